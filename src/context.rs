@@ -1,0 +1,357 @@
+//! Owns what a handler may ask of the engine while it works: who it is, how long it has, follow-ups,
+//! remembered sub-steps, a transaction whose commit is the completion. It does not decide what
+//! becomes of the event ([`crate::outcome`]) nor run anything ([`crate::drain`]).
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use deadpool_postgres::Object;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_postgres::Client;
+
+use crate::connect::Database;
+use crate::error::Error;
+use crate::event::{Event, LeasedEvent, NewEvent};
+use crate::handler::{Done, HandlerError, HandlerResult, Verdicts};
+use crate::outcome::{HandlerEnd, HandlerRecord, Progress};
+use crate::queue;
+
+/// What the handlers of one event share.
+pub struct Context {
+    event: LeasedEvent,
+    database: Database,
+    flushed: Flushed,
+    state: Mutex<State>,
+}
+
+/// What changes while the handlers run.
+struct State {
+    handler: &'static str,
+    deadline: Instant,
+    emitted: Vec<NewEvent>,
+    steps: BTreeMap<String, Value>,
+    /// Handlers that have ended, in this attempt or an earlier one.
+    ends: Vec<HandlerEnd>,
+    /// Whether another handler is still to run after the current one.
+    more_to_come: bool,
+}
+
+/// How far the drain has written completions down. Handlers of one group start before the one ahead
+/// is in the log; their transactions must not commit before it.
+#[derive(Clone)]
+pub(crate) struct Flushed {
+    /// The group's last completion before this event, numbered; 0 when there was none.
+    pub after: u64,
+    /// All completions up to this number are in the database.
+    pub progress: watch::Receiver<u64>,
+}
+
+impl Context {
+    pub(crate) fn new(event: LeasedEvent, database: Database, flushed: Flushed) -> Self {
+        let steps = event.progress.as_ref().map(|progress| progress.steps.clone()).unwrap_or_default();
+        let state = State {
+            handler: "",
+            deadline: Instant::now(),
+            emitted: Vec::new(),
+            steps,
+            ends: Vec::new(),
+            more_to_come: false,
+        };
+        Self { event, database, flushed, state: Mutex::new(state) }
+    }
+
+    /// A handler's panic must not hide what the others did.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The event's id.
+    #[must_use]
+    pub fn event_id(&self) -> i64 {
+        self.event.lease.id
+    }
+
+    /// This attempt's number, from 1 (A11).
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.event.attempts
+    }
+
+    /// The attempt after which the event is given up.
+    #[must_use]
+    pub fn max_attempts(&self) -> u32 {
+        self.event.max_attempts
+    }
+
+    /// The business object the event belongs to; follow-ups inherit it (A6).
+    #[must_use]
+    pub fn correlation_id(&self) -> Option<&str> {
+        self.event.correlation_id.as_deref()
+    }
+
+    /// The event's group.
+    #[must_use]
+    pub fn group_key(&self) -> Option<&str> {
+        self.event.group_key.as_deref()
+    }
+
+    /// When the event was published, by the database's clock.
+    #[must_use]
+    pub fn created_at(&self) -> SystemTime {
+        self.event.created_at
+    }
+
+    /// The event's start-before deadline, if it has one (B13).
+    #[must_use]
+    pub fn start_before(&self) -> Option<SystemTime> {
+        self.event.expires_at
+    }
+
+    /// When the running handler will be cut.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.state().deadline
+    }
+
+    /// The same for every attempt of this handler on this event, different for every other: send it
+    /// with each call that has an effect. `step` tells several calls of one handler apart.
+    #[must_use]
+    pub fn idempotency_key(&self, step: &str) -> String {
+        let handler = self.state().handler;
+        // A replay repeats the original's effects on purpose, so it has keys of its own.
+        format!("tidegate-{}-{handler}-{step}", self.event.lease.id)
+    }
+
+    /// Publishes a follow-up when this event ends, and only then (A17). It inherits the correlation id.
+    ///
+    /// # Errors
+    /// A rejection, code `emit`, when the event does not serialize or breaks a size limit.
+    pub fn emit(&self, event: &impl Event) -> Result<(), HandlerError> {
+        self.emit_new(NewEvent::of(event).reject("emit")?)
+    }
+
+    /// As [`Context::emit`], with the options of [`NewEvent`]: group, delay, deadline and so on.
+    ///
+    /// # Errors
+    /// A rejection, code `emit`, when a field breaks its limit; the message names it.
+    pub fn emit_new(&self, event: NewEvent) -> Result<(), HandlerError> {
+        event.check().reject("emit")?;
+        self.state().emitted.push(event);
+        Ok(())
+    }
+
+    /// Runs a sub-step once: its result is stored with the event as soon as it is there, and a later
+    /// attempt gets it back without running the step. Only a crash between the effect and the store
+    /// repeats it, so give the call an [idempotency key](Context::idempotency_key) all the same.
+    ///
+    /// # Errors
+    /// The step's own verdict; a retry when its result cannot be stored.
+    pub async fn once<T: Serialize + DeserializeOwned>(
+        &self,
+        name: &str,
+        step: impl Future<Output = Result<T, HandlerError>> + Send,
+    ) -> Result<T, HandlerError> {
+        let key = format!("{}/{name}", self.state().handler);
+        let stored = self.state().steps.get(&key).cloned();
+        if let Some(value) = stored {
+            return serde_json::from_value(value).reject("step");
+        }
+        let result = step.await?;
+        let value = serde_json::to_value(&result).reject("step")?;
+        let added = Progress { steps: BTreeMap::from([(key.clone(), value.clone())]), ..Progress::default() };
+        let client = self.database.pooled().await.retryable()?;
+        queue::save_progress(&**client, self.event.lease, &added).await.retryable()?;
+        self.state().steps.insert(key, value);
+        Ok(result)
+    }
+
+    /// A connection of the pool, for reading. Writes belong in [`Context::transaction`].
+    ///
+    /// # Errors
+    /// A retry when the database cannot be reached.
+    pub async fn connection(&self) -> Result<impl Deref<Target = Client>, HandlerError> {
+        let client = self.database.pooled().await.retryable()?;
+        Ok(PooledClient(client))
+    }
+
+    /// Opens a transaction whose [`Transaction::complete`] is this handler's completion: its writes
+    /// and the fact that it is done commit together, fenced by the lease, so that they happen
+    /// exactly once. Dropped without that, it rolls back.
+    ///
+    /// # Errors
+    /// A retry when the database cannot be reached.
+    pub async fn transaction(&self) -> Result<Transaction<'_>, HandlerError> {
+        let client = self.database.pooled().await.retryable()?;
+        client.batch_execute("BEGIN").await.retryable()?;
+        Ok(Transaction { client: Some(client), ctx: self })
+    }
+
+    pub(crate) fn begin_handler(&self, handler: &'static str, limit: Duration, more_to_come: bool) {
+        let mut state = self.state();
+        state.handler = handler;
+        state.deadline = Instant::now() + limit;
+        state.emitted.clear();
+        state.more_to_come = more_to_come;
+    }
+
+    pub(crate) fn end_handler(&self, result: HandlerResult) {
+        let mut state = self.state();
+        let emitted = if result.is_ok() { std::mem::take(&mut state.emitted) } else { Vec::new() };
+        let handler = state.handler;
+        state.ends.push(HandlerEnd { handler, result, earlier: false, emitted });
+    }
+
+    pub(crate) fn skip_handler(&self, end: HandlerEnd) {
+        self.state().ends.push(end);
+    }
+
+    /// The ends so far, and the results of steps.
+    pub(crate) fn into_ends(self) -> (LeasedEvent, Vec<HandlerEnd>, BTreeMap<String, Value>) {
+        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (self.event, state.ends, state.steps)
+    }
+}
+
+impl NewEvent {
+    /// Checks what can be checked without the database, by the limits of the schema.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the field and what is allowed.
+    pub fn check(&self) -> Result<(), Error> {
+        let length = |field: &str, value: Option<&str>, limit: usize| match value.map(|text| text.chars().count()) {
+            Some(count) if count == 0 || count > limit => {
+                Err(Error::Invalid(format!("{field}: 1 to {limit} characters are allowed, got {count}")))
+            }
+            _ if value.is_some_and(|text| text.contains('\0')) => {
+                Err(Error::Invalid(format!("{field}: no NUL character is allowed")))
+            }
+            _ => Ok(()),
+        };
+        length("kind", Some(&self.kind), 100)?;
+        length("group_key", self.group_key.as_deref(), 200)?;
+        length("dedup_key", self.dedup_key.as_deref(), 200)?;
+        length("correlation_id", self.correlation_id.as_deref(), 200)?;
+        if self.max_attempts.is_some_and(|attempts| !(1..=1000).contains(&attempts)) {
+            return Err(Error::Invalid("max_attempts: 1 to 1000 is allowed".to_owned()));
+        }
+        let text = self.payload.as_ref().map_or("", |payload| payload.get());
+        if text.len() > PAYLOAD_LIMIT {
+            return Err(Error::Invalid(format!("payload: at most {PAYLOAD_LIMIT} bytes are allowed, got {}", text.len())));
+        }
+        if has_nul_escape(text) {
+            return Err(Error::Invalid("payload: \\u0000 cannot be stored in jsonb".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// Largest payload, in bytes.
+pub const PAYLOAD_LIMIT: usize = 1_048_576;
+
+/// Whether JSON text holds the escape of a NUL character, which jsonb refuses.
+fn has_nul_escape(text: &str) -> bool {
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        if rest[at..].starts_with("\\u0000") {
+            return true;
+        }
+        // The character behind a backslash is ASCII in valid JSON; skip it, it may be a backslash.
+        rest = rest.get(at + 2..).unwrap_or("");
+    }
+    false
+}
+
+struct PooledClient(Object);
+
+impl Deref for PooledClient {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.0
+    }
+}
+
+/// A handler's transaction; use it as a [`tokio_postgres::Client`], end it with
+/// [`Transaction::complete`].
+pub struct Transaction<'a> {
+    client: Option<Object>,
+    ctx: &'a Context,
+}
+
+impl Transaction<'_> {
+    /// Commits the handler's writes together with its completion: the last handler of an event also
+    /// moves the event to the log and publishes the follow-ups. Return what it returns.
+    ///
+    /// # Errors
+    /// A retry when the lease is lost or the database fails; nothing is committed then, unless the
+    /// answer to the commit itself was lost, which the next attempt finds out.
+    pub async fn complete(mut self, done: Done) -> HandlerResult {
+        let mut flushed = self.ctx.flushed.progress.clone();
+        let after = self.ctx.flushed.after;
+        flushed.wait_for(|reached| *reached >= after).await.retryable()?;
+        self.record(&done).await.retryable()?;
+        let client = self.client.take().reject("transaction")?;
+        if let Err(error) = client.batch_execute("COMMIT").await {
+            drop(Object::take(client));
+            return Err(HandlerError::retry("commit", crate::error::describe(&error)));
+        }
+        Ok(Done { committed: true, ..done })
+    }
+
+    /// Writes the completion inside the transaction.
+    async fn record(&self, done: &Done) -> Result<(), Error> {
+        let (end, ends, more_to_come) = {
+            let state = self.ctx.state();
+            let end = HandlerEnd {
+                handler: state.handler,
+                result: Ok(done.clone()),
+                earlier: false,
+                emitted: state.emitted.clone(),
+            };
+            let ends: Vec<HandlerEnd> = state.ends.iter().cloned().chain([end.clone()]).collect();
+            (end, ends, state.more_to_come)
+        };
+        let lease = self.ctx.event.lease;
+        let client: &Client = self;
+        if more_to_come || !ends.iter().all(HandlerEnd::is_final) {
+            let handlers = HandlerRecord::of(&end).map(|record| (end.handler.to_owned(), record)).into_iter().collect();
+            let added = Progress { handlers, ..Progress::default() };
+            return queue::save_progress(client, lease, &added).await;
+        }
+        let finalization = crate::drain::finalization(&self.ctx.event, &ends);
+        let flushed = queue::finalize(client, &[finalization]).await?;
+        if flushed.ids.is_empty() { Err(Error::LeaseLost(lease.id)) } else { Ok(()) }
+    }
+}
+
+impl Deref for Transaction<'_> {
+    type Target = Client;
+
+    #[expect(clippy::expect_used, reason = "only complete and drop take the client, and both end the value")]
+    fn deref(&self) -> &Client {
+        self.client.as_ref().expect("the client is held until the transaction ends")
+    }
+}
+
+impl Drop for Transaction<'_> {
+    /// Rolls back. A handler that was cut in the middle of a statement leaves a connection that is
+    /// still busy with it; that one is thrown away, so that the next handler does not wait behind it.
+    fn drop(&mut self) {
+        let Some(client) = self.client.take() else { return };
+        tokio::spawn(async move {
+            let rolled_back = tokio::time::timeout(ROLLBACK_TIMEOUT, client.batch_execute("ROLLBACK")).await;
+            if !matches!(rolled_back, Ok(Ok(()))) {
+                drop(Object::take(client));
+            }
+        });
+    }
+}
+
+/// A connection that cannot roll back within this is thrown away.
+const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(2);

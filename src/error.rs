@@ -1,0 +1,97 @@
+//! Owns the one error type of the engine: what went wrong with the *infrastructure*, by stage. An
+//! event that failed is never an error; it is an outcome ([`crate::outcome`]).
+
+use std::time::Duration;
+
+use tokio_postgres::error::SqlState;
+
+/// An infrastructure failure, by stage.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A setting is missing or malformed; the message names it and what is allowed.
+    #[error("configuration: {0}")]
+    Config(String),
+    /// The database could not be reached or refused the login.
+    #[error("connect: {0}")]
+    Connect(String),
+    /// A statement failed.
+    #[error("queue: {stage}: {}", describe(source))]
+    Database {
+        /// The statement's name.
+        stage: &'static str,
+        /// What the driver or the database said.
+        source: tokio_postgres::Error,
+    },
+    /// The database did not answer in time; the statement may still have been applied.
+    #[error("queue: {stage}: no answer from the database within {limit:?}")]
+    TimedOut {
+        /// The statement's name.
+        stage: &'static str,
+        /// The limit that passed.
+        limit: Duration,
+    },
+    /// The schema could not be brought up to date.
+    #[error("migrate: {0}")]
+    Migrate(String),
+    /// An argument of a publish or of an operator's verb is not allowed; names the field.
+    #[error("{0}")]
+    Invalid(String),
+    /// The event is neither in the queue nor in the log.
+    #[error("event {0} is unknown: neither in the queue nor in the log")]
+    UnknownEvent(i64),
+    /// The lease is no longer held, so nothing was changed.
+    #[error("the lease of event {0} is lost; nothing was changed")]
+    LeaseLost(i64),
+}
+
+impl Error {
+    /// The SQLSTATE, when the database itself answered with an error.
+    #[must_use]
+    pub fn sqlstate(&self) -> Option<&SqlState> {
+        match self {
+            Self::Database { source, .. } => source.code(),
+            _ => None,
+        }
+    }
+
+    /// Whether the connection must be thrown away: closed, timed out or out of step. Anything the
+    /// database answered in words leaves the connection usable, but for its own shutdown (class 57).
+    #[must_use]
+    pub fn is_connection_lost(&self) -> bool {
+        match self {
+            Self::TimedOut { .. } | Self::Connect(_) => true,
+            Self::Database { source, .. } => match source.code() {
+                Some(state) => state.code().starts_with("57P") || state.code().starts_with("08"),
+                None => true,
+            },
+            _ => false,
+        }
+    }
+
+    /// Whether the statement was refused because of the data in it (classes 21, 22, 23 and 54), so
+    /// that the rest of a batch is worth trying without the culprit.
+    #[must_use]
+    pub fn is_bad_data(&self) -> bool {
+        self.sqlstate().is_some_and(|state| matches!(&state.code()[..2], "21" | "22" | "23" | "54"))
+    }
+
+    /// Whether the same statement may succeed if sent again: serialization failure or deadlock.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        self.sqlstate().is_some_and(|state| state.code().starts_with("40"))
+    }
+}
+
+/// Message and SQLSTATE. Never the detail, which may quote a row and so a payload.
+pub(crate) fn describe(error: &tokio_postgres::Error) -> String {
+    if let Some(db) = error.as_db_error() {
+        return format!("{} ({})", db.message(), db.code().code());
+    }
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(source) = cause {
+        text = format!("{text}: {source}");
+        cause = source.source();
+    }
+    text
+}

@@ -1,0 +1,211 @@
+//! Owns what a program's handlers look like: how a `match` lists them, what they may answer, and the
+//! helpers that put the verdict on the line that failed. It does not run them ([`crate::drain`])
+//! nor decide what a verdict means for the event ([`crate::outcome`]).
+//!
+//! The surprise: listing is not running. [`Dispatch::handlers`] builds futures and names them; the
+//! engine polls only those that an earlier attempt has not finished.
+
+use std::borrow::Cow;
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::event::Event;
+
+/// A program's dispatcher: one exhaustive `match` from event to handlers (requirement A12).
+pub trait Dispatch: Send + Sync + 'static {
+    /// The program's event enum.
+    type Event: Event;
+
+    /// Lists the handlers of an event, in the order they run. Must only list: the futures are lazy,
+    /// and those that an earlier attempt finished are dropped unpolled.
+    fn handlers<'a>(&'a self, event: &'a Self::Event, ctx: &'a Context) -> Handlers<'a>;
+}
+
+/// The handlers of one event.
+pub struct Handlers<'a>(pub(crate) Vec<Handler<'a>>);
+
+/// A named handler and the lazy future that does its work.
+pub struct Handler<'a> {
+    /// Unique among the handlers of its kind; stored with the event's results.
+    pub name: &'static str,
+    /// The one external service it talks to (A18), or [`DATABASE_ONLY`].
+    pub service: &'static str,
+    pub(crate) work: BoxFuture<'a, HandlerResult>,
+}
+
+/// The service of a handler that talks to nothing but the database.
+pub const DATABASE_ONLY: &str = "database";
+
+/// What a handler returns.
+pub type HandlerResult = Result<Done, HandlerError>;
+
+impl<'a> Handlers<'a> {
+    /// One handler: its name, the external service it talks to, its work.
+    pub fn one(name: &'static str, service: &'static str, work: impl Future<Output = HandlerResult> + Send + 'a) -> Self {
+        Self(vec![Handler { name, service, work: work.boxed() }])
+    }
+
+    /// A further handler for the same event; it runs whatever became of the ones before it (C10).
+    #[must_use]
+    pub fn and(
+        mut self,
+        name: &'static str,
+        service: &'static str,
+        work: impl Future<Output = HandlerResult> + Send + 'a,
+    ) -> Self {
+        self.0.push(Handler { name, service, work: work.boxed() });
+        self
+    }
+
+    /// Names and services, in order, for documentation and tests; runs nothing.
+    #[must_use]
+    pub fn list(&self) -> Vec<(&'static str, &'static str)> {
+        self.0.iter().map(|handler| (handler.name, handler.service)).collect()
+    }
+}
+
+/// A handler's success.
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "return it: it is the handler's verdict"]
+pub struct Done {
+    pub(crate) result: Option<Value>,
+    /// The handler's transaction has committed and holds this completion already.
+    pub(crate) committed: bool,
+}
+
+impl Done {
+    /// Success, nothing to tell.
+    pub fn ok() -> Self {
+        Self { result: None, committed: false }
+    }
+
+    /// Success with a result, kept in `event_log.result` under the handler's name.
+    ///
+    /// # Errors
+    /// A rejection, code `result`, when the value is no JSON.
+    pub fn with(result: &impl Serialize) -> HandlerResult {
+        let result = serde_json::to_value(result).reject("result")?;
+        Ok(Self { result: Some(result), committed: false })
+    }
+}
+
+/// A handler's failure: to be retried, or final (decision 8).
+#[derive(Debug, Clone, PartialEq)]
+pub struct HandlerError {
+    pub(crate) verdict: Verdict,
+    pub(crate) faults: Vec<Fault>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Retry { after: Option<Duration> },
+    Reject,
+}
+
+/// One thing that went wrong, as stored in the `errors` array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Short and stable, for programs: `timeout`, `409`, `not_found`.
+    pub code: Cow<'static, str>,
+    /// For people. Never put personal data or secrets here: it is stored and logged.
+    pub message: String,
+}
+
+impl HandlerError {
+    /// Try again, with the usual backoff.
+    pub fn retry(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
+        Self { verdict: Verdict::Retry { after: None }, faults: vec![Fault::new(code, message)] }
+    }
+
+    /// Final: the event ends COMPLETED_WITH_ERRORS (decision 7).
+    pub fn reject(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
+        Self { verdict: Verdict::Reject, faults: vec![Fault::new(code, message)] }
+    }
+
+    /// Final, with a list of errors, all of which are kept (C8).
+    #[must_use]
+    pub fn reject_all(faults: Vec<Fault>) -> Self {
+        Self { verdict: Verdict::Reject, faults }
+    }
+
+    /// The next attempt no sooner than this, instead of the backoff's own delay.
+    #[must_use]
+    pub fn after(mut self, delay: Duration) -> Self {
+        if let Verdict::Retry { after } = &mut self.verdict {
+            *after = Some(delay);
+        }
+        self
+    }
+}
+
+impl Fault {
+    /// A fault of this code.
+    pub fn new(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
+        Self { code: code.into(), message: message.to_string() }
+    }
+}
+
+impl Display for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = match self.verdict {
+            Verdict::Retry { .. } => "retry",
+            Verdict::Reject => "reject",
+        };
+        write!(f, "{verdict}")?;
+        for fault in &self.faults {
+            write!(f, ": {}: {}", fault.code, fault.message)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for HandlerError {}
+
+/// Puts the verdict on the line that failed.
+///
+/// ```
+/// # use tidegate::{HandlerError, Verdicts};
+/// fn charge(answer: Result<u16, std::io::Error>, account: Option<&str>) -> Result<(), HandlerError> {
+///     answer.retryable()?;
+///     account.reject("no_account")?;
+///     Ok(())
+/// }
+/// ```
+pub trait Verdicts<T> {
+    /// A failure that passes: try the event again.
+    ///
+    /// # Errors
+    /// A retry, code `error`.
+    fn retryable(self) -> Result<T, HandlerError>;
+
+    /// A failure that stays: end the event with this code.
+    ///
+    /// # Errors
+    /// A rejection with `code`.
+    fn reject(self, code: impl Into<Cow<'static, str>>) -> Result<T, HandlerError>;
+}
+
+impl<T, E: Display> Verdicts<T> for Result<T, E> {
+    fn retryable(self) -> Result<T, HandlerError> {
+        self.map_err(|error| HandlerError::retry("error", error))
+    }
+
+    fn reject(self, code: impl Into<Cow<'static, str>>) -> Result<T, HandlerError> {
+        self.map_err(|error| HandlerError::reject(code, error))
+    }
+}
+
+impl<T> Verdicts<T> for Option<T> {
+    fn retryable(self) -> Result<T, HandlerError> {
+        self.ok_or_else(|| HandlerError::retry("missing", "nothing there yet"))
+    }
+
+    fn reject(self, code: impl Into<Cow<'static, str>>) -> Result<T, HandlerError> {
+        self.ok_or_else(|| HandlerError::reject(code, "nothing there"))
+    }
+}

@@ -1,0 +1,48 @@
+//! Tidegate: a durable, at-least-once event queue in one Postgres database, drained by a short-lived
+//! function.
+//!
+//! # Layout
+//!
+//! A drain is a pipeline; each stage is a file:
+//!
+//! 1. [`budget`]: how long the run has;
+//! 2. [`queue`]: lease a batch (all SQL is there);
+//! 3. [`event`]: decode each row into the program's enum;
+//! 4. [`handler`]: one `match` lists the handlers, [`context`] is what they may ask for;
+//! 5. [`outcome`]: from verdicts to what is stored;
+//! 6. [`queue`] again: finalize, retry, release;
+//! 7. [`drain`]: the loop around it all, and its report.
+//!
+//! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
+//! [`invocation`] (both ends of the wire to Lambda and the command line), [`app`] (the shipped
+//! events and their handlers).
+
+pub mod app;
+pub mod budget;
+pub mod config;
+pub mod connect;
+pub mod context;
+pub mod drain;
+pub mod error;
+pub mod event;
+pub mod handler;
+pub mod invocation;
+pub mod migrate;
+pub mod outcome;
+pub mod queue;
+
+pub use connect::Database;
+pub use context::{Context, Transaction};
+pub use drain::{DrainOptions, drain};
+pub use error::Error;
+pub use event::{DecodeError, Event, NewEvent, dedup_key};
+pub use handler::{DATABASE_ONLY, Dispatch, Done, Fault, Handler, HandlerError, HandlerResult, Handlers, Verdicts};
+pub use invocation::{DrainReport, StopReason};
+pub use queue::{Published, publish, publish_batch};
+
+/// What [`events!`] expands to; not for direct use.
+#[doc(hidden)]
+pub mod export {
+    pub use serde_json;
+    pub use serde_json::value::{RawValue, to_raw_value};
+}

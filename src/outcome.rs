@@ -1,0 +1,220 @@
+//! Owns what becomes of an event: from what its handlers answered to what is stored. Pure: no I/O,
+//! no clock, no randomness of its own. A handler's verdict and the stored state are different types;
+//! "attempts spent" is computed here and can be returned by nobody.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::event::NewEvent;
+use crate::handler::{Done, Fault, HandlerError, HandlerResult, Verdict};
+
+/// Status of a row in the log (decision 7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Status {
+    /// Every handler is done.
+    Completed,
+    /// A handler's own final verdict, with its errors.
+    CompletedWithErrors,
+    /// The system gave up: attempts spent, no handler, undecodable, expired, abandoned.
+    Failed,
+}
+
+impl Status {
+    /// As stored.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "COMPLETED",
+            Self::CompletedWithErrors => "COMPLETED_WITH_ERRORS",
+            Self::Failed => "FAILED",
+        }
+    }
+}
+
+/// What is stored for an event after it ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disposition {
+    /// To the log.
+    Finish(Status),
+    /// Back to the queue, not before this delay.
+    Retry(Duration),
+}
+
+/// Exponential backoff with jitter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// Delay after the first attempt.
+    pub base: Duration,
+    /// No delay is longer.
+    pub max: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self { base: Duration::from_secs(1), max: Duration::from_mins(10) }
+    }
+}
+
+impl RetryPolicy {
+    /// Delay before the attempt after `attempt` (from 1): `base × 2^(attempt−1)`, at most `max`, of
+    /// which the upper half is jitter, so that events that failed together do not return together.
+    /// `random` is in 0.0..1.0.
+    #[must_use]
+    pub fn delay(&self, attempt: u32, random: f64) -> Duration {
+        let doublings = attempt.saturating_sub(1).min(31);
+        let full = self.base.saturating_mul(1 << doublings).min(self.max);
+        full.mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
+    }
+
+    /// What a failed or finished try means for the event (decisions 7 and 8): a retry while attempts
+    /// are left, else the end.
+    #[must_use]
+    pub fn resolve(&self, attempts: u32, max_attempts: u32, ends: &[HandlerEnd], random: f64) -> Disposition {
+        let mut retry: Option<Option<Duration>> = None;
+        let mut rejected = false;
+        for end in ends {
+            match end.result {
+                Ok(_) => {}
+                Err(HandlerError { verdict: Verdict::Reject, .. }) => rejected = true,
+                Err(HandlerError { verdict: Verdict::Retry { after }, .. }) => {
+                    retry = Some(retry.flatten().max(after));
+                }
+            }
+        }
+        match retry {
+            Some(_) if attempts >= max_attempts => Disposition::Finish(Status::Failed),
+            Some(after) => Disposition::Retry(after.unwrap_or_else(|| self.delay(attempts, random))),
+            None if rejected => Disposition::Finish(Status::CompletedWithErrors),
+            None => Disposition::Finish(Status::Completed),
+        }
+    }
+}
+
+/// How one handler ended in this attempt, or in an earlier one.
+#[derive(Debug, Clone)]
+pub struct HandlerEnd {
+    /// The handler's name.
+    pub handler: &'static str,
+    /// Its verdict.
+    pub result: HandlerResult,
+    /// It ended in an earlier attempt and was not run again.
+    pub earlier: bool,
+    /// Follow-ups it emitted; published when the event ends.
+    pub emitted: Vec<NewEvent>,
+}
+
+impl HandlerEnd {
+    /// Whether it must not run again.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        !matches!(self.result, Err(HandlerError { verdict: Verdict::Retry { .. }, .. }))
+    }
+}
+
+/// What has been done of an event so far, stored with it so that a retry runs only the rest
+/// (decision 11). The `progress` column.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Progress {
+    /// Handlers that ended for good.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub handlers: BTreeMap<String, HandlerRecord>,
+    /// Results of sub-steps, under `handler/step`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub steps: BTreeMap<String, Value>,
+}
+
+/// A handler that ended for good.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct HandlerRecord {
+    /// Its result, if it had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    /// Why it rejected the event; empty when it succeeded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<Fault>,
+    /// Follow-ups to publish when the event ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub emitted: Vec<NewEvent>,
+}
+
+impl HandlerRecord {
+    /// The record of an end, or `None` while the handler must run again.
+    #[must_use]
+    pub fn of(end: &HandlerEnd) -> Option<Self> {
+        let emitted = end.emitted.clone();
+        match &end.result {
+            Ok(Done { result, .. }) => Some(Self { result: result.clone(), faults: Vec::new(), emitted }),
+            Err(error) if end.is_final() => Some(Self { result: None, faults: error.faults.clone(), emitted: Vec::new() }),
+            Err(_) => None,
+        }
+    }
+
+    /// The end this record stands for.
+    #[must_use]
+    pub fn end(&self, handler: &'static str) -> HandlerEnd {
+        let result = if self.faults.is_empty() {
+            Ok(Done { result: self.result.clone(), committed: false })
+        } else {
+            Err(HandlerError::reject_all(self.faults.clone()))
+        };
+        HandlerEnd { handler, result, earlier: true, emitted: self.emitted.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: RetryPolicy = RetryPolicy { base: Duration::from_secs(1), max: Duration::from_mins(10) };
+
+    fn end(result: HandlerResult) -> HandlerEnd {
+        HandlerEnd { handler: "h", result, earlier: false, emitted: Vec::new() }
+    }
+
+    #[test]
+    fn backoff_doubles_up_to_the_limit_and_jitters_within_the_upper_half() {
+        assert_eq!(POLICY.delay(1, 1.0), Duration::from_secs(1));
+        assert_eq!(POLICY.delay(1, 0.0), Duration::from_millis(500));
+        assert_eq!(POLICY.delay(4, 1.0), Duration::from_secs(8));
+        assert_eq!(POLICY.delay(11, 1.0), Duration::from_mins(10));
+        assert_eq!(POLICY.delay(u32::MAX, 1.0), Duration::from_mins(10));
+    }
+
+    #[test]
+    fn b6_a_retry_on_the_last_attempt_is_a_failure() {
+        let ends = [end(Err(HandlerError::retry("down", "no answer")))];
+        assert!(matches!(POLICY.resolve(2, 3, &ends, 0.5), Disposition::Retry(_)));
+        assert_eq!(POLICY.resolve(3, 3, &ends, 0.5), Disposition::Finish(Status::Failed));
+    }
+
+    #[test]
+    fn d5_done_and_rejected_are_two_different_ends() {
+        assert_eq!(POLICY.resolve(1, 5, &[end(Ok(Done::ok()))], 0.0), Disposition::Finish(Status::Completed));
+        let rejected = [end(Ok(Done::ok())), end(Err(HandlerError::reject("409", "conflict")))];
+        assert_eq!(POLICY.resolve(1, 5, &rejected, 0.0), Disposition::Finish(Status::CompletedWithErrors));
+    }
+
+    #[test]
+    fn a_retry_waits_for_the_unfinished_handler_even_when_another_rejected() {
+        let ends = [
+            end(Err(HandlerError::reject("409", "conflict"))),
+            end(Err(HandlerError::retry("down", "no answer").after(Duration::from_secs(7)))),
+        ];
+        assert_eq!(POLICY.resolve(1, 5, &ends, 0.0), Disposition::Retry(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn c10_a_record_brings_back_the_end_it_was_made_of() {
+        let done = end(Done::with(&vec![1]));
+        let back = HandlerRecord::of(&done).unwrap().end("h");
+        assert_eq!(back.result, done.result);
+        assert!(back.earlier);
+        let rejected = end(Err(HandlerError::reject("409", "conflict")));
+        assert_eq!(HandlerRecord::of(&rejected).unwrap().end("h").result, rejected.result);
+        assert!(HandlerRecord::of(&end(Err(HandlerError::retry("x", "y")))).is_none());
+    }
+}

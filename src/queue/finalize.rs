@@ -1,0 +1,277 @@
+//! Ending a lease: finalize, retry, release, and what was done so far.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio_postgres::GenericClient;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::lease::columns;
+use super::{query, sql};
+use crate::error::Error;
+use crate::event::{Lease, NewEvent};
+use crate::handler::Fault;
+use crate::outcome::{Progress, Status};
+
+/// One entry of the `errors` array; the database adds `at`.
+#[derive(Debug, Clone, Serialize)]
+pub struct ErrorEntry {
+    /// The handler that failed; null when the system ended the event.
+    pub handler: Option<String>,
+    /// Short and stable.
+    pub code: String,
+    /// For people.
+    pub message: String,
+    /// The attempt it happened in.
+    pub attempt: u32,
+}
+
+/// The longest message kept of one error; a handler may say megabytes.
+const MESSAGE_LIMIT: usize = 2000;
+
+impl ErrorEntry {
+    /// An entry of a handler's, or of the system's when `handler` is `None`. NUL characters, which
+    /// Postgres cannot store, are dropped; the message is cut at 2,000 characters.
+    #[must_use]
+    pub fn new(handler: Option<&str>, fault: &Fault, attempt: u32) -> Self {
+        let storable = |text: &str, limit: usize| -> String {
+            text.chars().filter(|c| *c != '\0').take(limit).collect()
+        };
+        Self {
+            handler: handler.map(ToOwned::to_owned),
+            code: storable(&fault.code, 100),
+            message: storable(&fault.message, MESSAGE_LIMIT),
+            attempt,
+        }
+    }
+}
+
+/// An event's end.
+#[derive(Debug, Clone)]
+pub struct Finalization {
+    /// Whose.
+    pub lease: Lease,
+    /// How.
+    pub status: Status,
+    /// Errors of this attempt, behind those stored already.
+    pub errors: Vec<ErrorEntry>,
+    /// Results by handler.
+    pub result: Option<Value>,
+    /// What was done, for those who replay it.
+    pub progress: Option<Progress>,
+    /// To publish with it.
+    pub follow_ups: Vec<NewEvent>,
+}
+
+/// An event's return to the queue after a failed attempt.
+#[derive(Debug, Clone)]
+pub struct Retried {
+    /// Whose.
+    pub lease: Lease,
+    /// Not before this long from now.
+    pub delay: Duration,
+    /// Errors of this attempt.
+    pub errors: Vec<ErrorEntry>,
+    /// What need not be done again.
+    pub progress: Option<Progress>,
+}
+
+/// An event's return to the queue unstarted.
+#[derive(Debug, Clone, Copy)]
+pub struct Released {
+    /// Whose.
+    pub lease: Lease,
+    /// Whether the lease had counted an attempt, to be taken back.
+    pub counted: bool,
+}
+
+/// What a finalize changed.
+#[derive(Debug, Default)]
+pub struct Flushed {
+    /// Events that are in the log now because of it.
+    pub ids: Vec<i64>,
+    /// Follow-ups that are new events; duplicates of live ones do not count.
+    pub published: u64,
+}
+
+/// JSON text for a column, or null for nothing.
+fn json<T: Serialize>(value: Option<&T>) -> Option<String> {
+    value.and_then(|value| serde_json::to_string(value).ok())
+}
+
+fn errors_json(errors: &[ErrorEntry]) -> Option<String> {
+    (!errors.is_empty()).then(|| json(Some(&errors))).flatten()
+}
+
+/// Moves events to the log and publishes their follow-ups, all in one statement. Ids that do not
+/// come back were not held any more, and nothing of theirs was changed (I5).
+///
+/// # Errors
+/// When the database fails or does not answer; it may then still have been applied, which
+/// [`finished_under`] tells.
+pub async fn finalize(client: &(impl GenericClient + Sync), ends: &[Finalization]) -> Result<Flushed, Error> {
+    let (ids, tokens): (Vec<i64>, Vec<Uuid>) = ends.iter().map(|end| (end.lease.id, end.lease.token)).unzip();
+    let statuses: Vec<&str> = ends.iter().map(|end| end.status.as_str()).collect();
+    let errors: Vec<Option<String>> = ends.iter().map(|end| errors_json(&end.errors)).collect();
+    let results: Vec<Option<String>> = ends.iter().map(|end| json(end.result.as_ref())).collect();
+    let progress: Vec<Option<String>> = ends.iter().map(|end| json(end.progress.as_ref())).collect();
+    let follow_ups: Vec<(i64, &NewEvent)> =
+        ends.iter().flat_map(|end| end.follow_ups.iter().map(move |event| (end.lease.id, event))).collect();
+    let parents: Vec<i64> = follow_ups.iter().map(|(parent, _)| *parent).collect();
+    let events = EventColumns::of(follow_ups.iter().map(|(_, event)| *event));
+    let rows = query(
+        client,
+        "finalize",
+        sql::FINALIZE,
+        &[
+            (&ids, Type::INT8_ARRAY),
+            (&tokens, Type::UUID_ARRAY),
+            (&statuses, Type::TEXT_ARRAY),
+            (&errors, Type::TEXT_ARRAY),
+            (&results, Type::TEXT_ARRAY),
+            (&progress, Type::TEXT_ARRAY),
+            (&parents, Type::INT8_ARRAY),
+            (&events.kinds, Type::TEXT_ARRAY),
+            (&events.payloads, Type::TEXT_ARRAY),
+            (&events.group_keys, Type::TEXT_ARRAY),
+            (&events.dedup_keys, Type::TEXT_ARRAY),
+            (&events.correlation_ids, Type::TEXT_ARRAY),
+            (&events.delays, Type::FLOAT8_ARRAY),
+            (&events.expires_ats, Type::TIMESTAMPTZ_ARRAY),
+            (&events.max_attempts, Type::INT4_ARRAY),
+        ],
+    )
+    .await?;
+    let published = rows.first().and_then(|row| row.get::<_, Option<i64>>(1)).unwrap_or(0);
+    Ok(Flushed { ids: rows.iter().map(|row| row.get(0)).collect(), published: published.unsigned_abs() })
+}
+
+/// Events to publish as arrays of one length.
+pub(super) struct EventColumns<'a> {
+    pub kinds: Vec<&'a str>,
+    pub payloads: Vec<Option<&'a str>>,
+    pub group_keys: Vec<Option<&'a str>>,
+    pub dedup_keys: Vec<Option<&'a str>>,
+    pub correlation_ids: Vec<Option<&'a str>>,
+    pub delays: Vec<Option<f64>>,
+    pub expires_ats: Vec<Option<SystemTime>>,
+    pub max_attempts: Vec<Option<i32>>,
+}
+
+impl<'a> EventColumns<'a> {
+    pub(super) fn of(events: impl Iterator<Item = &'a NewEvent> + Clone) -> Self {
+        Self {
+            kinds: events.clone().map(|event| event.kind.as_str()).collect(),
+            payloads: events.clone().map(|event| event.payload.as_deref().map(RawValue::get)).collect(),
+            group_keys: events.clone().map(|event| event.group_key.as_deref()).collect(),
+            dedup_keys: events.clone().map(|event| event.dedup_key.as_deref()).collect(),
+            correlation_ids: events.clone().map(|event| event.correlation_id.as_deref()).collect(),
+            delays: events.clone().map(|event| event.delay.map(|delay| delay.as_secs_f64())).collect(),
+            expires_ats: events.clone().map(|event| event.expires_at).collect(),
+            max_attempts: events.map(|event| event.max_attempts.map(i32::from)).collect(),
+        }
+    }
+}
+
+/// What [`finalize_one`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finalized {
+    /// It is in the log now.
+    Now,
+    /// It was in the log already; nothing was changed (C9).
+    Already,
+}
+
+/// Ends one event by its list of errors: none is COMPLETED, some are COMPLETED_WITH_ERRORS with the
+/// whole list stored (C8). Twice is the same as once (C9).
+///
+/// # Errors
+/// [`Error::LeaseLost`] when another lease holds the event, [`Error::UnknownEvent`] when there is no
+/// such event, else the database's failure.
+pub async fn finalize_one(
+    client: &(impl GenericClient + Sync),
+    lease: Lease,
+    errors: Vec<ErrorEntry>,
+) -> Result<Finalized, Error> {
+    let status = if errors.is_empty() { Status::Completed } else { Status::CompletedWithErrors };
+    let end = Finalization { lease, status, errors, result: None, progress: None, follow_ups: Vec::new() };
+    if !finalize(client, &[end]).await?.ids.is_empty() {
+        return Ok(Finalized::Now);
+    }
+    let rows = query(client, "whereabouts", sql::WHEREABOUTS, &[(&lease.id, Type::INT8)]).await?;
+    match rows.first().map(|row| row.get::<_, &str>(0)) {
+        Some("logged") => Ok(Finalized::Already),
+        Some(_) => Err(Error::LeaseLost(lease.id)),
+        None => Err(Error::UnknownEvent(lease.id)),
+    }
+}
+
+/// Which of these leases finished their event.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn finished_under(client: &(impl GenericClient + Sync), leases: &[Lease]) -> Result<Vec<i64>, Error> {
+    let (ids, tokens) = columns(leases);
+    let params = [(&ids as _, Type::INT8_ARRAY), (&tokens as _, Type::UUID_ARRAY)];
+    let rows = query(client, "logged_under", sql::LOGGED_UNDER, &params).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Puts events back for another attempt. Returns the ids that were still held.
+///
+/// # Errors
+/// When the database fails or does not answer; it may then still have been applied.
+pub async fn retry(client: &(impl GenericClient + Sync), retries: &[Retried]) -> Result<Vec<i64>, Error> {
+    let (ids, tokens): (Vec<i64>, Vec<Uuid>) = retries.iter().map(|r| (r.lease.id, r.lease.token)).unzip();
+    let delays: Vec<f64> = retries.iter().map(|r| r.delay.as_secs_f64()).collect();
+    let last_errors: Vec<Option<String>> =
+        retries.iter().map(|r| r.errors.last().map(|error| format!("{}: {}", error.code, error.message))).collect();
+    let errors: Vec<Option<String>> = retries.iter().map(|r| errors_json(&r.errors)).collect();
+    let progress: Vec<Option<String>> = retries.iter().map(|r| json(r.progress.as_ref())).collect();
+    let rows = query(
+        client,
+        "retry",
+        sql::RETRY,
+        &[
+            (&ids, Type::INT8_ARRAY),
+            (&tokens, Type::UUID_ARRAY),
+            (&delays, Type::FLOAT8_ARRAY),
+            (&last_errors, Type::TEXT_ARRAY),
+            (&errors, Type::TEXT_ARRAY),
+            (&progress, Type::TEXT_ARRAY),
+        ],
+    )
+    .await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Gives events back unstarted. Returns the ids that were still held.
+///
+/// # Errors
+/// When the database fails or does not answer; it may then still have been applied.
+pub async fn release(client: &(impl GenericClient + Sync), released: &[Released]) -> Result<Vec<i64>, Error> {
+    let (ids, tokens): (Vec<i64>, Vec<Uuid>) = released.iter().map(|r| (r.lease.id, r.lease.token)).unzip();
+    let counted: Vec<i32> = released.iter().map(|r| i32::from(r.counted)).collect();
+    let params =
+        [(&ids as _, Type::INT8_ARRAY), (&tokens as _, Type::UUID_ARRAY), (&counted as _, Type::INT4_ARRAY)];
+    let rows = query(client, "release", sql::RELEASE, &params).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Keeps progress with an event that is still held.
+///
+/// # Errors
+/// [`Error::LeaseLost`] when it is not held any more, else the database's failure.
+pub async fn save_progress(
+    client: &(impl GenericClient + Sync),
+    lease: Lease,
+    progress: &Progress,
+) -> Result<(), Error> {
+    let text = json(Some(progress));
+    let params = [(&lease.id as _, Type::INT8), (&lease.token as _, Type::UUID), (&text as _, Type::TEXT)];
+    let rows = query(client, "save_progress", sql::SAVE_PROGRESS, &params).await?;
+    if rows.is_empty() { Err(Error::LeaseLost(lease.id)) } else { Ok(()) }
+}

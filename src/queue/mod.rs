@@ -1,0 +1,40 @@
+//! Owns all SQL of the live queue and its log: publish, lease, renew, finalize, retry, release. Each
+//! verb is one set-based statement. It knows neither handlers nor Lambda.
+//!
+//! The surprise: nothing here is prepared. Statements go out with their types in one round trip
+//! (`query_typed`), keep no state in the session, and so work through a pooler in transaction mode.
+//! Every call has a time limit; after [`Error::is_connection_lost`] the connection must be dropped.
+
+mod finalize;
+mod lease;
+mod publish;
+mod read;
+pub mod sql;
+
+use std::time::Duration;
+
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{GenericClient, Row};
+
+pub use finalize::{ErrorEntry, Finalization, Finalized, Flushed, Released, Retried, finalize, finalize_one, finished_under, release, retry, save_progress};
+pub use lease::{LeaseRequest, LeasedBatch, lease, promote, renew};
+pub use publish::{Published, publish, publish_batch};
+pub use read::{Backlog, backlog, list, register_kinds, show, stats};
+
+use crate::error::Error;
+
+/// No statement of the queue takes longer; one that does is stuck behind a lock or a dead network.
+pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Sends one statement with its parameter types, within [`STATEMENT_TIMEOUT`].
+async fn query(
+    client: &(impl GenericClient + Sync),
+    stage: &'static str,
+    sql: &str,
+    params: &[(&(dyn ToSql + Sync), Type)],
+) -> Result<Vec<Row>, Error> {
+    match tokio::time::timeout(STATEMENT_TIMEOUT, client.query_typed(sql, params)).await {
+        Ok(answer) => answer.map_err(|source| Error::Database { stage, source }),
+        Err(_) => Err(Error::TimedOut { stage, limit: STATEMENT_TIMEOUT }),
+    }
+}

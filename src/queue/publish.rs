@@ -1,0 +1,74 @@
+//! Publishing from Rust, inside the caller's own transaction.
+
+use tokio_postgres::GenericClient;
+use tokio_postgres::types::Type;
+
+use super::finalize::EventColumns;
+use super::{query, sql};
+use crate::error::Error;
+use crate::event::NewEvent;
+
+/// A published event (C5): PENDING, no attempts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Published {
+    /// Its id; the first one's when it is a duplicate.
+    pub id: i64,
+    /// False when a live event of the same kind and deduplication key was there already.
+    pub created: bool,
+}
+
+/// Publishes one event on the given client or transaction: if that rolls back, there was no event (B1).
+///
+/// With a group, the transaction holds the group's publish lock until it ends; publish to several
+/// groups with one [`publish_batch`], or in one order everywhere, lest two transactions wait for
+/// each other.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+pub async fn publish(client: &(impl GenericClient + Sync), event: &NewEvent) -> Result<Published, Error> {
+    let published = publish_batch(client, std::slice::from_ref(event)).await?;
+    published.first().copied().ok_or_else(|| Error::Invalid("publish: the database returned no row".to_owned()))
+}
+
+/// Publishes events in order, all or none. Returns one row for each, in the same order.
+///
+/// # Errors
+/// [`Error::Invalid`] names the event, the field and what is allowed; else the database's failure.
+pub async fn publish_batch(
+    client: &(impl GenericClient + Sync),
+    events: &[NewEvent],
+) -> Result<Vec<Published>, Error> {
+    if events.is_empty() {
+        return Ok(Vec::new());
+    }
+    let columns = EventColumns::of(events.iter());
+    let rows = query(
+        client,
+        "publish",
+        sql::PUBLISH,
+        &[
+            (&columns.kinds, Type::TEXT_ARRAY),
+            (&columns.payloads, Type::TEXT_ARRAY),
+            (&columns.group_keys, Type::TEXT_ARRAY),
+            (&columns.dedup_keys, Type::TEXT_ARRAY),
+            (&columns.correlation_ids, Type::TEXT_ARRAY),
+            (&columns.delays, Type::FLOAT8_ARRAY),
+            (&columns.expires_ats, Type::TIMESTAMPTZ_ARRAY),
+            (&columns.max_attempts, Type::INT4_ARRAY),
+        ],
+    )
+    .await
+    .map_err(refused)?;
+    Ok(rows.iter().map(|row| Published { id: row.get(0), created: row.get(1) }).collect())
+}
+
+/// The database's refusal of an argument becomes the caller's error, in its own words.
+fn refused(error: Error) -> Error {
+    match &error {
+        Error::Database { source, .. } if error.is_bad_data() => {
+            let message = source.as_db_error().map_or_else(|| source.to_string(), |db| db.message().to_owned());
+            Error::Invalid(message)
+        }
+        _ => error,
+    }
+}

@@ -1,0 +1,253 @@
+//! Every statement on the live queue and its log, by name. A test prepares each against a migrated
+//! database. All times are the database's: `clock_timestamp()`, since `now()` stands still for a
+//! whole transaction.
+
+/// Takes up to `$2` ready events behind id `$1` under token `$3`.
+///
+/// - `scan` locks candidates in id order and skips what others hold. `MATERIALIZED`, because a
+///   planner with stale statistics may run an inlined subselect once per row and lease 41 rows for
+///   a limit of 2. `FOR NO KEY UPDATE`, because `FOR UPDATE` also skips rows that a foreign-key
+///   check has touched.
+/// - `cut` finds, with one probe per group of the chunk, the group's first live row that is not in
+///   the scan: locked, leased, delayed or blocked by others. What stands behind it is not leased.
+///   Rows that this drain itself holds (`$4`) do not cut: they are ahead in its own group queue.
+/// - The lease's predicate stands in the scan and again in the update.
+/// - Kinds that are registered but unknown to this program (`$6`) or paused are left alone; a kind
+///   that nobody registered passes, so that the drain can end it.
+/// - Expired and exhausted events are taken too, without counting an attempt, so that they end
+///   without a scan of their own.
+///
+/// There is always at least one row, which carries how far the scan came.
+pub const LEASE: &str = "\
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($7, clock_timestamp()) AS now
+), scan AS MATERIALIZED (
+    SELECT q.id, q.group_key,
+           CASE WHEN q.expires_at <= (SELECT now FROM clock) THEN 1
+                WHEN q.attempts >= q.max_attempts THEN 2
+                ELSE 0 END AS fate
+      FROM tidegate.event_queue AS q
+     WHERE NOT q.delayed
+       AND q.id > $1
+       AND q.available_at <= (SELECT now FROM clock)
+       AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))
+       AND (q.lease_token IS NULL OR q.lease_token <> ALL ($4))
+       AND q.kind <> ALL (ARRAY(SELECT k.kind FROM tidegate.event_kind AS k
+                                 WHERE k.paused OR k.kind <> ALL ($6)))
+     ORDER BY q.id
+     LIMIT $2
+       FOR NO KEY UPDATE SKIP LOCKED
+), cut AS (
+    SELECT g.group_key, ahead.id
+      FROM (SELECT group_key, max(id) AS last FROM scan WHERE group_key IS NOT NULL GROUP BY group_key) AS g
+     CROSS JOIN LATERAL (
+           SELECT b.id
+             FROM tidegate.event_queue AS b
+            WHERE b.group_key = g.group_key
+              AND b.id < g.last
+              AND (b.lease_token IS NULL OR b.lease_token <> ALL ($4))
+              AND b.id NOT IN (SELECT id FROM scan)
+            ORDER BY b.id
+            LIMIT 1) AS ahead
+), chosen AS MATERIALIZED (
+    SELECT scan.id, scan.fate
+      FROM scan
+      LEFT JOIN cut USING (group_key)
+     WHERE cut.id IS NULL OR scan.id < cut.id
+), leased AS (
+    UPDATE tidegate.event_queue AS q
+       SET status = 'PROCESSING',
+           attempts = q.attempts + CASE WHEN q.attempts < q.max_attempts
+                          AND (q.expires_at IS NULL OR q.expires_at > (SELECT now FROM clock)) THEN 1 ELSE 0 END,
+           processing_started_at = (SELECT now FROM clock),
+           updated_at = (SELECT now FROM clock),
+           lease_token = $3,
+           lease_expires_at = (SELECT now FROM clock) + make_interval(secs => $5)
+     WHERE q.id = ANY (ARRAY(SELECT id FROM chosen))
+       AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))
+    RETURNING q.id, q.kind, q.payload, q.group_key, q.correlation_id, q.attempts, q.max_attempts,
+              q.created_at, q.expires_at, q.progress)
+SELECT reach.scanned, reach.last_id,
+       leased.id, chosen.fate, leased.kind, leased.payload, leased.group_key, leased.correlation_id,
+       leased.attempts, leased.max_attempts, leased.created_at, leased.expires_at, leased.progress
+  FROM (SELECT count(*) AS scanned, max(id) AS last_id FROM scan) AS reach
+  LEFT JOIN (leased JOIN chosen USING (id)) ON true";
+
+/// Brings delayed events whose time has come back among the ready; up to `$1` at a time, earliest
+/// first. Tells the lowest id, from which the next scan must start.
+pub const PROMOTE: &str = "\
+WITH due AS MATERIALIZED (
+    SELECT id FROM tidegate.event_queue
+     WHERE delayed AND available_at <= coalesce($2, clock_timestamp())
+     ORDER BY available_at
+     LIMIT $1
+       FOR NO KEY UPDATE SKIP LOCKED
+), promoted AS (
+    UPDATE tidegate.event_queue AS q SET delayed = false
+     WHERE q.id = ANY (ARRAY(SELECT id FROM due))
+    RETURNING q.id)
+SELECT count(*), min(id) FROM promoted";
+
+/// Prolongs leases still held. What does not come back is lost.
+pub const RENEW: &str = "\
+UPDATE tidegate.event_queue AS q
+   SET lease_expires_at = clock_timestamp() + make_interval(secs => $3), updated_at = clock_timestamp()
+  FROM unnest($1, $2) AS held(id, token)
+ WHERE q.id = held.id AND q.lease_token = held.token
+RETURNING q.id";
+
+/// Moves finished events to the log and publishes their follow-ups, in one statement: an event is
+/// never in both places nor in neither, and follow-ups exist exactly if their parent ended (A14, A17).
+/// What does not come back was not ours any more.
+pub const FINALIZE: &str = "\
+WITH outcome AS MATERIALIZED (
+    SELECT o.*, clock_timestamp() AS now
+      FROM unnest($1, $2, $3, $4, $5, $6) AS o(id, token, status, errors, result, progress)
+), gone AS (
+    DELETE FROM tidegate.event_queue AS q
+     USING outcome AS o
+     WHERE q.id = o.id AND q.lease_token = o.token
+    RETURNING q.*, o.status AS final_status, o.errors AS new_errors, o.result, o.progress AS new_progress, o.now
+), logged AS (
+    INSERT INTO tidegate.event_log
+           (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
+            errors, result, progress, created_at, processing_started_at, finished_at, expires_at,
+            lease_token, parent_id, replay_of)
+    SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, g.final_status, g.attempts,
+           g.max_attempts, tidegate.append_errors(g.errors, g.new_errors::jsonb, g.now), g.result::jsonb,
+           tidegate.merge_progress(g.progress, g.new_progress::jsonb), g.created_at,
+           g.processing_started_at, g.now,
+           g.now + CASE WHEN g.final_status = 'COMPLETED' THEN coalesce(k.retention_completed, '30 days')
+                        ELSE coalesce(k.retention_failed, '90 days') END,
+           g.lease_token, g.parent_id, g.replay_of
+      FROM gone AS g
+      LEFT JOIN tidegate.event_kind AS k USING (kind)
+    RETURNING id
+), follow_ups AS (
+    SELECT array_agg(f.kind ORDER BY f.position) AS kinds,
+           array_agg(f.payload::jsonb ORDER BY f.position) AS payloads,
+           array_agg(f.group_key ORDER BY f.position) AS group_keys,
+           array_agg(f.dedup_key ORDER BY f.position) AS dedup_keys,
+           array_agg(coalesce(f.correlation_id, g.correlation_id) ORDER BY f.position) AS correlation_ids,
+           array_agg(g.now + make_interval(secs => f.delay) ORDER BY f.position) AS available_ats,
+           array_agg(f.expires_at ORDER BY f.position) AS expires_ats,
+           array_agg(f.max_attempts ORDER BY f.position) AS max_attempts,
+           array_agg(g.id ORDER BY f.position) AS parent_ids
+      FROM unnest($7, $8, $9, $10, $11, $12, $13, $14, $15) WITH ORDINALITY
+           AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at, max_attempts, position)
+      JOIN gone AS g ON g.id = f.parent_id
+    HAVING count(*) > 0
+), published AS (
+    SELECT count(*) FILTER (WHERE p.created) AS created
+      FROM follow_ups AS f,
+           tidegate.publish_rows(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
+                                 f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids) AS p)
+SELECT logged.id, (SELECT created FROM published) FROM logged";
+
+/// Puts events back for another attempt after a delay, with what they have done so far.
+pub const RETRY: &str = "\
+UPDATE tidegate.event_queue AS q
+   SET status = 'PENDING', lease_token = NULL, lease_expires_at = NULL,
+       available_at = clock_timestamp() + make_interval(secs => o.delay),
+       updated_at = clock_timestamp(),
+       last_error = o.last_error,
+       errors = tidegate.append_errors(q.errors, o.errors::jsonb, clock_timestamp()),
+       progress = tidegate.merge_progress(q.progress, o.progress::jsonb)
+  FROM unnest($1, $2, $3, $4, $5, $6) AS o(id, token, delay, last_error, errors, progress)
+ WHERE q.id = o.id AND q.lease_token = o.token
+RETURNING q.id";
+
+/// Gives back events that were never started, with their attempt (decision 9).
+pub const RELEASE: &str = "\
+UPDATE tidegate.event_queue AS q
+   SET status = 'PENDING', lease_token = NULL, lease_expires_at = NULL, updated_at = clock_timestamp(),
+       attempts = q.attempts - o.counted,
+       processing_started_at = CASE WHEN q.attempts > o.counted THEN q.processing_started_at END
+  FROM unnest($1, $2, $3) AS o(id, token, counted)
+ WHERE q.id = o.id AND q.lease_token = o.token
+RETURNING q.id";
+
+/// Keeps a step's result or a handler's end with an event that is still held.
+pub const SAVE_PROGRESS: &str = "\
+UPDATE tidegate.event_queue
+   SET progress = tidegate.merge_progress(progress, $3::jsonb), updated_at = clock_timestamp()
+ WHERE id = $1 AND lease_token = $2
+RETURNING id";
+
+/// Which of these leases finished their event: settles a finalize whose answer was lost.
+pub const LOGGED_UNDER: &str = "\
+SELECT l.id FROM unnest($1, $2) AS held(id, token)
+  JOIN tidegate.event_log AS l ON l.id = held.id AND l.lease_token = held.token";
+
+/// Where an event is: `live`, `logged` or no row.
+pub const WHEREABOUTS: &str = "\
+SELECT 'live' FROM tidegate.event_queue WHERE id = $1
+UNION ALL
+SELECT 'logged' FROM tidegate.event_log WHERE id = $1";
+
+/// Publishes a batch; see the function for the order of locks and ids.
+pub const PUBLISH: &str = "\
+SELECT p.id, p.created
+  FROM tidegate.publish_rows($1, $2::text[]::jsonb[], $3, $4, $5,
+       ARRAY(SELECT clock_timestamp() + make_interval(secs => d.delay)
+               FROM unnest($6) WITH ORDINALITY AS d(delay, position) ORDER BY d.position),
+       $7, $8, array_fill(NULL::bigint, ARRAY[cardinality($1)])) AS p";
+
+/// How much is left and how old the oldest is. Counts exactly up to 100,000 and falls back on the
+/// planner's estimate beyond, because counting millions costs more than a whole tick.
+pub const BACKLOG: &str = "\
+SELECT CASE WHEN counted.n < 100000 THEN counted.n
+            ELSE greatest(counted.n, (SELECT reltuples::bigint FROM pg_class WHERE oid = 'tidegate.event_queue'::regclass)) END,
+       (SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
+          FROM tidegate.event_queue ORDER BY id LIMIT 1)
+  FROM (SELECT count(*) AS n FROM (SELECT FROM tidegate.event_queue LIMIT 100000) AS some) AS counted";
+
+/// Figures by kind.
+pub const STATS: &str = "SELECT to_jsonb(s)::text FROM tidegate.stats AS s ORDER BY s.kind";
+
+/// Everything stored about one event, live or logged.
+pub const SHOW: &str = "\
+SELECT (to_jsonb(q) || jsonb_build_object('in', 'event_queue'))::text FROM tidegate.event_queue AS q WHERE id = $1
+UNION ALL
+SELECT (to_jsonb(l) || jsonb_build_object('in', 'event_log'))::text FROM tidegate.event_log AS l WHERE id = $1";
+
+/// Newest events first, live and logged, filtered by status and kind.
+pub const LIST: &str = "\
+SELECT to_jsonb(e)::text
+  FROM (SELECT * FROM (
+            SELECT id, kind, status, attempts, group_key, correlation_id, created_at, NULL::timestamptz AS finished_at,
+                   last_error
+              FROM tidegate.event_queue
+             WHERE ($1::text IS NULL OR status = $1) AND ($2::text IS NULL OR kind = $2)
+             ORDER BY id DESC LIMIT $3) AS live
+        UNION ALL
+        SELECT * FROM (
+            SELECT id, kind, status, attempts, group_key, correlation_id, created_at, finished_at,
+                   concat_ws(': ', errors->-1->>'code', errors->-1->>'message') AS last_error
+              FROM tidegate.event_log
+             WHERE ($1::text IS NULL OR status = $1) AND ($2::text IS NULL OR kind = $2)
+             ORDER BY id DESC LIMIT $3) AS logged
+         ORDER BY id DESC LIMIT $3) AS e";
+
+/// Registers the kinds of a program; what an operator edited stays.
+pub const REGISTER_KINDS: &str = "\
+INSERT INTO tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO NOTHING";
+
+/// All of them, by name, for the test that prepares each.
+pub const ALL: &[(&str, &str)] = &[
+    ("lease", LEASE),
+    ("promote", PROMOTE),
+    ("renew", RENEW),
+    ("finalize", FINALIZE),
+    ("retry", RETRY),
+    ("release", RELEASE),
+    ("save_progress", SAVE_PROGRESS),
+    ("logged_under", LOGGED_UNDER),
+    ("whereabouts", WHEREABOUTS),
+    ("publish", PUBLISH),
+    ("backlog", BACKLOG),
+    ("stats", STATS),
+    ("show", SHOW),
+    ("list", LIST),
+    ("register_kinds", REGISTER_KINDS),
+];
