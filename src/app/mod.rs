@@ -1,0 +1,1 @@
+//! The shipped events and their handlers.
