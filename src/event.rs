@@ -133,6 +133,7 @@ pub struct NewEvent {
     pub(crate) correlation_id: Option<String>,
     pub(crate) delay: Option<Duration>,
     pub(crate) expires_at: Option<SystemTime>,
+    pub(crate) expires_in: Option<Duration>,
     pub(crate) max_attempts: Option<u16>,
 }
 
@@ -156,6 +157,7 @@ impl NewEvent {
             correlation_id: None,
             delay: None,
             expires_at: None,
+            expires_in: None,
             max_attempts: None,
         }
     }
@@ -194,6 +196,13 @@ impl NewEvent {
     #[must_use]
     pub fn start_before(mut self, deadline: SystemTime) -> Self {
         self.expires_at = Some(deadline);
+        self
+    }
+
+    /// As [`NewEvent::start_before`], this long after the publish by the database's clock.
+    #[must_use]
+    pub fn start_within(mut self, time: Duration) -> Self {
+        self.expires_in = Some(time);
         self
     }
 

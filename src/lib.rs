@@ -15,7 +15,7 @@
 //!
 //! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
 //! [`invocation`] (both ends of the wire to Lambda and the command line), [`app`] (the shipped
-//! events and their handlers).
+//! events and their handlers), [`service`] (what both shells do with them).
 
 pub mod app;
 pub mod budget;
@@ -30,6 +30,7 @@ pub mod invocation;
 pub mod migrate;
 pub mod outcome;
 pub mod queue;
+pub mod service;
 
 pub use connect::Database;
 pub use context::{Context, Transaction};

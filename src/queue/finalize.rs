@@ -155,6 +155,7 @@ pub async fn finalize(
             (&events.delays, Type::FLOAT8_ARRAY),
             (&events.expires_ats, Type::TIMESTAMPTZ_ARRAY),
             (&events.max_attempts, Type::INT4_ARRAY),
+            (&events.expires_ins, Type::FLOAT8_ARRAY),
         ],
     )
     .await?;
@@ -177,6 +178,7 @@ pub(super) struct EventColumns<'a> {
     pub correlation_ids: Vec<Option<&'a str>>,
     pub delays: Vec<Option<f64>>,
     pub expires_ats: Vec<Option<SystemTime>>,
+    pub expires_ins: Vec<Option<f64>>,
     pub max_attempts: Vec<Option<i32>>,
 }
 
@@ -205,6 +207,10 @@ impl<'a> EventColumns<'a> {
                 .map(|event| event.delay.map(|delay| delay.as_secs_f64()))
                 .collect(),
             expires_ats: events.clone().map(|event| event.expires_at).collect(),
+            expires_ins: events
+                .clone()
+                .map(|event| event.expires_in.map(|time| time.as_secs_f64()))
+                .collect(),
             max_attempts: events
                 .map(|event| event.max_attempts.map(i32::from))
                 .collect(),

@@ -1,5 +1,6 @@
 //! Publishing from Rust, inside the caller's own transaction.
 
+use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
 use tokio_postgres::types::Type;
 
@@ -61,6 +62,7 @@ pub async fn publish_batch(
             (&columns.delays, Type::FLOAT8_ARRAY),
             (&columns.expires_ats, Type::TIMESTAMPTZ_ARRAY),
             (&columns.max_attempts, Type::INT4_ARRAY),
+            (&columns.expires_ins, Type::FLOAT8_ARRAY),
         ],
     )
     .await

@@ -148,11 +148,12 @@ WITH outcome AS MATERIALIZED (
            array_agg(f.dedup_key ORDER BY f.position) AS dedup_keys,
            array_agg(coalesce(f.correlation_id, g.correlation_id) ORDER BY f.position) AS correlation_ids,
            array_agg(g.now + make_interval(secs => f.delay) ORDER BY f.position) AS available_ats,
-           array_agg(f.expires_at ORDER BY f.position) AS expires_ats,
+           array_agg(coalesce(f.expires_at, g.now + make_interval(secs => f.expires_in)) ORDER BY f.position) AS expires_ats,
            array_agg(f.max_attempts ORDER BY f.position) AS max_attempts,
            array_agg(g.id ORDER BY f.position) AS parent_ids
-      FROM unnest($7, $8, $9, $10, $11, $12, $13, $14, $15) WITH ORDINALITY
-           AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at, max_attempts, position)
+      FROM unnest($7, $8, $9, $10, $11, $12, $13, $14, $15, $16) WITH ORDINALITY
+           AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at,
+                max_attempts, expires_in, position)
       JOIN gone AS g ON g.id = f.parent_id
     HAVING count(*) > 0
 ), published AS (
@@ -203,13 +204,21 @@ SELECT 'live' FROM tidegate.event_queue WHERE id = $1
 UNION ALL
 SELECT 'logged' FROM tidegate.event_log WHERE id = $1";
 
+/// Publishes one event.
+pub const PUBLISH_ONE: &str = "\
+SELECT p.id, p.created
+  FROM tidegate.publish($1, $2::text::jsonb, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
+                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8) AS p";
+
 /// Publishes a batch; see the function for the order of locks and ids.
 pub const PUBLISH: &str = "\
 SELECT p.id, p.created
   FROM tidegate.publish_rows($1, $2::text[]::jsonb[], $3, $4, $5,
        ARRAY(SELECT clock_timestamp() + make_interval(secs => d.delay)
                FROM unnest($6) WITH ORDINALITY AS d(delay, position) ORDER BY d.position),
-       $7, $8, array_fill(NULL::bigint, ARRAY[cardinality($1)])) AS p";
+       ARRAY(SELECT coalesce(e.at, clock_timestamp() + make_interval(secs => e.within))
+               FROM unnest($7, $9) WITH ORDINALITY AS e(at, within, position) ORDER BY e.position),
+       $8, array_fill(NULL::bigint, ARRAY[cardinality($1)])) AS p";
 
 /// How much is left and how old the oldest is. Counts exactly up to 100,000 and falls back on the
 /// planner's estimate beyond, because counting millions costs more than a whole tick.
@@ -263,6 +272,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("save_progress", SAVE_PROGRESS),
     ("logged_under", LOGGED_UNDER),
     ("whereabouts", WHEREABOUTS),
+    ("publish_one", PUBLISH_ONE),
     ("publish", PUBLISH),
     ("backlog", BACKLOG),
     ("stats", STATS),
