@@ -61,7 +61,12 @@ impl DecodeError {
             serde_json::error::Category::Eof => "eof",
             serde_json::error::Category::Syntax | serde_json::error::Category::Io => "syntax",
         };
-        Self::Payload { kind, category, line: error.line(), column: error.column() }
+        Self::Payload {
+            kind,
+            category,
+            line: error.line(),
+            column: error.column(),
+        }
     }
 }
 
@@ -211,7 +216,11 @@ impl NewEvent {
 ///
 /// # Errors
 /// When the payload's `Serialize` fails.
-pub fn dedup_key(kind: &str, payload: &impl Serialize, fields: &[&str]) -> Result<String, serde_json::Error> {
+pub fn dedup_key(
+    kind: &str,
+    payload: &impl Serialize,
+    fields: &[&str],
+) -> Result<String, serde_json::Error> {
     let mut canonical = serde_json::to_value(payload)?;
     canonical.sort_all_objects();
     let canonical = canonical.to_string();
@@ -221,7 +230,11 @@ pub fn dedup_key(kind: &str, payload: &impl Serialize, fields: &[&str]) -> Resul
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part.as_bytes());
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hash
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
 }
 
 /// The right to finish one event: its id and the token of the lease it was taken under. Whoever
@@ -290,7 +303,10 @@ mod tests {
     fn a7_every_variant_survives_the_round_trip() {
         for event in [Sample::Named(vec![1, 2]), Sample::Empty(())] {
             let stored = event.encode().unwrap();
-            assert_eq!(Sample::decode(event.kind(), Some(stored.get().as_bytes())).unwrap(), event);
+            assert_eq!(
+                Sample::decode(event.kind(), Some(stored.get().as_bytes())).unwrap(),
+                event
+            );
             assert!(Sample::KINDS.contains(&event.kind()));
         }
     }
@@ -302,9 +318,16 @@ mod tests {
 
     #[test]
     fn a8_decode_errors_name_the_place_and_never_the_content() {
-        let error = Sample::decode("named", Some(br#""the secret""#)).unwrap_err().to_string();
-        assert!(error.contains("named") && !error.contains("secret"), "{error}");
-        assert!(matches!(Sample::decode("other", None), Err(DecodeError::UnknownKind(kind)) if kind == "other"));
+        let error = Sample::decode("named", Some(br#""the secret""#))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("named") && !error.contains("secret"),
+            "{error}"
+        );
+        assert!(
+            matches!(Sample::decode("other", None), Err(DecodeError::UnknownKind(kind)) if kind == "other")
+        );
     }
 
     #[test]

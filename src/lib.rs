@@ -36,7 +36,9 @@ pub use context::{Context, Transaction};
 pub use drain::{DrainOptions, drain};
 pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, dedup_key};
-pub use handler::{DATABASE_ONLY, Dispatch, Done, Fault, Handler, HandlerError, HandlerResult, Handlers, Verdicts};
+pub use handler::{
+    DATABASE_ONLY, Dispatch, Done, Fault, Handler, HandlerError, HandlerResult, Handlers, Verdicts,
+};
 pub use invocation::{DrainReport, StopReason};
 pub use queue::{Published, publish, publish_batch};
 

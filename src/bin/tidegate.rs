@@ -1,1 +1,2 @@
-fn main(){}
+//! A shell.
+fn main() {}

@@ -2,7 +2,7 @@
 //! database. All times are the database's: `clock_timestamp()`, since `now()` stands still for a
 //! whole transaction.
 
-/// Takes up to `$2` ready events behind id `$1` under token `$3`.
+/// Looks at up to `$2` ready events behind id `$1` and takes up to `$8` of them under token `$3`.
 ///
 /// - `scan` locks candidates in id order and skips what others hold. `MATERIALIZED`, because a
 ///   planner with stale statistics may run an inlined subselect once per row and lease 41 rows for
@@ -54,6 +54,8 @@ WITH clock AS MATERIALIZED (
       FROM scan
       LEFT JOIN cut USING (group_key)
      WHERE cut.id IS NULL OR scan.id < cut.id
+     ORDER BY scan.id
+     LIMIT $8
 ), leased AS (
     UPDATE tidegate.event_queue AS q
        SET status = 'PROCESSING',
@@ -72,6 +74,22 @@ SELECT reach.scanned, reach.last_id,
        leased.attempts, leased.max_attempts, leased.created_at, leased.expires_at, leased.progress
   FROM (SELECT count(*) AS scanned, max(id) AS last_id FROM scan) AS reach
   LEFT JOIN (leased JOIN chosen USING (id)) ON true";
+
+/// Gives back what a lease took whose answer was lost: the rows under token `$3` among the `$2`
+/// behind id `$1`. Only those whose attempt was certainly counted; the others lapse.
+pub const RECLAIM: &str = "\
+WITH near AS MATERIALIZED (
+    SELECT id FROM tidegate.event_queue
+     WHERE NOT delayed AND id > $1
+     ORDER BY id
+     LIMIT $2)
+UPDATE tidegate.event_queue AS q
+   SET status = 'PENDING', lease_token = NULL, lease_expires_at = NULL, updated_at = clock_timestamp(),
+       attempts = q.attempts - 1
+ WHERE q.id = ANY (ARRAY(SELECT id FROM near))
+   AND q.lease_token = $3
+   AND q.attempts BETWEEN 1 AND q.max_attempts - 1
+   AND (q.expires_at IS NULL OR q.expires_at > q.processing_started_at)";
 
 /// Brings delayed events whose time has come back among the ready; up to `$1` at a time, earliest
 /// first. Tells the lowest id, from which the next scan must start.
@@ -236,6 +254,7 @@ INSERT INTO tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO N
 /// All of them, by name, for the test that prepares each.
 pub const ALL: &[(&str, &str)] = &[
     ("lease", LEASE),
+    ("reclaim", RECLAIM),
     ("promote", PROMOTE),
     ("renew", RENEW),
     ("finalize", FINALIZE),
