@@ -16,26 +16,46 @@ tidegate::events! {
 
 #[tokio::test]
 async fn each_test_has_a_migrated_database_of_its_own() {
-    let (one, other) = (support::database_for::<Sample>().await, support::database().await);
+    let (one, other) = (
+        support::database_for::<Sample>().await,
+        support::database().await,
+    );
     assert_eq!(samples_in(&one).await, 1);
     assert_eq!(samples_in(&other).await, 0);
 }
 
 async fn samples_in(database: &TestDb) -> i64 {
     let count = "SELECT count(*) FROM tidegate.event_kind WHERE kind = 'harness_sample'";
-    database.client().await.query_one(count, &[]).await.unwrap().get(0)
+    database
+        .client()
+        .await
+        .query_one(count, &[])
+        .await
+        .unwrap()
+        .get(0)
 }
 
 #[tokio::test]
 async fn an_empty_database_has_no_schema() {
     let client = support::empty_database().await.client().await;
-    let exists = client.query_one("SELECT to_regnamespace('tidegate') IS NOT NULL", &[]).await.unwrap();
+    let exists = client
+        .query_one("SELECT to_regnamespace('tidegate') IS NOT NULL", &[])
+        .await
+        .unwrap();
     assert!(!exists.get::<_, bool>(0));
 }
 
 #[tokio::test]
 async fn the_library_reaches_a_test_database() {
-    support::database().await.database().connect().await.unwrap().simple_query("SELECT 1").await.unwrap();
+    support::database()
+        .await
+        .database()
+        .connect()
+        .await
+        .unwrap()
+        .simple_query("SELECT 1")
+        .await
+        .unwrap();
 }
 
 #[test]
@@ -63,16 +83,26 @@ async fn a_server_and_its_files_go_when_its_parent_is_killed() {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    BufReader::new(parent.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let url = line.trim_end().trim_start_matches("DATABASE_URL=").to_owned();
+    BufReader::new(parent.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let url = line
+        .trim_end()
+        .trim_start_matches("DATABASE_URL=")
+        .to_owned();
     assert!(tokio_postgres::connect(&url, NoTls).await.is_ok());
     assert!(!is_empty(folder.path()));
     parent.kill().unwrap();
     parent.wait().unwrap();
-    wait_until("the server is gone", async || tokio_postgres::connect(&url, NoTls).await.is_err()).await;
+    wait_until("the server is gone", async || {
+        tokio_postgres::connect(&url, NoTls).await.is_err()
+    })
+    .await;
     wait_until("its folder is gone", async || is_empty(folder.path())).await;
 }
 
 fn is_empty(folder: &Path) -> bool {
-    folder.read_dir().is_ok_and(|mut entries| entries.next().is_none())
+    folder
+        .read_dir()
+        .is_ok_and(|mut entries| entries.next().is_none())
 }

@@ -19,13 +19,19 @@ pub struct Cluster {
 pub fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
     // The failure is kept as well: hundreds of tests need not try hundreds of times.
-    CLUSTER.get_or_init(start).as_ref().unwrap_or_else(|reason| panic!("no Postgres to test on: {reason}"))
+    CLUSTER
+        .get_or_init(start)
+        .as_ref()
+        .unwrap_or_else(|reason| panic!("no Postgres to test on: {reason}"))
 }
 
 impl Cluster {
     /// The URL of one of the cluster's databases.
     pub fn url(&self, database: &str) -> String {
-        let (server, _) = self.url.rsplit_once('/').expect("a database URL ends in a database");
+        let (server, _) = self
+            .url
+            .rsplit_once('/')
+            .expect("a database URL ends in a database");
         format!("{server}/{database}")
     }
 }
@@ -40,13 +46,21 @@ fn start() -> Result<Cluster, String> {
         .map_err(|error| format!("install Python 3, which starts it: python3: {error}"))?;
     let hold = server.stdin.take().ok_or("its input is not a pipe")?;
     let url = first_line(&mut server)?;
-    let url = url.trim_end().strip_prefix("DATABASE_URL=").ok_or("scripts/postgres.py said why above")?;
-    Ok(Cluster { url: url.to_owned(), _hold: hold })
+    let url = url
+        .trim_end()
+        .strip_prefix("DATABASE_URL=")
+        .ok_or("scripts/postgres.py said why above")?;
+    Ok(Cluster {
+        url: url.to_owned(),
+        _hold: hold,
+    })
 }
 
 fn first_line(server: &mut Child) -> Result<String, String> {
     let stdout = server.stdout.take().ok_or("its output is not a pipe")?;
     let mut line = String::new();
-    BufReader::new(stdout).read_line(&mut line).map_err(|error| error.to_string())?;
+    BufReader::new(stdout)
+        .read_line(&mut line)
+        .map_err(|error| error.to_string())?;
     Ok(line)
 }

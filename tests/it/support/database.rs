@@ -29,7 +29,9 @@ pub async fn database() -> TestDb {
 pub async fn database_for<E: Event>() -> TestDb {
     let database = database().await;
     let client = database.client().await;
-    tidegate::queue::register_kinds(&client, E::KINDS).await.expect("kinds are registered");
+    tidegate::queue::register_kinds(&client, E::KINDS)
+        .await
+        .expect("kinds are registered");
     database
 }
 
@@ -66,15 +68,23 @@ impl Drop for TestDb {
 
 async fn make_template() {
     let admin = connect(&cluster().url("postgres")).await;
-    admin.batch_execute("CREATE DATABASE migrated").await.expect("the template is created");
+    admin
+        .batch_execute("CREATE DATABASE migrated")
+        .await
+        .expect("the template is created");
     migrate(&cluster().url("migrated")).await;
     let closed = "ALTER DATABASE migrated WITH is_template true allow_connections false";
-    admin.batch_execute(closed).await.expect("the template is closed");
+    admin
+        .batch_execute(closed)
+        .await
+        .expect("the template is closed");
 }
 
 async fn migrate(url: &str) {
     let database = Database::new(url, 1).expect("the template's URL is valid");
-    tidegate::migrate::migrate(&database, &[], None, Vec::new()).await.expect("the template is migrated");
+    tidegate::migrate::migrate(&database, &[], None, Vec::new())
+        .await
+        .expect("the template is migrated");
 }
 
 async fn create(template: Option<&str>) -> TestDb {
@@ -83,18 +93,35 @@ async fn create(template: Option<&str>) -> TestDb {
     *number += 1;
     let name = format!("test_{number}");
     let admin = connect(&cluster().url("postgres")).await;
-    let over = OVER.lock().map(|mut names| std::mem::take(&mut *names)).unwrap_or_default();
+    let over = OVER
+        .lock()
+        .map(|mut names| std::mem::take(&mut *names))
+        .unwrap_or_default();
     for finished in over {
         let drop = format!("DROP DATABASE IF EXISTS {finished} WITH (FORCE)");
-        admin.batch_execute(&drop).await.expect("a finished test's database is dropped");
+        admin
+            .batch_execute(&drop)
+            .await
+            .expect("a finished test's database is dropped");
     }
-    let create = format!("CREATE DATABASE {name} TEMPLATE {}", template.unwrap_or("template0"));
-    admin.batch_execute(&create).await.expect("a test's database is created");
-    TestDb { url: cluster().url(&name), name }
+    let create = format!(
+        "CREATE DATABASE {name} TEMPLATE {}",
+        template.unwrap_or("template0")
+    );
+    admin
+        .batch_execute(&create)
+        .await
+        .expect("a test's database is created");
+    TestDb {
+        url: cluster().url(&name),
+        name,
+    }
 }
 
 async fn connect(url: &str) -> Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("the test's Postgres answers");
+    let (client, connection) = tokio_postgres::connect(url, NoTls)
+        .await
+        .expect("the test's Postgres answers");
     tokio::spawn(connection);
     client
 }

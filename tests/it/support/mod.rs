@@ -21,7 +21,10 @@ pub async fn wait_until(description: &str, mut condition: impl AsyncFnMut() -> b
     let deadline = Instant::now() + PATIENCE;
     let mut pause = Duration::from_millis(2);
     while !condition().await {
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain: {description}");
+        assert!(
+            Instant::now() < deadline,
+            "waited {PATIENCE:?} in vain: {description}"
+        );
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(50));
     }
