@@ -30,7 +30,13 @@ impl Budget {
     pub fn new(total: Duration) -> Self {
         let started = Instant::now();
         let reserve = (total / 10).min(RESERVE);
-        Self { started, total, cut: started + total.saturating_sub(reserve), slowest: Duration::ZERO, stopped: false }
+        Self {
+            started,
+            total,
+            cut: started + total.saturating_sub(reserve),
+            slowest: Duration::ZERO,
+            stopped: false,
+        }
     }
 
     /// The whole of it.
@@ -72,7 +78,11 @@ impl Budget {
     /// When [`Budget::allows_start`] turns false, if nothing slower is learnt.
     #[must_use]
     pub fn last_start(&self) -> Instant {
-        if self.stopped { self.started } else { self.cut.checked_sub(self.slowest).unwrap_or(self.started) }
+        if self.stopped {
+            self.started
+        } else {
+            self.cut.checked_sub(self.slowest).unwrap_or(self.started)
+        }
     }
 }
 
@@ -87,7 +97,10 @@ mod tests {
         budget.learn(Duration::from_secs(4));
         budget.learn(Duration::from_secs(1));
         tokio::time::advance(Duration::from_millis(4900)).await;
-        assert!(budget.allows_start(), "4 s of 10 s less a reserve of 1 s are left");
+        assert!(
+            budget.allows_start(),
+            "4 s of 10 s less a reserve of 1 s are left"
+        );
         tokio::time::advance(Duration::from_millis(200)).await;
         assert!(!budget.allows_start());
         assert!(budget.last_start() < Instant::now());

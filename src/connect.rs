@@ -35,14 +35,22 @@ impl Database {
     /// [`Error::Config`] when the string does not parse or asks for a TLS mode that is not supported;
     /// its text never holds the password.
     pub fn new(url: &str, pool_size: usize) -> Result<Self, Error> {
-        let mut config: tokio_postgres::Config = plain_sslmode(url)?.0.parse().map_err(|error| {
-            // The parser's message names the key, not the value.
-            Error::Config(format!("DATABASE_URL: a postgres:// URL or key=value pairs are allowed: {}", describe(&error)))
-        })?;
+        let mut config: tokio_postgres::Config =
+            plain_sslmode(url)?.0.parse().map_err(|error| {
+                // The parser's message names the key, not the value.
+                Error::Config(format!(
+                    "DATABASE_URL: a postgres:// URL or key=value pairs are allowed: {}",
+                    describe(&error)
+                ))
+            })?;
         if config.get_hosts().is_empty() {
-            return Err(Error::Config("DATABASE_URL: the host is missing".to_owned()));
+            return Err(Error::Config(
+                "DATABASE_URL: the host is missing".to_owned(),
+            ));
         }
-        config.connect_timeout(CONNECT_TIMEOUT).tcp_user_timeout(Duration::from_secs(30));
+        config
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_user_timeout(Duration::from_secs(30));
         if config.get_application_name().is_none() {
             config.application_name("tidegate");
         }
@@ -51,7 +59,11 @@ impl Database {
             SslRequest::Default if is_local(&config) => None,
             SslRequest::Default | SslRequest::VerifyFull => Some(tls()?),
         };
-        config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
+        config.ssl_mode(if tls.is_some() {
+            SslMode::Require
+        } else {
+            SslMode::Disable
+        });
         let pool = Arc::new(pool(&config, tls.as_ref(), pool_size)?);
         Ok(Self { config, tls, pool })
     }
@@ -76,8 +88,12 @@ impl Database {
             }
         };
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
-            Ok(connected) => connected.map_err(|error: tokio_postgres::Error| Error::Connect(describe(&error))),
-            Err(_) => Err(Error::Connect(format!("no answer within {CONNECT_TIMEOUT:?}"))),
+            Ok(connected) => {
+                connected.map_err(|error: tokio_postgres::Error| Error::Connect(describe(&error)))
+            }
+            Err(_) => Err(Error::Connect(format!(
+                "no answer within {CONNECT_TIMEOUT:?}"
+            ))),
         }
     }
 
@@ -104,7 +120,9 @@ enum SslRequest {
 fn plain_sslmode(url: &str) -> Result<(String, SslRequest), Error> {
     let mut request = SslRequest::Default;
     let mut keep = |part: &str| -> Result<bool, Error> {
-        let Some(mode) = part.strip_prefix("sslmode=") else { return Ok(true) };
+        let Some(mode) = part.strip_prefix("sslmode=") else {
+            return Ok(true);
+        };
         request = match mode.trim_matches('\'') {
             "disable" => SslRequest::Disabled,
             "verify-full" => SslRequest::VerifyFull,
@@ -123,7 +141,11 @@ fn plain_sslmode(url: &str) -> Result<(String, SslRequest), Error> {
                 kept.push(part);
             }
         }
-        if kept.is_empty() { base.to_owned() } else { format!("{base}?{}", kept.join("&")) }
+        if kept.is_empty() {
+            base.to_owned()
+        } else {
+            format!("{base}?{}", kept.join("&"))
+        }
     } else if url.contains("://") {
         url.to_owned()
     } else {
@@ -142,18 +164,28 @@ fn is_local(config: &tokio_postgres::Config) -> bool {
     config.get_hosts().iter().all(|host| match host {
         Host::Unix(_) => true,
         Host::Tcp(name) => {
-            name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+            name == "localhost"
+                || name
+                    .parse::<std::net::IpAddr>()
+                    .is_ok_and(|address| address.is_loopback())
         }
     })
 }
 
 fn tls() -> Result<MakeTlsConnector, Error> {
-    let connector = native_tls::TlsConnector::new().map_err(|error| Error::Config(format!("TLS: {error}")))?;
+    let connector =
+        native_tls::TlsConnector::new().map_err(|error| Error::Config(format!("TLS: {error}")))?;
     Ok(MakeTlsConnector::new(connector))
 }
 
-fn pool(config: &tokio_postgres::Config, tls: Option<&MakeTlsConnector>, size: usize) -> Result<Pool, Error> {
-    let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
+fn pool(
+    config: &tokio_postgres::Config,
+    tls: Option<&MakeTlsConnector>,
+    size: usize,
+) -> Result<Pool, Error> {
+    let recycling = ManagerConfig {
+        recycling_method: RecyclingMethod::Fast,
+    };
     let manager = match tls {
         Some(tls) => Manager::from_config(config.clone(), tls.clone(), recycling),
         None => Manager::from_config(config.clone(), NoTls, recycling),
@@ -161,7 +193,11 @@ fn pool(config: &tokio_postgres::Config, tls: Option<&MakeTlsConnector>, size: u
     Pool::builder(manager)
         .max_size(size.max(1))
         .runtime(Runtime::Tokio1)
-        .timeouts(Timeouts { wait: Some(POOL_WAIT), create: Some(CONNECT_TIMEOUT), recycle: Some(CONNECT_TIMEOUT) })
+        .timeouts(Timeouts {
+            wait: Some(POOL_WAIT),
+            create: Some(CONNECT_TIMEOUT),
+            recycle: Some(CONNECT_TIMEOUT),
+        })
         .build()
         .map_err(|error| Error::Config(format!("pool: {error}")))
 }
@@ -169,7 +205,10 @@ fn pool(config: &tokio_postgres::Config, tls: Option<&MakeTlsConnector>, size: u
 impl std::fmt::Debug for Database {
     /// Host names only: the configuration holds the password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Database").field("hosts", &self.config.get_hosts()).field("tls", &self.tls.is_some()).finish_non_exhaustive()
+        f.debug_struct("Database")
+            .field("hosts", &self.config.get_hosts())
+            .field("tls", &self.tls.is_some())
+            .finish_non_exhaustive()
     }
 }
 
@@ -185,22 +224,34 @@ mod tests {
         assert!(!tls("host=/tmp user=u"));
         assert!(tls("postgres://u:p@db.example/db"));
         assert!(tls("postgres://u:p@localhost/db?sslmode=verify-full"));
-        assert!(!tls("postgres://u:p@db.example/db?sslmode=disable&application_name=x"));
+        assert!(!tls(
+            "postgres://u:p@db.example/db?sslmode=disable&application_name=x"
+        ));
         assert!(!tls("host=db.example user=u sslmode=disable"));
     }
 
     #[test]
     fn weaker_tls_modes_are_refused_by_name() {
         for mode in ["prefer", "allow", "require", "verify-ca"] {
-            let error = Database::new(&format!("postgres://u@h/db?sslmode={mode}"), 1).unwrap_err().to_string();
-            assert!(error.contains("sslmode") && error.contains("verify-full"), "{error}");
+            let error = Database::new(&format!("postgres://u@h/db?sslmode={mode}"), 1)
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains("sslmode") && error.contains("verify-full"),
+                "{error}"
+            );
         }
     }
 
     #[test]
     fn the_password_is_in_no_error_and_no_debug_text() {
         let url = "postgres://u:canary@h:notaport/db";
-        assert!(!Database::new(url, 1).unwrap_err().to_string().contains("canary"));
+        assert!(
+            !Database::new(url, 1)
+                .unwrap_err()
+                .to_string()
+                .contains("canary")
+        );
         let database = Database::new("postgres://u:canary@h/db", 1).unwrap();
         assert!(!format!("{database:?}").contains("canary"));
     }

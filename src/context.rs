@@ -16,10 +16,11 @@ use tokio::time::Instant;
 use tokio_postgres::Client;
 
 use crate::connect::Database;
+use crate::drain::settle;
 use crate::error::Error;
 use crate::event::{Event, LeasedEvent, NewEvent};
-use crate::handler::{Done, HandlerError, HandlerResult, Verdicts};
-use crate::outcome::{HandlerEnd, HandlerRecord, Progress};
+use crate::handler::{Committed, Done, HandlerError, HandlerResult, Verdicts};
+use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
 use crate::queue;
 
 /// What the handlers of one event share.
@@ -40,6 +41,8 @@ struct State {
     ends: Vec<HandlerEnd>,
     /// Whether another handler is still to run after the current one.
     more_to_come: bool,
+    /// Follow-ups that a committed transaction has published.
+    published: u64,
 }
 
 /// How far the drain has written completions down. Handlers of one group start before the one ahead
@@ -53,17 +56,32 @@ pub(crate) struct Flushed {
 }
 
 impl Context {
-    pub(crate) fn new(event: LeasedEvent, database: Database, flushed: Flushed) -> Self {
-        let steps = event.progress.as_ref().map(|progress| progress.steps.clone()).unwrap_or_default();
+    pub(crate) fn new(
+        event: LeasedEvent,
+        database: Database,
+        flushed: Flushed,
+        limit: Duration,
+    ) -> Self {
+        let steps = event
+            .progress
+            .as_ref()
+            .map(|progress| progress.steps.clone())
+            .unwrap_or_default();
         let state = State {
             handler: "",
-            deadline: Instant::now(),
+            deadline: Instant::now() + limit,
             emitted: Vec::new(),
             steps,
             ends: Vec::new(),
             more_to_come: false,
+            published: 0,
         };
-        Self { event, database, flushed, state: Mutex::new(state) }
+        Self {
+            event,
+            database,
+            flushed,
+            state: Mutex::new(state),
+        }
     }
 
     /// A handler's panic must not hide what the others did.
@@ -164,9 +182,14 @@ impl Context {
         }
         let result = step.await?;
         let value = serde_json::to_value(&result).reject("step")?;
-        let added = Progress { steps: BTreeMap::from([(key.clone(), value.clone())]), ..Progress::default() };
+        let added = Progress {
+            steps: BTreeMap::from([(key.clone(), value.clone())]),
+            ..Progress::default()
+        };
         let client = self.database.pooled().await.retryable()?;
-        queue::save_progress(&**client, self.event.lease, &added).await.retryable()?;
+        queue::save_progress(&**client, self.event.lease, &added)
+            .await
+            .retryable()?;
         self.state().steps.insert(key, value);
         Ok(result)
     }
@@ -189,7 +212,10 @@ impl Context {
     pub async fn transaction(&self) -> Result<Transaction<'_>, HandlerError> {
         let client = self.database.pooled().await.retryable()?;
         client.batch_execute("BEGIN").await.retryable()?;
-        Ok(Transaction { client: Some(client), ctx: self })
+        Ok(Transaction {
+            client: Some(client),
+            ctx: self,
+        })
     }
 
     pub(crate) fn begin_handler(&self, handler: &'static str, limit: Duration, more_to_come: bool) {
@@ -202,19 +228,37 @@ impl Context {
 
     pub(crate) fn end_handler(&self, result: HandlerResult) {
         let mut state = self.state();
-        let emitted = if result.is_ok() { std::mem::take(&mut state.emitted) } else { Vec::new() };
+        let emitted = if result.is_ok() {
+            std::mem::take(&mut state.emitted)
+        } else {
+            Vec::new()
+        };
         let handler = state.handler;
-        state.ends.push(HandlerEnd { handler, result, earlier: false, emitted });
+        state.ends.push(HandlerEnd {
+            handler,
+            result,
+            earlier: false,
+            emitted,
+        });
     }
 
     pub(crate) fn skip_handler(&self, end: HandlerEnd) {
         self.state().ends.push(end);
     }
 
-    /// The ends so far, and the results of steps.
-    pub(crate) fn into_ends(self) -> (LeasedEvent, Vec<HandlerEnd>, BTreeMap<String, Value>) {
-        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        (self.event, state.ends, state.steps)
+    pub(crate) fn event(&self) -> &LeasedEvent {
+        &self.event
+    }
+
+    /// How the handlers ended so far, and the follow-ups already published by their transaction.
+    pub(crate) fn ends(&self) -> (Vec<HandlerEnd>, u64) {
+        let state = self.state();
+        (state.ends.clone(), state.published)
+    }
+
+    /// The handler that is running, with what it has emitted forgotten: it was cut.
+    pub(crate) fn running_handler(&self) -> &'static str {
+        self.state().handler
     }
 }
 
@@ -224,28 +268,40 @@ impl NewEvent {
     /// # Errors
     /// [`Error::Invalid`] names the field and what is allowed.
     pub fn check(&self) -> Result<(), Error> {
-        let length = |field: &str, value: Option<&str>, limit: usize| match value.map(|text| text.chars().count()) {
-            Some(count) if count == 0 || count > limit => {
-                Err(Error::Invalid(format!("{field}: 1 to {limit} characters are allowed, got {count}")))
-            }
-            _ if value.is_some_and(|text| text.contains('\0')) => {
-                Err(Error::Invalid(format!("{field}: no NUL character is allowed")))
-            }
+        let length = |field: &str, value: Option<&str>, limit: usize| match value
+            .map(|text| text.chars().count())
+        {
+            Some(count) if count == 0 || count > limit => Err(Error::Invalid(format!(
+                "{field}: 1 to {limit} characters are allowed, got {count}"
+            ))),
+            _ if value.is_some_and(|text| text.contains('\0')) => Err(Error::Invalid(format!(
+                "{field}: no NUL character is allowed"
+            ))),
             _ => Ok(()),
         };
         length("kind", Some(&self.kind), 100)?;
         length("group_key", self.group_key.as_deref(), 200)?;
         length("dedup_key", self.dedup_key.as_deref(), 200)?;
         length("correlation_id", self.correlation_id.as_deref(), 200)?;
-        if self.max_attempts.is_some_and(|attempts| !(1..=1000).contains(&attempts)) {
-            return Err(Error::Invalid("max_attempts: 1 to 1000 is allowed".to_owned()));
+        if self
+            .max_attempts
+            .is_some_and(|attempts| !(1..=1000).contains(&attempts))
+        {
+            return Err(Error::Invalid(
+                "max_attempts: 1 to 1000 is allowed".to_owned(),
+            ));
         }
         let text = self.payload.as_ref().map_or("", |payload| payload.get());
         if text.len() > PAYLOAD_LIMIT {
-            return Err(Error::Invalid(format!("payload: at most {PAYLOAD_LIMIT} bytes are allowed, got {}", text.len())));
+            return Err(Error::Invalid(format!(
+                "payload: at most {PAYLOAD_LIMIT} bytes are allowed, got {}",
+                text.len()
+            )));
         }
         if has_nul_escape(text) {
-            return Err(Error::Invalid("payload: \\u0000 cannot be stored in jsonb".to_owned()));
+            return Err(Error::Invalid(
+                "payload: \\u0000 cannot be stored in jsonb".to_owned(),
+            ));
         }
         Ok(())
     }
@@ -294,18 +350,24 @@ impl Transaction<'_> {
     pub async fn complete(mut self, done: Done) -> HandlerResult {
         let mut flushed = self.ctx.flushed.progress.clone();
         let after = self.ctx.flushed.after;
-        flushed.wait_for(|reached| *reached >= after).await.retryable()?;
-        self.record(&done).await.retryable()?;
+        flushed
+            .wait_for(|reached| *reached >= after)
+            .await
+            .retryable()?;
+        let committed = self.record(&done).await.retryable()?;
         let client = self.client.take().reject("transaction")?;
         if let Err(error) = client.batch_execute("COMMIT").await {
             drop(Object::take(client));
-            return Err(HandlerError::retry("commit", crate::error::describe(&error)));
+            return Err(HandlerError::retry(
+                "commit",
+                crate::error::describe(&error),
+            ));
         }
-        Ok(Done { committed: true, ..done })
+        Ok(Done { committed, ..done })
     }
 
-    /// Writes the completion inside the transaction.
-    async fn record(&self, done: &Done) -> Result<(), Error> {
+    /// Writes the completion inside the transaction: the event's, if nothing of it is left to do.
+    async fn record(&self, done: &Done) -> Result<Committed, Error> {
         let (end, ends, more_to_come) = {
             let state = self.ctx.state();
             let end = HandlerEnd {
@@ -320,22 +382,46 @@ impl Transaction<'_> {
         let lease = self.ctx.event.lease;
         let client: &Client = self;
         if more_to_come || !ends.iter().all(HandlerEnd::is_final) {
-            let handlers = HandlerRecord::of(&end).map(|record| (end.handler.to_owned(), record)).into_iter().collect();
-            let added = Progress { handlers, ..Progress::default() };
-            return queue::save_progress(client, lease, &added).await;
+            let handlers = HandlerRecord::of(&end)
+                .map(|record| (end.handler.to_owned(), record))
+                .into_iter()
+                .collect();
+            let added = Progress {
+                handlers,
+                ..Progress::default()
+            };
+            queue::save_progress(client, lease, &added).await?;
+            return Ok(Committed::Handler);
         }
-        let finalization = crate::drain::finalization(&self.ctx.event, &ends);
-        let flushed = queue::finalize(client, &[finalization]).await?;
-        if flushed.ids.is_empty() { Err(Error::LeaseLost(lease.id)) } else { Ok(()) }
+        let status = if ends.iter().all(|end| end.result.is_ok()) {
+            Status::Completed
+        } else {
+            Status::CompletedWithErrors
+        };
+        let flushed = queue::finalize(
+            client,
+            &[settle::finalization(&self.ctx.event, &ends, status)],
+        )
+        .await?;
+        if flushed.ids.is_empty() {
+            return Err(Error::LeaseLost(lease.id));
+        }
+        self.ctx.state().published = flushed.published;
+        Ok(Committed::Event)
     }
 }
 
 impl Deref for Transaction<'_> {
     type Target = Client;
 
-    #[expect(clippy::expect_used, reason = "only complete and drop take the client, and both end the value")]
+    #[expect(
+        clippy::expect_used,
+        reason = "only complete and drop take the client, and both end the value"
+    )]
     fn deref(&self) -> &Client {
-        self.client.as_ref().expect("the client is held until the transaction ends")
+        self.client
+            .as_ref()
+            .expect("the client is held until the transaction ends")
     }
 }
 
@@ -343,9 +429,12 @@ impl Drop for Transaction<'_> {
     /// Rolls back. A handler that was cut in the middle of a statement leaves a connection that is
     /// still busy with it; that one is thrown away, so that the next handler does not wait behind it.
     fn drop(&mut self) {
-        let Some(client) = self.client.take() else { return };
+        let Some(client) = self.client.take() else {
+            return;
+        };
         tokio::spawn(async move {
-            let rolled_back = tokio::time::timeout(ROLLBACK_TIMEOUT, client.batch_execute("ROLLBACK")).await;
+            let rolled_back =
+                tokio::time::timeout(ROLLBACK_TIMEOUT, client.batch_execute("ROLLBACK")).await;
             if !matches!(rolled_back, Ok(Ok(()))) {
                 drop(Object::take(client));
             }

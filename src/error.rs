@@ -72,13 +72,15 @@ impl Error {
     /// that the rest of a batch is worth trying without the culprit.
     #[must_use]
     pub fn is_bad_data(&self) -> bool {
-        self.sqlstate().is_some_and(|state| matches!(&state.code()[..2], "21" | "22" | "23" | "54"))
+        self.sqlstate()
+            .is_some_and(|state| matches!(&state.code()[..2], "21" | "22" | "23" | "54"))
     }
 
     /// Whether the same statement may succeed if sent again: serialization failure or deadlock.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        self.sqlstate().is_some_and(|state| state.code().starts_with("40"))
+        self.sqlstate()
+            .is_some_and(|state| state.code().starts_with("40"))
     }
 }
 

@@ -61,7 +61,12 @@ impl DecodeError {
             serde_json::error::Category::Eof => "eof",
             serde_json::error::Category::Syntax | serde_json::error::Category::Io => "syntax",
         };
-        Self::Payload { kind, category, line: error.line(), column: error.column() }
+        Self::Payload {
+            kind,
+            category,
+            line: error.line(),
+            column: error.column(),
+        }
     }
 }
 
@@ -128,6 +133,7 @@ pub struct NewEvent {
     pub(crate) correlation_id: Option<String>,
     pub(crate) delay: Option<Duration>,
     pub(crate) expires_at: Option<SystemTime>,
+    pub(crate) expires_in: Option<Duration>,
     pub(crate) max_attempts: Option<u16>,
 }
 
@@ -151,6 +157,7 @@ impl NewEvent {
             correlation_id: None,
             delay: None,
             expires_at: None,
+            expires_in: None,
             max_attempts: None,
         }
     }
@@ -192,6 +199,13 @@ impl NewEvent {
         self
     }
 
+    /// As [`NewEvent::start_before`], this long after the publish by the database's clock.
+    #[must_use]
+    pub fn start_within(mut self, time: Duration) -> Self {
+        self.expires_in = Some(time);
+        self
+    }
+
     /// Attempts before the event is given up, 1 to 1000 (B6); the database's default otherwise.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u16) -> Self {
@@ -211,7 +225,11 @@ impl NewEvent {
 ///
 /// # Errors
 /// When the payload's `Serialize` fails.
-pub fn dedup_key(kind: &str, payload: &impl Serialize, fields: &[&str]) -> Result<String, serde_json::Error> {
+pub fn dedup_key(
+    kind: &str,
+    payload: &impl Serialize,
+    fields: &[&str],
+) -> Result<String, serde_json::Error> {
     let mut canonical = serde_json::to_value(payload)?;
     canonical.sort_all_objects();
     let canonical = canonical.to_string();
@@ -221,7 +239,11 @@ pub fn dedup_key(kind: &str, payload: &impl Serialize, fields: &[&str]) -> Resul
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part.as_bytes());
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hash
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect())
 }
 
 /// The right to finish one event: its id and the token of the lease it was taken under. Whoever
@@ -290,7 +312,10 @@ mod tests {
     fn a7_every_variant_survives_the_round_trip() {
         for event in [Sample::Named(vec![1, 2]), Sample::Empty(())] {
             let stored = event.encode().unwrap();
-            assert_eq!(Sample::decode(event.kind(), Some(stored.get().as_bytes())).unwrap(), event);
+            assert_eq!(
+                Sample::decode(event.kind(), Some(stored.get().as_bytes())).unwrap(),
+                event
+            );
             assert!(Sample::KINDS.contains(&event.kind()));
         }
     }
@@ -302,9 +327,16 @@ mod tests {
 
     #[test]
     fn a8_decode_errors_name_the_place_and_never_the_content() {
-        let error = Sample::decode("named", Some(br#""the secret""#)).unwrap_err().to_string();
-        assert!(error.contains("named") && !error.contains("secret"), "{error}");
-        assert!(matches!(Sample::decode("other", None), Err(DecodeError::UnknownKind(kind)) if kind == "other"));
+        let error = Sample::decode("named", Some(br#""the secret""#))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("named") && !error.contains("secret"),
+            "{error}"
+        );
+        assert!(
+            matches!(Sample::decode("other", None), Err(DecodeError::UnknownKind(kind)) if kind == "other")
+        );
     }
 
     #[test]

@@ -46,8 +46,16 @@ pub type HandlerResult = Result<Done, HandlerError>;
 
 impl<'a> Handlers<'a> {
     /// One handler: its name, the external service it talks to, its work.
-    pub fn one(name: &'static str, service: &'static str, work: impl Future<Output = HandlerResult> + Send + 'a) -> Self {
-        Self(vec![Handler { name, service, work: work.boxed() }])
+    pub fn one(
+        name: &'static str,
+        service: &'static str,
+        work: impl Future<Output = HandlerResult> + Send + 'a,
+    ) -> Self {
+        Self(vec![Handler {
+            name,
+            service,
+            work: work.boxed(),
+        }])
     }
 
     /// A further handler for the same event; it runs whatever became of the ones before it (C10).
@@ -58,14 +66,21 @@ impl<'a> Handlers<'a> {
         service: &'static str,
         work: impl Future<Output = HandlerResult> + Send + 'a,
     ) -> Self {
-        self.0.push(Handler { name, service, work: work.boxed() });
+        self.0.push(Handler {
+            name,
+            service,
+            work: work.boxed(),
+        });
         self
     }
 
     /// Names and services, in order, for documentation and tests; runs nothing.
     #[must_use]
     pub fn list(&self) -> Vec<(&'static str, &'static str)> {
-        self.0.iter().map(|handler| (handler.name, handler.service)).collect()
+        self.0
+            .iter()
+            .map(|handler| (handler.name, handler.service))
+            .collect()
     }
 }
 
@@ -74,14 +89,28 @@ impl<'a> Handlers<'a> {
 #[must_use = "return it: it is the handler's verdict"]
 pub struct Done {
     pub(crate) result: Option<Value>,
-    /// The handler's transaction has committed and holds this completion already.
-    pub(crate) committed: bool,
+    pub(crate) committed: Committed,
+}
+
+/// What the handler's own transaction has already written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Committed {
+    /// There was none.
+    #[default]
+    Nothing,
+    /// That this handler is done; others are not.
+    Handler,
+    /// The end of the event.
+    Event,
 }
 
 impl Done {
     /// Success, nothing to tell.
     pub fn ok() -> Self {
-        Self { result: None, committed: false }
+        Self {
+            result: None,
+            committed: Committed::Nothing,
+        }
     }
 
     /// Success with a result, kept in `event_log.result` under the handler's name.
@@ -90,7 +119,10 @@ impl Done {
     /// A rejection, code `result`, when the value is no JSON.
     pub fn with(result: &impl Serialize) -> HandlerResult {
         let result = serde_json::to_value(result).reject("result")?;
-        Ok(Self { result: Some(result), committed: false })
+        Ok(Self {
+            result: Some(result),
+            committed: Committed::Nothing,
+        })
     }
 }
 
@@ -119,18 +151,27 @@ pub struct Fault {
 impl HandlerError {
     /// Try again, with the usual backoff.
     pub fn retry(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
-        Self { verdict: Verdict::Retry { after: None }, faults: vec![Fault::new(code, message)] }
+        Self {
+            verdict: Verdict::Retry { after: None },
+            faults: vec![Fault::new(code, message)],
+        }
     }
 
     /// Final: the event ends COMPLETED_WITH_ERRORS (decision 7).
     pub fn reject(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
-        Self { verdict: Verdict::Reject, faults: vec![Fault::new(code, message)] }
+        Self {
+            verdict: Verdict::Reject,
+            faults: vec![Fault::new(code, message)],
+        }
     }
 
     /// Final, with a list of errors, all of which are kept (C8).
     #[must_use]
     pub fn reject_all(faults: Vec<Fault>) -> Self {
-        Self { verdict: Verdict::Reject, faults }
+        Self {
+            verdict: Verdict::Reject,
+            faults,
+        }
     }
 
     /// The next attempt no sooner than this, instead of the backoff's own delay.
@@ -146,7 +187,10 @@ impl HandlerError {
 impl Fault {
     /// A fault of this code.
     pub fn new(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
-        Self { code: code.into(), message: message.to_string() }
+        Self {
+            code: code.into(),
+            message: message.to_string(),
+        }
     }
 }
 

@@ -15,7 +15,7 @@
 //!
 //! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
 //! [`invocation`] (both ends of the wire to Lambda and the command line), [`app`] (the shipped
-//! events and their handlers).
+//! events and their handlers), [`service`] (what both shells do with them).
 
 pub mod app;
 pub mod budget;
@@ -30,13 +30,16 @@ pub mod invocation;
 pub mod migrate;
 pub mod outcome;
 pub mod queue;
+pub mod service;
 
 pub use connect::Database;
 pub use context::{Context, Transaction};
 pub use drain::{DrainOptions, drain};
 pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, dedup_key};
-pub use handler::{DATABASE_ONLY, Dispatch, Done, Fault, Handler, HandlerError, HandlerResult, Handlers, Verdicts};
+pub use handler::{
+    DATABASE_ONLY, Dispatch, Done, Fault, Handler, HandlerError, HandlerResult, Handlers, Verdicts,
+};
 pub use invocation::{DrainReport, StopReason};
 pub use queue::{Published, publish, publish_batch};
 

@@ -55,7 +55,10 @@ pub struct RetryPolicy {
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { base: Duration::from_secs(1), max: Duration::from_mins(10) }
+        Self {
+            base: Duration::from_secs(1),
+            max: Duration::from_mins(10),
+        }
     }
 }
 
@@ -73,21 +76,35 @@ impl RetryPolicy {
     /// What a failed or finished try means for the event (decisions 7 and 8): a retry while attempts
     /// are left, else the end.
     #[must_use]
-    pub fn resolve(&self, attempts: u32, max_attempts: u32, ends: &[HandlerEnd], random: f64) -> Disposition {
+    pub fn resolve(
+        &self,
+        attempts: u32,
+        max_attempts: u32,
+        ends: &[HandlerEnd],
+        random: f64,
+    ) -> Disposition {
         let mut retry: Option<Option<Duration>> = None;
         let mut rejected = false;
         for end in ends {
             match end.result {
                 Ok(_) => {}
-                Err(HandlerError { verdict: Verdict::Reject, .. }) => rejected = true,
-                Err(HandlerError { verdict: Verdict::Retry { after }, .. }) => {
+                Err(HandlerError {
+                    verdict: Verdict::Reject,
+                    ..
+                }) => rejected = true,
+                Err(HandlerError {
+                    verdict: Verdict::Retry { after },
+                    ..
+                }) => {
                     retry = Some(retry.flatten().max(after));
                 }
             }
         }
         match retry {
             Some(_) if attempts >= max_attempts => Disposition::Finish(Status::Failed),
-            Some(after) => Disposition::Retry(after.unwrap_or_else(|| self.delay(attempts, random))),
+            Some(after) => {
+                Disposition::Retry(after.unwrap_or_else(|| self.delay(attempts, random)))
+            }
             None if rejected => Disposition::Finish(Status::CompletedWithErrors),
             None => Disposition::Finish(Status::Completed),
         }
@@ -111,7 +128,13 @@ impl HandlerEnd {
     /// Whether it must not run again.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        !matches!(self.result, Err(HandlerError { verdict: Verdict::Retry { .. }, .. }))
+        !matches!(
+            self.result,
+            Err(HandlerError {
+                verdict: Verdict::Retry { .. },
+                ..
+            })
+        )
     }
 }
 
@@ -147,8 +170,16 @@ impl HandlerRecord {
     pub fn of(end: &HandlerEnd) -> Option<Self> {
         let emitted = end.emitted.clone();
         match &end.result {
-            Ok(Done { result, .. }) => Some(Self { result: result.clone(), faults: Vec::new(), emitted }),
-            Err(error) if end.is_final() => Some(Self { result: None, faults: error.faults.clone(), emitted: Vec::new() }),
+            Ok(Done { result, .. }) => Some(Self {
+                result: result.clone(),
+                faults: Vec::new(),
+                emitted,
+            }),
+            Err(error) if end.is_final() => Some(Self {
+                result: None,
+                faults: error.faults.clone(),
+                emitted: Vec::new(),
+            }),
             Err(_) => None,
         }
     }
@@ -157,11 +188,19 @@ impl HandlerRecord {
     #[must_use]
     pub fn end(&self, handler: &'static str) -> HandlerEnd {
         let result = if self.faults.is_empty() {
-            Ok(Done { result: self.result.clone(), committed: false })
+            Ok(Done {
+                result: self.result.clone(),
+                ..Done::ok()
+            })
         } else {
             Err(HandlerError::reject_all(self.faults.clone()))
         };
-        HandlerEnd { handler, result, earlier: true, emitted: self.emitted.clone() }
+        HandlerEnd {
+            handler,
+            result,
+            earlier: true,
+            emitted: self.emitted.clone(),
+        }
     }
 }
 
@@ -169,10 +208,18 @@ impl HandlerRecord {
 mod tests {
     use super::*;
 
-    const POLICY: RetryPolicy = RetryPolicy { base: Duration::from_secs(1), max: Duration::from_mins(10) };
+    const POLICY: RetryPolicy = RetryPolicy {
+        base: Duration::from_secs(1),
+        max: Duration::from_mins(10),
+    };
 
     fn end(result: HandlerResult) -> HandlerEnd {
-        HandlerEnd { handler: "h", result, earlier: false, emitted: Vec::new() }
+        HandlerEnd {
+            handler: "h",
+            result,
+            earlier: false,
+            emitted: Vec::new(),
+        }
     }
 
     #[test]
@@ -187,24 +234,44 @@ mod tests {
     #[test]
     fn b6_a_retry_on_the_last_attempt_is_a_failure() {
         let ends = [end(Err(HandlerError::retry("down", "no answer")))];
-        assert!(matches!(POLICY.resolve(2, 3, &ends, 0.5), Disposition::Retry(_)));
-        assert_eq!(POLICY.resolve(3, 3, &ends, 0.5), Disposition::Finish(Status::Failed));
+        assert!(matches!(
+            POLICY.resolve(2, 3, &ends, 0.5),
+            Disposition::Retry(_)
+        ));
+        assert_eq!(
+            POLICY.resolve(3, 3, &ends, 0.5),
+            Disposition::Finish(Status::Failed)
+        );
     }
 
     #[test]
     fn d5_done_and_rejected_are_two_different_ends() {
-        assert_eq!(POLICY.resolve(1, 5, &[end(Ok(Done::ok()))], 0.0), Disposition::Finish(Status::Completed));
-        let rejected = [end(Ok(Done::ok())), end(Err(HandlerError::reject("409", "conflict")))];
-        assert_eq!(POLICY.resolve(1, 5, &rejected, 0.0), Disposition::Finish(Status::CompletedWithErrors));
+        assert_eq!(
+            POLICY.resolve(1, 5, &[end(Ok(Done::ok()))], 0.0),
+            Disposition::Finish(Status::Completed)
+        );
+        let rejected = [
+            end(Ok(Done::ok())),
+            end(Err(HandlerError::reject("409", "conflict"))),
+        ];
+        assert_eq!(
+            POLICY.resolve(1, 5, &rejected, 0.0),
+            Disposition::Finish(Status::CompletedWithErrors)
+        );
     }
 
     #[test]
     fn a_retry_waits_for_the_unfinished_handler_even_when_another_rejected() {
         let ends = [
             end(Err(HandlerError::reject("409", "conflict"))),
-            end(Err(HandlerError::retry("down", "no answer").after(Duration::from_secs(7)))),
+            end(Err(
+                HandlerError::retry("down", "no answer").after(Duration::from_secs(7))
+            )),
         ];
-        assert_eq!(POLICY.resolve(1, 5, &ends, 0.0), Disposition::Retry(Duration::from_secs(7)));
+        assert_eq!(
+            POLICY.resolve(1, 5, &ends, 0.0),
+            Disposition::Retry(Duration::from_secs(7))
+        );
     }
 
     #[test]
@@ -214,7 +281,10 @@ mod tests {
         assert_eq!(back.result, done.result);
         assert!(back.earlier);
         let rejected = end(Err(HandlerError::reject("409", "conflict")));
-        assert_eq!(HandlerRecord::of(&rejected).unwrap().end("h").result, rejected.result);
+        assert_eq!(
+            HandlerRecord::of(&rejected).unwrap().end("h").result,
+            rejected.result
+        );
         assert!(HandlerRecord::of(&end(Err(HandlerError::retry("x", "y")))).is_none());
     }
 }

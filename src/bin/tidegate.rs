@@ -1,1 +1,527 @@
-fn main(){}
+//! The command line: parses flags, calls the library, prints for people or, with `--json`, one JSON
+//! document on stdout. No logic of its own. Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+use std::io::{IsTerminal, Read};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use comfy_table::{Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tidegate::config::{environment, parse_duration};
+use tidegate::drain::{DrainError, DrainOptions, Hooks};
+use tidegate::invocation::DrainReport;
+use tidegate::service::{Migrated, Service, stop_signal};
+use tidegate::{Error, NewEvent, queue};
+use tokio::sync::watch;
+use tracing_subscriber::EnvFilter;
+
+/// A durable, at-least-once event queue in Postgres.
+///
+/// The database is found by DATABASE_URL. Every setting has a variable TIDEGATE_…; flags win.
+#[derive(Parser)]
+#[command(
+    name = "tidegate",
+    version,
+    after_help = "Example:\n  DATABASE_URL=postgres://… tidegate drain --budget 30s"
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+    /// Print one JSON document on stdout; text for people goes to stderr.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Bring the schema up to date and register this program's kinds of events.
+    #[command(after_help = "Example:\n  tidegate migrate")]
+    Migrate,
+    /// Publish one event.
+    #[command(
+        after_help = "Example:\n  tidegate publish grant_letter_viewed --payload '{\"grant_number\": \"G-1\"}' --dedup-key view-1"
+    )]
+    Publish(PublishArgs),
+    /// Lease and handle events until the queue is empty or the budget is spent.
+    #[command(after_help = "Example:\n  tidegate drain --budget 50s --concurrency 16")]
+    Drain(DrainArgs),
+    /// Show what is in the queue and how it is doing, by kind.
+    #[command(after_help = "Example:\n  tidegate status --json")]
+    Status,
+    /// Show everything stored about one event, live or finished.
+    #[command(after_help = "Example:\n  tidegate show 42")]
+    Show {
+        /// The event's id.
+        id: i64,
+    },
+    /// List events, newest first, live and finished.
+    #[command(after_help = "Example:\n  tidegate list --status FAILED --limit 20")]
+    List {
+        /// PENDING, PROCESSING, COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
+        #[arg(long, value_parser = ["PENDING", "PROCESSING", "COMPLETED", "COMPLETED_WITH_ERRORS", "FAILED"], ignore_case = true)]
+        status: Option<String>,
+        /// Only this kind.
+        #[arg(long)]
+        kind: Option<String>,
+        /// At most this many.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
+    },
+}
+
+#[derive(Args)]
+struct PublishArgs {
+    /// The event's kind; it must be registered.
+    kind: String,
+    /// JSON, or @FILE, or - for stdin.
+    #[arg(long)]
+    payload: Option<String>,
+    /// Events of one group are handled one at a time, in order.
+    #[arg(long)]
+    group: Option<String>,
+    /// While a live event has this key, no second one is made.
+    #[arg(long)]
+    dedup_key: Option<String>,
+    /// The business object it belongs to.
+    #[arg(long)]
+    correlation_id: Option<String>,
+    /// Not handled before this time has passed, such as 30s.
+    #[arg(long, value_parser = parse_duration)]
+    delay: Option<Duration>,
+    /// Started within this time or never, such as 1h.
+    #[arg(long, value_parser = parse_duration)]
+    expires_in: Option<Duration>,
+    /// Attempts before it is given up [env: TIDEGATE_MAX_ATTEMPTS].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    max_attempts: Option<u16>,
+}
+
+#[derive(Args)]
+struct DrainArgs {
+    /// The whole run's time [env: TIDEGATE_BUDGET] [default: 50s].
+    #[arg(long, value_parser = parse_duration)]
+    budget: Option<Duration>,
+    /// Most events leased at once [env: TIDEGATE_BATCH] [default: 1000].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    batch: Option<u32>,
+    /// Handlers at once; 1 is strictly first in, first out [env: TIDEGATE_CONCURRENCY] [default: 8].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    concurrency: Option<u16>,
+    /// Keep polling an empty queue for this long [env: TIDEGATE_LINGER] [default: 0s].
+    #[arg(long, value_parser = parse_duration)]
+    linger: Option<Duration>,
+    /// Lease at most this many.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    max_events: Option<u64>,
+}
+
+/// What a verb has to say: one document for programs, a text for people.
+struct Answer {
+    document: Value,
+    text: String,
+}
+
+/// Why a verb failed, with the counts of a drain that came some way.
+struct Failed {
+    error: Error,
+    report: Option<Box<DrainReport>>,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self {
+            error,
+            report: None,
+        }
+    }
+}
+
+impl From<DrainError> for Failed {
+    fn from(error: DrainError) -> Self {
+        Self {
+            error: error.source,
+            report: Some(error.report),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let colour = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colour)
+        .init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            return fail(
+                &Failed::from(Error::Config(format!("threads: {error}"))),
+                cli.json,
+            );
+        }
+    };
+    let answered = runtime.block_on(answer(cli.verb, cli.json));
+    // A handler that blocks its thread must not keep the process.
+    runtime.shutdown_background();
+    match answered {
+        Ok(answer) if cli.json => print(&answer.document.to_string()),
+        Ok(answer) => print(answer.text.trim_end()),
+        Err(failed) => fail(&failed, cli.json),
+    }
+}
+
+/// Writes to stdout; a closed pipe (`tidegate list | head`) is no failure of ours.
+fn print(text: &str) -> ExitCode {
+    use std::io::Write;
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn fail(failed: &Failed, as_json: bool) -> ExitCode {
+    if as_json {
+        let _ =
+            print(&json!({"error": failed.error.to_string(), "report": failed.report}).to_string());
+    } else if let Some(report) = &failed.report {
+        let _ = print(&drained(report));
+    }
+    eprintln!("tidegate: {}", failed.error);
+    match failed.error {
+        Error::Config(_) | Error::Invalid(_) => ExitCode::from(2),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
+    let service = Service::new(&environment)?;
+    match verb {
+        Verb::Migrate => migrate(&service).await,
+        Verb::Publish(args) => publish(&service, args).await,
+        Verb::Drain(args) => drain(&service, &args, json).await,
+        Verb::Status => status(&service).await,
+        Verb::Show { id } => show(&service, id).await,
+        Verb::List {
+            status,
+            kind,
+            limit,
+        } => {
+            let status = status.map(|status| status.to_uppercase());
+            let client = service.database.connect().await?;
+            let events = queue::list(&client, status.as_deref(), kind.as_deref(), limit).await?;
+            Ok(Answer {
+                text: list(&events),
+                document: Value::Array(events),
+            })
+        }
+    }
+}
+
+async fn migrate(service: &Service) -> Result<Answer, Failed> {
+    let report = service.migrate().await?;
+    let applied = if report.applied.is_empty() {
+        "nothing to apply".to_owned()
+    } else {
+        report.applied.join("\n")
+    };
+    let text = format!(
+        "{applied}\nschema version {}, {} kinds registered",
+        report.version, report.kinds
+    );
+    Ok(Answer {
+        document: document(&Migrated {
+            action: "migrate",
+            report,
+        })?,
+        text,
+    })
+}
+
+async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Failed> {
+    let mut event = NewEvent::raw(
+        args.kind,
+        args.payload.map(|text| payload(&text)).transpose()?,
+    );
+    if let Some(key) = args.group {
+        event = event.group(key);
+    }
+    if let Some(key) = args.dedup_key {
+        event = event.dedup(key);
+    }
+    if let Some(id) = args.correlation_id {
+        event = event.correlation(id);
+    }
+    if let Some(delay) = args.delay {
+        event = event.delay(delay);
+    }
+    if let Some(time) = args.expires_in {
+        event = event.start_within(time);
+    }
+    if let Some(attempts) = args.max_attempts.or(service.max_attempts) {
+        event = event.max_attempts(attempts);
+    }
+    event.check()?;
+    let client = service.database.connect().await?;
+    let published = queue::publish(&client, &event).await?;
+    let text = if published.created {
+        format!("published event {}", published.id)
+    } else {
+        format!(
+            "event {} is live with this deduplication key; nothing was published",
+            published.id
+        )
+    };
+    let document = json!({"action": "publish", "id": published.id, "created": published.created});
+    Ok(Answer { document, text })
+}
+
+/// Reads `--payload`: JSON, or @FILE, or - for stdin.
+fn payload(argument: &str) -> Result<Box<RawValue>, Error> {
+    let unreadable =
+        |error: std::io::Error| Error::Invalid(format!("--payload: {argument}: {error}"));
+    let text = if argument == "-" {
+        let mut text = String::new();
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .map_err(unreadable)?;
+        text
+    } else if let Some(file) = argument.strip_prefix('@') {
+        std::fs::read_to_string(file).map_err(unreadable)?
+    } else {
+        argument.to_owned()
+    };
+    serde_json::from_str(text.trim())
+        .map_err(|error| Error::Invalid(format!("--payload: JSON, @FILE or - is allowed: {error}")))
+}
+
+async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<Answer, Failed> {
+    let configured = service.options.clone();
+    let options = DrainOptions {
+        budget: args.budget.unwrap_or(configured.budget),
+        batch: args.batch.unwrap_or(configured.batch),
+        concurrency: args.concurrency.map_or(configured.concurrency, usize::from),
+        linger: args.linger.unwrap_or(configured.linger),
+        max_events: args.max_events,
+        ..configured
+    };
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(async move {
+        stop_signal().await;
+        let _ = stop.send(true);
+    });
+    let mut hooks = Hooks {
+        stop: Some(stopped),
+        progress: None,
+    };
+    let bar = if std::io::stderr().is_terminal() && !json {
+        Some(progress_bar(service, &mut hooks).await?)
+    } else {
+        None
+    };
+    let report = service.drain(&options, hooks).await;
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let report = report?;
+    Ok(Answer {
+        text: drained(&report),
+        document: document(&report)?,
+    })
+}
+
+/// A bar that follows the run's counts: done of what is there, rate, time left.
+async fn progress_bar(service: &Service, hooks: &mut Hooks) -> Result<ProgressBar, Failed> {
+    let backlog = service.stats().await?.backlog;
+    let bar = ProgressBar::new(backlog);
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:30} {pos}/{len} events, {per_sec}, {eta} left")
+    {
+        bar.set_style(style);
+    }
+    let (told, mut progress) = watch::channel(DrainReport::default());
+    hooks.progress = Some(told);
+    let shown = bar.clone();
+    tokio::spawn(async move {
+        while progress.changed().await.is_ok() {
+            let report = progress.borrow_and_update();
+            let done =
+                report.completed + report.completed_with_errors + report.failed + report.retried;
+            shown.set_length((backlog + report.published).max(done));
+            shown.set_position(done);
+        }
+    });
+    Ok(bar)
+}
+
+async fn status(service: &Service) -> Result<Answer, Failed> {
+    let stats = service.stats().await?;
+    let mut table = plain_table(&[
+        "kind",
+        "pending",
+        "running",
+        "delayed",
+        "oldest",
+        "completed",
+        "rejected",
+        "failed",
+        "failure rate",
+        "p50",
+        "p95",
+        "p99",
+    ]);
+    for kind in &stats.kinds {
+        table.add_row(vec![
+            cell(&kind["kind"]),
+            cell(&kind["pending"]),
+            cell(&kind["processing"]),
+            cell(&kind["delayed"]),
+            time(&kind["oldest_age_ms"]),
+            cell(&kind["completed"]),
+            cell(&kind["completed_with_errors"]),
+            cell(&kind["failed"]),
+            percent(&kind["failure_rate"]),
+            time(&kind["latency_p50_ms"]),
+            time(&kind["latency_p95_ms"]),
+            time(&kind["latency_p99_ms"]),
+        ]);
+    }
+    let oldest = humantime::format_duration(Duration::from_millis(stats.oldest_age_ms));
+    let text = format!(
+        "{} events in the queue, the oldest {oldest} old; finished ones of the last hour:\n{table}",
+        stats.backlog
+    );
+    Ok(Answer {
+        document: document(&stats)?,
+        text,
+    })
+}
+
+async fn show(service: &Service, id: i64) -> Result<Answer, Failed> {
+    let client = service.database.connect().await?;
+    let event = queue::show(&client, id)
+        .await?
+        .ok_or(Error::UnknownEvent(id))?;
+    let mut text = String::new();
+    for (name, value) in event
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(_, value)| !value.is_null())
+    {
+        let value = if value.is_string() {
+            cell(value)
+        } else {
+            serde_json::to_string_pretty(value).unwrap_or_default()
+        };
+        text.push_str(&format!(
+            "{name:22} {}\n",
+            value.replace('\n', "\n                       ")
+        ));
+    }
+    Ok(Answer {
+        document: event,
+        text,
+    })
+}
+
+fn list(events: &[Value]) -> String {
+    let mut table = plain_table(&[
+        "id",
+        "kind",
+        "status",
+        "attempts",
+        "group",
+        "created",
+        "last error",
+    ]);
+    for event in events {
+        table.add_row(vec![
+            cell(&event["id"]),
+            cell(&event["kind"]),
+            cell(&event["status"]),
+            cell(&event["attempts"]),
+            cell(&event["group_key"]),
+            instant(&event["created_at"]),
+            cell(&event["last_error"]).chars().take(80).collect(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn drained(report: &DrainReport) -> String {
+    let reason = match report.stop_reason {
+        tidegate::StopReason::QueueEmpty => "the queue is empty",
+        tidegate::StopReason::BudgetSpent => "the budget is spent",
+        tidegate::StopReason::LimitReached => "the limit of events is reached",
+    };
+    let mut table = plain_table(&["what", "events"]);
+    for (what, events) in [
+        ("leased", report.leased),
+        ("completed", report.completed),
+        ("rejected by a handler", report.completed_with_errors),
+        ("failed", report.failed),
+        ("to be retried", report.retried),
+        ("given back unstarted", report.released),
+        ("lease lost", report.lease_lost),
+        ("expired", report.expired),
+        ("abandoned", report.abandoned),
+        ("follow-ups published", report.published),
+        ("left in the queue", report.backlog),
+    ] {
+        table.add_row(vec![what.to_owned(), events.to_string()]);
+    }
+    let elapsed = humantime::format_duration(Duration::from_millis(report.elapsed_ms));
+    format!("drained for {elapsed}: {reason}\n{table}")
+}
+
+fn plain_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_header(header.to_vec());
+    table
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// A timestamp without its fraction of a second.
+fn instant(value: &Value) -> String {
+    cell(value)
+        .split('.')
+        .next()
+        .unwrap_or_default()
+        .replace('T', " ")
+}
+
+fn time(milliseconds: &Value) -> String {
+    milliseconds
+        .as_u64()
+        .map(|ms| humantime::format_duration(Duration::from_millis(ms)).to_string())
+        .unwrap_or_default()
+}
+
+fn percent(share: &Value) -> String {
+    share
+        .as_f64()
+        .map(|share| format!("{:.1} %", share * 100.0))
+        .unwrap_or_default()
+}
+
+fn document(report: &impl serde::Serialize) -> Result<Value, Error> {
+    serde_json::to_value(report).map_err(|error| Error::Invalid(format!("report: {error}")))
+}

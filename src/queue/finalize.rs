@@ -112,14 +112,27 @@ fn errors_json(errors: &[ErrorEntry]) -> Option<String> {
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied, which
 /// [`finished_under`] tells.
-pub async fn finalize(client: &(impl GenericClient + Sync), ends: &[Finalization]) -> Result<Flushed, Error> {
-    let (ids, tokens): (Vec<i64>, Vec<Uuid>) = ends.iter().map(|end| (end.lease.id, end.lease.token)).unzip();
+pub async fn finalize(
+    client: &(impl GenericClient + Sync),
+    ends: &[Finalization],
+) -> Result<Flushed, Error> {
+    let (ids, tokens): (Vec<i64>, Vec<Uuid>) = ends
+        .iter()
+        .map(|end| (end.lease.id, end.lease.token))
+        .unzip();
     let statuses: Vec<&str> = ends.iter().map(|end| end.status.as_str()).collect();
     let errors: Vec<Option<String>> = ends.iter().map(|end| errors_json(&end.errors)).collect();
     let results: Vec<Option<String>> = ends.iter().map(|end| json(end.result.as_ref())).collect();
-    let progress: Vec<Option<String>> = ends.iter().map(|end| json(end.progress.as_ref())).collect();
-    let follow_ups: Vec<(i64, &NewEvent)> =
-        ends.iter().flat_map(|end| end.follow_ups.iter().map(move |event| (end.lease.id, event))).collect();
+    let progress: Vec<Option<String>> =
+        ends.iter().map(|end| json(end.progress.as_ref())).collect();
+    let follow_ups: Vec<(i64, &NewEvent)> = ends
+        .iter()
+        .flat_map(|end| {
+            end.follow_ups
+                .iter()
+                .map(move |event| (end.lease.id, event))
+        })
+        .collect();
     let parents: Vec<i64> = follow_ups.iter().map(|(parent, _)| *parent).collect();
     let events = EventColumns::of(follow_ups.iter().map(|(_, event)| *event));
     let rows = query(
@@ -142,11 +155,18 @@ pub async fn finalize(client: &(impl GenericClient + Sync), ends: &[Finalization
             (&events.delays, Type::FLOAT8_ARRAY),
             (&events.expires_ats, Type::TIMESTAMPTZ_ARRAY),
             (&events.max_attempts, Type::INT4_ARRAY),
+            (&events.expires_ins, Type::FLOAT8_ARRAY),
         ],
     )
     .await?;
-    let published = rows.first().and_then(|row| row.get::<_, Option<i64>>(1)).unwrap_or(0);
-    Ok(Flushed { ids: rows.iter().map(|row| row.get(0)).collect(), published: published.unsigned_abs() })
+    let published = rows
+        .first()
+        .and_then(|row| row.get::<_, Option<i64>>(1))
+        .unwrap_or(0);
+    Ok(Flushed {
+        ids: rows.iter().map(|row| row.get(0)).collect(),
+        published: published.unsigned_abs(),
+    })
 }
 
 /// Events to publish as arrays of one length.
@@ -158,6 +178,7 @@ pub(super) struct EventColumns<'a> {
     pub correlation_ids: Vec<Option<&'a str>>,
     pub delays: Vec<Option<f64>>,
     pub expires_ats: Vec<Option<SystemTime>>,
+    pub expires_ins: Vec<Option<f64>>,
     pub max_attempts: Vec<Option<i32>>,
 }
 
@@ -165,13 +186,34 @@ impl<'a> EventColumns<'a> {
     pub(super) fn of(events: impl Iterator<Item = &'a NewEvent> + Clone) -> Self {
         Self {
             kinds: events.clone().map(|event| event.kind.as_str()).collect(),
-            payloads: events.clone().map(|event| event.payload.as_deref().map(RawValue::get)).collect(),
-            group_keys: events.clone().map(|event| event.group_key.as_deref()).collect(),
-            dedup_keys: events.clone().map(|event| event.dedup_key.as_deref()).collect(),
-            correlation_ids: events.clone().map(|event| event.correlation_id.as_deref()).collect(),
-            delays: events.clone().map(|event| event.delay.map(|delay| delay.as_secs_f64())).collect(),
+            payloads: events
+                .clone()
+                .map(|event| event.payload.as_deref().map(RawValue::get))
+                .collect(),
+            group_keys: events
+                .clone()
+                .map(|event| event.group_key.as_deref())
+                .collect(),
+            dedup_keys: events
+                .clone()
+                .map(|event| event.dedup_key.as_deref())
+                .collect(),
+            correlation_ids: events
+                .clone()
+                .map(|event| event.correlation_id.as_deref())
+                .collect(),
+            delays: events
+                .clone()
+                .map(|event| event.delay.map(|delay| delay.as_secs_f64()))
+                .collect(),
             expires_ats: events.clone().map(|event| event.expires_at).collect(),
-            max_attempts: events.map(|event| event.max_attempts.map(i32::from)).collect(),
+            expires_ins: events
+                .clone()
+                .map(|event| event.expires_in.map(|time| time.as_secs_f64()))
+                .collect(),
+            max_attempts: events
+                .map(|event| event.max_attempts.map(i32::from))
+                .collect(),
         }
     }
 }
@@ -196,12 +238,29 @@ pub async fn finalize_one(
     lease: Lease,
     errors: Vec<ErrorEntry>,
 ) -> Result<Finalized, Error> {
-    let status = if errors.is_empty() { Status::Completed } else { Status::CompletedWithErrors };
-    let end = Finalization { lease, status, errors, result: None, progress: None, follow_ups: Vec::new() };
+    let status = if errors.is_empty() {
+        Status::Completed
+    } else {
+        Status::CompletedWithErrors
+    };
+    let end = Finalization {
+        lease,
+        status,
+        errors,
+        result: None,
+        progress: None,
+        follow_ups: Vec::new(),
+    };
     if !finalize(client, &[end]).await?.ids.is_empty() {
         return Ok(Finalized::Now);
     }
-    let rows = query(client, "whereabouts", sql::WHEREABOUTS, &[(&lease.id, Type::INT8)]).await?;
+    let rows = query(
+        client,
+        "whereabouts",
+        sql::WHEREABOUTS,
+        &[(&lease.id, Type::INT8)],
+    )
+    .await?;
     match rows.first().map(|row| row.get::<_, &str>(0)) {
         Some("logged") => Ok(Finalized::Already),
         Some(_) => Err(Error::LeaseLost(lease.id)),
@@ -213,9 +272,15 @@ pub async fn finalize_one(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn finished_under(client: &(impl GenericClient + Sync), leases: &[Lease]) -> Result<Vec<i64>, Error> {
+pub async fn finished_under(
+    client: &(impl GenericClient + Sync),
+    leases: &[Lease],
+) -> Result<Vec<i64>, Error> {
     let (ids, tokens) = columns(leases);
-    let params = [(&ids as _, Type::INT8_ARRAY), (&tokens as _, Type::UUID_ARRAY)];
+    let params = [
+        (&ids as _, Type::INT8_ARRAY),
+        (&tokens as _, Type::UUID_ARRAY),
+    ];
     let rows = query(client, "logged_under", sql::LOGGED_UNDER, &params).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
@@ -224,11 +289,21 @@ pub async fn finished_under(client: &(impl GenericClient + Sync), leases: &[Leas
 ///
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied.
-pub async fn retry(client: &(impl GenericClient + Sync), retries: &[Retried]) -> Result<Vec<i64>, Error> {
-    let (ids, tokens): (Vec<i64>, Vec<Uuid>) = retries.iter().map(|r| (r.lease.id, r.lease.token)).unzip();
+pub async fn retry(
+    client: &(impl GenericClient + Sync),
+    retries: &[Retried],
+) -> Result<Vec<i64>, Error> {
+    let (ids, tokens): (Vec<i64>, Vec<Uuid>) =
+        retries.iter().map(|r| (r.lease.id, r.lease.token)).unzip();
     let delays: Vec<f64> = retries.iter().map(|r| r.delay.as_secs_f64()).collect();
-    let last_errors: Vec<Option<String>> =
-        retries.iter().map(|r| r.errors.last().map(|error| format!("{}: {}", error.code, error.message))).collect();
+    let last_errors: Vec<Option<String>> = retries
+        .iter()
+        .map(|r| {
+            r.errors
+                .last()
+                .map(|error| format!("{}: {}", error.code, error.message))
+        })
+        .collect();
     let errors: Vec<Option<String>> = retries.iter().map(|r| errors_json(&r.errors)).collect();
     let progress: Vec<Option<String>> = retries.iter().map(|r| json(r.progress.as_ref())).collect();
     let rows = query(
@@ -252,11 +327,18 @@ pub async fn retry(client: &(impl GenericClient + Sync), retries: &[Retried]) ->
 ///
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied.
-pub async fn release(client: &(impl GenericClient + Sync), released: &[Released]) -> Result<Vec<i64>, Error> {
-    let (ids, tokens): (Vec<i64>, Vec<Uuid>) = released.iter().map(|r| (r.lease.id, r.lease.token)).unzip();
+pub async fn release(
+    client: &(impl GenericClient + Sync),
+    released: &[Released],
+) -> Result<Vec<i64>, Error> {
+    let (ids, tokens): (Vec<i64>, Vec<Uuid>) =
+        released.iter().map(|r| (r.lease.id, r.lease.token)).unzip();
     let counted: Vec<i32> = released.iter().map(|r| i32::from(r.counted)).collect();
-    let params =
-        [(&ids as _, Type::INT8_ARRAY), (&tokens as _, Type::UUID_ARRAY), (&counted as _, Type::INT4_ARRAY)];
+    let params = [
+        (&ids as _, Type::INT8_ARRAY),
+        (&tokens as _, Type::UUID_ARRAY),
+        (&counted as _, Type::INT4_ARRAY),
+    ];
     let rows = query(client, "release", sql::RELEASE, &params).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
@@ -271,7 +353,15 @@ pub async fn save_progress(
     progress: &Progress,
 ) -> Result<(), Error> {
     let text = json(Some(progress));
-    let params = [(&lease.id as _, Type::INT8), (&lease.token as _, Type::UUID), (&text as _, Type::TEXT)];
+    let params = [
+        (&lease.id as _, Type::INT8),
+        (&lease.token as _, Type::UUID),
+        (&text as _, Type::TEXT),
+    ];
     let rows = query(client, "save_progress", sql::SAVE_PROGRESS, &params).await?;
-    if rows.is_empty() { Err(Error::LeaseLost(lease.id)) } else { Ok(()) }
+    if rows.is_empty() {
+        Err(Error::LeaseLost(lease.id))
+    } else {
+        Ok(())
+    }
 }

@@ -14,8 +14,10 @@ use crate::outcome::Progress;
 /// What to lease.
 #[derive(Debug, Clone)]
 pub struct LeaseRequest<'a> {
-    /// At most this many.
+    /// Lease at most this many.
     pub limit: u32,
+    /// Look at this many, at least `limit`; more get past a page of blocked groups sooner.
+    pub page: u32,
     /// Only ids above this one; 0 scans from the start.
     pub after: i64,
     /// The new lease's token.
@@ -35,7 +37,7 @@ pub struct LeaseRequest<'a> {
 pub struct LeasedBatch {
     /// The events, in id order.
     pub events: Vec<LeasedEvent>,
-    /// Rows looked at; fewer than the limit means that the end of the queue was reached.
+    /// Rows looked at; fewer than the page means that the end of the queue was reached.
     pub scanned: u32,
     /// The highest id looked at.
     pub last_id: Option<i64>,
@@ -46,19 +48,23 @@ pub struct LeasedBatch {
 ///
 /// # Errors
 /// When the database fails or does not answer; the lease may then still have been made.
-pub async fn lease(client: &(impl GenericClient + Sync), request: &LeaseRequest<'_>) -> Result<LeasedBatch, Error> {
+pub async fn lease(
+    client: &(impl GenericClient + Sync),
+    request: &LeaseRequest<'_>,
+) -> Result<LeasedBatch, Error> {
     let rows = query(
         client,
         "lease",
         sql::LEASE,
         &[
             (&request.after, Type::INT8),
-            (&i64::from(request.limit), Type::INT8),
+            (&i64::from(request.page.max(request.limit)), Type::INT8),
             (&request.token, Type::UUID),
             (&request.held, Type::UUID_ARRAY),
             (&request.timeout.as_secs_f64(), Type::FLOAT8),
             (&request.kinds, Type::TEXT_ARRAY),
             (&request.now, Type::TIMESTAMPTZ),
+            (&i64::from(request.limit), Type::INT8),
         ],
     )
     .await?;
@@ -72,6 +78,27 @@ pub async fn lease(client: &(impl GenericClient + Sync), request: &LeaseRequest<
     }
     batch.events.sort_unstable_by_key(|event| event.lease.id);
     Ok(batch)
+}
+
+/// Gives back what `request` may have leased when its answer was lost. The lost statement can still
+/// be under way, so this is a courtesy to the waiting events; what it misses lapses with its lease.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn reclaim(
+    client: &(impl GenericClient + Sync),
+    request: &LeaseRequest<'_>,
+) -> Result<(), Error> {
+    // Others may have leased rows between ours; they are few against this margin.
+    let reach = i64::from(request.page) * 4 + 1000;
+    let params = [
+        (&request.after as _, Type::INT8),
+        (&reach as _, Type::INT8),
+        (&request.token as _, Type::UUID),
+    ];
+    query(client, "reclaim", sql::RECLAIM, &params)
+        .await
+        .map(drop)
 }
 
 /// A stored JSON text, without parsing it.
@@ -93,7 +120,10 @@ impl<'a> FromSql<'a> for JsonText {
 
 fn leased_event(row: &Row, token: Uuid) -> LeasedEvent {
     LeasedEvent {
-        lease: Lease { id: row.get("id"), token },
+        lease: Lease {
+            id: row.get("id"),
+            token,
+        },
         fate: match row.get::<_, i32>("fate") {
             0 => Fate::Run,
             1 => Fate::Expired,
@@ -107,7 +137,9 @@ fn leased_event(row: &Row, token: Uuid) -> LeasedEvent {
         max_attempts: row.get::<_, i32>("max_attempts").unsigned_abs(),
         created_at: row.get("created_at"),
         expires_at: row.get("expires_at"),
-        progress: row.get::<_, Option<JsonText>>("progress").and_then(|text| progress(&text.0)),
+        progress: row
+            .get::<_, Option<JsonText>>("progress")
+            .and_then(|text| progress(&text.0)),
     }
 }
 
@@ -125,9 +157,16 @@ pub async fn promote(
     limit: u32,
     now: Option<SystemTime>,
 ) -> Result<(u64, Option<i64>), Error> {
-    let rows =
-        query(client, "promote", sql::PROMOTE, &[(&i64::from(limit), Type::INT8), (&now, Type::TIMESTAMPTZ)]).await?;
-    let (count, lowest) = rows.first().map_or((0, None), |row| (row.get::<_, i64>(0), row.get(1)));
+    let rows = query(
+        client,
+        "promote",
+        sql::PROMOTE,
+        &[(&i64::from(limit), Type::INT8), (&now, Type::TIMESTAMPTZ)],
+    )
+    .await?;
+    let (count, lowest) = rows
+        .first()
+        .map_or((0, None), |row| (row.get::<_, i64>(0), row.get(1)));
     Ok((count.unsigned_abs(), lowest))
 }
 
@@ -145,7 +184,11 @@ pub async fn renew(
         client,
         "renew",
         sql::RENEW,
-        &[(&ids, Type::INT8_ARRAY), (&tokens, Type::UUID_ARRAY), (&timeout.as_secs_f64(), Type::FLOAT8)],
+        &[
+            (&ids, Type::INT8_ARRAY),
+            (&tokens, Type::UUID_ARRAY),
+            (&timeout.as_secs_f64(), Type::FLOAT8),
+        ],
     )
     .await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())

@@ -16,8 +16,11 @@ use std::time::Duration;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Row};
 
-pub use finalize::{ErrorEntry, Finalization, Finalized, Flushed, Released, Retried, finalize, finalize_one, finished_under, release, retry, save_progress};
-pub use lease::{LeaseRequest, LeasedBatch, lease, promote, renew};
+pub use finalize::{
+    ErrorEntry, Finalization, Finalized, Flushed, Released, Retried, finalize, finalize_one,
+    finished_under, release, retry, save_progress,
+};
+pub use lease::{LeaseRequest, LeasedBatch, lease, promote, reclaim, renew};
 pub use publish::{Published, publish, publish_batch};
 pub use read::{Backlog, backlog, list, register_kinds, show, stats};
 
@@ -35,6 +38,9 @@ async fn query(
 ) -> Result<Vec<Row>, Error> {
     match tokio::time::timeout(STATEMENT_TIMEOUT, client.query_typed(sql, params)).await {
         Ok(answer) => answer.map_err(|source| Error::Database { stage, source }),
-        Err(_) => Err(Error::TimedOut { stage, limit: STATEMENT_TIMEOUT }),
+        Err(_) => Err(Error::TimedOut {
+            stage,
+            limit: STATEMENT_TIMEOUT,
+        }),
     }
 }

@@ -1,5 +1,6 @@
 //! Publishing from Rust, inside the caller's own transaction.
 
+use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
 use tokio_postgres::types::Type;
 
@@ -25,9 +26,15 @@ pub struct Published {
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
-pub async fn publish(client: &(impl GenericClient + Sync), event: &NewEvent) -> Result<Published, Error> {
+pub async fn publish(
+    client: &(impl GenericClient + Sync),
+    event: &NewEvent,
+) -> Result<Published, Error> {
     let published = publish_batch(client, std::slice::from_ref(event)).await?;
-    published.first().copied().ok_or_else(|| Error::Invalid("publish: the database returned no row".to_owned()))
+    published
+        .first()
+        .copied()
+        .ok_or_else(|| Error::Invalid("publish: the database returned no row".to_owned()))
 }
 
 /// Publishes events in order, all or none. Returns one row for each, in the same order.
@@ -55,18 +62,27 @@ pub async fn publish_batch(
             (&columns.delays, Type::FLOAT8_ARRAY),
             (&columns.expires_ats, Type::TIMESTAMPTZ_ARRAY),
             (&columns.max_attempts, Type::INT4_ARRAY),
+            (&columns.expires_ins, Type::FLOAT8_ARRAY),
         ],
     )
     .await
     .map_err(refused)?;
-    Ok(rows.iter().map(|row| Published { id: row.get(0), created: row.get(1) }).collect())
+    Ok(rows
+        .iter()
+        .map(|row| Published {
+            id: row.get(0),
+            created: row.get(1),
+        })
+        .collect())
 }
 
 /// The database's refusal of an argument becomes the caller's error, in its own words.
 fn refused(error: Error) -> Error {
     match &error {
         Error::Database { source, .. } if error.is_bad_data() => {
-            let message = source.as_db_error().map_or_else(|| source.to_string(), |db| db.message().to_owned());
+            let message = source
+                .as_db_error()
+                .map_or_else(|| source.to_string(), |db| db.message().to_owned());
             Error::Invalid(message)
         }
         _ => error,

@@ -41,7 +41,11 @@ pub async fn stats(client: &(impl GenericClient + Sync)) -> Result<Vec<Value>, E
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn show(client: &(impl GenericClient + Sync), id: i64) -> Result<Option<Value>, Error> {
-    Ok(documents(&query(client, "show", sql::SHOW, &[(&id, Type::INT8)]).await?).into_iter().next())
+    Ok(
+        documents(&query(client, "show", sql::SHOW, &[(&id, Type::INT8)]).await?)
+            .into_iter()
+            .next(),
+    )
 }
 
 /// Newest events first, live and logged, at most `limit`.
@@ -55,7 +59,11 @@ pub async fn list(
     limit: u32,
 ) -> Result<Vec<Value>, Error> {
     let limit = i64::from(limit);
-    let params = [(&status as _, Type::TEXT), (&kind as _, Type::TEXT), (&limit as _, Type::INT8)];
+    let params = [
+        (&status as _, Type::TEXT),
+        (&kind as _, Type::TEXT),
+        (&limit as _, Type::INT8),
+    ];
     Ok(documents(&query(client, "list", sql::LIST, &params).await?))
 }
 
@@ -63,10 +71,22 @@ pub async fn list(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn register_kinds(client: &(impl GenericClient + Sync), kinds: &[&str]) -> Result<(), Error> {
-    query(client, "register_kinds", sql::REGISTER_KINDS, &[(&kinds, Type::TEXT_ARRAY)]).await.map(drop)
+pub async fn register_kinds(
+    client: &(impl GenericClient + Sync),
+    kinds: &[&str],
+) -> Result<(), Error> {
+    query(
+        client,
+        "register_kinds",
+        sql::REGISTER_KINDS,
+        &[(&kinds, Type::TEXT_ARRAY)],
+    )
+    .await
+    .map(drop)
 }
 
 fn documents(rows: &[Row]) -> Vec<Value> {
-    rows.iter().filter_map(|row| serde_json::from_str(row.get(0)).ok()).collect()
+    rows.iter()
+        .filter_map(|row| serde_json::from_str(row.get(0)).ok())
+        .collect()
 }

@@ -2,7 +2,7 @@
 //! database. All times are the database's: `clock_timestamp()`, since `now()` stands still for a
 //! whole transaction.
 
-/// Takes up to `$2` ready events behind id `$1` under token `$3`.
+/// Looks at up to `$2` ready events behind id `$1` and takes up to `$8` of them under token `$3`.
 ///
 /// - `scan` locks candidates in id order and skips what others hold. `MATERIALIZED`, because a
 ///   planner with stale statistics may run an inlined subselect once per row and lease 41 rows for
@@ -54,6 +54,8 @@ WITH clock AS MATERIALIZED (
       FROM scan
       LEFT JOIN cut USING (group_key)
      WHERE cut.id IS NULL OR scan.id < cut.id
+     ORDER BY scan.id
+     LIMIT $8
 ), leased AS (
     UPDATE tidegate.event_queue AS q
        SET status = 'PROCESSING',
@@ -72,6 +74,22 @@ SELECT reach.scanned, reach.last_id,
        leased.attempts, leased.max_attempts, leased.created_at, leased.expires_at, leased.progress
   FROM (SELECT count(*) AS scanned, max(id) AS last_id FROM scan) AS reach
   LEFT JOIN (leased JOIN chosen USING (id)) ON true";
+
+/// Gives back what a lease took whose answer was lost: the rows under token `$3` among the `$2`
+/// behind id `$1`. Only those whose attempt was certainly counted; the others lapse.
+pub const RECLAIM: &str = "\
+WITH near AS MATERIALIZED (
+    SELECT id FROM tidegate.event_queue
+     WHERE NOT delayed AND id > $1
+     ORDER BY id
+     LIMIT $2)
+UPDATE tidegate.event_queue AS q
+   SET status = 'PENDING', lease_token = NULL, lease_expires_at = NULL, updated_at = clock_timestamp(),
+       attempts = q.attempts - 1
+ WHERE q.id = ANY (ARRAY(SELECT id FROM near))
+   AND q.lease_token = $3
+   AND q.attempts BETWEEN 1 AND q.max_attempts - 1
+   AND (q.expires_at IS NULL OR q.expires_at > q.processing_started_at)";
 
 /// Brings delayed events whose time has come back among the ready; up to `$1` at a time, earliest
 /// first. Tells the lowest id, from which the next scan must start.
@@ -130,11 +148,12 @@ WITH outcome AS MATERIALIZED (
            array_agg(f.dedup_key ORDER BY f.position) AS dedup_keys,
            array_agg(coalesce(f.correlation_id, g.correlation_id) ORDER BY f.position) AS correlation_ids,
            array_agg(g.now + make_interval(secs => f.delay) ORDER BY f.position) AS available_ats,
-           array_agg(f.expires_at ORDER BY f.position) AS expires_ats,
+           array_agg(coalesce(f.expires_at, g.now + make_interval(secs => f.expires_in)) ORDER BY f.position) AS expires_ats,
            array_agg(f.max_attempts ORDER BY f.position) AS max_attempts,
            array_agg(g.id ORDER BY f.position) AS parent_ids
-      FROM unnest($7, $8, $9, $10, $11, $12, $13, $14, $15) WITH ORDINALITY
-           AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at, max_attempts, position)
+      FROM unnest($7, $8, $9, $10, $11, $12, $13, $14, $15, $16) WITH ORDINALITY
+           AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at,
+                max_attempts, expires_in, position)
       JOIN gone AS g ON g.id = f.parent_id
     HAVING count(*) > 0
 ), published AS (
@@ -185,13 +204,21 @@ SELECT 'live' FROM tidegate.event_queue WHERE id = $1
 UNION ALL
 SELECT 'logged' FROM tidegate.event_log WHERE id = $1";
 
+/// Publishes one event.
+pub const PUBLISH_ONE: &str = "\
+SELECT p.id, p.created
+  FROM tidegate.publish($1, $2::text::jsonb, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
+                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8) AS p";
+
 /// Publishes a batch; see the function for the order of locks and ids.
 pub const PUBLISH: &str = "\
 SELECT p.id, p.created
   FROM tidegate.publish_rows($1, $2::text[]::jsonb[], $3, $4, $5,
        ARRAY(SELECT clock_timestamp() + make_interval(secs => d.delay)
                FROM unnest($6) WITH ORDINALITY AS d(delay, position) ORDER BY d.position),
-       $7, $8, array_fill(NULL::bigint, ARRAY[cardinality($1)])) AS p";
+       ARRAY(SELECT coalesce(e.at, clock_timestamp() + make_interval(secs => e.within))
+               FROM unnest($7, $9) WITH ORDINALITY AS e(at, within, position) ORDER BY e.position),
+       $8, array_fill(NULL::bigint, ARRAY[cardinality($1)])) AS p";
 
 /// How much is left and how old the oldest is. Counts exactly up to 100,000 and falls back on the
 /// planner's estimate beyond, because counting millions costs more than a whole tick.
@@ -236,6 +263,7 @@ INSERT INTO tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO N
 /// All of them, by name, for the test that prepares each.
 pub const ALL: &[(&str, &str)] = &[
     ("lease", LEASE),
+    ("reclaim", RECLAIM),
     ("promote", PROMOTE),
     ("renew", RENEW),
     ("finalize", FINALIZE),
@@ -244,6 +272,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("save_progress", SAVE_PROGRESS),
     ("logged_under", LOGGED_UNDER),
     ("whereabouts", WHEREABOUTS),
+    ("publish_one", PUBLISH_ONE),
     ("publish", PUBLISH),
     ("backlog", BACKLOG),
     ("stats", STATS),

@@ -1,0 +1,84 @@
+-- The forms system's own tables, in a schema of their own: the queue knows nothing of them and no
+-- foreign key crosses between the two, so either can be migrated, emptied or moved alone.
+--
+-- They exist for two reasons. A handler needs rows to be idempotent against (the same event twice
+-- leaves the same row), and a message from outside must be told apart from its own repetition in
+-- the transaction that publishes its event. Views of a grant letter have no table: the queue's own
+-- statistics count them.
+
+CREATE SCHEMA forms;
+
+CREATE TABLE forms.form (
+    id                   text        PRIMARY KEY,
+    company_number       text        NOT NULL,
+    company_name         text        NOT NULL,
+    contact_name         text        NOT NULL,
+    contact_email        text        NOT NULL,
+    contact_phone        text        NOT NULL,
+    employee_national_id text        NOT NULL,
+    employee_name        text        NOT NULL,
+    expert_name          text        NOT NULL,
+    expert_company       text        NOT NULL,
+    expert_competence    text        NOT NULL,
+    need_reason          text        NOT NULL,
+    need_requirement     text        NOT NULL,
+    need_estimated_cost  bigint      NOT NULL,
+    need_hours           integer     NOT NULL,
+    need_start_date      date        NOT NULL,
+    status               text        NOT NULL,
+    -- Where the case system keeps it; null until its case is open.
+    case_number          text,
+    measure_id           text,
+    created_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
+    updated_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT id_is_1_to_100_characters CHECK (char_length(id) BETWEEN 1 AND 100),
+    CONSTRAINT company_number_is_9_digits CHECK (company_number ~ '^[0-9]{9}$'),
+    CONSTRAINT employee_national_id_is_11_digits CHECK (employee_national_id ~ '^[0-9]{11}$'),
+    CONSTRAINT need_estimated_cost_is_not_negative CHECK (need_estimated_cost >= 0),
+    CONSTRAINT need_hours_is_not_negative CHECK (need_hours >= 0),
+    CONSTRAINT status_is_draft_submitted_approved_or_cancelled
+        CHECK (status IN ('draft', 'submitted', 'approved', 'cancelled')),
+    CONSTRAINT case_is_whole CHECK ((case_number IS NULL) = (measure_id IS NULL)),
+    CONSTRAINT draft_has_no_case CHECK (status <> 'draft' OR case_number IS NULL)
+);
+
+-- A message from the case system names its case, never the form; two forms cannot share one.
+CREATE UNIQUE INDEX form_case ON forms.form (case_number, measure_id) WHERE case_number IS NOT NULL;
+
+-- Every message from outside, once. Its key is what makes a repetition a repetition.
+CREATE TABLE forms.message (
+    id          uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
+    source      text        NOT NULL,
+    external_id text        NOT NULL,
+    subject     text        NOT NULL,
+    form_id     text        REFERENCES forms.form,
+    content     jsonb       NOT NULL,
+    received_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT message_is_received_once UNIQUE (source, external_id),
+    CONSTRAINT source_is_1_to_100_characters CHECK (char_length(source) BETWEEN 1 AND 100),
+    CONSTRAINT external_id_is_1_to_200_characters CHECK (char_length(external_id) BETWEEN 1 AND 200),
+    CONSTRAINT subject_is_grant_letter_or_cancellation CHECK (subject IN ('grant_letter', 'cancellation'))
+);
+
+-- For the reference to a form: without it, deleting a form scans every message.
+CREATE INDEX message_form ON forms.message (form_id) WHERE form_id IS NOT NULL;
+
+-- Grants as their letters told them. A grant without a form belongs to a case that is not ours.
+CREATE TABLE forms.awarded_grant (
+    grant_number   text        PRIMARY KEY,
+    form_id        text        REFERENCES forms.form,
+    case_number    text        NOT NULL,
+    measure_id     text        NOT NULL,
+    company_number text        NOT NULL,
+    amount         bigint      NOT NULL,
+    valid_from     date        NOT NULL,
+    valid_to       date        NOT NULL,
+    document_id    text        NOT NULL,
+    journal_id     text        NOT NULL,
+    saved_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT grant_number_is_1_to_100_characters CHECK (char_length(grant_number) BETWEEN 1 AND 100),
+    CONSTRAINT amount_is_not_negative CHECK (amount >= 0),
+    CONSTRAINT validity_does_not_end_before_it_starts CHECK (valid_to >= valid_from)
+);
+
+CREATE INDEX awarded_grant_form ON forms.awarded_grant (form_id) WHERE form_id IS NOT NULL;

@@ -1,0 +1,220 @@
+//! Owns what the forms system does at each event. A handler takes the one service it talks to as its
+//! parameter, so that it can talk to no other (A18): when that service is down, no other one is
+//! called again for it (A19).
+//!
+//! Every handler may run again for the same event (D8). Towards a service, the call's key and
+//! reference make the repetition harmless; in the database, a transaction that commits together
+//! with the event's end does.
+
+use super::events::{
+    CaseOpened, ExternalLetterArchived, ExternalLetterReceived, FormArchived, FormCancelled,
+    FormSubmitted, GrantLetterArchived, GrantLetterReceived, GrantLetterViewed, GrantSaved,
+};
+use super::intake::group_of;
+use super::model::{Form, FormStatus, Grant, Measure};
+use super::services::{Archive, Archived, Cases, Notice, Notifications};
+use super::store;
+use crate::app::Event;
+use crate::context::{Context, Transaction};
+use crate::event::NewEvent;
+use crate::handler::{Done, HandlerError, HandlerResult, Verdicts};
+
+/// Puts a submitted form into the archive.
+pub async fn archive_form(archive: &Archive, event: &FormSubmitted, ctx: &Context) -> HandlerResult {
+    let form = &event.form;
+    let Archived { document_id, journal_id } = archive.form(&ctx.idempotency_key("form"), form).await?;
+    let archived = FormArchived { form_id: form.id.clone(), document_id, journal_id };
+    follow_up(ctx, &form.id, &Event::FormArchived(archived))?;
+    Ok(Done::ok())
+}
+
+/// Opens a case for an archived form and keeps its number, by which later messages find the form.
+pub async fn open_case(cases: &Cases, event: &FormArchived, ctx: &Context) -> HandlerResult {
+    let form_id = &event.form_id;
+    let form = load(ctx, form_id).await?;
+    let opened = match store::case_of(&*ctx.connection().await?, form_id).await.retryable()? {
+        Some(case) => case,
+        None => cases.open(&ctx.idempotency_key("case"), &form, &event.document_id, &event.journal_id).await?,
+    };
+    let tx = ctx.transaction().await?;
+    let kept = store::keep_case(&*tx, form_id, &opened).await.retryable()?;
+    let Measure { case_number, measure_id } = kept.ok_or_else(|| missing(form_id))?;
+    let opened = CaseOpened { form_id: form_id.clone(), case_number, measure_id };
+    follow_up(ctx, form_id, &Event::CaseOpened(opened))?;
+    tx.complete(Done::ok()).await
+}
+
+/// Notes in the archive that a case was opened.
+pub async fn archive_note(archive: &Archive, event: &CaseOpened, ctx: &Context) -> HandlerResult {
+    let case = Measure { case_number: event.case_number.clone(), measure_id: event.measure_id.clone() };
+    archive.note(&ctx.idempotency_key("note"), &event.form_id, &case).await?;
+    Ok(Done::ok())
+}
+
+/// Tells the company that its application was received.
+pub async fn notify_received(notifications: &Notifications, event: &CaseOpened, ctx: &Context) -> HandlerResult {
+    let form = load(ctx, &event.form_id).await?;
+    let notice = form_notice(&form, format!("form/{}/received", form.id), "We have received your application");
+    notifications.case(&ctx.idempotency_key("case"), &notice).await?;
+    Ok(Done::ok())
+}
+
+/// Puts the grant letter of a form into the archive.
+pub async fn archive_letter(archive: &Archive, event: &GrantLetterReceived, ctx: &Context) -> HandlerResult {
+    let GrantLetterReceived { form_id, letter_id, grant } = event;
+    let Archived { document_id, journal_id } =
+        archive.letter(&ctx.idempotency_key("letter"), letter_id, grant).await?;
+    let archived =
+        GrantLetterArchived { form_id: form_id.clone(), document_id, journal_id, grant: grant.clone() };
+    follow_up(ctx, form_id, &Event::GrantLetterArchived(archived))?;
+    Ok(Done::ok())
+}
+
+/// Stores the grant of a form.
+pub async fn save_grant(event: &GrantLetterArchived, ctx: &Context) -> HandlerResult {
+    let GrantLetterArchived { form_id, document_id, journal_id, grant } = event;
+    let tx = ctx.transaction().await?;
+    store::status_of(&*tx, form_id).await.retryable()?.ok_or_else(|| missing(form_id))?;
+    keep_grant(&tx, Some(form_id), grant, document_id, journal_id).await?;
+    let saved = GrantSaved { form_id: form_id.clone(), grant: grant.clone() };
+    follow_up(ctx, form_id, &Event::GrantSaved(saved))?;
+    tx.complete(Done::ok()).await
+}
+
+/// Marks a form approved. One that was cancelled before stays so, and the event says it.
+pub async fn approve_form(event: &GrantLetterArchived, ctx: &Context) -> HandlerResult {
+    let tx = ctx.transaction().await?;
+    if !store::approve(&*tx, &event.form_id).await.retryable()? {
+        repeated(&tx, &event.form_id, FormStatus::Approved).await?;
+    }
+    tx.complete(Done::ok()).await
+}
+
+/// Tells the company of its grant: a message and a new status, each once even when the other fails.
+pub async fn notify_approved(notifications: &Notifications, event: &GrantSaved, ctx: &Context) -> HandlerResult {
+    let form = load(ctx, &event.form_id).await?;
+    let number = &event.grant.grant_number;
+    let message = form_notice(&form, format!("grant/{number}/message"), "Your application was approved");
+    let key = ctx.idempotency_key("message");
+    ctx.once("message", notifications.message(&key, &message)).await?;
+    let status = form_notice(&form, format!("grant/{number}/status"), "Approved");
+    let key = ctx.idempotency_key("status");
+    ctx.once("status", notifications.status(&key, &status)).await?;
+    Ok(Done::ok())
+}
+
+/// Puts the grant letter of a case that is not ours into the archive.
+pub async fn archive_external_letter(
+    archive: &Archive,
+    event: &ExternalLetterReceived,
+    ctx: &Context,
+) -> HandlerResult {
+    let ExternalLetterReceived { letter_id, grant } = event;
+    let Archived { document_id, journal_id } =
+        archive.letter(&ctx.idempotency_key("letter"), letter_id, grant).await?;
+    ctx.emit(&Event::ExternalLetterArchived(ExternalLetterArchived { document_id, journal_id, grant: grant.clone() }))?;
+    Ok(Done::ok())
+}
+
+/// Stores a grant whose case is not ours.
+pub async fn save_external_grant(event: &ExternalLetterArchived, ctx: &Context) -> HandlerResult {
+    let tx = ctx.transaction().await?;
+    keep_grant(&tx, None, &event.grant, &event.document_id, &event.journal_id).await?;
+    tx.complete(Done::ok()).await
+}
+
+/// Tells a company of a grant whose case is not ours. Its page has no entry for that case yet, so
+/// there are three sub-steps: the entry, the message, the status.
+pub async fn notify_external(
+    notifications: &Notifications,
+    event: &ExternalLetterArchived,
+    ctx: &Context,
+) -> HandlerResult {
+    let notice = |part: &str, text| Notice {
+        reference: format!("grant/{}/{part}", event.grant.grant_number),
+        group: format!("case/{}", event.grant.measure.case_number),
+        company_number: &event.grant.company_number,
+        text,
+        contact: None,
+    };
+    let (key, entry) = (ctx.idempotency_key("case"), notice("case", "Expert help"));
+    ctx.once("case", notifications.case(&key, &entry)).await?;
+    let (key, message) = (ctx.idempotency_key("message"), notice("message", "You have a new grant letter"));
+    ctx.once("message", notifications.message(&key, &message)).await?;
+    let (key, status) = (ctx.idempotency_key("status"), notice("status", "Approved"));
+    ctx.once("status", notifications.status(&key, &status)).await?;
+    Ok(Done::ok())
+}
+
+/// Tells the company that its application was cancelled.
+pub async fn notify_cancelled(notifications: &Notifications, event: &FormCancelled, ctx: &Context) -> HandlerResult {
+    let form = load(ctx, &event.form_id).await?;
+    let notice = form_notice(&form, format!("form/{}/cancelled", form.id), "Cancelled");
+    notifications.status(&ctx.idempotency_key("status"), &notice).await?;
+    Ok(Done::ok())
+}
+
+/// Marks a form cancelled.
+pub async fn cancel_form(event: &FormCancelled, ctx: &Context) -> HandlerResult {
+    let tx = ctx.transaction().await?;
+    if !store::cancel(&*tx, &event.form_id).await.retryable()? {
+        repeated(&tx, &event.form_id, FormStatus::Cancelled).await?;
+    }
+    tx.complete(Done::ok()).await
+}
+
+/// Does nothing: the view is counted by the queue's statistics once its event is in the log.
+#[expect(clippy::unused_async, reason = "a handler is a future")]
+pub async fn count_view(_event: &GrantLetterViewed) -> HandlerResult {
+    Ok(Done::ok())
+}
+
+/// Emits the next step of a form, behind the form's other events.
+fn follow_up(ctx: &Context, form_id: &str, event: &Event) -> Result<(), HandlerError> {
+    ctx.emit_new(NewEvent::of(event).reject("emit")?.group(group_of(form_id)))
+}
+
+/// The stored form. Gives its connection back at once: a call to a service may follow.
+async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerError> {
+    let connection = ctx.connection().await?;
+    store::load(&*connection, form_id).await.retryable()?.ok_or_else(|| missing(form_id))
+}
+
+async fn keep_grant(
+    tx: &Transaction<'_>,
+    form_id: Option<&str>,
+    grant: &Grant,
+    document_id: &str,
+    journal_id: &str,
+) -> Result<(), HandlerError> {
+    if store::save_grant(&**tx, form_id, grant, document_id, journal_id).await.retryable()? {
+        return Ok(());
+    }
+    Err(HandlerError::reject("grant_of_another_form", format!("grant {} belongs to another form", grant.grant_number)))
+}
+
+/// A status that was not changed is fine when it is the wanted one already.
+async fn repeated(tx: &Transaction<'_>, form_id: &str, wanted: FormStatus) -> Result<(), HandlerError> {
+    match store::status_of(&**tx, form_id).await.retryable()? {
+        None => Err(missing(form_id)),
+        Some(status) if status == wanted => Ok(()),
+        Some(status) => {
+            let message = format!("form {form_id} is {status:?} and cannot become {wanted:?}");
+            Err(HandlerError::reject("form_status", message))
+        }
+    }
+}
+
+fn missing(form_id: &str) -> HandlerError {
+    HandlerError::reject("form_not_found", format!("forms.form has no submitted form {form_id}"))
+}
+
+fn form_notice<'a>(form: &'a Form, reference: String, text: &'static str) -> Notice<'a> {
+    Notice {
+        reference,
+        group: format!("form/{}", form.id),
+        company_number: &form.company.number,
+        text,
+        contact: Some(&form.company.contact),
+    }
+}

@@ -1,0 +1,165 @@
+//! Owns what enters the forms system: forms handed in, messages from the case system, views of a
+//! letter. Each verb stores its row and publishes its event in the caller's transaction, so that
+//! there is never one without the other (B1); hence the parameter is a transaction, not a client.
+//!
+//! All events of a form share a group, so that nobody hears of a grant before hearing of the case;
+//! while one of them waits for a service, the later ones of that form wait behind it.
+
+use serde::Serialize;
+use tokio_postgres::Transaction;
+
+use super::events::{
+    ExternalLetterReceived, FormCancelled, FormSubmitted, GrantLetterReceived, GrantLetterViewed,
+};
+use super::model::{Form, FormStatus, Grant, Measure, text};
+use super::store::{self, StoredMessage};
+use crate::app::Event;
+use crate::error::Error;
+use crate::event::NewEvent;
+use crate::queue::{Published, publish};
+
+/// What became of a message from outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Received {
+    /// It concerns a form of ours.
+    Ours {
+        /// The form.
+        form_id: String,
+        /// The event that will act on it.
+        event: Published,
+    },
+    /// It concerns a case that is not ours and is acted on all the same.
+    External {
+        /// The event that will act on it.
+        event: Published,
+    },
+    /// It concerns a case that is not ours, so there is nothing to do; it is stored.
+    Unrelated,
+    /// It was received before; nothing is stored or published.
+    Duplicate,
+}
+
+/// The group of a form's events.
+pub(super) fn group_of(form_id: &str) -> String {
+    format!("form:{form_id}")
+}
+
+/// Hands a form in: stores it with status submitted and publishes `form_submitted`. A stored draft of
+/// the same id gives way to it.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+pub async fn submit(tx: &Transaction<'_>, form: &Form) -> Result<Published, Error> {
+    let form = Form { status: FormStatus::Submitted, ..form.clone() };
+    store_new(tx, &form).await?;
+    let id = form.id.clone();
+    publish(tx, &of_form(&id, &Event::FormSubmitted(FormSubmitted { form }))?).await
+}
+
+/// Takes over a form whose case another system has opened already: stores both, publishes nothing.
+/// From then on messages about that case are about this form.
+///
+/// # Errors
+/// As [`submit`].
+pub async fn take_over(tx: &Transaction<'_>, form: &Form, case: &Measure) -> Result<(), Error> {
+    case.check()?;
+    store_new(tx, form).await?;
+    store::keep_case(tx, &form.id, case).await?;
+    Ok(())
+}
+
+/// Receives a grant letter, once for each `source` and `external_id`: publishes
+/// `grant_letter_received` when its case is one of ours, else `external_letter_received`.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+pub async fn receive_letter(
+    tx: &Transaction<'_>,
+    source: &str,
+    external_id: &str,
+    grant: &Grant,
+) -> Result<Received, Error> {
+    grant.check()?;
+    let form_id = store::form_of(tx, &grant.measure).await?;
+    let stored = keep(tx, source, external_id, "grant_letter", form_id.as_deref(), grant).await?;
+    let Some(letter_id) = stored else { return Ok(Received::Duplicate) };
+    let grant = grant.clone();
+    let Some(form_id) = form_id else {
+        let event = ExternalLetterReceived { letter_id: letter_id.clone(), grant };
+        let event = new_event(&Event::ExternalLetterReceived(event))?.correlation(letter_id);
+        return Ok(Received::External { event: publish(tx, &event).await? });
+    };
+    let event = GrantLetterReceived { form_id: form_id.clone(), letter_id, grant };
+    let event = of_form(&form_id, &Event::GrantLetterReceived(event))?;
+    Ok(Received::Ours { form_id, event: publish(tx, &event).await? })
+}
+
+/// Receives word that the case system cancelled a measure, once for each `source` and `external_id`:
+/// publishes `form_cancelled` when its case is one of ours.
+///
+/// # Errors
+/// As [`receive_letter`].
+pub async fn cancel(
+    tx: &Transaction<'_>,
+    source: &str,
+    external_id: &str,
+    measure: &Measure,
+) -> Result<Received, Error> {
+    measure.check()?;
+    let form_id = store::form_of(tx, measure).await?;
+    if keep(tx, source, external_id, "cancellation", form_id.as_deref(), measure).await?.is_none() {
+        return Ok(Received::Duplicate);
+    }
+    let Some(form_id) = form_id else { return Ok(Received::Unrelated) };
+    let event = FormCancelled { form_id: form_id.clone(), measure: measure.clone() };
+    let event = of_form(&form_id, &Event::FormCancelled(event))?;
+    Ok(Received::Ours { form_id, event: publish(tx, &event).await? })
+}
+
+/// Tells that somebody looked at a grant letter: publishes `grant_letter_viewed`, outside the form's
+/// group, since a count need not wait for anything.
+///
+/// # Errors
+/// As [`receive_letter`].
+pub async fn letter_viewed(tx: &Transaction<'_>, grant_number: &str) -> Result<Published, Error> {
+    text("grant_number", grant_number, 100)?;
+    let form_id = store::form_of_grant(tx, grant_number).await?;
+    let event = GrantLetterViewed { grant_number: grant_number.to_owned(), form_id: form_id.clone() };
+    let event = new_event(&Event::GrantLetterViewed(event))?;
+    let event = match form_id {
+        Some(form_id) => event.correlation(form_id),
+        None => event,
+    };
+    publish(tx, &event).await
+}
+
+async fn store_new(tx: &Transaction<'_>, form: &Form) -> Result<(), Error> {
+    form.check()?;
+    if store::submit(tx, form).await? {
+        return Ok(());
+    }
+    Err(Error::Invalid("form.id: one that was not handed in before is allowed".to_owned()))
+}
+
+/// Stores a message; none when it is stored already.
+async fn keep(
+    tx: &Transaction<'_>,
+    source: &str,
+    external_id: &str,
+    subject: &'static str,
+    form_id: Option<&str>,
+    content: &impl Serialize,
+) -> Result<Option<String>, Error> {
+    text("source", source, 100)?;
+    text("external_id", external_id, 200)?;
+    let content = store::json("forms.message", content)?;
+    store::keep_message(tx, &StoredMessage { source, external_id, subject, form_id, content }).await
+}
+
+fn of_form(form_id: &str, event: &Event) -> Result<NewEvent, Error> {
+    Ok(new_event(event)?.correlation(form_id).group(group_of(form_id)))
+}
+
+fn new_event(event: &Event) -> Result<NewEvent, Error> {
+    NewEvent::of(event).map_err(|error| Error::Invalid(format!("payload: {error}")))
+}

@@ -1,0 +1,322 @@
+//! Owns what a grant application is: the form, the grant it may end in, and which values are
+//! allowed. It knows neither the queue nor the services.
+//!
+//! The surprise: names, national ids, addresses and free text are [`Private`], which has no way to
+//! be shown. So every type here may derive `Debug`, and an error can only name a field, not quote it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// Text about a person. Serializes as itself, since payloads and services need it; its `Debug` shows
+/// none of it, and it has no `Display`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Private(String);
+
+impl Private {
+    /// Takes the text in.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text, to be stored or sent; never to be logged.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Private {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(private)")
+    }
+}
+
+/// A grant application.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Form {
+    /// Chosen by whoever creates the form, 1 to 100 characters; ties its events together.
+    pub id: String,
+    /// Who applies.
+    pub company: Company,
+    /// Whom the help is for.
+    pub employee: Employee,
+    /// Who gives it.
+    pub expert: Expert,
+    /// What it is.
+    pub need: Need,
+    /// How far the form has come.
+    pub status: FormStatus,
+}
+
+/// The applying company.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Company {
+    /// Its number in the register of companies, 9 digits.
+    pub number: String,
+    /// Its name.
+    pub name: String,
+    /// Whom to reach there.
+    pub contact: Contact,
+}
+
+/// The company's contact person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contact {
+    /// Name.
+    pub name: Private,
+    /// E-mail address.
+    pub email: Private,
+    /// Phone number.
+    pub phone: Private,
+}
+
+/// The employee the application is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Employee {
+    /// National id, 11 digits.
+    pub national_id: Private,
+    /// Name.
+    pub name: Private,
+}
+
+/// The expert who is to help.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expert {
+    /// Name.
+    pub name: Private,
+    /// The expert's own company.
+    pub company: String,
+    /// What the expert is trained in.
+    pub competence: String,
+}
+
+/// The help applied for. The two texts may tell of somebody's health.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Need {
+    /// Why help is needed.
+    pub reason: Private,
+    /// What is asked for.
+    pub requirement: Private,
+    /// Whole kroner.
+    pub estimated_cost: i64,
+    /// Hours of help.
+    pub hours: i32,
+    /// First day, `YYYY-MM-DD`.
+    pub start_date: String,
+}
+
+/// How far a form has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FormStatus {
+    /// Being filled in.
+    Draft,
+    /// Handed in.
+    Submitted,
+    /// A grant was given.
+    Approved,
+    /// The case system cancelled it.
+    Cancelled,
+}
+
+/// A grant, as its letter tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The grant's number in the case system, 1 to 100 characters.
+    pub grant_number: String,
+    /// The case and measure it was given for.
+    pub measure: Measure,
+    /// The company it was given to, 9 digits.
+    pub company_number: String,
+    /// Whole kroner.
+    pub amount: i64,
+    /// First day, `YYYY-MM-DD`.
+    pub valid_from: String,
+    /// Last day, `YYYY-MM-DD`.
+    pub valid_to: String,
+}
+
+/// Where the case system keeps an application.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Measure {
+    /// The case, 1 to 100 characters.
+    pub case_number: String,
+    /// The measure in that case, 1 to 100 characters.
+    pub measure_id: String,
+}
+
+impl Form {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the first bad field and what is allowed; it never quotes the value.
+    pub fn check(&self) -> Result<(), Error> {
+        text("form.id", &self.id, 100)?;
+        digits("form.company.number", &self.company.number, 9)?;
+        text("form.company.name", &self.company.name, 200)?;
+        text("form.company.contact.name", self.company.contact.name.expose(), 200)?;
+        email("form.company.contact.email", self.company.contact.email.expose())?;
+        phone("form.company.contact.phone", self.company.contact.phone.expose())?;
+        digits("form.employee.national_id", self.employee.national_id.expose(), 11)?;
+        text("form.employee.name", self.employee.name.expose(), 200)?;
+        text("form.expert.name", self.expert.name.expose(), 200)?;
+        text("form.expert.company", &self.expert.company, 200)?;
+        text("form.expert.competence", &self.expert.competence, 1000)?;
+        text("form.need.reason", self.need.reason.expose(), 10_000)?;
+        text("form.need.requirement", self.need.requirement.expose(), 10_000)?;
+        not_negative("form.need.estimated_cost", self.need.estimated_cost)?;
+        not_negative("form.need.hours", self.need.hours.into())?;
+        date("form.need.start_date", &self.need.start_date)
+    }
+}
+
+impl Grant {
+    /// Checks every field.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the first bad field and what is allowed.
+    pub fn check(&self) -> Result<(), Error> {
+        text("grant.grant_number", &self.grant_number, 100)?;
+        self.measure.check()?;
+        digits("grant.company_number", &self.company_number, 9)?;
+        not_negative("grant.amount", self.amount)?;
+        date("grant.valid_from", &self.valid_from)?;
+        date("grant.valid_to", &self.valid_to)?;
+        // Dates of one fixed form sort as text.
+        allow(self.valid_to >= self.valid_from, "grant.valid_to", "a day not before grant.valid_from")
+    }
+}
+
+impl Measure {
+    /// Checks both ids.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the first bad field and what is allowed.
+    pub fn check(&self) -> Result<(), Error> {
+        text("measure.case_number", &self.case_number, 100)?;
+        text("measure.measure_id", &self.measure_id, 100)
+    }
+}
+
+fn allow(allowed: bool, field: &str, what: &str) -> Result<(), Error> {
+    if allowed { Ok(()) } else { Err(Error::Invalid(format!("{field}: {what} is allowed"))) }
+}
+
+/// 1 to `limit` characters that are not all blank; Postgres stores no NUL.
+pub(super) fn text(field: &str, value: &str, limit: usize) -> Result<(), Error> {
+    let allowed = !value.trim().is_empty() && value.chars().count() <= limit && !value.contains('\0');
+    allow(allowed, field, &format!("text of 1 to {limit} characters, not only blanks, without NUL"))
+}
+
+fn digits(field: &str, value: &str, count: usize) -> Result<(), Error> {
+    let allowed = value.len() == count && value.bytes().all(|byte| byte.is_ascii_digit());
+    allow(allowed, field, &format!("a number of exactly {count} digits"))
+}
+
+/// Only what no address can lack: whether it exists, the notification service finds out.
+fn email(field: &str, value: &str) -> Result<(), Error> {
+    let parts = value.split_once('@').is_some_and(|(name, host)| !name.is_empty() && !host.is_empty());
+    let plain = !value.chars().any(|c| c.is_whitespace() || c.is_control());
+    allow(parts && plain && value.len() <= 254, field, "an address like name@example.org, at most 254 bytes,")
+}
+
+fn phone(field: &str, value: &str) -> Result<(), Error> {
+    let number = value.strip_prefix('+').unwrap_or(value);
+    let plain = number.chars().all(|c| c.is_ascii_digit() || c == ' ');
+    let count = number.chars().filter(char::is_ascii_digit).count();
+    allow(plain && (4..=15).contains(&count), field, "4 to 15 digits, with blanks between and a + in front or not,")
+}
+
+fn not_negative(field: &str, value: i64) -> Result<(), Error> {
+    allow(value >= 0, field, "a whole number, 0 or more,")
+}
+
+/// A day of the calendar as `YYYY-MM-DD`, so that the database's own check has nothing to quote.
+fn date(field: &str, value: &str) -> Result<(), Error> {
+    let parts: Vec<u32> = value.split('-').filter_map(|part| part.parse().ok()).collect();
+    let allowed = value.len() == 10
+        && value.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
+        && matches!(parts[..], [year, month, day]
+            if year >= 1 && (1..=12).contains(&month) && (1..=days_of(year, month)).contains(&day));
+    allow(allowed, field, "a day of the calendar as YYYY-MM-DD")
+}
+
+fn days_of(year: u32, month: u32) -> u32 {
+    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    match month {
+        2 => 28 + u32::from(leap),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn form() -> Value {
+        json!({
+            "id": "form-1",
+            "company": {"number": "100000001", "name": "Company 1",
+                "contact": {"name": "Contact 1", "email": "contact@example.org", "phone": "+47 00 00 00 01"}},
+            "employee": {"national_id": "00000000001", "name": "Employee 1"},
+            "expert": {"name": "Expert 1", "company": "Company 2", "competence": "Ergonomics"},
+            "need": {"reason": "Reason 1", "requirement": "Requirement 1", "estimated_cost": 25000,
+                "hours": 12, "start_date": "2028-02-29"},
+            "status": "draft",
+        })
+    }
+
+    /// The form with the value at `path` replaced.
+    fn form_with(path: &str, value: Value) -> Form {
+        let mut form = form();
+        *form.pointer_mut(path).expect("the path is one of the form's") = value;
+        serde_json::from_value(form).expect("the form still decodes")
+    }
+
+    #[test]
+    fn a_form_is_stored_as_the_requirements_write_it() {
+        let decoded: Form = serde_json::from_value(form()).unwrap();
+        decoded.check().unwrap();
+        assert_eq!(serde_json::to_value(&decoded).unwrap(), form());
+    }
+
+    #[test]
+    fn a_bad_field_is_named_with_what_is_allowed_and_its_value_is_not_quoted() {
+        let bad = [
+            ("/id", json!("")),
+            ("/company/number", json!("12345")),
+            ("/company/name", json!("   ")),
+            ("/company/contact/email", json!("secret at example")),
+            ("/company/contact/phone", json!("secret")),
+            ("/employee/national_id", json!("0000000000x")),
+            ("/employee/name", json!("a\0b")),
+            ("/need/estimated_cost", json!(-1)),
+            ("/need/hours", json!(-1)),
+            ("/need/start_date", json!("2027-02-29")),
+            ("/need/start_date", json!("+027-02-09")),
+            ("/need/start_date", json!("2027-13-01")),
+        ];
+        for (path, value) in bad {
+            let error = form_with(path, value.clone()).check().expect_err(path).to_string();
+            assert!(error.starts_with(&format!("form{}: ", path.replace('/', "."))), "{error}");
+            assert!(error.ends_with("is allowed"), "{error}");
+            assert!(!error.contains("secret") && !error.contains("0000000000x"), "{error}");
+        }
+    }
+
+    #[test]
+    fn i9_the_debug_output_of_a_form_shows_nothing_of_a_person() {
+        let decoded: Form = serde_json::from_value(form()).unwrap();
+        let shown = format!("{decoded:?}");
+        for private in ["00000000001", "contact@example.org", "00 00 00", "Contact 1", "Employee 1", "Expert 1", "Reason 1"] {
+            assert!(!shown.contains(private), "{private} is in {shown}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Owns the SQL of the forms system's own tables, each statement a verb. A writer tells whether it
+//! found its row; what a missing row means is for the caller to say.
+
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{GenericClient, Row};
+
+use super::model::{Form, FormStatus, Grant, Measure};
+use crate::error::Error;
+
+/// Stores a form as submitted. Only a draft of the same id gives way.
+const SUBMIT: &str = "\
+INSERT INTO forms.form AS f
+       (id, company_number, company_name, contact_name, contact_email, contact_phone,
+        employee_national_id, employee_name, expert_name, expert_company, expert_competence,
+        need_reason, need_requirement, need_estimated_cost, need_hours, need_start_date, status)
+SELECT d->>'id', d->'company'->>'number', d->'company'->>'name',
+       d->'company'->'contact'->>'name', d->'company'->'contact'->>'email', d->'company'->'contact'->>'phone',
+       d->'employee'->>'national_id', d->'employee'->>'name',
+       d->'expert'->>'name', d->'expert'->>'company', d->'expert'->>'competence',
+       d->'need'->>'reason', d->'need'->>'requirement', (d->'need'->>'estimated_cost')::bigint,
+       (d->'need'->>'hours')::integer, (d->'need'->>'start_date')::date, 'submitted'
+  FROM (SELECT $1::jsonb) AS given(d)
+    ON CONFLICT (id) DO UPDATE
+   SET company_number = excluded.company_number, company_name = excluded.company_name,
+       contact_name = excluded.contact_name, contact_email = excluded.contact_email,
+       contact_phone = excluded.contact_phone, employee_national_id = excluded.employee_national_id,
+       employee_name = excluded.employee_name, expert_name = excluded.expert_name,
+       expert_company = excluded.expert_company, expert_competence = excluded.expert_competence,
+       need_reason = excluded.need_reason, need_requirement = excluded.need_requirement,
+       need_estimated_cost = excluded.need_estimated_cost, need_hours = excluded.need_hours,
+       need_start_date = excluded.need_start_date, status = excluded.status,
+       updated_at = clock_timestamp()
+ WHERE f.status = 'draft'
+RETURNING f.id";
+
+const LOAD: &str = "\
+SELECT jsonb_build_object(
+       'id', id,
+       'company', jsonb_build_object('number', company_number, 'name', company_name,
+           'contact', jsonb_build_object('name', contact_name, 'email', contact_email, 'phone', contact_phone)),
+       'employee', jsonb_build_object('national_id', employee_national_id, 'name', employee_name),
+       'expert', jsonb_build_object('name', expert_name, 'company', expert_company, 'competence', expert_competence),
+       'need', jsonb_build_object('reason', need_reason, 'requirement', need_requirement,
+           'estimated_cost', need_estimated_cost, 'hours', need_hours,
+           'start_date', to_char(need_start_date, 'YYYY-MM-DD')),
+       'status', status)::text
+  FROM forms.form WHERE id = $1";
+
+/// Tells the case that stands there now; the first one given stays.
+const KEEP_CASE: &str = "\
+UPDATE forms.form
+   SET case_number = coalesce(case_number, $2), measure_id = coalesce(measure_id, $3),
+       updated_at = clock_timestamp()
+ WHERE id = $1 AND status <> 'draft'
+RETURNING case_number, measure_id";
+
+const CASE_OF: &str = "SELECT case_number, measure_id FROM forms.form WHERE id = $1";
+
+const FORM_OF: &str = "SELECT id FROM forms.form WHERE case_number = $1 AND measure_id = $2";
+
+/// A status only moves forward: approved does not come after cancelled.
+const APPROVE: &str = "\
+UPDATE forms.form SET status = 'approved', updated_at = clock_timestamp()
+ WHERE id = $1 AND status = 'submitted'
+RETURNING id";
+
+const CANCEL: &str = "\
+UPDATE forms.form SET status = 'cancelled', updated_at = clock_timestamp()
+ WHERE id = $1 AND status IN ('submitted', 'approved')
+RETURNING id";
+
+const STATUS_OF: &str = "SELECT status FROM forms.form WHERE id = $1";
+
+/// The same letter again leaves the same row; a grant never changes hands.
+const SAVE_GRANT: &str = "\
+INSERT INTO forms.awarded_grant AS g
+       (grant_number, form_id, case_number, measure_id, company_number, amount, valid_from, valid_to,
+        document_id, journal_id)
+VALUES ($1, $2, $3, $4, $5, $6, $7::date, $8::date, $9, $10)
+    ON CONFLICT (grant_number) DO UPDATE
+   SET case_number = excluded.case_number, measure_id = excluded.measure_id,
+       company_number = excluded.company_number, amount = excluded.amount,
+       valid_from = excluded.valid_from, valid_to = excluded.valid_to,
+       document_id = excluded.document_id, journal_id = excluded.journal_id
+ WHERE g.form_id IS NOT DISTINCT FROM excluded.form_id
+RETURNING g.grant_number";
+
+const FORM_OF_GRANT: &str = "SELECT form_id FROM forms.awarded_grant WHERE grant_number = $1";
+
+/// Waits for a concurrent transaction that stores the same message, and gives way if it commits.
+const KEEP_MESSAGE: &str = "\
+INSERT INTO forms.message (source, external_id, subject, form_id, content)
+VALUES ($1, $2, $3, $4, $5::jsonb)
+    ON CONFLICT (source, external_id) DO NOTHING
+RETURNING id::text";
+
+/// Whether the form is new; false when one of this id is stored that is no draft.
+pub(super) async fn submit(client: &(impl GenericClient + Sync), form: &Form) -> Result<bool, Error> {
+    let text = json("forms.submit", form)?;
+    let rows = query(client, "forms.submit", SUBMIT, &[(&text, Type::TEXT)]).await?;
+    Ok(!rows.is_empty())
+}
+
+pub(super) async fn load(client: &(impl GenericClient + Sync), form_id: &str) -> Result<Option<Form>, Error> {
+    let rows = query(client, "forms.load", LOAD, &[(&form_id, Type::TEXT)]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    // The decoder's own message may quote the row.
+    let form = serde_json::from_str(row.get(0)).map_err(|_| Error::Invalid("forms.form: a row does not decode".to_owned()))?;
+    Ok(Some(form))
+}
+
+/// The case the form has now, or none when the form is missing or a draft.
+pub(super) async fn keep_case(
+    client: &(impl GenericClient + Sync),
+    form_id: &str,
+    case: &Measure,
+) -> Result<Option<Measure>, Error> {
+    let params: [(&(dyn ToSql + Sync), Type); 3] =
+        [(&form_id, Type::TEXT), (&case.case_number, Type::TEXT), (&case.measure_id, Type::TEXT)];
+    let rows = query(client, "forms.keep_case", KEEP_CASE, &params).await?;
+    Ok(rows.first().and_then(measure))
+}
+
+pub(super) async fn case_of(client: &(impl GenericClient + Sync), form_id: &str) -> Result<Option<Measure>, Error> {
+    let rows = query(client, "forms.case_of", CASE_OF, &[(&form_id, Type::TEXT)]).await?;
+    Ok(rows.first().and_then(measure))
+}
+
+pub(super) async fn form_of(client: &(impl GenericClient + Sync), case: &Measure) -> Result<Option<String>, Error> {
+    let params: [(&(dyn ToSql + Sync), Type); 2] = [(&case.case_number, Type::TEXT), (&case.measure_id, Type::TEXT)];
+    let rows = query(client, "forms.form_of", FORM_OF, &params).await?;
+    Ok(rows.first().map(|row| row.get(0)))
+}
+
+/// Whether the form went from submitted to approved.
+pub(super) async fn approve(client: &(impl GenericClient + Sync), form_id: &str) -> Result<bool, Error> {
+    let rows = query(client, "forms.approve", APPROVE, &[(&form_id, Type::TEXT)]).await?;
+    Ok(!rows.is_empty())
+}
+
+/// Whether the form went to cancelled.
+pub(super) async fn cancel(client: &(impl GenericClient + Sync), form_id: &str) -> Result<bool, Error> {
+    let rows = query(client, "forms.cancel", CANCEL, &[(&form_id, Type::TEXT)]).await?;
+    Ok(!rows.is_empty())
+}
+
+pub(super) async fn status_of(
+    client: &(impl GenericClient + Sync),
+    form_id: &str,
+) -> Result<Option<FormStatus>, Error> {
+    let rows = query(client, "forms.status_of", STATUS_OF, &[(&form_id, Type::TEXT)]).await?;
+    Ok(rows.first().and_then(|row| match row.get(0) {
+        "draft" => Some(FormStatus::Draft),
+        "submitted" => Some(FormStatus::Submitted),
+        "approved" => Some(FormStatus::Approved),
+        "cancelled" => Some(FormStatus::Cancelled),
+        _ => None,
+    }))
+}
+
+/// Whether the grant is stored for this form, or for none; false when it is another form's.
+pub(super) async fn save_grant(
+    client: &(impl GenericClient + Sync),
+    form_id: Option<&str>,
+    grant: &Grant,
+    document_id: &str,
+    journal_id: &str,
+) -> Result<bool, Error> {
+    let params: [(&(dyn ToSql + Sync), Type); 10] = [
+        (&grant.grant_number, Type::TEXT),
+        (&form_id, Type::TEXT),
+        (&grant.measure.case_number, Type::TEXT),
+        (&grant.measure.measure_id, Type::TEXT),
+        (&grant.company_number, Type::TEXT),
+        (&grant.amount, Type::INT8),
+        (&grant.valid_from, Type::TEXT),
+        (&grant.valid_to, Type::TEXT),
+        (&document_id, Type::TEXT),
+        (&journal_id, Type::TEXT),
+    ];
+    let rows = query(client, "forms.save_grant", SAVE_GRANT, &params).await?;
+    Ok(!rows.is_empty())
+}
+
+/// The form of a grant; none when the grant is unknown or its case is not ours.
+pub(super) async fn form_of_grant(
+    client: &(impl GenericClient + Sync),
+    grant_number: &str,
+) -> Result<Option<String>, Error> {
+    let rows = query(client, "forms.form_of_grant", FORM_OF_GRANT, &[(&grant_number, Type::TEXT)]).await?;
+    Ok(rows.first().and_then(|row| row.get(0)))
+}
+
+/// What the outside sent, as it is stored.
+pub(super) struct StoredMessage<'a> {
+    pub source: &'a str,
+    pub external_id: &'a str,
+    pub subject: &'static str,
+    pub form_id: Option<&'a str>,
+    pub content: String,
+}
+
+/// The stored message's id, or none when it was stored before.
+pub(super) async fn keep_message(
+    client: &(impl GenericClient + Sync),
+    message: &StoredMessage<'_>,
+) -> Result<Option<String>, Error> {
+    let params: [(&(dyn ToSql + Sync), Type); 5] = [
+        (&message.source, Type::TEXT),
+        (&message.external_id, Type::TEXT),
+        (&message.subject, Type::TEXT),
+        (&message.form_id, Type::TEXT),
+        (&message.content, Type::TEXT),
+    ];
+    let rows = query(client, "forms.keep_message", KEEP_MESSAGE, &params).await?;
+    Ok(rows.first().map(|row| row.get(0)))
+}
+
+/// JSON text for a parameter.
+pub(super) fn json(stage: &'static str, value: &impl serde::Serialize) -> Result<String, Error> {
+    serde_json::to_string(value).map_err(|error| Error::Invalid(format!("{stage}: {error}")))
+}
+
+/// Sent with its types, in one round trip, so that it keeps no state in the session.
+async fn query(
+    client: &(impl GenericClient + Sync),
+    stage: &'static str,
+    sql: &str,
+    params: &[(&(dyn ToSql + Sync), Type)],
+) -> Result<Vec<Row>, Error> {
+    // Through our own error, because the driver's may show the detail, and that quotes the row.
+    client.query_typed(sql, params).await.map_err(|source| Error::Database { stage, source })
+}
+
+fn measure(row: &Row) -> Option<Measure> {
+    Some(Measure { case_number: row.get::<_, Option<_>>(0)?, measure_id: row.get::<_, Option<_>>(1)? })
+}

@@ -1,0 +1,90 @@
+//! Runs the handlers of one event: in order, each within its time limit, panics caught, those that
+//! an earlier attempt finished skipped. It writes nothing down; the ends stay in the [`Context`].
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::Instant;
+
+use crate::context::Context;
+use crate::handler::{Dispatch, Handler, HandlerError, HandlerResult};
+
+/// The time that handlers have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Each of them.
+    pub handler: Duration,
+    /// All of them: the run's own end.
+    pub cut: Instant,
+}
+
+/// Runs what is left to do for an event. Afterwards every handler has an end in `ctx`.
+pub(super) async fn execute<D: Dispatch>(
+    app: Arc<D>,
+    ctx: Arc<Context>,
+    event: D::Event,
+    limits: Limits,
+) {
+    let listed = std::panic::catch_unwind(AssertUnwindSafe(|| app.handlers(&event, &ctx)));
+    let handlers = match listed {
+        Ok(handlers) => handlers.0,
+        Err(panic) => return ctx.end_handler(Err(panicked(&*panic))),
+    };
+    let left = skip_finished(&ctx, handlers);
+    let count = left.len();
+    for (index, handler) in left.into_iter().enumerate() {
+        let limit = limits
+            .handler
+            .min(limits.cut.saturating_duration_since(Instant::now()));
+        ctx.begin_handler(handler.name, limit, index + 1 < count);
+        let result = run(handler, limit, limit < limits.handler).await;
+        ctx.end_handler(result);
+    }
+}
+
+/// Takes the ends that earlier attempts have left, and returns the handlers that must run.
+fn skip_finished<'a>(ctx: &Context, handlers: Vec<Handler<'a>>) -> Vec<Handler<'a>> {
+    let Some(progress) = &ctx.event().progress else {
+        return handlers;
+    };
+    let (done, left): (Vec<_>, Vec<_>) = handlers
+        .into_iter()
+        .partition(|handler| progress.handlers.contains_key(handler.name));
+    for handler in done {
+        ctx.skip_handler(progress.handlers[handler.name].end(handler.name));
+    }
+    left
+}
+
+async fn run(handler: Handler<'_>, limit: Duration, cut: bool) -> HandlerResult {
+    match tokio::time::timeout(limit, AssertUnwindSafe(handler.work).catch_unwind()).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => Err(panicked(&*panic)),
+        Err(_) => Err(timed_out(limit, cut)),
+    }
+}
+
+/// A handler that was stopped: by its own limit, or because the run ended.
+pub(super) fn timed_out(limit: Duration, cut: bool) -> HandlerError {
+    if cut {
+        return HandlerError::retry(
+            "cut",
+            format!("the run ended after the handler had had {limit:.1?}"),
+        );
+    }
+    HandlerError::retry(
+        "timeout",
+        format!("the handler took longer than its limit of {limit:.1?}"),
+    )
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> HandlerError {
+    let message = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    HandlerError::retry("panic", message.unwrap_or("the handler panicked"))
+}

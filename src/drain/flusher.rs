@@ -1,0 +1,206 @@
+//! Writes down what became of events, many at a time: ends, retries, releases, and prolonged leases.
+//!
+//! The surprise: after a lost connection nobody knows whether the last statement was applied. An end
+//! that does not come back on the second try is looked up in the log by its lease token, so that it
+//! is not mistaken for a lost lease.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use tokio_postgres::Client;
+
+use super::link::Link;
+use crate::error::Error;
+use crate::event::Lease;
+use crate::handler::Fault;
+use crate::outcome::Status;
+use crate::queue::{self, ErrorEntry, Finalization, Released, Retried};
+
+/// How the report counts an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// It was leased to be handled, and ended so.
+    Handled(Status),
+    /// Swept: its deadline had passed.
+    Expired,
+    /// Swept: abandoned on its last attempt.
+    Abandoned,
+}
+
+/// One round of writing.
+#[derive(Default)]
+pub(super) struct Job {
+    pub ends: Vec<(Finalization, Class)>,
+    pub retries: Vec<Retried>,
+    pub releases: Vec<Released>,
+    pub renewals: Vec<Lease>,
+    /// Completions up to this number are in this job or an earlier one.
+    pub up_to: u64,
+    /// Groups whose event goes back to the queue with this job.
+    pub closed_groups: Vec<String>,
+}
+
+impl Job {
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0 && self.renewals.is_empty()
+    }
+
+    /// Events whose fate it writes.
+    pub(super) fn len(&self) -> usize {
+        self.ends.len() + self.retries.len() + self.releases.len()
+    }
+}
+
+/// What a job changed: ids that were still held. A part is `None` until it is written.
+#[derive(Default)]
+pub(super) struct Written {
+    pub ended: Option<HashSet<i64>>,
+    pub retried: Option<HashSet<i64>>,
+    pub released: Option<HashSet<i64>>,
+    pub renewed: Option<HashSet<i64>>,
+    pub published: u64,
+    /// Ends that could not be stored as they were and became FAILED.
+    pub unstorable: HashSet<i64>,
+}
+
+/// The answer, with the link and the job handed back.
+pub(super) struct Flush {
+    pub link: Link,
+    pub job: Job,
+    pub written: Result<Written, Error>,
+}
+
+/// Writes a job, with bounded reconnects.
+pub(super) async fn flush(mut link: Link, mut job: Job, lease_timeout: Duration) -> Flush {
+    let mut written = Written::default();
+    let mut unsure = false;
+    loop {
+        let tried = match link.client().await {
+            Ok(client) => write(client, &mut job, &mut written, unsure, lease_timeout).await,
+            Err(error) => Err(error),
+        };
+        let Err(error) = tried else {
+            link.recovered();
+            return Flush {
+                link,
+                job,
+                written: Ok(written),
+            };
+        };
+        unsure |= error.is_connection_lost();
+        if let Err(error) = link.retry_after(error).await {
+            return Flush {
+                link,
+                job,
+                written: Err(error),
+            };
+        }
+    }
+}
+
+/// Writes the parts that are not written yet.
+async fn write(
+    client: &Client,
+    job: &mut Job,
+    written: &mut Written,
+    unsure: bool,
+    lease_timeout: Duration,
+) -> Result<(), Error> {
+    if written.ended.is_none() {
+        let mut ended = finalize(client, job, written).await?;
+        if unsure {
+            let missing: Vec<Lease> = job
+                .ends
+                .iter()
+                .map(|(end, _)| end.lease)
+                .filter(|lease| !ended.contains(&lease.id))
+                .collect();
+            ended.extend(queue::finished_under(client, &missing).await?);
+        }
+        written.ended = Some(ended);
+    }
+    if written.retried.is_none() {
+        written.retried = Some(match job.retries.as_slice() {
+            [] => HashSet::new(),
+            retries => queue::retry(client, retries).await?.into_iter().collect(),
+        });
+    }
+    if written.released.is_none() {
+        written.released = Some(match job.releases.as_slice() {
+            [] => HashSet::new(),
+            releases => queue::release(client, releases)
+                .await?
+                .into_iter()
+                .collect(),
+        });
+    }
+    if written.renewed.is_none() {
+        written.renewed = Some(match job.renewals.as_slice() {
+            [] => HashSet::new(),
+            renewals => queue::renew(client, renewals, lease_timeout)
+                .await?
+                .into_iter()
+                .collect(),
+        });
+    }
+    Ok(())
+}
+
+/// Finalizes the whole batch in one statement; if the database refuses its data, one by one, so that
+/// a bad one harms only itself.
+async fn finalize(
+    client: &Client,
+    job: &mut Job,
+    written: &mut Written,
+) -> Result<HashSet<i64>, Error> {
+    let ends: Vec<Finalization> = job.ends.iter().map(|(end, _)| end.clone()).collect();
+    if ends.is_empty() {
+        return Ok(HashSet::new());
+    }
+    match queue::finalize(client, &ends).await {
+        Ok(flushed) => {
+            written.published += flushed.published;
+            Ok(flushed.ids.into_iter().collect())
+        }
+        Err(error) if error.is_bad_data() => one_by_one(client, ends, written).await,
+        Err(error) => Err(error),
+    }
+}
+
+async fn one_by_one(
+    client: &Client,
+    ends: Vec<Finalization>,
+    written: &mut Written,
+) -> Result<HashSet<i64>, Error> {
+    let mut ended = HashSet::new();
+    for end in ends {
+        let flushed = match queue::finalize(client, std::slice::from_ref(&end)).await {
+            Err(error) if error.is_bad_data() => {
+                tracing::error!(event.id = end.lease.id, error = %error, "outcome cannot be stored; event fails");
+                written.unstorable.insert(end.lease.id);
+                queue::finalize(client, &[unstorable(&end, &error)]).await?
+            }
+            flushed => flushed?,
+        };
+        written.published += flushed.published;
+        ended.extend(flushed.ids);
+    }
+    Ok(ended)
+}
+
+/// What remains of an end whose result or follow-ups the database refuses.
+fn unstorable(end: &Finalization, error: &Error) -> Finalization {
+    let attempt = end.errors.last().map_or(0, |entry| entry.attempt);
+    let fault = Fault::new(
+        "unstorable",
+        format!("the outcome cannot be stored: {error}"),
+    );
+    Finalization {
+        lease: end.lease,
+        status: Status::Failed,
+        errors: vec![ErrorEntry::new(None, &fault, attempt)],
+        result: None,
+        progress: None,
+        follow_ups: Vec::new(),
+    }
+}

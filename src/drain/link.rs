@@ -1,0 +1,63 @@
+//! Owns one queue connection of a drain and its bounded reconnect.
+
+use std::time::Duration;
+
+use tokio_postgres::Client;
+
+use crate::connect::Database;
+use crate::error::Error;
+
+/// A failed statement is tried again this often, each time on a new connection if the old one is lost.
+const TRIES: u32 = 4;
+
+/// A connection that is opened when first needed and again when it is lost.
+pub(super) struct Link {
+    database: Database,
+    client: Option<Client>,
+    failures: u32,
+}
+
+impl Link {
+    pub(super) fn new(database: Database) -> Self {
+        Self {
+            database,
+            client: None,
+            failures: 0,
+        }
+    }
+
+    /// The open connection.
+    pub(super) async fn client(&mut self) -> Result<&Client, Error> {
+        if self.client.as_ref().is_none_or(Client::is_closed) {
+            self.client = Some(self.database.connect().await?);
+        }
+        self.client
+            .as_ref()
+            .ok_or_else(|| Error::Connect("no connection".to_owned()))
+    }
+
+    /// After a success: the next failure has all its tries again.
+    pub(super) fn recovered(&mut self) {
+        self.failures = 0;
+    }
+
+    /// Whether to try again after `error`; then waits a little, longer each time.
+    ///
+    /// # Errors
+    /// The error itself, when it will not pass or the tries are used up.
+    pub(super) async fn retry_after(&mut self, error: Error) -> Result<(), Error> {
+        if error.is_connection_lost() {
+            self.client = None;
+        } else if !error.is_transient() {
+            return Err(error);
+        }
+        self.failures += 1;
+        if self.failures >= TRIES {
+            return Err(error);
+        }
+        tracing::warn!(error = %error, tries = self.failures, "database failed, trying again");
+        let pause = Duration::from_millis(50) * 4_u32.pow(self.failures - 1);
+        tokio::time::sleep(pause).await;
+        Ok(())
+    }
+}

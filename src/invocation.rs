@@ -1,0 +1,230 @@
+//! Owns both ends of the wire: what an invocation may ask and what it answers, the same for Lambda
+//! and for `--json` on the command line. It knows no SQL and starts nothing.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use crate::config::parse_duration;
+use crate::drain::DrainOptions;
+use crate::error::Error;
+
+/// What a caller asks for, by `action`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "action", rename_all = "snake_case")]
+pub enum Request {
+    /// Lease and handle events until the queue is empty or the budget spent.
+    Drain(DrainRequest),
+    /// Queue figures.
+    Stats(NoOptions),
+    /// Bring the schema up to date.
+    Migrate(NoOptions),
+}
+
+/// The actions, as an error message lists them.
+const ACTIONS: &str = "drain, stats, migrate";
+
+/// An action without options; it refuses every field.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoOptions {}
+
+/// Options of a drain; what is not given comes from the environment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DrainRequest {
+    /// At most this long; the invocation's own deadline is a limit too.
+    #[serde(default, deserialize_with = "duration")]
+    pub budget: Option<Duration>,
+    /// Most events leased at once.
+    pub batch: Option<u32>,
+    /// Handlers at once.
+    pub concurrency: Option<usize>,
+    /// Keep polling an empty queue for this long.
+    #[serde(default, deserialize_with = "duration")]
+    pub linger: Option<Duration>,
+    /// Lease at most this many.
+    pub max_events: Option<u64>,
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text: Option<String> = Option::deserialize(deserializer)?;
+    text.map(|text| parse_duration(&text))
+        .transpose()
+        .map_err(serde::de::Error::custom)
+}
+
+impl DrainRequest {
+    /// The options of this run: the request's over the configured.
+    #[must_use]
+    pub fn over(&self, configured: &DrainOptions) -> DrainOptions {
+        DrainOptions {
+            budget: self.budget.unwrap_or(configured.budget),
+            batch: self.batch.unwrap_or(configured.batch),
+            concurrency: self.concurrency.unwrap_or(configured.concurrency),
+            linger: self.linger.unwrap_or(configured.linger),
+            max_events: self.max_events.or(configured.max_events),
+            ..configured.clone()
+        }
+    }
+}
+
+impl Request {
+    /// Decodes an invocation's payload. EventBridge's own scheduled-event envelope, which carries no
+    /// action, is a drain (F1).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the field and what is allowed.
+    pub fn decode(payload: Value) -> Result<Self, Error> {
+        let Value::Object(fields) = &payload else {
+            return Err(Error::Invalid(format!(
+                "invocation: an object with an action is allowed: {ACTIONS}"
+            )));
+        };
+        match fields.get("action") {
+            None if is_scheduled_event(&payload) => Ok(Self::Drain(DrainRequest::default())),
+            None => Err(Error::Invalid(format!(
+                "action: is missing; one of {ACTIONS} is allowed"
+            ))),
+            Some(Value::String(action)) if !ACTIONS.split(", ").any(|known| known == action) => {
+                Err(Error::Invalid(format!(
+                    "action: one of {ACTIONS} is allowed, got {action:?}"
+                )))
+            }
+            Some(_) => serde_json::from_value(payload)
+                .map_err(|error| Error::Invalid(format!("invocation: {error}"))),
+        }
+    }
+}
+
+/// <https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-rule-schedule.html>
+fn is_scheduled_event(payload: &Value) -> bool {
+    payload["detail-type"] == "Scheduled Event"
+        && matches!(
+            payload["source"].as_str(),
+            Some("aws.events" | "aws.scheduler")
+        )
+}
+
+/// Why a drain ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// Nothing ready was left.
+    #[default]
+    QueueEmpty,
+    /// Time was up, or a stop signal came.
+    BudgetSpent,
+    /// `max_events` were leased.
+    LimitReached,
+}
+
+/// What a drain did. Always `leased = completed + completed_with_errors + failed + retried +
+/// released + lease_lost`; events swept as expired or abandoned were never leased to a handler.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename = "drain")]
+pub struct DrainReport {
+    /// Events taken to be handled.
+    pub leased: u64,
+    /// Ended COMPLETED.
+    pub completed: u64,
+    /// Ended COMPLETED_WITH_ERRORS: a handler rejected them.
+    pub completed_with_errors: u64,
+    /// Ended FAILED: attempts spent, no handler, undecodable.
+    pub failed: u64,
+    /// Back in the queue for another attempt.
+    pub retried: u64,
+    /// Back in the queue unstarted, with their attempt.
+    pub released: u64,
+    /// Not ours any more when we were done: requeued, or taken over after the lease had run out.
+    pub lease_lost: u64,
+    /// Ended FAILED unhandled: their start-before deadline had passed.
+    pub expired: u64,
+    /// Ended FAILED unhandled: their last attempt had been abandoned by a worker.
+    pub abandoned: u64,
+    /// Follow-ups published.
+    pub published: u64,
+    /// Leases that brought something.
+    pub batches: u64,
+    /// How long the run took.
+    pub elapsed_ms: u64,
+    /// How long it was allowed to take.
+    pub budget_ms: u64,
+    /// Why it ended.
+    pub stop_reason: StopReason,
+    /// Live events left, whatever their state.
+    pub backlog: u64,
+    /// Age of the oldest of them.
+    pub oldest_age_ms: u64,
+}
+
+impl DrainReport {
+    /// Whether every leased event is accounted for.
+    #[must_use]
+    pub fn is_balanced(&self) -> bool {
+        self.leased
+            == self.completed
+                + self.completed_with_errors
+                + self.failed
+                + self.retried
+                + self.released
+                + self.lease_lost
+    }
+}
+
+/// Queue figures by kind (C13).
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "action", rename = "stats")]
+pub struct StatsReport {
+    /// Live events.
+    pub backlog: u64,
+    /// Age of the oldest of them.
+    pub oldest_age_ms: u64,
+    /// One object each, as the view `tidegate.stats` has them.
+    pub kinds: Vec<Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn f1_a_scheduled_event_is_a_drain() {
+        let envelope = json!({"version": "0", "source": "aws.events", "detail-type": "Scheduled Event", "detail": {}});
+        assert_eq!(
+            Request::decode(envelope).unwrap(),
+            Request::Drain(DrainRequest::default())
+        );
+    }
+
+    #[test]
+    fn options_are_read_in_snake_case_with_durations_as_people_write_them() {
+        let request =
+            Request::decode(json!({"action": "drain", "budget": "500ms", "max_events": 3}))
+                .unwrap();
+        let Request::Drain(drain) = request else {
+            panic!("not a drain")
+        };
+        assert_eq!(drain.budget, Some(Duration::from_millis(500)));
+        assert_eq!(drain.over(&DrainOptions::default()).max_events, Some(3));
+    }
+
+    #[test]
+    fn unknown_fields_and_actions_are_refused_by_name() {
+        for (payload, named) in [
+            (json!({"action": "drain", "budgt": "1s"}), "budgt"),
+            (json!({"action": "migrate", "force": true}), "force"),
+            (json!({"action": "explode"}), "explode"),
+            (json!({}), "action"),
+            (json!([]), "action"),
+            (json!({"action": 7}), "action"),
+            (json!({"action": "drain", "budget": "soon"}), "soon"),
+        ] {
+            let error = Request::decode(payload).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Owns the schema's way forward: applies migrations under a lock, refuses a database that is newer
+//! than this program, registers the kinds. Applying is refinery's work; the lock is ours, because two
+//! functions deployed at once migrate at once.
+
+use std::time::Duration;
+
+use refinery::{Migration, Runner};
+use serde::Serialize;
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+use crate::connect::Database;
+use crate::error::{Error, describe};
+use crate::queue;
+
+mod embedded {
+    refinery::embed_migrations!("migrations/queue");
+}
+
+mod embedded_app {
+    refinery::embed_migrations!("migrations/app");
+}
+
+/// The tables of the shipped application ([`crate::app`]).
+#[must_use]
+pub fn app_migrations() -> MigrationSet {
+    MigrationSet {
+        history: "tidegate.app_migrations",
+        runner: embedded_app::migrations::runner(),
+    }
+}
+
+/// How long a migration waits for another one to end.
+const LOCK_WAIT: Duration = Duration::from_mins(1);
+
+/// A further set of migrations with a history of its own, such as an application's tables.
+pub struct MigrationSet {
+    /// The table that remembers what was applied; its schema must be `tidegate`.
+    pub history: &'static str,
+    /// Made by `refinery::embed_migrations!`.
+    pub runner: Runner,
+}
+
+/// What a migration did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MigrateReport {
+    /// Names of the migrations that were applied now, in order; empty when all were there.
+    pub applied: Vec<String>,
+    /// The queue's schema version.
+    pub version: i32,
+    /// Kinds of events that this program handles, all registered now.
+    pub kinds: usize,
+}
+
+/// Brings the schema up to date and registers `kinds`. `max_attempts`, if given, becomes the global
+/// default for events published from now on (B6). Safe to run twice, also at once.
+///
+/// # Errors
+/// [`Error::Migrate`] when a migration fails, when the database is newer than this program, or when
+/// another migration holds the lock for longer than a minute.
+pub async fn migrate(
+    database: &Database,
+    kinds: &[&str],
+    max_attempts: Option<u16>,
+    further: Vec<MigrationSet>,
+) -> Result<MigrateReport, Error> {
+    // The lock lives in a transaction of a second connection, so that it also holds through a pooler,
+    // and ends with that connection whatever happens to this process.
+    let guard = database.connect().await?;
+    lock(&guard).await?;
+    let mut client = database.connect().await?;
+    let queue = MigrationSet {
+        history: "tidegate.queue_migrations",
+        runner: embedded::migrations::runner(),
+    };
+    let version = queue
+        .runner
+        .get_migrations()
+        .iter()
+        .map(Migration::version)
+        .max()
+        .unwrap_or(0);
+    batch(&client, "CREATE SCHEMA IF NOT EXISTS tidegate").await?;
+    let mut applied = Vec::new();
+    for set in std::iter::once(queue).chain(further) {
+        applied.extend(apply(&mut client, set).await?);
+    }
+    if let Some(attempts) = max_attempts {
+        batch(&client, &default_max_attempts(attempts)).await?;
+    }
+    queue::register_kinds(&client, kinds).await?;
+    Ok(MigrateReport {
+        applied,
+        version,
+        kinds: kinds.len(),
+    })
+}
+
+async fn lock(guard: &Client) -> Result<(), Error> {
+    let locked = guard.batch_execute("BEGIN; SELECT pg_advisory_xact_lock(1414087749, 0)");
+    match tokio::time::timeout(LOCK_WAIT, locked).await {
+        Ok(answer) => answer.map_err(|error| Error::Migrate(describe(&error))),
+        Err(_) => Err(Error::Migrate(format!(
+            "another migration is still running after {LOCK_WAIT:?}"
+        ))),
+    }
+}
+
+async fn apply(client: &mut Client, set: MigrationSet) -> Result<Vec<String>, Error> {
+    let mut runner = set.runner.set_abort_divergent(true).set_abort_missing(true);
+    runner.set_migration_table_name(set.history);
+    let known = runner
+        .get_migrations()
+        .iter()
+        .map(Migration::version)
+        .max()
+        .unwrap_or(0);
+    refuse_newer(client, set.history, known).await?;
+    let report = runner
+        .run_async(client)
+        .await
+        .map_err(|error| Error::Migrate(with_causes(&error)))?;
+    Ok(report
+        .applied_migrations()
+        .iter()
+        .map(ToString::to_string)
+        .collect())
+}
+
+/// An older program must not touch a schema it does not know (D: rolling deploys).
+async fn refuse_newer(client: &Client, history: &str, known: i32) -> Result<(), Error> {
+    let failed = |error: tokio_postgres::Error| Error::Migrate(describe(&error));
+    let exists = client
+        .query_typed("SELECT to_regclass($1)::text", &[(&history, Type::TEXT)])
+        .await
+        .map_err(failed)?;
+    if exists
+        .first()
+        .and_then(|row| row.get::<_, Option<String>>(0))
+        .is_none()
+    {
+        return Ok(());
+    }
+    let rows = client
+        .query_typed(&format!("SELECT max(version)::int FROM {history}"), &[])
+        .await
+        .map_err(failed)?;
+    match rows.first().and_then(|row| row.get::<_, Option<i32>>(0)) {
+        Some(version) if version > known => Err(Error::Migrate(format!(
+            "the database has version {version} of {history}, newer than this program's {known}; use a newer program"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn default_max_attempts(attempts: u16) -> String {
+    format!(
+        "CREATE OR REPLACE FUNCTION tidegate.default_max_attempts() RETURNS integer
+         LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT {attempts} $$"
+    )
+}
+
+async fn batch(client: &Client, sql: &str) -> Result<(), Error> {
+    client
+        .batch_execute(sql)
+        .await
+        .map_err(|error| Error::Migrate(describe(&error)))
+}
+
+/// refinery's own text stops at "error applying migration"; the reason is in its causes.
+fn with_causes(error: &refinery::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(source) = cause {
+        let reason = source
+            .downcast_ref::<tokio_postgres::Error>()
+            .map_or_else(|| source.to_string(), describe);
+        text = format!("{text}: {reason}");
+        cause = source.source();
+    }
+    text
+}

@@ -1,0 +1,151 @@
+//! Owns what both shells, the Lambda function and the command line, do for the shipped application:
+//! put settings, database and handlers together and answer a request with a report.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::app::{App, Event as AppEvent};
+use crate::config::{self, Lookup};
+use crate::connect::Database;
+use crate::drain::{DrainError, DrainOptions, Hooks, drain_with};
+use crate::error::Error;
+use crate::event::Event;
+use crate::invocation::{DrainReport, Request, StatsReport};
+use crate::migrate::{MigrateReport, app_migrations, migrate};
+use crate::queue;
+
+/// The shipped application, ready to answer requests.
+pub struct Service {
+    /// Where the queue is.
+    pub database: Database,
+    /// What a drain does unless a request says otherwise.
+    pub options: DrainOptions,
+    /// The global attempt limit, if one is configured.
+    pub max_attempts: Option<u16>,
+    app: Arc<App>,
+}
+
+/// A request that could not be answered.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A drain that the infrastructure ended, with its counts.
+    #[error(transparent)]
+    Drain(#[from] DrainError),
+    /// Anything else.
+    #[error(transparent)]
+    Other(#[from] Error),
+    /// The report does not serialize.
+    #[error("report: {0}")]
+    Report(#[from] serde_json::Error),
+}
+
+impl Service {
+    /// Reads all settings.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable and what is allowed.
+    pub fn new(lookup: Lookup<'_>) -> Result<Self, Error> {
+        let options = config::drain_options(lookup)?;
+        // Handlers that wait for a service need no connection; eight serve the others.
+        let database = Database::new(&config::database_url(lookup)?, options.concurrency.min(8))?;
+        Ok(Self {
+            database,
+            options,
+            max_attempts: config::max_attempts(lookup)?,
+            app: Arc::new(App::new(lookup)?),
+        })
+    }
+
+    /// Answers a request; a drain takes at most `time`, if there is a limit from outside.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn answer(
+        &self,
+        request: &Request,
+        time: Option<Duration>,
+        hooks: Hooks,
+    ) -> Result<Value, Failure> {
+        match request {
+            Request::Drain(asked) => {
+                let mut options = asked.over(&self.options);
+                options.budget = time.map_or(options.budget, |time| time.min(options.budget));
+                Ok(serde_json::to_value(self.drain(&options, hooks).await?)?)
+            }
+            Request::Stats(_) => Ok(serde_json::to_value(self.stats().await?)?),
+            Request::Migrate(_) => Ok(serde_json::to_value(Migrated {
+                action: "migrate",
+                report: self.migrate().await?,
+            })?),
+        }
+    }
+
+    /// Drains the queue.
+    ///
+    /// # Errors
+    /// As [`crate::drain`].
+    pub async fn drain(
+        &self,
+        options: &DrainOptions,
+        hooks: Hooks,
+    ) -> Result<DrainReport, DrainError> {
+        drain_with(&self.database, self.app.clone(), options, hooks).await
+    }
+
+    /// Figures of the queue.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn stats(&self) -> Result<StatsReport, Error> {
+        let client = self.database.connect().await?;
+        let backlog = queue::backlog(&client).await?;
+        let kinds = queue::stats(&client).await?;
+        Ok(StatsReport {
+            backlog: backlog.events,
+            oldest_age_ms: backlog.oldest_age_ms,
+            kinds,
+        })
+    }
+
+    /// Brings the schema up to date, of the queue and of the application.
+    ///
+    /// # Errors
+    /// As [`migrate`].
+    pub async fn migrate(&self) -> Result<MigrateReport, Error> {
+        migrate(
+            &self.database,
+            AppEvent::KINDS,
+            self.max_attempts,
+            vec![app_migrations()],
+        )
+        .await
+    }
+}
+
+/// A migration's report with its action, as every answer has one.
+#[derive(Debug, Serialize)]
+pub struct Migrated {
+    /// Always `migrate`.
+    pub action: &'static str,
+    /// What was done.
+    #[serde(flatten)]
+    pub report: MigrateReport,
+}
+
+/// Waits for SIGTERM or Ctrl-C. For ever, if the signals cannot be listened to.
+pub async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
