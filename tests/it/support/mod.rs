@@ -1,0 +1,48 @@
+//! What every test needs: a Postgres of its own, a migrated database, a way to wait for a condition.
+//!
+//! Tests never pass by not running: without Python or Postgres each of them fails with the remedy.
+
+mod cluster;
+mod database;
+
+pub use database::{TestDb, database, database_for, empty_database};
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Long enough for a machine with every core busy; a condition that holds is seen within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Polls `condition` until it holds.
+///
+/// # Panics
+/// With `description` when it does not hold within [`PATIENCE`].
+pub async fn wait_until(description: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut pause = Duration::from_millis(2);
+    while !condition().await {
+        assert!(
+            Instant::now() < deadline,
+            "waited {PATIENCE:?} in vain: {description}"
+        );
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+/// The path of one of the package's binaries, built together with the tests.
+///
+/// # Panics
+/// When the package has no binary of this name.
+pub fn binary(name: &str) -> PathBuf {
+    match name {
+        "tidegate" => env!("CARGO_BIN_EXE_tidegate").into(),
+        "tidegate-function" => env!("CARGO_BIN_EXE_tidegate-function").into(),
+        other => panic!("no binary {other:?} in this package"),
+    }
+}
+
+/// A path inside the project.
+pub fn project_file(relative: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(relative)
+}
