@@ -605,11 +605,11 @@ impl<D: Dispatch> Drain<D> {
         self.count_written(&flush.job, &written);
         self.bar_until_leases_arrive(&flush.job);
         self.drop_lost(&flush.job, &written);
-        // Nobody may be waiting for it; that is no failure.
-        let _ = self
-            .flushed
-            .0
-            .send(flush.job.up_to.max(*self.flushed.1.borrow()));
+        self.flushed.0.send_if_modified(|reached| {
+            let further = flush.job.up_to > *reached;
+            *reached = flush.job.up_to.max(*reached);
+            further
+        });
         self.group_ends
             .retain(|_, number| *number > flush.job.up_to);
         self.pace.hurry();

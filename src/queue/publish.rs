@@ -50,7 +50,10 @@ pub async fn publish(
     )
     .await
     .map_err(refused)?;
-    let published = rows.first().map(|row| Published { id: row.get(0), created: row.get(1) });
+    let published = rows.first().map(|row| Published {
+        id: row.get(0),
+        created: row.get(1),
+    });
     published.ok_or_else(|| Error::Invalid("publish: the database returned no row".to_owned()))
 }
 

@@ -227,7 +227,7 @@ SELECT CASE WHEN counted.n < 100000 THEN counted.n
             ELSE greatest(counted.n, (SELECT reltuples::bigint FROM pg_class WHERE oid = 'tidegate.event_queue'::regclass)) END,
        (SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
           FROM tidegate.event_queue ORDER BY id LIMIT 1)
-  FROM (SELECT count(*) AS n FROM (SELECT FROM tidegate.event_queue LIMIT 100000) AS some) AS counted";
+  FROM (SELECT count(*) AS n FROM (SELECT FROM tidegate.event_queue LIMIT 100000) AS live) AS counted";
 
 /// Figures by kind.
 pub const STATS: &str = "SELECT to_jsonb(s)::text FROM tidegate.stats AS s ORDER BY s.kind";

@@ -23,4 +23,6 @@ pub mod services;
 mod store;
 
 pub use intake::{Received, cancel, letter_viewed, receive_letter, submit, take_over};
-pub use model::{Company, Contact, Employee, Expert, Form, FormStatus, Grant, Measure, Need, Private};
+pub use model::{
+    Company, Contact, Employee, Expert, Form, FormStatus, Grant, Measure, Need, Private,
+};
