@@ -4,6 +4,7 @@
 //! The surprise: a message about a failed call names the service and the status and nothing else. A
 //! service may answer with what it was sent, and what it was sent may be about a person.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +28,10 @@ impl HttpClient {
     async fn get(&self) -> Result<&Client, reqwest::Error> {
         let build = || async {
             // A redirected POST would arrive as a GET; better to see it as the failure it is.
-            Client::builder().timeout(CALL_TIMEOUT).redirect(redirect::Policy::none()).build()
+            Client::builder()
+                .timeout(CALL_TIMEOUT)
+                .redirect(redirect::Policy::none())
+                .build()
         };
         self.0.get_or_try_init(build).await
     }
@@ -64,7 +68,12 @@ impl Service {
                 ))
             })?),
         };
-        Ok(Self { name, variable, base, http })
+        Ok(Self {
+            name,
+            variable,
+            base,
+            http,
+        })
     }
 
     /// Sends `body` as JSON to `path` below the base URL. `key` is the same for every repetition of
@@ -80,7 +89,8 @@ impl Service {
         key: &str,
         body: &impl Serialize,
     ) -> Result<T, HandlerError> {
-        self.call(path, key, body, |status| status.is_success()).await
+        self.call(path, key, body, |status| status.is_success())
+            .await
     }
 
     /// As [`Service::post`], to a service that answers 409 with what is there already: that is a
@@ -94,7 +104,10 @@ impl Service {
         key: &str,
         body: &impl Serialize,
     ) -> Result<T, HandlerError> {
-        self.call(path, key, body, |status| status.is_success() || status == StatusCode::CONFLICT).await
+        self.call(path, key, body, |status| {
+            status.is_success() || status == StatusCode::CONFLICT
+        })
+        .await
     }
 
     async fn call<T: DeserializeOwned>(
@@ -104,36 +117,58 @@ impl Service {
         body: &impl Serialize,
         is_answer: impl Fn(StatusCode) -> bool,
     ) -> Result<T, HandlerError> {
-        let request = self.request(path).await?.header("Idempotency-Key", key).json(body);
-        let response = request.send().await.map_err(|error| self.unavailable(reason(&error)))?;
+        let request = self
+            .request(path)
+            .await?
+            .header("Idempotency-Key", key)
+            .json(body);
+        let response = request
+            .send()
+            .await
+            .map_err(|error| self.unavailable(reason(&error)))?;
         match response.status() {
             status if is_answer(status) => self.decode(response).await,
             status if is_refusal(status) => {
                 let message = format!("{} answered {}", self.name, status.as_u16());
-                Err(HandlerError::reject(format!("{}_refused", self.name), message))
+                Err(HandlerError::reject(
+                    format!("{}_refused", self.name),
+                    message,
+                ))
             }
-            status => Err(self.unavailable(format!("answered {}", status.as_u16()))),
+            status => Err(self.unavailable(format_args!("answered {}", status.as_u16()))),
         }
     }
 
     async fn request(&self, path: &str) -> Result<RequestBuilder, HandlerError> {
         let base = self.base.as_ref().ok_or_else(|| {
-            self.unavailable(format!("is not configured: set {} to its base URL", self.variable))
+            self.unavailable(format_args!(
+                "is not configured: set {} to its base URL",
+                self.variable
+            ))
         })?;
-        let url = base.join(path).map_err(|_| self.unavailable("has no such path".to_owned()))?;
-        let client = self.http.get().await.map_err(|error| self.unavailable(reason(&error)))?;
+        let url = base
+            .join(path)
+            .map_err(|_| self.unavailable("has no such path"))?;
+        let client = self
+            .http
+            .get()
+            .await
+            .map_err(|error| self.unavailable(reason(&error)))?;
         Ok(client.post(url))
     }
 
     async fn decode<T: DeserializeOwned>(&self, response: Response) -> Result<T, HandlerError> {
         response.json().await.map_err(|error| {
-            // A decoder's own message may quote the answer.
-            let decode = error.is_decode();
-            self.unavailable(if decode { "gave an answer that does not decode".to_owned() } else { reason(&error) })
+            if error.is_decode() {
+                // The decoder's own message may quote the answer.
+                self.unavailable("gave an answer that does not decode")
+            } else {
+                self.unavailable(reason(&error))
+            }
         })
     }
 
-    fn unavailable(&self, reason: String) -> HandlerError {
+    fn unavailable(&self, reason: impl Display) -> HandlerError {
         let Self { name, .. } = self;
         HandlerError::retry(format!("{name}_unavailable"), format!("{name} {reason}"))
     }
@@ -154,7 +189,11 @@ fn base_url(text: &str) -> Option<Url> {
 
 /// Whether the fault lies in the request, so that sending it again cannot help.
 fn is_refusal(status: StatusCode) -> bool {
-    let passing = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
+    let passing = [
+        StatusCode::REQUEST_TIMEOUT,
+        StatusCode::TOO_EARLY,
+        StatusCode::TOO_MANY_REQUESTS,
+    ];
     status.is_client_error() && !passing.contains(&status)
 }
 
@@ -163,7 +202,12 @@ fn reason(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return format!("gave no answer within {} s", CALL_TIMEOUT.as_secs());
     }
-    let mut text = if error.is_connect() { "cannot be reached" } else { "broke the call off" }.to_owned();
+    let mut text = if error.is_connect() {
+        "cannot be reached"
+    } else {
+        "broke the call off"
+    }
+    .to_owned();
     let mut cause = std::error::Error::source(error);
     while let Some(source) = cause {
         text = format!("{text}: {source}");
@@ -178,14 +222,28 @@ mod tests {
 
     fn service(url: Option<&str>) -> Result<Service, Error> {
         let url = url.map(ToOwned::to_owned);
-        Service::from_setting("archive", "ARCHIVE_URL", |_| url.clone(), HttpClient::default())
+        Service::from_setting(
+            "archive",
+            "ARCHIVE_URL",
+            |_| url.clone(),
+            HttpClient::default(),
+        )
     }
 
     #[test]
     fn a_malformed_url_is_a_configuration_error_that_names_the_variable_and_hides_the_value() {
-        for bad in ["archive", "ftp://host", "http://", "http://user:secret@host?x=secret", "https://host#secret"] {
+        for bad in [
+            "archive",
+            "ftp://host",
+            "http://",
+            "http://user:secret@host?x=secret",
+            "https://host#secret",
+        ] {
             let error = service(Some(bad)).expect_err(bad).to_string();
-            assert!(error.contains("ARCHIVE_URL") && error.contains("is allowed"), "{error}");
+            assert!(
+                error.contains("ARCHIVE_URL") && error.contains("is allowed"),
+                "{error}"
+            );
             assert!(!error.contains("secret"), "{error}");
         }
     }
@@ -193,7 +251,12 @@ mod tests {
     #[test]
     fn paths_go_below_the_base_url() {
         for base in ["http://host/api", "http://host/api/"] {
-            let url = service(Some(base)).unwrap().base.unwrap().join("documents").unwrap();
+            let url = service(Some(base))
+                .unwrap()
+                .base
+                .unwrap()
+                .join("documents")
+                .unwrap();
             assert_eq!(url.as_str(), "http://host/api/documents");
         }
     }
@@ -202,16 +265,33 @@ mod tests {
     async fn a_service_without_a_url_asks_for_a_retry_and_names_the_variable() {
         for unset in [None, Some("")] {
             let service = service(unset).unwrap();
-            let error = service.post::<()>("documents", "key", &()).await.expect_err("there is no URL").to_string();
-            assert!(error.starts_with("retry: archive_unavailable: ") && error.contains("set ARCHIVE_URL"), "{error}");
+            let error = service
+                .post::<()>("documents", "key", &())
+                .await
+                .expect_err("there is no URL")
+                .to_string();
+            assert!(
+                error.starts_with("retry: archive_unavailable: ")
+                    && error.contains("set ARCHIVE_URL"),
+                "{error}"
+            );
         }
     }
 
     #[test]
     fn only_faults_of_the_request_are_final() {
-        let refusals: Vec<u16> =
-            (100..600).filter(|code| is_refusal(StatusCode::from_u16(*code).unwrap())).collect();
-        assert!([400, 401, 404, 410, 422].iter().all(|code| refusals.contains(code)));
-        assert!(refusals.iter().all(|code| (400..500).contains(code) && ![408, 425, 429].contains(code)));
+        let refusals: Vec<u16> = (100..600)
+            .filter(|code| is_refusal(StatusCode::from_u16(*code).unwrap()))
+            .collect();
+        assert!(
+            [400, 401, 404, 410, 422]
+                .iter()
+                .all(|code| refusals.contains(code))
+        );
+        assert!(
+            refusals
+                .iter()
+                .all(|code| (400..500).contains(code) && ![408, 425, 429].contains(code))
+        );
     }
 }

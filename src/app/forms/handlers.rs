@@ -20,10 +20,21 @@ use crate::event::NewEvent;
 use crate::handler::{Done, HandlerError, HandlerResult, Verdicts};
 
 /// Puts a submitted form into the archive.
-pub async fn archive_form(archive: &Archive, event: &FormSubmitted, ctx: &Context) -> HandlerResult {
+pub async fn archive_form(
+    archive: &Archive,
+    event: &FormSubmitted,
+    ctx: &Context,
+) -> HandlerResult {
     let form = &event.form;
-    let Archived { document_id, journal_id } = archive.form(&ctx.idempotency_key("form"), form).await?;
-    let archived = FormArchived { form_id: form.id.clone(), document_id, journal_id };
+    let Archived {
+        document_id,
+        journal_id,
+    } = archive.form(&ctx.idempotency_key("form"), form).await?;
+    let archived = FormArchived {
+        form_id: form.id.clone(),
+        document_id,
+        journal_id,
+    };
     follow_up(ctx, &form.id, &Event::FormArchived(archived))?;
     Ok(Done::ok())
 }
@@ -32,51 +43,112 @@ pub async fn archive_form(archive: &Archive, event: &FormSubmitted, ctx: &Contex
 pub async fn open_case(cases: &Cases, event: &FormArchived, ctx: &Context) -> HandlerResult {
     let form_id = &event.form_id;
     let form = load(ctx, form_id).await?;
-    let opened = match store::case_of(&*ctx.connection().await?, form_id).await.retryable()? {
+    let opened = match store::case_of(&*ctx.connection().await?, form_id)
+        .await
+        .retryable()?
+    {
         Some(case) => case,
-        None => cases.open(&ctx.idempotency_key("case"), &form, &event.document_id, &event.journal_id).await?,
+        None => {
+            cases
+                .open(
+                    &ctx.idempotency_key("case"),
+                    &form,
+                    &event.document_id,
+                    &event.journal_id,
+                )
+                .await?
+        }
     };
     let tx = ctx.transaction().await?;
     let kept = store::keep_case(&*tx, form_id, &opened).await.retryable()?;
-    let Measure { case_number, measure_id } = kept.ok_or_else(|| missing(form_id))?;
-    let opened = CaseOpened { form_id: form_id.clone(), case_number, measure_id };
+    let Measure {
+        case_number,
+        measure_id,
+    } = kept.ok_or_else(|| missing(form_id))?;
+    let opened = CaseOpened {
+        form_id: form_id.clone(),
+        case_number,
+        measure_id,
+    };
     follow_up(ctx, form_id, &Event::CaseOpened(opened))?;
     tx.complete(Done::ok()).await
 }
 
 /// Notes in the archive that a case was opened.
 pub async fn archive_note(archive: &Archive, event: &CaseOpened, ctx: &Context) -> HandlerResult {
-    let case = Measure { case_number: event.case_number.clone(), measure_id: event.measure_id.clone() };
-    archive.note(&ctx.idempotency_key("note"), &event.form_id, &case).await?;
+    let case = Measure {
+        case_number: event.case_number.clone(),
+        measure_id: event.measure_id.clone(),
+    };
+    archive
+        .note(&ctx.idempotency_key("note"), &event.form_id, &case)
+        .await?;
     Ok(Done::ok())
 }
 
 /// Tells the company that its application was received.
-pub async fn notify_received(notifications: &Notifications, event: &CaseOpened, ctx: &Context) -> HandlerResult {
+pub async fn notify_received(
+    notifications: &Notifications,
+    event: &CaseOpened,
+    ctx: &Context,
+) -> HandlerResult {
     let form = load(ctx, &event.form_id).await?;
-    let notice = form_notice(&form, format!("form/{}/received", form.id), "We have received your application");
-    notifications.case(&ctx.idempotency_key("case"), &notice).await?;
+    let notice = form_notice(
+        &form,
+        format!("form/{}/received", form.id),
+        "We have received your application",
+    );
+    notifications
+        .case(&ctx.idempotency_key("case"), &notice)
+        .await?;
     Ok(Done::ok())
 }
 
 /// Puts the grant letter of a form into the archive.
-pub async fn archive_letter(archive: &Archive, event: &GrantLetterReceived, ctx: &Context) -> HandlerResult {
-    let GrantLetterReceived { form_id, letter_id, grant } = event;
-    let Archived { document_id, journal_id } =
-        archive.letter(&ctx.idempotency_key("letter"), letter_id, grant).await?;
-    let archived =
-        GrantLetterArchived { form_id: form_id.clone(), document_id, journal_id, grant: grant.clone() };
+pub async fn archive_letter(
+    archive: &Archive,
+    event: &GrantLetterReceived,
+    ctx: &Context,
+) -> HandlerResult {
+    let GrantLetterReceived {
+        form_id,
+        letter_id,
+        grant,
+    } = event;
+    let Archived {
+        document_id,
+        journal_id,
+    } = archive
+        .letter(&ctx.idempotency_key("letter"), letter_id, grant)
+        .await?;
+    let archived = GrantLetterArchived {
+        form_id: form_id.clone(),
+        document_id,
+        journal_id,
+        grant: grant.clone(),
+    };
     follow_up(ctx, form_id, &Event::GrantLetterArchived(archived))?;
     Ok(Done::ok())
 }
 
 /// Stores the grant of a form.
 pub async fn save_grant(event: &GrantLetterArchived, ctx: &Context) -> HandlerResult {
-    let GrantLetterArchived { form_id, document_id, journal_id, grant } = event;
+    let GrantLetterArchived {
+        form_id,
+        document_id,
+        journal_id,
+        grant,
+    } = event;
     let tx = ctx.transaction().await?;
-    store::status_of(&*tx, form_id).await.retryable()?.ok_or_else(|| missing(form_id))?;
+    store::status_of(&*tx, form_id)
+        .await
+        .retryable()?
+        .ok_or_else(|| missing(form_id))?;
     keep_grant(&tx, Some(form_id), grant, document_id, journal_id).await?;
-    let saved = GrantSaved { form_id: form_id.clone(), grant: grant.clone() };
+    let saved = GrantSaved {
+        form_id: form_id.clone(),
+        grant: grant.clone(),
+    };
     follow_up(ctx, form_id, &Event::GrantSaved(saved))?;
     tx.complete(Done::ok()).await
 }
@@ -91,15 +163,25 @@ pub async fn approve_form(event: &GrantLetterArchived, ctx: &Context) -> Handler
 }
 
 /// Tells the company of its grant: a message and a new status, each once even when the other fails.
-pub async fn notify_approved(notifications: &Notifications, event: &GrantSaved, ctx: &Context) -> HandlerResult {
+pub async fn notify_approved(
+    notifications: &Notifications,
+    event: &GrantSaved,
+    ctx: &Context,
+) -> HandlerResult {
     let form = load(ctx, &event.form_id).await?;
     let number = &event.grant.grant_number;
-    let message = form_notice(&form, format!("grant/{number}/message"), "Your application was approved");
+    let message = form_notice(
+        &form,
+        format!("grant/{number}/message"),
+        "Your application was approved",
+    );
     let key = ctx.idempotency_key("message");
-    ctx.once("message", notifications.message(&key, &message)).await?;
+    ctx.once("message", notifications.message(&key, &message))
+        .await?;
     let status = form_notice(&form, format!("grant/{number}/status"), "Approved");
     let key = ctx.idempotency_key("status");
-    ctx.once("status", notifications.status(&key, &status)).await?;
+    ctx.once("status", notifications.status(&key, &status))
+        .await?;
     Ok(Done::ok())
 }
 
@@ -110,16 +192,31 @@ pub async fn archive_external_letter(
     ctx: &Context,
 ) -> HandlerResult {
     let ExternalLetterReceived { letter_id, grant } = event;
-    let Archived { document_id, journal_id } =
-        archive.letter(&ctx.idempotency_key("letter"), letter_id, grant).await?;
-    ctx.emit(&Event::ExternalLetterArchived(ExternalLetterArchived { document_id, journal_id, grant: grant.clone() }))?;
+    let Archived {
+        document_id,
+        journal_id,
+    } = archive
+        .letter(&ctx.idempotency_key("letter"), letter_id, grant)
+        .await?;
+    ctx.emit(&Event::ExternalLetterArchived(ExternalLetterArchived {
+        document_id,
+        journal_id,
+        grant: grant.clone(),
+    }))?;
     Ok(Done::ok())
 }
 
 /// Stores a grant whose case is not ours.
 pub async fn save_external_grant(event: &ExternalLetterArchived, ctx: &Context) -> HandlerResult {
     let tx = ctx.transaction().await?;
-    keep_grant(&tx, None, &event.grant, &event.document_id, &event.journal_id).await?;
+    keep_grant(
+        &tx,
+        None,
+        &event.grant,
+        &event.document_id,
+        &event.journal_id,
+    )
+    .await?;
     tx.complete(Done::ok()).await
 }
 
@@ -139,18 +236,29 @@ pub async fn notify_external(
     };
     let (key, entry) = (ctx.idempotency_key("case"), notice("case", "Expert help"));
     ctx.once("case", notifications.case(&key, &entry)).await?;
-    let (key, message) = (ctx.idempotency_key("message"), notice("message", "You have a new grant letter"));
-    ctx.once("message", notifications.message(&key, &message)).await?;
+    let (key, message) = (
+        ctx.idempotency_key("message"),
+        notice("message", "You have a new grant letter"),
+    );
+    ctx.once("message", notifications.message(&key, &message))
+        .await?;
     let (key, status) = (ctx.idempotency_key("status"), notice("status", "Approved"));
-    ctx.once("status", notifications.status(&key, &status)).await?;
+    ctx.once("status", notifications.status(&key, &status))
+        .await?;
     Ok(Done::ok())
 }
 
 /// Tells the company that its application was cancelled.
-pub async fn notify_cancelled(notifications: &Notifications, event: &FormCancelled, ctx: &Context) -> HandlerResult {
+pub async fn notify_cancelled(
+    notifications: &Notifications,
+    event: &FormCancelled,
+    ctx: &Context,
+) -> HandlerResult {
     let form = load(ctx, &event.form_id).await?;
     let notice = form_notice(&form, format!("form/{}/cancelled", form.id), "Cancelled");
-    notifications.status(&ctx.idempotency_key("status"), &notice).await?;
+    notifications
+        .status(&ctx.idempotency_key("status"), &notice)
+        .await?;
     Ok(Done::ok())
 }
 
@@ -177,7 +285,10 @@ fn follow_up(ctx: &Context, form_id: &str, event: &Event) -> Result<(), HandlerE
 /// The stored form. Gives its connection back at once: a call to a service may follow.
 async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerError> {
     let connection = ctx.connection().await?;
-    store::load(&*connection, form_id).await.retryable()?.ok_or_else(|| missing(form_id))
+    store::load(&*connection, form_id)
+        .await
+        .retryable()?
+        .ok_or_else(|| missing(form_id))
 }
 
 async fn keep_grant(
@@ -187,14 +298,24 @@ async fn keep_grant(
     document_id: &str,
     journal_id: &str,
 ) -> Result<(), HandlerError> {
-    if store::save_grant(&**tx, form_id, grant, document_id, journal_id).await.retryable()? {
+    if store::save_grant(&**tx, form_id, grant, document_id, journal_id)
+        .await
+        .retryable()?
+    {
         return Ok(());
     }
-    Err(HandlerError::reject("grant_of_another_form", format!("grant {} belongs to another form", grant.grant_number)))
+    Err(HandlerError::reject(
+        "grant_of_another_form",
+        format!("grant {} belongs to another form", grant.grant_number),
+    ))
 }
 
 /// A status that was not changed is fine when it is the wanted one already.
-async fn repeated(tx: &Transaction<'_>, form_id: &str, wanted: FormStatus) -> Result<(), HandlerError> {
+async fn repeated(
+    tx: &Transaction<'_>,
+    form_id: &str,
+    wanted: FormStatus,
+) -> Result<(), HandlerError> {
     match store::status_of(&**tx, form_id).await.retryable()? {
         None => Err(missing(form_id)),
         Some(status) if status == wanted => Ok(()),
@@ -206,7 +327,10 @@ async fn repeated(tx: &Transaction<'_>, form_id: &str, wanted: FormStatus) -> Re
 }
 
 fn missing(form_id: &str) -> HandlerError {
-    HandlerError::reject("form_not_found", format!("forms.form has no submitted form {form_id}"))
+    HandlerError::reject(
+        "form_not_found",
+        format!("forms.form has no submitted form {form_id}"),
+    )
 }
 
 fn form_notice<'a>(form: &'a Form, reference: String, text: &'static str) -> Notice<'a> {

@@ -50,10 +50,17 @@ pub(super) fn group_of(form_id: &str) -> String {
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
 pub async fn submit(tx: &Transaction<'_>, form: &Form) -> Result<Published, Error> {
-    let form = Form { status: FormStatus::Submitted, ..form.clone() };
+    let form = Form {
+        status: FormStatus::Submitted,
+        ..form.clone()
+    };
     store_new(tx, &form).await?;
     let id = form.id.clone();
-    publish(tx, &of_form(&id, &Event::FormSubmitted(FormSubmitted { form }))?).await
+    publish(
+        tx,
+        &of_form(&id, &Event::FormSubmitted(FormSubmitted { form }))?,
+    )
+    .await
 }
 
 /// Takes over a form whose case another system has opened already: stores both, publishes nothing.
@@ -81,17 +88,39 @@ pub async fn receive_letter(
 ) -> Result<Received, Error> {
     grant.check()?;
     let form_id = store::form_of(tx, &grant.measure).await?;
-    let stored = keep(tx, source, external_id, "grant_letter", form_id.as_deref(), grant).await?;
-    let Some(letter_id) = stored else { return Ok(Received::Duplicate) };
+    let stored = keep(
+        tx,
+        source,
+        external_id,
+        "grant_letter",
+        form_id.as_deref(),
+        grant,
+    )
+    .await?;
+    let Some(letter_id) = stored else {
+        return Ok(Received::Duplicate);
+    };
     let grant = grant.clone();
     let Some(form_id) = form_id else {
-        let event = ExternalLetterReceived { letter_id: letter_id.clone(), grant };
+        let event = ExternalLetterReceived {
+            letter_id: letter_id.clone(),
+            grant,
+        };
         let event = new_event(&Event::ExternalLetterReceived(event))?.correlation(letter_id);
-        return Ok(Received::External { event: publish(tx, &event).await? });
+        return Ok(Received::External {
+            event: publish(tx, &event).await?,
+        });
     };
-    let event = GrantLetterReceived { form_id: form_id.clone(), letter_id, grant };
+    let event = GrantLetterReceived {
+        form_id: form_id.clone(),
+        letter_id,
+        grant,
+    };
     let event = of_form(&form_id, &Event::GrantLetterReceived(event))?;
-    Ok(Received::Ours { form_id, event: publish(tx, &event).await? })
+    Ok(Received::Ours {
+        form_id,
+        event: publish(tx, &event).await?,
+    })
 }
 
 /// Receives word that the case system cancelled a measure, once for each `source` and `external_id`:
@@ -107,13 +136,31 @@ pub async fn cancel(
 ) -> Result<Received, Error> {
     measure.check()?;
     let form_id = store::form_of(tx, measure).await?;
-    if keep(tx, source, external_id, "cancellation", form_id.as_deref(), measure).await?.is_none() {
+    if keep(
+        tx,
+        source,
+        external_id,
+        "cancellation",
+        form_id.as_deref(),
+        measure,
+    )
+    .await?
+    .is_none()
+    {
         return Ok(Received::Duplicate);
     }
-    let Some(form_id) = form_id else { return Ok(Received::Unrelated) };
-    let event = FormCancelled { form_id: form_id.clone(), measure: measure.clone() };
+    let Some(form_id) = form_id else {
+        return Ok(Received::Unrelated);
+    };
+    let event = FormCancelled {
+        form_id: form_id.clone(),
+        measure: measure.clone(),
+    };
     let event = of_form(&form_id, &Event::FormCancelled(event))?;
-    Ok(Received::Ours { form_id, event: publish(tx, &event).await? })
+    Ok(Received::Ours {
+        form_id,
+        event: publish(tx, &event).await?,
+    })
 }
 
 /// Tells that somebody looked at a grant letter: publishes `grant_letter_viewed`, outside the form's
@@ -124,7 +171,10 @@ pub async fn cancel(
 pub async fn letter_viewed(tx: &Transaction<'_>, grant_number: &str) -> Result<Published, Error> {
     text("grant_number", grant_number, 100)?;
     let form_id = store::form_of_grant(tx, grant_number).await?;
-    let event = GrantLetterViewed { grant_number: grant_number.to_owned(), form_id: form_id.clone() };
+    let event = GrantLetterViewed {
+        grant_number: grant_number.to_owned(),
+        form_id: form_id.clone(),
+    };
     let event = new_event(&Event::GrantLetterViewed(event))?;
     let event = match form_id {
         Some(form_id) => event.correlation(form_id),
@@ -138,7 +188,9 @@ async fn store_new(tx: &Transaction<'_>, form: &Form) -> Result<(), Error> {
     if store::submit(tx, form).await? {
         return Ok(());
     }
-    Err(Error::Invalid("form.id: one that was not handed in before is allowed".to_owned()))
+    Err(Error::Invalid(
+        "form.id: one that was not handed in before is allowed".to_owned(),
+    ))
 }
 
 /// Stores a message; none when it is stored already.
@@ -153,11 +205,23 @@ async fn keep(
     text("source", source, 100)?;
     text("external_id", external_id, 200)?;
     let content = store::json("forms.message", content)?;
-    store::keep_message(tx, &StoredMessage { source, external_id, subject, form_id, content }).await
+    store::keep_message(
+        tx,
+        &StoredMessage {
+            source,
+            external_id,
+            subject,
+            form_id,
+            content,
+        },
+    )
+    .await
 }
 
 fn of_form(form_id: &str, event: &Event) -> Result<NewEvent, Error> {
-    Ok(new_event(event)?.correlation(form_id).group(group_of(form_id)))
+    Ok(new_event(event)?
+        .correlation(form_id)
+        .group(group_of(form_id)))
 }
 
 fn new_event(event: &Event) -> Result<NewEvent, Error> {

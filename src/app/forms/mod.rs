@@ -12,15 +12,17 @@
 //! # Layout
 //!
 //! [`model`] is the form and the grant, [`events`] what the steps tell each other, [`intake`] how
-//! forms and messages enter, [`handlers`] what each step does, [`services`] the three systems they
+//! forms and messages enter, `handlers` what each step does, [`services`] the three systems they
 //! talk to; `store` holds the SQL.
 
 pub mod events;
-pub mod handlers;
+pub(crate) mod handlers;
 pub mod intake;
 pub mod model;
 pub mod services;
 mod store;
 
 pub use intake::{Received, cancel, letter_viewed, receive_letter, submit, take_over};
-pub use model::{Company, Contact, Employee, Expert, Form, FormStatus, Grant, Measure, Need, Private};
+pub use model::{
+    Company, Contact, Employee, Expert, Form, FormStatus, Grant, Measure, Need, Private,
+};

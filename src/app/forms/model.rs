@@ -158,16 +158,34 @@ impl Form {
         text("form.id", &self.id, 100)?;
         digits("form.company.number", &self.company.number, 9)?;
         text("form.company.name", &self.company.name, 200)?;
-        text("form.company.contact.name", self.company.contact.name.expose(), 200)?;
-        email("form.company.contact.email", self.company.contact.email.expose())?;
-        phone("form.company.contact.phone", self.company.contact.phone.expose())?;
-        digits("form.employee.national_id", self.employee.national_id.expose(), 11)?;
+        text(
+            "form.company.contact.name",
+            self.company.contact.name.expose(),
+            200,
+        )?;
+        email(
+            "form.company.contact.email",
+            self.company.contact.email.expose(),
+        )?;
+        phone(
+            "form.company.contact.phone",
+            self.company.contact.phone.expose(),
+        )?;
+        digits(
+            "form.employee.national_id",
+            self.employee.national_id.expose(),
+            11,
+        )?;
         text("form.employee.name", self.employee.name.expose(), 200)?;
         text("form.expert.name", self.expert.name.expose(), 200)?;
         text("form.expert.company", &self.expert.company, 200)?;
         text("form.expert.competence", &self.expert.competence, 1000)?;
         text("form.need.reason", self.need.reason.expose(), 10_000)?;
-        text("form.need.requirement", self.need.requirement.expose(), 10_000)?;
+        text(
+            "form.need.requirement",
+            self.need.requirement.expose(),
+            10_000,
+        )?;
         not_negative("form.need.estimated_cost", self.need.estimated_cost)?;
         not_negative("form.need.hours", self.need.hours.into())?;
         date("form.need.start_date", &self.need.start_date)
@@ -187,7 +205,11 @@ impl Grant {
         date("grant.valid_from", &self.valid_from)?;
         date("grant.valid_to", &self.valid_to)?;
         // Dates of one fixed form sort as text.
-        allow(self.valid_to >= self.valid_from, "grant.valid_to", "a day not before grant.valid_from")
+        allow(
+            self.valid_to >= self.valid_from,
+            "grant.valid_to",
+            "a day not before grant.valid_from",
+        )
     }
 }
 
@@ -203,32 +225,55 @@ impl Measure {
 }
 
 fn allow(allowed: bool, field: &str, what: &str) -> Result<(), Error> {
-    if allowed { Ok(()) } else { Err(Error::Invalid(format!("{field}: {what} is allowed"))) }
+    if allowed {
+        Ok(())
+    } else {
+        Err(Error::Invalid(format!("{field}: {what} is allowed")))
+    }
 }
 
 /// 1 to `limit` characters that are not all blank; Postgres stores no NUL.
 pub(super) fn text(field: &str, value: &str, limit: usize) -> Result<(), Error> {
-    let allowed = !value.trim().is_empty() && value.chars().count() <= limit && !value.contains('\0');
-    allow(allowed, field, &format!("text of 1 to {limit} characters, not only blanks, without NUL"))
+    let allowed =
+        !value.trim().is_empty() && value.chars().count() <= limit && !value.contains('\0');
+    allow(
+        allowed,
+        field,
+        &format!("text of 1 to {limit} characters, not only blanks, without NUL"),
+    )
 }
 
 fn digits(field: &str, value: &str, count: usize) -> Result<(), Error> {
     let allowed = value.len() == count && value.bytes().all(|byte| byte.is_ascii_digit());
-    allow(allowed, field, &format!("a number of exactly {count} digits"))
+    allow(
+        allowed,
+        field,
+        &format!("a number of exactly {count} digits"),
+    )
 }
 
 /// Only what no address can lack: whether it exists, the notification service finds out.
 fn email(field: &str, value: &str) -> Result<(), Error> {
-    let parts = value.split_once('@').is_some_and(|(name, host)| !name.is_empty() && !host.is_empty());
+    let parts = value
+        .split_once('@')
+        .is_some_and(|(name, host)| !name.is_empty() && !host.is_empty());
     let plain = !value.chars().any(|c| c.is_whitespace() || c.is_control());
-    allow(parts && plain && value.len() <= 254, field, "an address like name@example.org, at most 254 bytes,")
+    allow(
+        parts && plain && value.len() <= 254,
+        field,
+        "an address like name@example.org, at most 254 bytes,",
+    )
 }
 
 fn phone(field: &str, value: &str) -> Result<(), Error> {
     let number = value.strip_prefix('+').unwrap_or(value);
     let plain = number.chars().all(|c| c.is_ascii_digit() || c == ' ');
     let count = number.chars().filter(char::is_ascii_digit).count();
-    allow(plain && (4..=15).contains(&count), field, "4 to 15 digits, with blanks between and a + in front or not,")
+    allow(
+        plain && (4..=15).contains(&count),
+        field,
+        "4 to 15 digits, with blanks between and a + in front or not,",
+    )
 }
 
 fn not_negative(field: &str, value: i64) -> Result<(), Error> {
@@ -237,9 +282,14 @@ fn not_negative(field: &str, value: i64) -> Result<(), Error> {
 
 /// A day of the calendar as `YYYY-MM-DD`, so that the database's own check has nothing to quote.
 fn date(field: &str, value: &str) -> Result<(), Error> {
-    let parts: Vec<u32> = value.split('-').filter_map(|part| part.parse().ok()).collect();
+    let parts: Vec<u32> = value
+        .split('-')
+        .filter_map(|part| part.parse().ok())
+        .collect();
     let allowed = value.len() == 10
-        && value.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
+        && value
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'-')
         && matches!(parts[..], [year, month, day]
             if year >= 1 && (1..=12).contains(&month) && (1..=days_of(year, month)).contains(&day));
     allow(allowed, field, "a day of the calendar as YYYY-MM-DD")
@@ -276,7 +326,9 @@ mod tests {
     /// The form with the value at `path` replaced.
     fn form_with(path: &str, value: Value) -> Form {
         let mut form = form();
-        *form.pointer_mut(path).expect("the path is one of the form's") = value;
+        *form
+            .pointer_mut(path)
+            .expect("the path is one of the form's") = value;
         serde_json::from_value(form).expect("the form still decodes")
     }
 
@@ -304,10 +356,19 @@ mod tests {
             ("/need/start_date", json!("2027-13-01")),
         ];
         for (path, value) in bad {
-            let error = form_with(path, value.clone()).check().expect_err(path).to_string();
-            assert!(error.starts_with(&format!("form{}: ", path.replace('/', "."))), "{error}");
+            let error = form_with(path, value.clone())
+                .check()
+                .expect_err(path)
+                .to_string();
+            assert!(
+                error.starts_with(&format!("form{}: ", path.replace('/', "."))),
+                "{error}"
+            );
             assert!(error.ends_with("is allowed"), "{error}");
-            assert!(!error.contains("secret") && !error.contains("0000000000x"), "{error}");
+            assert!(
+                !error.contains("secret") && !error.contains("0000000000x"),
+                "{error}"
+            );
         }
     }
 
@@ -315,7 +376,15 @@ mod tests {
     fn i9_the_debug_output_of_a_form_shows_nothing_of_a_person() {
         let decoded: Form = serde_json::from_value(form()).unwrap();
         let shown = format!("{decoded:?}");
-        for private in ["00000000001", "contact@example.org", "00 00 00", "Contact 1", "Employee 1", "Expert 1", "Reason 1"] {
+        for private in [
+            "00000000001",
+            "contact@example.org",
+            "00 00 00",
+            "Contact 1",
+            "Employee 1",
+            "Expert 1",
+            "Reason 1",
+        ] {
             assert!(!shown.contains(private), "{private} is in {shown}");
         }
     }

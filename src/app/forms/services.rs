@@ -34,8 +34,12 @@ impl Services {
     /// # Errors
     /// [`Error::Config`] when one is malformed. One that is missing is no error here; the handlers
     /// that need it retry and say so.
-    pub fn from_settings(setting: impl Fn(&str) -> Option<String>, http: &HttpClient) -> Result<Self, Error> {
-        let service = |name, variable| Service::from_setting(name, variable, &setting, http.clone());
+    pub fn from_settings(
+        setting: impl Fn(&str) -> Option<String>,
+        http: &HttpClient,
+    ) -> Result<Self, Error> {
+        let service =
+            |name, variable| Service::from_setting(name, variable, &setting, http.clone());
         Ok(Self {
             archive: Archive(service(ARCHIVE, "ARCHIVE_URL")?),
             cases: Cases(service(CASES, "CASES_URL")?),
@@ -57,15 +61,43 @@ pub(super) struct Archived {
 
 impl Archive {
     pub(super) async fn form(&self, key: &str, form: &Form) -> Result<Archived, HandlerError> {
-        self.document(key, &format!("form/{}", form.id), "Application", &json!(form)).await
+        self.document(
+            key,
+            &format!("form/{}", form.id),
+            "Application",
+            &json!(form),
+        )
+        .await
     }
 
-    pub(super) async fn note(&self, key: &str, form_id: &str, measure: &Measure) -> Result<Archived, HandlerError> {
-        self.document(key, &format!("note/{form_id}"), "Case opened", &json!(measure)).await
+    pub(super) async fn note(
+        &self,
+        key: &str,
+        form_id: &str,
+        measure: &Measure,
+    ) -> Result<Archived, HandlerError> {
+        self.document(
+            key,
+            &format!("note/{form_id}"),
+            "Case opened",
+            &json!(measure),
+        )
+        .await
     }
 
-    pub(super) async fn letter(&self, key: &str, letter_id: &str, grant: &Grant) -> Result<Archived, HandlerError> {
-        self.document(key, &format!("letter/{letter_id}"), "Grant letter", &json!(grant)).await
+    pub(super) async fn letter(
+        &self,
+        key: &str,
+        letter_id: &str,
+        grant: &Grant,
+    ) -> Result<Archived, HandlerError> {
+        self.document(
+            key,
+            &format!("letter/{letter_id}"),
+            "Grant letter",
+            &json!(grant),
+        )
+        .await
     }
 
     async fn document(
@@ -152,7 +184,9 @@ impl Notifications {
     }
 
     async fn send(&self, path: &str, key: &str, notice: &Notice<'_>) -> Result<(), HandlerError> {
-        let Notified { result: Told::Created | Told::Duplicate } = self.0.post(path, key, notice).await?;
+        let Notified {
+            result: Told::Created | Told::Duplicate,
+        } = self.0.post(path, key, notice).await?;
         Ok(())
     }
 }

@@ -95,17 +95,26 @@ VALUES ($1, $2, $3, $4, $5::jsonb)
 RETURNING id::text";
 
 /// Whether the form is new; false when one of this id is stored that is no draft.
-pub(super) async fn submit(client: &(impl GenericClient + Sync), form: &Form) -> Result<bool, Error> {
+pub(super) async fn submit(
+    client: &(impl GenericClient + Sync),
+    form: &Form,
+) -> Result<bool, Error> {
     let text = json("forms.submit", form)?;
     let rows = query(client, "forms.submit", SUBMIT, &[(&text, Type::TEXT)]).await?;
     Ok(!rows.is_empty())
 }
 
-pub(super) async fn load(client: &(impl GenericClient + Sync), form_id: &str) -> Result<Option<Form>, Error> {
+pub(super) async fn load(
+    client: &(impl GenericClient + Sync),
+    form_id: &str,
+) -> Result<Option<Form>, Error> {
     let rows = query(client, "forms.load", LOAD, &[(&form_id, Type::TEXT)]).await?;
-    let Some(row) = rows.first() else { return Ok(None) };
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
     // The decoder's own message may quote the row.
-    let form = serde_json::from_str(row.get(0)).map_err(|_| Error::Invalid("forms.form: a row does not decode".to_owned()))?;
+    let form = serde_json::from_str(row.get(0))
+        .map_err(|_| Error::Invalid("forms.form: a row does not decode".to_owned()))?;
     Ok(Some(form))
 }
 
@@ -115,31 +124,49 @@ pub(super) async fn keep_case(
     form_id: &str,
     case: &Measure,
 ) -> Result<Option<Measure>, Error> {
-    let params: [(&(dyn ToSql + Sync), Type); 3] =
-        [(&form_id, Type::TEXT), (&case.case_number, Type::TEXT), (&case.measure_id, Type::TEXT)];
+    let params: [(&(dyn ToSql + Sync), Type); 3] = [
+        (&form_id, Type::TEXT),
+        (&case.case_number, Type::TEXT),
+        (&case.measure_id, Type::TEXT),
+    ];
     let rows = query(client, "forms.keep_case", KEEP_CASE, &params).await?;
     Ok(rows.first().and_then(measure))
 }
 
-pub(super) async fn case_of(client: &(impl GenericClient + Sync), form_id: &str) -> Result<Option<Measure>, Error> {
+pub(super) async fn case_of(
+    client: &(impl GenericClient + Sync),
+    form_id: &str,
+) -> Result<Option<Measure>, Error> {
     let rows = query(client, "forms.case_of", CASE_OF, &[(&form_id, Type::TEXT)]).await?;
     Ok(rows.first().and_then(measure))
 }
 
-pub(super) async fn form_of(client: &(impl GenericClient + Sync), case: &Measure) -> Result<Option<String>, Error> {
-    let params: [(&(dyn ToSql + Sync), Type); 2] = [(&case.case_number, Type::TEXT), (&case.measure_id, Type::TEXT)];
+pub(super) async fn form_of(
+    client: &(impl GenericClient + Sync),
+    case: &Measure,
+) -> Result<Option<String>, Error> {
+    let params: [(&(dyn ToSql + Sync), Type); 2] = [
+        (&case.case_number, Type::TEXT),
+        (&case.measure_id, Type::TEXT),
+    ];
     let rows = query(client, "forms.form_of", FORM_OF, &params).await?;
     Ok(rows.first().map(|row| row.get(0)))
 }
 
 /// Whether the form went from submitted to approved.
-pub(super) async fn approve(client: &(impl GenericClient + Sync), form_id: &str) -> Result<bool, Error> {
+pub(super) async fn approve(
+    client: &(impl GenericClient + Sync),
+    form_id: &str,
+) -> Result<bool, Error> {
     let rows = query(client, "forms.approve", APPROVE, &[(&form_id, Type::TEXT)]).await?;
     Ok(!rows.is_empty())
 }
 
 /// Whether the form went to cancelled.
-pub(super) async fn cancel(client: &(impl GenericClient + Sync), form_id: &str) -> Result<bool, Error> {
+pub(super) async fn cancel(
+    client: &(impl GenericClient + Sync),
+    form_id: &str,
+) -> Result<bool, Error> {
     let rows = query(client, "forms.cancel", CANCEL, &[(&form_id, Type::TEXT)]).await?;
     Ok(!rows.is_empty())
 }
@@ -148,7 +175,13 @@ pub(super) async fn status_of(
     client: &(impl GenericClient + Sync),
     form_id: &str,
 ) -> Result<Option<FormStatus>, Error> {
-    let rows = query(client, "forms.status_of", STATUS_OF, &[(&form_id, Type::TEXT)]).await?;
+    let rows = query(
+        client,
+        "forms.status_of",
+        STATUS_OF,
+        &[(&form_id, Type::TEXT)],
+    )
+    .await?;
     Ok(rows.first().and_then(|row| match row.get(0) {
         "draft" => Some(FormStatus::Draft),
         "submitted" => Some(FormStatus::Submitted),
@@ -187,7 +220,13 @@ pub(super) async fn form_of_grant(
     client: &(impl GenericClient + Sync),
     grant_number: &str,
 ) -> Result<Option<String>, Error> {
-    let rows = query(client, "forms.form_of_grant", FORM_OF_GRANT, &[(&grant_number, Type::TEXT)]).await?;
+    let rows = query(
+        client,
+        "forms.form_of_grant",
+        FORM_OF_GRANT,
+        &[(&grant_number, Type::TEXT)],
+    )
+    .await?;
     Ok(rows.first().and_then(|row| row.get(0)))
 }
 
@@ -229,9 +268,15 @@ async fn query(
     params: &[(&(dyn ToSql + Sync), Type)],
 ) -> Result<Vec<Row>, Error> {
     // Through our own error, because the driver's may show the detail, and that quotes the row.
-    client.query_typed(sql, params).await.map_err(|source| Error::Database { stage, source })
+    client
+        .query_typed(sql, params)
+        .await
+        .map_err(|source| Error::Database { stage, source })
 }
 
 fn measure(row: &Row) -> Option<Measure> {
-    Some(Measure { case_number: row.get::<_, Option<_>>(0)?, measure_id: row.get::<_, Option<_>>(1)? })
+    Some(Measure {
+        case_number: row.get::<_, Option<_>>(0)?,
+        measure_id: row.get::<_, Option<_>>(1)?,
+    })
 }
