@@ -78,6 +78,10 @@ impl App {
 impl Dispatch for App {
     type Event = Event;
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one arm a kind, in one place, is the point of it"
+    )]
     fn handlers<'a>(&'a self, event: &'a Event, ctx: &'a Context) -> Handlers<'a> {
         let Services {
             archive,

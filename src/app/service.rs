@@ -4,6 +4,7 @@
 //! The surprise: a message about a failed call names the service and the status and nothing else. A
 //! service may answer with what it was sent, and what it was sent may be about a person.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -134,20 +135,20 @@ impl Service {
                     message,
                 ))
             }
-            status => Err(self.unavailable(format!("answered {}", status.as_u16()))),
+            status => Err(self.unavailable(format_args!("answered {}", status.as_u16()))),
         }
     }
 
     async fn request(&self, path: &str) -> Result<RequestBuilder, HandlerError> {
         let base = self.base.as_ref().ok_or_else(|| {
-            self.unavailable(format!(
+            self.unavailable(format_args!(
                 "is not configured: set {} to its base URL",
                 self.variable
             ))
         })?;
         let url = base
             .join(path)
-            .map_err(|_| self.unavailable("has no such path".to_owned()))?;
+            .map_err(|_| self.unavailable("has no such path"))?;
         let client = self
             .http
             .get()
@@ -158,17 +159,16 @@ impl Service {
 
     async fn decode<T: DeserializeOwned>(&self, response: Response) -> Result<T, HandlerError> {
         response.json().await.map_err(|error| {
-            // A decoder's own message may quote the answer.
-            let decode = error.is_decode();
-            self.unavailable(if decode {
-                "gave an answer that does not decode".to_owned()
+            if error.is_decode() {
+                // The decoder's own message may quote the answer.
+                self.unavailable("gave an answer that does not decode")
             } else {
-                reason(&error)
-            })
+                self.unavailable(reason(&error))
+            }
         })
     }
 
-    fn unavailable(&self, reason: String) -> HandlerError {
+    fn unavailable(&self, reason: impl Display) -> HandlerError {
         let Self { name, .. } = self;
         HandlerError::retry(format!("{name}_unavailable"), format!("{name} {reason}"))
     }

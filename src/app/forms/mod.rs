@@ -12,11 +12,11 @@
 //! # Layout
 //!
 //! [`model`] is the form and the grant, [`events`] what the steps tell each other, [`intake`] how
-//! forms and messages enter, [`handlers`] what each step does, [`services`] the three systems they
+//! forms and messages enter, `handlers` what each step does, [`services`] the three systems they
 //! talk to; `store` holds the SQL.
 
 pub mod events;
-pub mod handlers;
+pub(crate) mod handlers;
 pub mod intake;
 pub mod model;
 pub mod services;

@@ -1,0 +1,145 @@
+//! Publishes a sample of all that enters the forms system, in one transaction each, and says what it
+//! did. May be run again and again: every run makes its own forms, cases and messages.
+//!
+//! Everybody in it is made up, down to the national id, which no register gives out.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tidegate::app::forms::{
+    self, Company, Contact, Employee, Expert, Form, FormStatus, Grant, Measure, Need, Private,
+    Received,
+};
+use tidegate::{Database, Published};
+use tokio_postgres::Client;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+const SOURCE: &str = "sample-case-system";
+
+#[tokio::main]
+async fn main() -> Outcome<()> {
+    let url =
+        std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL: a postgres:// URL is needed")?;
+    let mut client = Database::new(&url, 1)?.connect().await?;
+    let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
+    for number in 1..=3 {
+        submit(&mut client, &form(&format!("sample-{run}-{number}"))).await?;
+    }
+    let granted = grant(
+        &format!("sample-{run}-G1"),
+        take_over(&mut client, run, 4).await?,
+    );
+    receive_letter(&mut client, &format!("{run}-1"), &granted).await?;
+    let elsewhere = Measure {
+        case_number: format!("sample-{run}-elsewhere"),
+        measure_id: "M1".to_owned(),
+    };
+    let external = grant(&format!("sample-{run}-G2"), elsewhere);
+    receive_letter(&mut client, &format!("{run}-2"), &external).await?;
+    receive_letter(&mut client, &format!("{run}-2"), &external).await?;
+    let cancelled = take_over(&mut client, run, 5).await?;
+    cancel(&mut client, &format!("{run}-3"), &cancelled).await?;
+    view(&mut client, &granted.grant_number).await?;
+    Ok(())
+}
+
+async fn submit(client: &mut Client, form: &Form) -> Outcome<()> {
+    let tx = client.transaction().await?;
+    let Published { id, .. } = forms::submit(&tx, form).await?;
+    tx.commit().await?;
+    println!("form {} handed in: event {id}", form.id);
+    Ok(())
+}
+
+/// A form whose case is open already, so that a message about it can come before any drain.
+async fn take_over(client: &mut Client, run: u128, number: u32) -> Outcome<Measure> {
+    let form = form(&format!("sample-{run}-{number}"));
+    let case = Measure {
+        case_number: format!("sample-{run}-C{number}"),
+        measure_id: "M1".to_owned(),
+    };
+    let tx = client.transaction().await?;
+    forms::take_over(&tx, &form, &case).await?;
+    tx.commit().await?;
+    println!(
+        "form {} taken over with its open case {}",
+        form.id, case.case_number
+    );
+    Ok(case)
+}
+
+async fn receive_letter(client: &mut Client, external_id: &str, grant: &Grant) -> Outcome<()> {
+    let tx = client.transaction().await?;
+    let received = forms::receive_letter(&tx, SOURCE, external_id, grant).await?;
+    tx.commit().await?;
+    println!("grant letter {external_id}: {}", told(&received));
+    Ok(())
+}
+
+async fn cancel(client: &mut Client, external_id: &str, measure: &Measure) -> Outcome<()> {
+    let tx = client.transaction().await?;
+    let received = forms::cancel(&tx, SOURCE, external_id, measure).await?;
+    tx.commit().await?;
+    println!("cancellation {external_id}: {}", told(&received));
+    Ok(())
+}
+
+async fn view(client: &mut Client, grant_number: &str) -> Outcome<()> {
+    let tx = client.transaction().await?;
+    let Published { id, .. } = forms::letter_viewed(&tx, grant_number).await?;
+    tx.commit().await?;
+    println!("letter of grant {grant_number} viewed: event {id}");
+    Ok(())
+}
+
+fn told(received: &Received) -> String {
+    match received {
+        Received::Ours { form_id, event } => format!("for our form {form_id}: event {}", event.id),
+        Received::External { event } => format!("for a case that is not ours: event {}", event.id),
+        Received::Unrelated => "for a case that is not ours, nothing to do".to_owned(),
+        Received::Duplicate => "received before, nothing published".to_owned(),
+    }
+}
+
+fn form(id: &str) -> Form {
+    Form {
+        id: id.to_owned(),
+        company: Company {
+            number: "000000001".to_owned(),
+            name: "Company 1".to_owned(),
+            contact: Contact {
+                name: Private::new("Contact 1"),
+                email: Private::new("contact-1@example.org"),
+                phone: Private::new("+47 00 00 00 01"),
+            },
+        },
+        employee: Employee {
+            national_id: Private::new("00000000001"),
+            name: Private::new("Employee 1"),
+        },
+        expert: Expert {
+            name: Private::new("Expert 1"),
+            company: "Company 2".to_owned(),
+            competence: "Ergonomics".to_owned(),
+        },
+        need: Need {
+            reason: Private::new("Long absences"),
+            requirement: Private::new("An assessment of the place of work"),
+            estimated_cost: 25_000,
+            hours: 12,
+            start_date: "2027-01-11".to_owned(),
+        },
+        status: FormStatus::Draft,
+    }
+}
+
+fn grant(grant_number: &str, measure: Measure) -> Grant {
+    Grant {
+        grant_number: grant_number.to_owned(),
+        measure,
+        company_number: "000000001".to_owned(),
+        amount: 20_000,
+        valid_from: "2027-01-11".to_owned(),
+        valid_to: "2027-06-30".to_owned(),
+    }
+}

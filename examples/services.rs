@@ -1,0 +1,49 @@
+//! Runs the stand-in for the forms system's services until its input closes or it is told to end.
+//!
+//! Prints the three base URLs as `NAME=value` lines, ready to be put into an environment.
+//! `PUT /control/archive` with `{"mode":"down"}` makes the archive fail, `{"mode":"up"}` heals it,
+//! `GET /control` tells what every service was called for.
+
+use std::io::Read;
+
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+
+#[path = "../tests/support/services.rs"]
+mod services;
+
+/// A stand-in for the document archive, the case system and the notification service.
+#[derive(Parser)]
+struct Arguments {
+    /// Port of the loopback interface; 0 is any free one.
+    #[arg(long, default_value_t = 0)]
+    port: u16,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let services = services::Services::on_port(Arguments::parse().port).await?;
+    for (variable, url) in services.variables() {
+        println!("{variable}={url}");
+    }
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = input_closed() => {}
+        _ = terminate.recv() => {}
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+    }
+    // The thread that reads the input may be in the middle of it; it need not be waited for.
+    std::process::exit(0)
+}
+
+/// Ends with the input, so that whoever holds its other end and dies takes this process along.
+fn input_closed() -> oneshot::Receiver<()> {
+    let (closed, receiver) = oneshot::channel();
+    std::thread::spawn(move || {
+        let mut input = std::io::stdin().lock();
+        while matches!(input.read(&mut [0; 256]), Ok(count) if count > 0) {}
+        let _ = closed.send(());
+    });
+    receiver
+}

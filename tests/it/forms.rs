@@ -1,0 +1,941 @@
+//! The forms system against a real Postgres and a stand-in for its three services.
+
+#[path = "../support/services.rs"]
+mod services;
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate::app::forms::{self, Form, Grant, Measure, Received};
+use tidegate::app::{App, Event};
+use tidegate::outcome::RetryPolicy;
+use tidegate::{Database, DrainOptions, DrainReport, Event as _, NewEvent, Published};
+use tokio_postgres::Client;
+
+use self::services::{Mode, Services};
+use crate::support;
+
+/// What a person would not want to find in a log.
+const PRIVATE: [&str; 8] = [
+    "98765432109",
+    "canary@example.org",
+    "+47 99 88 77 66",
+    "Canary Contact",
+    "Canary Employee",
+    "Canary Expert",
+    "Canary Reason",
+    "Canary Requirement",
+];
+
+/// A migrated database, the stand-in and the program between them.
+struct World {
+    database: Database,
+    client: Client,
+    services: Services,
+    app: Arc<App>,
+    db: support::TestDb,
+}
+
+impl World {
+    async fn new() -> Self {
+        let services = Services::start().await;
+        let app =
+            App::from_settings(|name| services.setting(name)).expect("the URLs are well formed");
+        Self::with(services, app).await
+    }
+
+    async fn with(services: Services, app: App) -> Self {
+        let db = support::database().await;
+        let database = db.database();
+        let tables = vec![tidegate::migrate::app_migrations()];
+        tidegate::migrate::migrate(&database, Event::KINDS, None, tables)
+            .await
+            .expect("the forms system's tables are made");
+        let client = db.client().await;
+        Self {
+            database,
+            client,
+            services,
+            app: Arc::new(app),
+            db,
+        }
+    }
+
+    async fn drain(&self) -> DrainReport {
+        self.drain_with(Duration::from_secs(20)).await
+    }
+
+    /// Drains once. A retry waits an hour: the test itself says when it may come, see `requeue`.
+    async fn drain_with(&self, handler_timeout: Duration) -> DrainReport {
+        let hour = Duration::from_secs(3600);
+        let options = DrainOptions {
+            handler_timeout,
+            retry: RetryPolicy {
+                base: hour,
+                max: hour,
+            },
+            ..DrainOptions::default()
+        };
+        let report = tidegate::drain(&self.database, Arc::clone(&self.app), &options)
+            .await
+            .expect("the database answers");
+        assert!(report.is_balanced(), "{report:?}");
+        report
+    }
+
+    /// Lets events that wait for their retry run at the next drain.
+    async fn requeue(&self) {
+        self.client
+            .execute("UPDATE tidegate.events SET status = 'PENDING'", &[])
+            .await
+            .expect("the view is updatable");
+    }
+
+    async fn submit(&mut self, form: &Form) -> Published {
+        let tx = self
+            .client
+            .transaction()
+            .await
+            .expect("a transaction starts");
+        let published = forms::submit(&tx, form).await.expect("the form is good");
+        tx.commit().await.expect("it commits");
+        published
+    }
+
+    async fn take_over(&mut self, form: &Form, case: &Measure) {
+        let tx = self
+            .client
+            .transaction()
+            .await
+            .expect("a transaction starts");
+        forms::take_over(&tx, form, case)
+            .await
+            .expect("form and case are good");
+        tx.commit().await.expect("it commits");
+    }
+
+    async fn receive(&mut self, external_id: &str, grant: &Grant) -> Received {
+        let tx = self
+            .client
+            .transaction()
+            .await
+            .expect("a transaction starts");
+        let received = forms::receive_letter(&tx, "case-system", external_id, grant)
+            .await
+            .expect("the letter is good");
+        tx.commit().await.expect("it commits");
+        received
+    }
+
+    async fn publish(&self, kind: &str, payload: &Value) -> i64 {
+        let payload = serde_json::value::to_raw_value(payload).expect("JSON is JSON");
+        tidegate::publish(&self.client, &NewEvent::raw(kind, Some(payload)))
+            .await
+            .expect("it is published")
+            .id
+    }
+
+    /// Kind and status of all that ended, oldest first.
+    async fn log(&self) -> Vec<(String, String)> {
+        let rows = self
+            .client
+            .query(
+                "SELECT kind, status FROM tidegate.event_log ORDER BY id",
+                &[],
+            )
+            .await;
+        rows.expect("the log is there")
+            .iter()
+            .map(|row| (row.get(0), row.get(1)))
+            .collect()
+    }
+
+    async fn value(&self, sql: &str) -> Value {
+        let row = self
+            .client
+            .query_one(&format!("SELECT to_jsonb(({sql}))"), &[])
+            .await;
+        row.expect("the query is right")
+            .get::<_, Option<Value>>(0)
+            .unwrap_or(Value::Null)
+    }
+
+    /// All effects of the handlers: what the services keep, what our tables say.
+    async fn effects(&self) -> Value {
+        let forms = self
+            .value("SELECT jsonb_agg(to_jsonb(f) - 'updated_at' ORDER BY id) FROM forms.form f")
+            .await;
+        let grants = self
+            .value("SELECT jsonb_agg(to_jsonb(g) ORDER BY grant_number) FROM forms.awarded_grant g")
+            .await;
+        json!({
+            "archive": self.services.kept("archive"),
+            "cases": self.services.kept("cases"),
+            "notifications": self.services.kept("notifications"),
+            "forms": forms,
+            "grants": grants,
+        })
+    }
+}
+
+fn form(id: &str) -> Form {
+    serde_json::from_value(json!({
+        "id": id,
+        "company": {"number": "000000001", "name": "Company 1",
+            "contact": {"name": PRIVATE[3], "email": PRIVATE[1], "phone": PRIVATE[2]}},
+        "employee": {"national_id": PRIVATE[0], "name": PRIVATE[4]},
+        "expert": {"name": PRIVATE[5], "company": "Company 2", "competence": "Ergonomics"},
+        "need": {"reason": PRIVATE[6], "requirement": PRIVATE[7], "estimated_cost": 25000,
+            "hours": 12, "start_date": "2027-01-11"},
+        "status": "draft",
+    }))
+    .expect("it is a form")
+}
+
+fn case() -> Measure {
+    Measure {
+        case_number: "C1".to_owned(),
+        measure_id: "M1".to_owned(),
+    }
+}
+
+fn grant() -> Grant {
+    Grant {
+        grant_number: "G1".to_owned(),
+        measure: case(),
+        company_number: "000000001".to_owned(),
+        amount: 20_000,
+        valid_from: "2027-01-11".to_owned(),
+        valid_to: "2027-06-30".to_owned(),
+    }
+}
+
+fn completed(kinds: &[&str]) -> Vec<(String, String)> {
+    kinds
+        .iter()
+        .map(|kind| ((*kind).to_owned(), "COMPLETED".to_owned()))
+        .collect()
+}
+
+/// One event of each kind, about form `f1`.
+fn samples() -> Vec<(&'static str, Value)> {
+    let (grant, archived) = (
+        json!(grant()),
+        json!({"document_id": "D1", "journal_id": "J1"}),
+    );
+    let with = |mut payload: Value, more: &Value| {
+        for (key, value) in more.as_object().expect("an object") {
+            payload[key] = value.clone();
+        }
+        payload
+    };
+    vec![
+        ("form_submitted", json!({"form": form("f1")})),
+        ("form_archived", with(json!({"form_id": "f1"}), &archived)),
+        (
+            "case_opened",
+            json!({"form_id": "f1", "case_number": "C1", "measure_id": "M1"}),
+        ),
+        (
+            "grant_letter_received",
+            json!({"form_id": "f1", "letter_id": "L1", "grant": grant}),
+        ),
+        (
+            "grant_letter_archived",
+            with(json!({"form_id": "f1", "grant": grant}), &archived),
+        ),
+        ("grant_saved", json!({"form_id": "f1", "grant": grant})),
+        (
+            "external_letter_received",
+            json!({"letter_id": "L1", "grant": grant}),
+        ),
+        (
+            "external_letter_archived",
+            with(json!({"grant": grant}), &archived),
+        ),
+        (
+            "form_cancelled",
+            json!({"form_id": "f1", "measure": case()}),
+        ),
+        (
+            "grant_letter_viewed",
+            json!({"grant_number": "G1", "form_id": "f1"}),
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn b1_a_form_and_its_event_are_stored_together_or_not_at_all() {
+    let mut world = World::new().await;
+    let tx = world.client.transaction().await.unwrap();
+    forms::submit(&tx, &form("f1")).await.unwrap();
+    tx.rollback().await.unwrap();
+    assert_eq!(world.value("SELECT count(*) FROM forms.form").await, 0);
+    assert_eq!(world.drain().await.leased, 0);
+
+    assert!(world.submit(&form("f1")).await.created);
+    assert_eq!(
+        world.value("SELECT status FROM forms.form").await,
+        "submitted"
+    );
+    let tx = world.client.transaction().await.unwrap();
+    let again = forms::submit(&tx, &form("f1"))
+        .await
+        .expect_err("it was handed in")
+        .to_string();
+    assert!(again.starts_with("form.id: "), "{again}");
+}
+
+#[tokio::test]
+async fn a17_a_submitted_form_is_archived_gets_a_case_and_both_are_told() {
+    let mut world = World::new().await;
+    world.submit(&form("f1")).await;
+    assert!(
+        world.services.calls("archive").is_empty(),
+        "A1: publishing runs no handler"
+    );
+
+    let report = world.drain().await;
+
+    assert_eq!((report.completed, report.published), (3, 2), "{report:?}");
+    assert_eq!(
+        world.log().await,
+        completed(&["form_submitted", "form_archived", "case_opened"])
+    );
+    assert_eq!(
+        world.services.kept("archive"),
+        ["documents form/f1", "documents note/f1"]
+    );
+    assert_eq!(world.services.kept("cases"), ["cases form/f1"]);
+    assert_eq!(
+        world.services.kept("notifications"),
+        ["cases form/f1/received"]
+    );
+    let case = world
+        .value("SELECT ARRAY[case_number, measure_id] FROM forms.form")
+        .await;
+    let opened = "SELECT ARRAY[payload->>'case_number', payload->>'measure_id'] FROM tidegate.event_log WHERE kind = 'case_opened'";
+    assert_eq!(case, world.value(opened).await);
+}
+
+#[tokio::test]
+async fn a6_every_event_of_a_form_carries_its_id_and_its_group() {
+    let mut world = World::new().await;
+    world.submit(&form("f1")).await;
+    world.drain().await;
+    let tied = "SELECT count(*) FROM tidegate.event_log WHERE correlation_id = 'f1' AND group_key = 'form:f1'";
+    assert_eq!(world.value(tied).await, 3);
+}
+
+#[tokio::test]
+async fn a_grant_letter_for_our_case_is_archived_saved_and_told() {
+    let mut world = World::new().await;
+    world.take_over(&form("f1"), &case()).await;
+    let received = world.receive("1", &grant()).await;
+    assert!(
+        matches!(&received, Received::Ours { form_id, .. } if form_id == "f1"),
+        "{received:?}"
+    );
+
+    world.drain().await;
+
+    assert_eq!(
+        world.log().await,
+        completed(&[
+            "grant_letter_received",
+            "grant_letter_archived",
+            "grant_saved"
+        ])
+    );
+    assert_eq!(
+        world.value("SELECT status FROM forms.form").await,
+        "approved"
+    );
+    assert_eq!(
+        world
+            .value("SELECT form_id FROM forms.awarded_grant WHERE grant_number = 'G1'")
+            .await,
+        "f1"
+    );
+    assert_eq!(
+        world.services.kept("notifications"),
+        ["messages grant/G1/message", "statuses grant/G1/status"]
+    );
+}
+
+#[tokio::test]
+async fn a_grant_letter_for_another_case_is_archived_saved_and_told_too() {
+    let mut world = World::new().await;
+    let received = world.receive("1", &grant()).await;
+    assert!(
+        matches!(received, Received::External { .. }),
+        "{received:?}"
+    );
+
+    world.drain().await;
+
+    assert_eq!(
+        world.log().await,
+        completed(&["external_letter_received", "external_letter_archived"])
+    );
+    assert_eq!(
+        world
+            .value("SELECT form_id FROM forms.awarded_grant WHERE grant_number = 'G1'")
+            .await,
+        Value::Null
+    );
+    let told = [
+        "cases grant/G1/case",
+        "messages grant/G1/message",
+        "statuses grant/G1/status",
+    ];
+    assert_eq!(world.services.kept("notifications"), told);
+}
+
+#[tokio::test]
+async fn a_cancelled_measure_cancels_its_form_and_no_grant_brings_it_back() {
+    let mut world = World::new().await;
+    world.take_over(&form("f1"), &case()).await;
+    let tx = world.client.transaction().await.unwrap();
+    let ours = forms::cancel(&tx, "case-system", "1", &case())
+        .await
+        .unwrap();
+    let other = Measure {
+        case_number: "C2".to_owned(),
+        ..case()
+    };
+    let unrelated = forms::cancel(&tx, "case-system", "2", &other)
+        .await
+        .unwrap();
+    tx.commit().await.unwrap();
+    assert!(matches!(ours, Received::Ours { .. }), "{ours:?}");
+    assert_eq!(unrelated, Received::Unrelated);
+
+    world.drain().await;
+    assert_eq!(world.log().await, completed(&["form_cancelled"]));
+    assert_eq!(
+        world.value("SELECT status FROM forms.form").await,
+        "cancelled"
+    );
+    assert_eq!(
+        world.services.kept("notifications"),
+        ["statuses form/f1/cancelled"]
+    );
+
+    world.receive("3", &grant()).await;
+    world.drain().await;
+    assert_eq!(
+        world.value("SELECT status FROM forms.form").await,
+        "cancelled"
+    );
+    let codes =
+        "SELECT errors->0->>'code' FROM tidegate.event_log WHERE kind = 'grant_letter_archived'";
+    assert_eq!(world.value(codes).await, "form_status");
+}
+
+#[tokio::test]
+async fn b23_views_of_a_letter_are_counted_by_the_statistics() {
+    let mut world = World::new().await;
+    for _ in 0..3 {
+        let tx = world.client.transaction().await.unwrap();
+        forms::letter_viewed(&tx, "G1").await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    world.drain().await;
+    assert_eq!(
+        world
+            .value("SELECT completed FROM tidegate.stats WHERE kind = 'grant_letter_viewed'")
+            .await,
+        3
+    );
+}
+
+#[tokio::test]
+async fn a19_while_the_case_system_is_down_the_archive_is_not_called_again() {
+    let mut world = World::new().await;
+    world.services.set("cases", Mode::Down);
+    world.submit(&form("f1")).await;
+    for attempt in 1..=3 {
+        world.requeue().await;
+        assert_eq!(world.drain().await.retried, 1);
+        assert_eq!(world.services.calls("cases").len(), attempt);
+        assert_eq!(world.services.calls("archive").len(), 1);
+    }
+    assert_eq!(
+        world
+            .value("SELECT last_error FROM tidegate.event_queue")
+            .await,
+        "cases_unavailable: cases answered 503",
+        "A10: the fault is told while the event waits"
+    );
+
+    world.services.set("cases", Mode::Up);
+    world.requeue().await;
+    world.drain().await;
+    assert_eq!(
+        world.log().await,
+        completed(&["form_submitted", "form_archived", "case_opened"])
+    );
+    let documents: Vec<String> = world
+        .services
+        .calls("archive")
+        .into_iter()
+        .map(|call| call.reference)
+        .collect();
+    assert_eq!(documents, ["form/f1", "note/f1"]);
+}
+
+#[tokio::test]
+async fn a19_while_notifications_are_down_the_note_is_not_archived_again() {
+    let mut world = World::new().await;
+    world.take_over(&form("f1"), &case()).await;
+    world.services.set("notifications", Mode::Down);
+    world
+        .publish(
+            "case_opened",
+            &json!({"form_id": "f1", "case_number": "C1", "measure_id": "M1"}),
+        )
+        .await;
+    assert_eq!(world.drain().await.retried, 1);
+
+    world.services.set("notifications", Mode::Up);
+    world.requeue().await;
+    assert_eq!(world.drain().await.completed, 1);
+    assert_eq!(world.services.calls("archive").len(), 1);
+    assert_eq!(world.services.calls("notifications").len(), 2);
+}
+
+#[tokio::test]
+async fn a19_a_sub_step_that_is_done_is_not_repeated_for_another_that_is_not() {
+    let cases = [
+        (
+            "grant_saved",
+            json!({"form_id": "f1", "grant": grant()}),
+            vec!["messages"],
+        ),
+        (
+            "external_letter_archived",
+            json!({"document_id": "D1", "journal_id": "J1", "grant": grant()}),
+            vec!["cases", "messages"],
+        ),
+    ];
+    for (kind, payload, before) in cases {
+        let mut world = World::new().await;
+        world.take_over(&form("f1"), &case()).await;
+        world
+            .services
+            .set_path("notifications", "statuses", Mode::Down);
+        world.publish(kind, &payload).await;
+        assert_eq!(world.drain().await.retried, 1, "{kind}");
+        world.services.set("notifications", Mode::Up);
+        world.requeue().await;
+        assert_eq!(world.drain().await.completed, 1, "{kind}");
+        let calls: Vec<String> = world
+            .services
+            .calls("notifications")
+            .into_iter()
+            .map(|call| call.path)
+            .collect();
+        let expected: Vec<&str> = before.into_iter().chain(["statuses", "statuses"]).collect();
+        assert_eq!(calls, expected, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_archived_already_counts_as_success_and_its_ids_go_on() {
+    let mut world = World::new().await;
+    world.submit(&form("f1")).await;
+    let archive = world.services.setting("ARCHIVE_URL").unwrap();
+    let earlier = reqwest::Client::new()
+        .post(format!("{archive}/documents"))
+        .header("Idempotency-Key", "of somebody else")
+        .json(&json!({"reference": "form/f1"}));
+    let earlier: Value = earlier.send().await.unwrap().json().await.unwrap();
+
+    world.drain().await;
+
+    assert_eq!(world.services.calls("archive")[1].status, 409);
+    let archived = "SELECT payload FROM tidegate.event_log WHERE kind = 'form_archived'";
+    assert_eq!(
+        world.value(archived).await["document_id"],
+        earlier["document_id"]
+    );
+    assert_eq!(
+        world.value(archived).await["journal_id"],
+        earlier["journal_id"]
+    );
+}
+
+#[tokio::test]
+async fn a_missing_row_is_final_at_the_first_attempt() {
+    let world = World::new().await;
+    let needs_a_form = [
+        "form_archived",
+        "case_opened",
+        "grant_letter_archived",
+        "grant_saved",
+        "form_cancelled",
+    ];
+    for (kind, payload) in samples()
+        .into_iter()
+        .filter(|(kind, _)| needs_a_form.contains(kind))
+    {
+        let id = world.publish(kind, &payload).await;
+        assert_eq!(world.drain().await.completed_with_errors, 1, "{kind}");
+        let row = format!("SELECT to_jsonb(l) FROM tidegate.event_log l WHERE id = {id}");
+        let row = world.value(&row).await;
+        let codes: Vec<&str> = row["errors"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|error| error["code"].as_str())
+            .collect();
+        assert!(
+            !codes.is_empty() && codes.iter().all(|code| *code == "form_not_found"),
+            "{kind}: {codes:?}"
+        );
+        assert_eq!(row["attempts"], 1, "{kind}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_service_refuses_is_final_and_what_it_cannot_do_now_is_not() {
+    for (status, code, end) in [
+        (404, "archive_refused", "COMPLETED_WITH_ERRORS"),
+        (422, "archive_refused", "COMPLETED_WITH_ERRORS"),
+        (408, "archive_unavailable", "PENDING"),
+        (429, "archive_unavailable", "PENDING"),
+        (500, "archive_unavailable", "PENDING"),
+    ] {
+        let mut world = World::new().await;
+        world.services.set("archive", Mode::Refuse { status });
+        let id = world.submit(&form("f1")).await.id;
+        world.drain().await;
+        let found = format!(
+            "SELECT ARRAY[status, errors->0->>'code'] FROM tidegate.event_queue WHERE id = {id}
+             UNION ALL SELECT ARRAY[status, errors->0->>'code'] FROM tidegate.event_log WHERE id = {id}"
+        );
+        assert_eq!(world.value(&found).await, json!([end, code]), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_conflict_is_a_success_for_the_archive_only() {
+    let mut world = World::new().await;
+    world.services.set("cases", Mode::Refuse { status: 409 });
+    world.submit(&form("f1")).await;
+    assert_eq!(world.drain().await.completed_with_errors, 1);
+}
+
+#[tokio::test]
+async fn an_unset_url_stops_its_own_handlers_only_and_names_the_variable() {
+    let services = Services::start().await;
+    let app = App::from_settings(|_| None).unwrap();
+    let mut world = World::with(services, app).await;
+    world.submit(&form("f1")).await;
+    world
+        .publish("grant_letter_viewed", &json!({"grant_number": "G1"}))
+        .await;
+    let report = world.drain().await;
+    assert_eq!((report.completed, report.retried), (1, 1), "{report:?}");
+    let error = world
+        .value("SELECT last_error FROM tidegate.event_queue")
+        .await;
+    assert!(
+        error
+            .as_str()
+            .is_some_and(|error| error.contains("set ARCHIVE_URL")),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn the_same_letter_again_stores_and_publishes_nothing() {
+    let mut world = World::new().await;
+    assert!(matches!(
+        world.receive("1", &grant()).await,
+        Received::External { .. }
+    ));
+    assert_eq!(world.receive("1", &grant()).await, Received::Duplicate);
+    world.drain().await;
+    assert_eq!(
+        world.receive("1", &grant()).await,
+        Received::Duplicate,
+        "nor after its event has ended"
+    );
+    assert!(matches!(
+        world.receive("2", &grant()).await,
+        Received::External { .. }
+    ));
+    assert_eq!(world.value("SELECT count(*) FROM forms.message").await, 2);
+    assert_eq!(
+        world
+            .value("SELECT count(*) FROM tidegate.event_queue")
+            .await,
+        1
+    );
+}
+
+/// Two transactions receive the same letter; the second one waits for the first, which then ends.
+async fn two_receive_at_once(first_commits: bool) -> (World, Received) {
+    let mut world = World::new().await;
+    let mut other = world.db.client().await;
+    let pid = other
+        .query_one("SELECT pg_backend_pid()", &[])
+        .await
+        .expect("it answers")
+        .get::<_, i32>(0);
+    let first = world
+        .client
+        .transaction()
+        .await
+        .expect("a transaction starts");
+    forms::receive_letter(&first, "case-system", "1", &grant())
+        .await
+        .expect("the letter is good");
+    let second = tokio::spawn(async move {
+        let tx = other.transaction().await.expect("a transaction starts");
+        let received = forms::receive_letter(&tx, "case-system", "1", &grant())
+            .await
+            .expect("the letter is good");
+        tx.commit().await.expect("it commits");
+        received
+    });
+    let waits = "SELECT cardinality(pg_blocking_pids($1)) > 0";
+    while !first
+        .query_one(waits, &[&pid])
+        .await
+        .expect("it answers")
+        .get::<_, bool>(0)
+    {
+        tokio::task::yield_now().await;
+    }
+    if first_commits {
+        first.commit().await.expect("it commits");
+    } else {
+        first.rollback().await.expect("it rolls back");
+    }
+    let received = second.await.expect("the task ends");
+    (world, received)
+}
+
+#[tokio::test]
+async fn of_two_transactions_with_the_same_letter_one_publishes() {
+    for first_commits in [true, false] {
+        let (world, second) = two_receive_at_once(first_commits).await;
+        assert_eq!(second == Received::Duplicate, first_commits, "{second:?}");
+        assert_eq!(world.value("SELECT count(*) FROM forms.message").await, 1);
+        assert_eq!(
+            world
+                .value("SELECT count(*) FROM tidegate.event_queue")
+                .await,
+            1
+        );
+    }
+}
+
+#[tokio::test]
+async fn d8_every_kind_handled_twice_has_the_effects_of_once() {
+    assert!(
+        samples()
+            .iter()
+            .map(|(kind, _)| *kind)
+            .eq(Event::KINDS.iter().copied())
+    );
+    for (kind, payload) in samples() {
+        let mut world = World::new().await;
+        world.take_over(&form("f1"), &case()).await;
+        world.publish(kind, &payload).await;
+        world.drain().await;
+        let once = world.effects().await;
+        world.publish(kind, &payload).await;
+        world.drain().await;
+        assert_eq!(world.effects().await, once, "{kind}");
+        let log = world.log().await;
+        assert!(
+            log.iter().all(|(_, status)| status == "COMPLETED"),
+            "{log:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn d8_an_effect_whose_answer_was_lost_is_not_repeated() {
+    for (kind, payload) in samples() {
+        let mut quiet = World::new().await;
+        quiet.take_over(&form("f1"), &case()).await;
+        quiet.publish(kind, &payload).await;
+        quiet.drain().await;
+
+        let mut world = World::new().await;
+        world.take_over(&form("f1"), &case()).await;
+        world.publish(kind, &payload).await;
+        // Each drain loses one answer more: an event has up to three calls, and its follow-ups theirs.
+        for _ in 0..4 {
+            for (service, _) in services::SERVICES {
+                world.services.set(service, Mode::Mute);
+            }
+            world.drain().await;
+            for (service, _) in services::SERVICES {
+                world.services.set(service, Mode::Up);
+            }
+            world.requeue().await;
+        }
+        world.drain().await;
+        let without_times = |mut effects: Value| {
+            for table in ["forms", "grants"] {
+                for row in effects[table].as_array_mut().into_iter().flatten() {
+                    row["created_at"].take();
+                    row["saved_at"].take();
+                }
+            }
+            effects
+        };
+        assert_eq!(
+            without_times(world.effects().await),
+            without_times(quiet.effects().await),
+            "{kind}"
+        );
+        let log = world.log().await;
+        assert!(
+            log.iter().all(|(_, status)| status == "COMPLETED"),
+            "{log:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_is_cut_finds_its_work_done_at_the_next_attempt() {
+    let mut world = World::new().await;
+    world
+        .services
+        .set("archive", Mode::Slow { delay_ms: 600_000 });
+    world.submit(&form("f1")).await;
+    assert_eq!(
+        world.drain_with(Duration::from_millis(300)).await.retried,
+        1
+    );
+
+    world.services.set("archive", Mode::Up);
+    world.requeue().await;
+    world.drain().await;
+    let calls = world.services.calls("archive");
+    assert_eq!(calls[0].key, calls[1].key);
+    assert_eq!(
+        world.services.kept("archive"),
+        ["documents form/f1", "documents note/f1"]
+    );
+}
+
+#[tokio::test]
+async fn every_call_has_a_key_of_its_own() {
+    let mut world = World::new().await;
+    world.submit(&form("f1")).await;
+    world.submit(&form("f2")).await;
+    world.receive("1", &grant()).await;
+    world.drain().await;
+    let calls = services::SERVICES
+        .iter()
+        .flat_map(|(service, _)| world.services.calls(service));
+    let mut keys: Vec<String> = calls.map(|call| call.key).collect();
+    let count = keys.len();
+    keys.sort();
+    keys.dedup();
+    assert_eq!((keys.len(), count), (12, 12), "{keys:?}");
+}
+
+/// Collects what is logged.
+#[derive(Clone, Default)]
+struct Logged(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Logged {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0
+            .lock()
+            .expect("no writer panics")
+            .extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn assert_nothing_private(place: &str, text: &str) {
+    for private in PRIVATE {
+        assert!(!text.contains(private), "{private} is in {place}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn i9_nothing_about_a_person_reaches_a_log_line_an_error_or_debug_output() {
+    let logged = Logged::default();
+    let writer = logged.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+
+    let world = World::new().await;
+    let modes = [
+        Mode::Echo,
+        Mode::Down,
+        Mode::Mute,
+        Mode::Refuse { status: 422 },
+        Mode::Up,
+    ];
+    for (round, mode) in modes.into_iter().enumerate() {
+        for (service, _) in services::SERVICES {
+            world.services.set(service, mode);
+        }
+        let form = form(&format!("f{round}"));
+        assert_nothing_private("Debug of a form", &format!("{form:?}"));
+        let event = Event::FormSubmitted(forms::events::FormSubmitted { form: form.clone() });
+        assert_nothing_private("Debug of an event", &format!("{event:?}"));
+        world
+            .publish("form_submitted", &json!({"form": form}))
+            .await;
+        // Neither decodes, and neither must say with what.
+        world
+            .publish("form_submitted", &json!({"form": {"id": PRIVATE}}))
+            .await;
+        world.publish("form_cancelled", &json!(PRIVATE)).await;
+        world.requeue().await;
+        world.drain().await;
+    }
+    drop(guard);
+
+    let errors = "SELECT string_agg(errors::text, ' ') FROM tidegate.event_log";
+    assert_nothing_private("event_log.errors", &world.value(errors).await.to_string());
+    let errors = "SELECT string_agg(errors::text || coalesce(last_error, ''), ' ') FROM tidegate.event_queue";
+    assert_nothing_private("event_queue.errors", &world.value(errors).await.to_string());
+    let logged = String::from_utf8_lossy(&logged.0.lock().unwrap()).into_owned();
+    assert!(!logged.is_empty(), "the drain logs something");
+    assert_nothing_private("the log", &logged);
+}
+
+#[tokio::test]
+async fn i9_a_refused_form_or_row_is_not_quoted() {
+    let mut world = World::new().await;
+    let bad: Form = serde_json::from_value({
+        let mut form = json!(form("f1"));
+        form["employee"]["national_id"] = json!("98765432109 and more");
+        form
+    })
+    .unwrap();
+    let tx = world.client.transaction().await.unwrap();
+    let error = forms::submit(&tx, &bad)
+        .await
+        .expect_err("the id is too long");
+    assert_nothing_private("the refusal", &format!("{error} {error:?}"));
+    // The database's own refusal quotes the row in its detail; the case of another form is taken.
+    forms::take_over(&tx, &form("f1"), &case()).await.unwrap();
+    let error = forms::take_over(&tx, &form("f2"), &case())
+        .await
+        .expect_err("the case is taken");
+    assert_nothing_private("the database's refusal", &error.to_string());
+}

@@ -1,0 +1,310 @@
+//! A stand-in for the three services of the forms system, over real HTTP. It keeps what it is told,
+//! knows a repetition by its idempotency key or by its reference, and answers one as the real ones
+//! do. Told to, it fails: see [`Mode`]. Other processes tell it through `/control`.
+
+#![allow(
+    dead_code,
+    reason = "included by the tests and by an example, and neither uses all of it"
+)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::{get, post, put};
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// The services and the variables their base URLs are read from.
+pub const SERVICES: [(&str, &str); 3] = [
+    ("archive", "ARCHIVE_URL"),
+    ("cases", "CASES_URL"),
+    ("notifications", "NOTIFICATIONS_URL"),
+];
+
+/// How a service behaves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "mode", rename_all = "snake_case")]
+pub enum Mode {
+    /// It works.
+    #[default]
+    Up,
+    /// 503, and nothing was done.
+    Down,
+    /// 500, but it was done: an answer that was lost.
+    Mute,
+    /// It is done, but the answer takes its time.
+    Slow { delay_ms: u64 },
+    /// A status of the caller's fault, and nothing was done.
+    Refuse { status: u16 },
+    /// 200 with a body that repeats what it was sent, in no shape the caller knows.
+    Echo,
+}
+
+/// One call as it came in.
+#[derive(Debug, Clone, Serialize)]
+pub struct Call {
+    pub path: String,
+    pub key: String,
+    pub reference: String,
+    /// What it was answered.
+    pub status: u16,
+    pub body: Value,
+}
+
+#[derive(Default)]
+struct Service {
+    mode: Mode,
+    /// Paths that behave otherwise than the rest of the service.
+    path_modes: HashMap<String, Mode>,
+    calls: Vec<Call>,
+    /// What it keeps, by path and reference: the answer that the first caller got.
+    kept: BTreeMap<String, Value>,
+    by_key: HashMap<String, Value>,
+}
+
+struct Shared {
+    services: Mutex<HashMap<&'static str, Service>>,
+    calls: watch::Sender<usize>,
+}
+
+/// The running stand-in. It stops when dropped.
+pub struct Services {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    server: AbortHandle,
+}
+
+impl Services {
+    /// Starts one on a free port of the loopback interface.
+    pub async fn start() -> Self {
+        Self::on_port(0)
+            .await
+            .expect("a free port can be listened on")
+    }
+
+    /// Starts one on this port of the loopback interface; 0 is any free one.
+    pub async fn on_port(port: u16) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+        let address = listener.local_addr()?;
+        let services = SERVICES
+            .iter()
+            .map(|(name, _)| (*name, Service::default()))
+            .collect();
+        let shared = Arc::new(Shared {
+            services: Mutex::new(services),
+            calls: watch::channel(0).0,
+        });
+        let routes = Router::new()
+            .route("/control", get(tell))
+            .route("/control/{service}", put(control))
+            .route("/{service}/{path}", post(serve))
+            .with_state(Arc::clone(&shared));
+        let server = tokio::spawn(async move { axum::serve(listener, routes).await });
+        Ok(Self {
+            address,
+            shared,
+            server: server.abort_handle(),
+        })
+    }
+
+    /// Variables and base URLs, as the program reads them.
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        SERVICES
+            .iter()
+            .map(|(name, variable)| (*variable, format!("http://{}/{name}", self.address)))
+            .collect()
+    }
+
+    /// The base URL in `variable`.
+    pub fn setting(&self, variable: &str) -> Option<String> {
+        self.variables()
+            .into_iter()
+            .find(|(name, _)| *name == variable)
+            .map(|(_, url)| url)
+    }
+
+    /// Makes a service behave so from now on.
+    pub fn set(&self, service: &str, mode: Mode) {
+        self.shared.with(service, |service| {
+            service.mode = mode;
+            service.path_modes.clear();
+        });
+    }
+
+    /// Makes one path of a service behave so, whatever the rest does.
+    pub fn set_path(&self, service: &str, path: &str, mode: Mode) {
+        self.shared.with(service, |service| {
+            service.path_modes.insert(path.to_owned(), mode);
+        });
+    }
+
+    /// Every call a service got, in order.
+    pub fn calls(&self, service: &str) -> Vec<Call> {
+        self.shared.with(service, |service| service.calls.clone())
+    }
+
+    /// `path reference` of all a service keeps, sorted.
+    pub fn kept(&self, service: &str) -> Vec<String> {
+        self.shared
+            .with(service, |service| service.kept.keys().cloned().collect())
+    }
+
+    /// Waits until there were this many calls, of all services together.
+    pub async fn called(&self, count: usize) {
+        let mut calls = self.shared.calls.subscribe();
+        let _ = calls.wait_for(|calls| *calls >= count).await;
+    }
+}
+
+impl Drop for Services {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, HashMap<&'static str, Service>> {
+        self.services.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with<T>(&self, service: &str, work: impl FnOnce(&mut Service) -> T) -> T {
+        work(
+            self.lock()
+                .get_mut(service)
+                .expect("the service is one of SERVICES"),
+        )
+    }
+}
+
+type Reply = (StatusCode, Json<Value>);
+
+/// `POST /{service}/{path}`: what the program calls.
+async fn serve(
+    State(shared): State<Arc<Shared>>,
+    Path((name, path)): Path<(String, String)>,
+    headers: HeaderMap,
+    Json(body): Json<Value>,
+) -> Reply {
+    let key = headers
+        .get("Idempotency-Key")
+        .and_then(|key| key.to_str().ok());
+    let (mode, (status, answer)) = {
+        let mut services = shared.lock();
+        let Some(service) = services.get_mut(name.as_str()) else {
+            return refusal(404, "no such service");
+        };
+        service.take(&name, &path, key.unwrap_or_default(), body)
+    };
+    shared.calls.send_modify(|calls| *calls += 1);
+    if let Mode::Slow { delay_ms } = mode {
+        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
+    }
+    (status, answer)
+}
+
+impl Service {
+    /// Does the work, as far as the mode lets it, and takes the call down.
+    fn take(&mut self, name: &str, path: &str, key: &str, body: Value) -> (Mode, Reply) {
+        let mode = self.path_modes.get(path).copied().unwrap_or(self.mode);
+        let reference = body["reference"].as_str().unwrap_or_default().to_owned();
+        let reply = match mode {
+            Mode::Down => refusal(503, "down"),
+            Mode::Refuse { status } => refusal(status, "refused"),
+            Mode::Echo => (StatusCode::OK, Json(json!({ "you_said": body }))),
+            Mode::Mute => {
+                let _ = self.keep(name, path, key, &reference);
+                refusal(500, "lost")
+            }
+            Mode::Up | Mode::Slow { .. } => self.keep(name, path, key, &reference),
+        };
+        self.calls.push(Call {
+            path: path.to_owned(),
+            key: key.to_owned(),
+            reference,
+            status: reply.0.as_u16(),
+            body,
+        });
+        (mode, reply)
+    }
+
+    fn keep(&mut self, name: &str, path: &str, key: &str, reference: &str) -> Reply {
+        if key.is_empty() || reference.is_empty() {
+            return refusal(422, "an Idempotency-Key and a reference are needed");
+        }
+        if let Some(answer) = self.by_key.get(key) {
+            return (StatusCode::OK, Json(answer.clone()));
+        }
+        let kept_as = format!("{path} {reference}");
+        if let Some(answer) = self.kept.get(&kept_as) {
+            return match name {
+                "archive" => (StatusCode::CONFLICT, Json(answer.clone())),
+                "notifications" => (StatusCode::OK, Json(json!({ "result": "duplicate" }))),
+                _ => (StatusCode::OK, Json(answer.clone())),
+            };
+        }
+        let answer = answer(name, reference);
+        self.kept.insert(kept_as, answer.clone());
+        self.by_key.insert(key.to_owned(), answer.clone());
+        (StatusCode::CREATED, Json(answer))
+    }
+}
+
+/// What a service says to a new reference. Ids are made of it, so that a stand-in started anew gives
+/// no id away twice.
+fn answer(name: &str, reference: &str) -> Value {
+    let mut hasher = DefaultHasher::new();
+    reference.hash(&mut hasher);
+    let id = hasher.finish();
+    match name {
+        "archive" => {
+            json!({ "document_id": format!("D-{id:016x}"), "journal_id": format!("J-{id:016x}") })
+        }
+        "cases" => {
+            json!({ "case_number": format!("C-{id:016x}"), "measure_id": format!("M-{id:016x}") })
+        }
+        _ => json!({ "result": "created" }),
+    }
+}
+
+fn refusal(status: u16, error: &str) -> Reply {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
+    (status, Json(json!({ "error": error })))
+}
+
+/// `PUT /control/{service}` with a [`Mode`], such as `{"mode":"slow","delay_ms":500}`.
+async fn control(
+    State(shared): State<Arc<Shared>>,
+    Path(name): Path<String>,
+    Json(mode): Json<Mode>,
+) -> Reply {
+    let mut services = shared.lock();
+    let Some(service) = services.get_mut(name.as_str()) else {
+        return refusal(404, "no such service");
+    };
+    service.mode = mode;
+    service.path_modes.clear();
+    (StatusCode::OK, Json(json!({ "service": name, "is": mode })))
+}
+
+/// `GET /control`: each service's mode, what it keeps and how often it was called.
+async fn tell(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let told = shared
+        .lock()
+        .iter()
+        .map(|(name, service)| {
+            let kept: Vec<&String> = service.kept.keys().collect();
+            let state = json!({ "is": service.mode, "calls": service.calls.len(), "kept": kept });
+            ((*name).to_owned(), state)
+        })
+        .collect();
+    Json(Value::Object(told))
+}
