@@ -113,6 +113,7 @@ async fn exit_on_signal(stop: watch::Sender<bool>, mut idle: watch::Receiver<u32
 }
 
 /// An answer that says why there is no report.
+#[derive(Debug)]
 struct Refusal(Diagnostic);
 
 impl Refusal {

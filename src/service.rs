@@ -55,7 +55,7 @@ impl Service {
             database,
             options,
             max_attempts: config::max_attempts(lookup)?,
-            app: Arc::new(App::new(lookup)?),
+            app: Arc::new(App::from_settings(lookup)?),
         })
     }
 

@@ -486,7 +486,7 @@ fn drained(report: &DrainReport) -> String {
 fn plain_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table
-        .load_preset(presets::NOTHING)
+        .load_style(presets::NOTHING)
         .set_header(header.to_vec());
     table
 }

@@ -30,11 +30,28 @@ pub async fn publish(
     client: &(impl GenericClient + Sync),
     event: &NewEvent,
 ) -> Result<Published, Error> {
-    let published = publish_batch(client, std::slice::from_ref(event)).await?;
-    published
-        .first()
-        .copied()
-        .ok_or_else(|| Error::Invalid("publish: the database returned no row".to_owned()))
+    let delay = event.delay.map(|delay| delay.as_secs_f64());
+    let expires_in = event.expires_in.map(|time| time.as_secs_f64());
+    let rows = query(
+        client,
+        "publish",
+        sql::PUBLISH_ONE,
+        &[
+            (&event.kind, Type::TEXT),
+            (&event.payload.as_deref().map(RawValue::get), Type::TEXT),
+            (&event.group_key, Type::TEXT),
+            (&event.dedup_key, Type::TEXT),
+            (&event.correlation_id, Type::TEXT),
+            (&delay, Type::FLOAT8),
+            (&event.expires_at, Type::TIMESTAMPTZ),
+            (&event.max_attempts.map(i32::from), Type::INT4),
+            (&expires_in, Type::FLOAT8),
+        ],
+    )
+    .await
+    .map_err(refused)?;
+    let published = rows.first().map(|row| Published { id: row.get(0), created: row.get(1) });
+    published.ok_or_else(|| Error::Invalid("publish: the database returned no row".to_owned()))
 }
 
 /// Publishes events in order, all or none. Returns one row for each, in the same order.
