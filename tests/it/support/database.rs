@@ -5,7 +5,7 @@
 
 use std::sync::Mutex as Names;
 
-use tidegate::{Database, Event};
+use tidegate::{Database, Event, app};
 use tokio::sync::{Mutex, OnceCell};
 use tokio_postgres::{Client, NoTls};
 
@@ -82,7 +82,8 @@ async fn make_template() {
 
 async fn migrate(url: &str) {
     let database = Database::new(url, 1).expect("the template's URL is valid");
-    tidegate::migrate::migrate(&database, &[], None, Vec::new())
+    let further = vec![tidegate::migrate::app_migrations()];
+    tidegate::migrate::migrate(&database, app::Event::KINDS, None, further)
         .await
         .expect("the template is migrated");
 }
