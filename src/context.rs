@@ -403,7 +403,7 @@ impl Transaction<'_> {
             &[settle::finalization(&self.ctx.event, &ends, status)],
         )
         .await?;
-        if flushed.ids.is_empty() {
+        if flushed.ended.is_empty() {
             return Err(Error::LeaseLost(lease.id));
         }
         self.ctx.state().published = flushed.published;

@@ -248,7 +248,7 @@ pub fn dedup_key(
 
 /// The right to finish one event: its id and the token of the lease it was taken under. Whoever
 /// holds a stale one changes nothing (invariant I5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Lease {
     /// The event.
     pub id: i64,

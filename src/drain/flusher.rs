@@ -51,16 +51,16 @@ impl Job {
     }
 }
 
-/// What a job changed: ids that were still held. A part is `None` until it is written.
+/// What a job changed: the leases that were still held. A part is `None` until it is written.
 #[derive(Default)]
 pub(super) struct Written {
-    pub ended: Option<HashSet<i64>>,
-    pub retried: Option<HashSet<i64>>,
-    pub released: Option<HashSet<i64>>,
-    pub renewed: Option<HashSet<i64>>,
+    pub ended: Option<HashSet<Lease>>,
+    pub retried: Option<HashSet<Lease>>,
+    pub released: Option<HashSet<Lease>>,
+    pub renewed: Option<HashSet<Lease>>,
     pub published: u64,
     /// Ends that could not be stored as they were and became FAILED.
-    pub unstorable: HashSet<i64>,
+    pub unstorable: HashSet<Lease>,
 }
 
 /// The answer, with the link and the job handed back.
@@ -113,7 +113,7 @@ async fn write(
                 .ends
                 .iter()
                 .map(|(end, _)| end.lease)
-                .filter(|lease| !ended.contains(&lease.id))
+                .filter(|lease| !ended.contains(lease))
                 .collect();
             ended.extend(queue::finished_under(client, &missing).await?);
         }
@@ -152,7 +152,7 @@ async fn finalize(
     client: &Client,
     job: &mut Job,
     written: &mut Written,
-) -> Result<HashSet<i64>, Error> {
+) -> Result<HashSet<Lease>, Error> {
     let ends: Vec<Finalization> = job.ends.iter().map(|(end, _)| end.clone()).collect();
     if ends.is_empty() {
         return Ok(HashSet::new());
@@ -160,7 +160,7 @@ async fn finalize(
     match queue::finalize(client, &ends).await {
         Ok(flushed) => {
             written.published += flushed.published;
-            Ok(flushed.ids.into_iter().collect())
+            Ok(flushed.ended.into_iter().collect())
         }
         Err(error) if error.is_bad_data() => one_by_one(client, ends, written).await,
         Err(error) => Err(error),
@@ -171,19 +171,19 @@ async fn one_by_one(
     client: &Client,
     ends: Vec<Finalization>,
     written: &mut Written,
-) -> Result<HashSet<i64>, Error> {
+) -> Result<HashSet<Lease>, Error> {
     let mut ended = HashSet::new();
     for end in ends {
         let flushed = match queue::finalize(client, std::slice::from_ref(&end)).await {
             Err(error) if error.is_bad_data() => {
                 tracing::error!(event.id = end.lease.id, error = %error, "outcome cannot be stored; event fails");
-                written.unstorable.insert(end.lease.id);
+                written.unstorable.insert(end.lease);
                 queue::finalize(client, &[unstorable(&end, &error)]).await?
             }
             flushed => flushed?,
         };
         written.published += flushed.published;
-        ended.extend(flushed.ids);
+        ended.extend(flushed.ended);
     }
     Ok(ended)
 }

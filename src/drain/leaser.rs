@@ -36,13 +36,24 @@ pub(super) struct Pace {
     /// How many rows to look at for them.
     page: u32,
     cursor: i64,
+    /// The cursor was called back to here while a lease was under way.
+    called_back: Option<i64>,
     /// A walk from the start that has not reached this id yet is a re-scan.
     resume_at: i64,
-    walk_began: Instant,
+    walk: Walk,
     walk_due: Instant,
     pause: Duration,
     poll_at: Instant,
     last_arrival: Instant,
+}
+
+/// A scan from the start of the queue to its end, over as many leases as it takes.
+struct Walk {
+    began: Instant,
+    /// Nothing was in hand when it began.
+    idle: bool,
+    /// Nothing ready was met so far.
+    barren: bool,
 }
 
 impl Pace {
@@ -55,8 +66,13 @@ impl Pace {
             want: least,
             page: least,
             cursor: 0,
+            called_back: None,
             resume_at: 0,
-            walk_began: now,
+            walk: Walk {
+                began: now,
+                idle: false,
+                barren: false,
+            },
             walk_due: now + RESCAN,
             pause: PAUSE.0,
             poll_at: now,
@@ -79,20 +95,34 @@ impl Pace {
         self.poll_at = Instant::now();
     }
 
-    /// Where to scan next: behind the cursor, or from the start when it is time for that. A walk
-    /// that was expensive, past many blocked or dead rows, is repeated less often.
-    fn start(&mut self) -> i64 {
+    /// Something behind the cursor may be ready: scan from there.
+    pub(super) fn back_to(&mut self, id: i64) {
+        self.cursor = self.cursor.min(id - 1);
+        self.called_back = Some(self.called_back.map_or(id, |earlier| earlier.min(id)));
+        self.walk.barren = false;
+    }
+
+    /// Where to scan next: behind the cursor, or from the start when it is time for that.
+    fn start(&mut self, idle: bool) -> i64 {
         let now = Instant::now();
-        if self.cursor > 0 && now >= self.walk_due {
+        if self.cursor > 0 && self.resume_at == 0 && now >= self.walk_due {
             self.resume_at = self.cursor;
             self.cursor = 0;
-            self.walk_began = now;
+        }
+        self.called_back = None;
+        if self.cursor == 0 {
+            self.walk = Walk {
+                began: now,
+                idle,
+                barren: true,
+            };
         }
         self.cursor
     }
 
     /// Learns from a lease how far it came and whether it brought enough; `left` events were still
-    /// waiting for a handler when it came. Returns whether the whole queue was seen and nothing ready.
+    /// waiting for a handler when it came. Returns whether the queue is empty: a whole walk, begun
+    /// with nothing in hand, has met nothing ready.
     pub(super) fn arrived(
         &mut self,
         order: &Order,
@@ -105,39 +135,51 @@ impl Pace {
         let reached_end = batch.scanned < order.page;
         let full = leased == order.limit;
         self.adapt(full, left, now);
-        let last = if full {
-            batch.events.last().map(|event| event.lease.id)
-        } else {
-            batch.last_id
-        };
-        self.cursor = if reached_end && !full {
-            0
-        } else {
-            last.unwrap_or(order.after)
-        };
-        if self.resume_at > 0 && (reached_end || self.cursor >= self.resume_at) {
-            self.resume_at = 0;
-            self.walk_due = now + RESCAN.max((now - self.walk_began) * 8);
-        }
+        self.walk.barren &= leased == 0 && promoted.is_none();
+        self.advance(order, batch, reached_end && !full, now);
         // A page of blocked rows: look further at once.
-        self.page = if !reached_end && leased < order.limit.div_ceil(2) {
+        let blocked = !reached_end && leased < order.limit.div_ceil(2);
+        self.page = if blocked {
             (order.page * 2).min(1000.max(self.batch))
         } else {
             self.want
         };
         if let Some(lowest) = promoted {
-            self.cursor = self.cursor.min(lowest - 1);
+            self.back_to(lowest);
         }
         if leased > 0 {
             self.pause = PAUSE.0;
             self.poll_at = now;
         }
-        let nothing = reached_end && order.after == 0 && leased == 0 && promoted.is_none();
+        let nothing = reached_end && self.walk.barren;
         if nothing {
-            self.poll_at = now + self.pause;
+            // A long walk past blocked rows is not repeated all the time.
+            self.poll_at = now + self.pause.max((now - self.walk.began) * 4);
             self.pause = (self.pause * 2).min(PAUSE.1);
         }
-        nothing
+        nothing && self.walk.idle
+    }
+
+    /// Moves the cursor behind what was looked at, or back to the start from the end. A re-scan that
+    /// was expensive, past many blocked or dead rows, is repeated less often.
+    fn advance(&mut self, order: &Order, batch: &LeasedBatch, at_end: bool, now: Instant) {
+        let looked_at = if batch.events.len() == order.limit as usize {
+            batch.events.last().map(|event| event.lease.id)
+        } else {
+            batch.last_id
+        };
+        self.cursor = if at_end {
+            0
+        } else {
+            looked_at.unwrap_or(order.after)
+        };
+        if let Some(id) = self.called_back {
+            self.cursor = self.cursor.min(id - 1);
+        }
+        if self.resume_at > 0 && (at_end || self.cursor >= self.resume_at) {
+            self.resume_at = 0;
+            self.walk_due = now + RESCAN.max((now - self.walk.began) * 8);
+        }
     }
 
     /// As much as the handlers do in [`AHEAD`]; faster while they had to wait for this lease.
@@ -168,15 +210,13 @@ pub(super) struct Order {
     pub number: u64,
     /// When it was made: its leases are no older.
     pub sent: Instant,
-    /// Nothing was in hand when it was sent: if it finds nothing, the queue is empty.
-    pub idle: bool,
 }
 
 impl Order {
-    pub(super) fn new(pace: &mut Pace, most: u64) -> Self {
+    pub(super) fn new(pace: &mut Pace, most: u64, idle: bool) -> Self {
         let limit = u32::try_from(most).unwrap_or(u32::MAX).min(pace.want);
         Self {
-            after: pace.start(),
+            after: pace.start(idle),
             limit,
             page: pace.page.max(limit),
             held: Vec::new(),
@@ -184,7 +224,6 @@ impl Order {
             kinds: &[],
             number: 0,
             sent: Instant::now(),
-            idle: false,
         }
     }
 }
@@ -271,7 +310,7 @@ mod tests {
         let mut pace = Pace::new(8, 1000);
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            let order = Order::new(&mut pace, 1000);
+            let order = Order::new(&mut pace, 1000, true);
             assert!(pace.arrived(&order, None, &LeasedBatch::default(), 0));
             pauses.push((pace.poll_at() - Instant::now()).as_millis());
         }
@@ -283,30 +322,42 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_full_page_without_an_event_is_passed_with_larger_steps() {
         let mut pace = Pace::new(8, 1000);
-        let order = Order::new(&mut pace, 1000);
+        let order = Order::new(&mut pace, 1000, true);
         assert_eq!((order.after, order.page, order.limit), (0, 8, 8));
         assert!(!pace.arrived(&order, None, &batch(8, 80), 0));
-        let order = Order::new(&mut pace, 1000);
+        let order = Order::new(&mut pace, 1000, true);
         assert_eq!((order.after, order.page, order.limit), (80, 16, 8));
         assert!(
-            !pace.arrived(&order, None, &batch(3, 90), 0),
-            "the end was reached, but not from the start"
+            pace.arrived(&order, None, &batch(3, 90), 0),
+            "the whole walk met nothing"
         );
-        assert_eq!(pace.start(), 0);
+        assert_eq!(pace.start(true), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_queue_is_not_empty_while_something_is_in_hand_or_came_back() {
+        let mut pace = Pace::new(8, 1000);
+        let busy = Order::new(&mut pace, 1000, false);
+        assert!(!pace.arrived(&busy, None, &LeasedBatch::default(), 0));
+        let order = Order::new(&mut pace, 1000, true);
+        pace.back_to(3);
+        assert!(!pace.arrived(&order, None, &LeasedBatch::default(), 0));
+        let order = Order::new(&mut pace, 1000, true);
+        assert!(pace.arrived(&order, None, &LeasedBatch::default(), 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a5_the_cursor_goes_back_to_a_promoted_event_and_to_the_start_now_and_then() {
         let mut pace = Pace::new(8, 1000);
-        let order = Order::new(&mut pace, 1000);
+        let order = Order::new(&mut pace, 1000, true);
         pace.arrived(&order, None, &batch(8, 800), 0);
-        let order = Order::new(&mut pace, 1000);
+        let order = Order::new(&mut pace, 1000, true);
         pace.arrived(&order, Some(5), &batch(16, 900), 0);
-        let order = Order::new(&mut pace, 1000);
+        let order = Order::new(&mut pace, 1000, true);
         assert_eq!(order.after, 4);
         pace.arrived(&order, None, &batch(32, 950), 0);
-        assert_eq!(pace.start(), 950);
+        assert_eq!(pace.start(true), 950);
         tokio::time::advance(RESCAN).await;
-        assert_eq!(pace.start(), 0);
+        assert_eq!(pace.start(true), 0);
     }
 }

@@ -17,7 +17,7 @@ mod link;
 mod schedule;
 pub(crate) mod settle;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,6 +173,9 @@ const FLUSH_AGE: Duration = Duration::from_millis(10);
 /// A handler that does not even notice that its time is up blocks its thread; it is given up on after this.
 const OVERDUE: Duration = Duration::from_millis(500);
 
+/// A retry with a delay below this may be ready without ever having counted as delayed.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
 /// The run must end, whatever the database does, this long after its budget.
 const OVERRUN: Duration = Duration::from_secs(1);
 
@@ -185,8 +188,8 @@ struct Drain<D: Dispatch> {
     report: DrainReport,
     pace: Pace,
     schedule: Schedule,
-    running: HashMap<i64, Running>,
-    ended: (mpsc::UnboundedSender<i64>, mpsc::UnboundedReceiver<i64>),
+    running: HashMap<Lease, Running>,
+    ended: (mpsc::UnboundedSender<Lease>, mpsc::UnboundedReceiver<Lease>),
     pending: Job,
     pending_since: Instant,
     /// Either the idle link or the work it is busy with.
@@ -306,7 +309,7 @@ impl<D: Dispatch> Drain<D> {
             let wake = self.next_wake();
             tokio::select! {
                 biased;
-                Some(id) = self.ended.1.recv() => self.handlers_ended(id),
+                Some(lease) = self.ended.1.recv() => self.handlers_ended(lease),
                 flush = self.flushing.done() => self.flush_done(flush)?,
                 arrival = self.leasing.done() => self.lease_arrived(arrival)?,
                 () = stop_signal(&mut self.hooks.stop) => self.budget.stop(),
@@ -413,11 +416,11 @@ impl<D: Dispatch> Drain<D> {
         let work = async move {
             execute(app, shared, event, limits).await;
             // The loop may have given up on this one; then nobody listens any more.
-            let _ = ended.send(lease.id);
+            let _ = ended.send(lease);
         };
         let abort = tokio::spawn(tracing::Instrument::instrument(work, span)).abort_handle();
         self.running.insert(
-            lease.id,
+            lease,
             Running {
                 ctx,
                 started: Instant::now(),
@@ -427,10 +430,10 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Takes up every event whose handlers have ended by now.
-    fn handlers_ended(&mut self, first: i64) {
+    fn handlers_ended(&mut self, first: Lease) {
         let mut next = Some(first);
-        while let Some(id) = next {
-            if let Some(running) = self.running.remove(&id) {
+        while let Some(lease) = next {
+            if let Some(running) = self.running.remove(&lease) {
                 let (ends, published) = running.ctx.ends();
                 self.settle(&running, &ends, published);
             }
@@ -483,21 +486,29 @@ impl<D: Dispatch> Drain<D> {
     /// An event goes back to the queue: so does everything of its group that is in hand behind it.
     fn close_group(&mut self, event: &LeasedEvent) {
         if let Some(group) = &event.group_key {
+            self.bar(group);
             let behind = self.schedule.close(group);
             self.release(behind);
-            self.barred.insert(group.clone(), Barred::default());
-            self.pending.closed_groups.push(group.clone());
         }
     }
 
     fn release(&mut self, events: Vec<LeasedEvent>) {
         for event in events {
             self.pend();
+            if let Some(group) = &event.group_key {
+                self.bar(group);
+            }
             self.pending.releases.push(Released {
                 lease: event.lease,
                 counted: event.fate == Fate::Run,
             });
         }
+    }
+
+    /// Keeps a group shut until the next write is done and no lease from before it is under way.
+    fn bar(&mut self, group: &str) {
+        self.barred.insert(group.to_owned(), Barred::default());
+        self.pending.closed_groups.push(group.to_owned());
     }
 
     /// Numbers what is about to be noted.
@@ -521,16 +532,16 @@ impl<D: Dispatch> Drain<D> {
     fn cut_overdue(&mut self) {
         let now = Instant::now();
         let cut = self.budget.cut();
-        let overdue: Vec<i64> = self
+        let overdue: Vec<Lease> = self
             .running
             .iter()
             .filter(|(_, running)| {
                 now >= running.ctx.deadline().min(cut) + OVERDUE && now >= running.started + OVERDUE
             })
-            .map(|(id, _)| *id)
+            .map(|(lease, _)| *lease)
             .collect();
-        for id in overdue {
-            let Some(running) = self.running.remove(&id) else {
+        for lease in overdue {
+            let Some(running) = self.running.remove(&lease) else {
                 continue;
             };
             running.abort.abort();
@@ -603,6 +614,7 @@ impl<D: Dispatch> Drain<D> {
         self.flushing = Slot::Idle(Box::new(flush.link));
         let written = flush.written?;
         self.count_written(&flush.job, &written);
+        self.look_again(&flush.job);
         self.bar_until_leases_arrive(&flush.job);
         self.drop_lost(&flush.job, &written);
         self.flushed.0.send_if_modified(|reached| {
@@ -622,26 +634,26 @@ impl<D: Dispatch> Drain<D> {
     }
 
     fn count_written(&mut self, job: &Job, written: &Written) {
-        let came_back = |ids: &Option<std::collections::HashSet<i64>>, id: i64| {
-            ids.as_ref().is_some_and(|ids| ids.contains(&id))
+        let came_back = |held: &Option<HashSet<Lease>>, lease: &Lease| {
+            held.as_ref().is_some_and(|held| held.contains(lease))
         };
         self.report.published += written.published;
         for (end, class) in &job.ends {
             self.let_go(end.lease.token);
-            let class = if written.unstorable.contains(&end.lease.id) {
+            let class = if written.unstorable.contains(&end.lease) {
                 Class::Handled(Status::Failed)
             } else {
                 *class
             };
             match class {
-                _ if came_back(&written.ended, end.lease.id) => count(&mut self.report, class),
+                _ if came_back(&written.ended, &end.lease) => count(&mut self.report, class),
                 Class::Handled(_) => self.count_lost(end.lease),
                 Class::Expired | Class::Abandoned => {}
             }
         }
         for retry in &job.retries {
             self.let_go(retry.lease.token);
-            if came_back(&written.retried, retry.lease.id) {
+            if came_back(&written.retried, &retry.lease) {
                 self.report.retried += 1
             } else {
                 self.count_lost(retry.lease)
@@ -651,12 +663,30 @@ impl<D: Dispatch> Drain<D> {
             self.let_go(release.lease.token);
             match (
                 release.counted,
-                came_back(&written.released, release.lease.id),
+                came_back(&written.released, &release.lease),
             ) {
                 (true, true) => self.report.released += 1,
                 (true, false) => self.count_lost(release.lease),
                 (false, _) => {}
             }
+        }
+    }
+
+    /// What went back behind the cursor is looked for at once, not only by the next walk.
+    fn look_again(&mut self, job: &Job) {
+        let at_once = job
+            .retries
+            .iter()
+            .filter(|retry| retry.delay < AT_ONCE)
+            .map(|retry| retry.lease.id);
+        if let Some(lowest) = job
+            .releases
+            .iter()
+            .map(|release| release.lease.id)
+            .chain(at_once)
+            .min()
+        {
+            self.pace.back_to(lowest);
         }
     }
 
@@ -685,11 +715,11 @@ impl<D: Dispatch> Drain<D> {
             if written
                 .renewed
                 .as_ref()
-                .is_some_and(|renewed| renewed.contains(&lease.id))
+                .is_some_and(|renewed| renewed.contains(lease))
             {
                 continue;
             }
-            if let Some((event, behind)) = self.schedule.remove(lease.id) {
+            if let Some((event, behind)) = self.schedule.remove(*lease) {
                 self.let_go(event.lease.token);
                 if event.fate == Fate::Run {
                     self.count_lost(event.lease);
@@ -726,12 +756,12 @@ impl<D: Dispatch> Drain<D> {
         }
         if let Some(link) = self.leasing.take() {
             self.leases_sent += 1;
-            let mut order = Order::new(&mut self.pace, most);
+            let idle = self.is_idle();
+            let mut order = Order::new(&mut self.pace, most, idle);
             order.held = self.held.keys().copied().collect();
             order.timeout = self.options.lease_timeout;
             order.kinds = D::Event::KINDS;
             order.number = self.leases_sent;
-            order.idle = self.is_idle();
             self.leasing = Slot::Busy(lease(link, order).boxed());
         }
     }
@@ -739,13 +769,13 @@ impl<D: Dispatch> Drain<D> {
     fn lease_arrived(&mut self, arrival: Arrival) -> Result<(), Error> {
         self.leasing = Slot::Idle(Box::new(arrival.link));
         let batch = arrival.batch?;
-        let nothing = self.pace.arrived(
+        let empty = self.pace.arrived(
             &arrival.order,
             arrival.promoted,
             &batch,
             self.schedule.len(),
         );
-        self.seen_empty = nothing && arrival.order.idle && self.is_idle();
+        self.seen_empty = empty && self.is_idle();
         if !batch.events.is_empty() {
             self.report.batches += 1;
         }

@@ -8,7 +8,7 @@ use crate::event::{Lease, LeasedEvent};
 #[derive(Default)]
 pub(super) struct Schedule {
     /// What may start: events without a group, and the head of each group that is not running.
-    ready: BTreeMap<i64, LeasedEvent>,
+    ready: BTreeMap<Lease, LeasedEvent>,
     /// Groups with an event ready or running, and what waits behind it.
     groups: HashMap<String, VecDeque<LeasedEvent>>,
     waiting: usize,
@@ -25,7 +25,7 @@ impl Schedule {
             }
             self.groups.insert(group.clone(), VecDeque::new());
         }
-        self.ready.insert(event.lease.id, event);
+        self.ready.insert(event.lease, event);
     }
 
     /// The next event to start. Its group stays closed until [`Schedule::open`].
@@ -38,7 +38,7 @@ impl Schedule {
         match self.groups.get_mut(group).and_then(VecDeque::pop_front) {
             Some(next) => {
                 self.waiting -= 1;
-                self.ready.insert(next.lease.id, next);
+                self.ready.insert(next.lease, next);
             }
             None => drop(self.groups.remove(group)),
         }
@@ -62,8 +62,8 @@ impl Schedule {
     }
 
     /// Takes out an event whose lease is lost, with what waits behind it in its group.
-    pub(super) fn remove(&mut self, id: i64) -> Option<(LeasedEvent, Vec<LeasedEvent>)> {
-        if let Some(event) = self.ready.remove(&id) {
+    pub(super) fn remove(&mut self, lease: Lease) -> Option<(LeasedEvent, Vec<LeasedEvent>)> {
+        if let Some(event) = self.ready.remove(&lease) {
             let behind = event
                 .group_key
                 .clone()
@@ -72,7 +72,7 @@ impl Schedule {
             return Some((event, behind));
         }
         let (line, at) = self.groups.values_mut().find_map(|line| {
-            let at = line.iter().position(|event| event.lease.id == id)?;
+            let at = line.iter().position(|event| event.lease == lease)?;
             Some((line, at))
         })?;
         let mut behind: Vec<LeasedEvent> = line.drain(at..).collect();
@@ -109,12 +109,16 @@ mod tests {
     use super::*;
     use crate::event::Fate;
 
+    fn lease(id: i64) -> Lease {
+        Lease {
+            id,
+            token: Uuid::nil(),
+        }
+    }
+
     fn event(id: i64, group: Option<&str>) -> LeasedEvent {
         LeasedEvent {
-            lease: Lease {
-                id,
-                token: Uuid::nil(),
-            },
+            lease: lease(id),
             fate: Fate::Run,
             kind: "k".to_owned(),
             payload: None,
@@ -179,9 +183,9 @@ mod tests {
     #[test]
     fn a_lost_lease_takes_those_behind_it_along() {
         let mut schedule = filled();
-        let (lost, behind) = schedule.remove(2).unwrap();
+        let (lost, behind) = schedule.remove(lease(2)).unwrap();
         assert_eq!((lost.lease.id, ids(&behind)), (2, vec![5]));
-        assert!(schedule.remove(99).is_none());
+        assert!(schedule.remove(lease(99)).is_none());
         assert_eq!(schedule.len(), 3);
         assert_eq!(schedule.leases().count(), 3);
     }

@@ -6,10 +6,9 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
-use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::lease::columns;
+use super::lease::{as_leases, columns};
 use super::{query, sql};
 use crate::error::Error;
 use crate::event::{Lease, NewEvent};
@@ -91,8 +90,8 @@ pub struct Released {
 /// What a finalize changed.
 #[derive(Debug, Default)]
 pub struct Flushed {
-    /// Events that are in the log now because of it.
-    pub ids: Vec<i64>,
+    /// Leases whose events are in the log now because of it.
+    pub ended: Vec<Lease>,
     /// Follow-ups that are new events; duplicates of live ones do not count.
     pub published: u64,
 }
@@ -106,8 +105,8 @@ fn errors_json(errors: &[ErrorEntry]) -> Option<String> {
     (!errors.is_empty()).then(|| json(Some(&errors))).flatten()
 }
 
-/// Moves events to the log and publishes their follow-ups, all in one statement. Ids that do not
-/// come back were not held any more, and nothing of theirs was changed (I5).
+/// Moves events to the log and publishes their follow-ups, all in one statement. Leases that do
+/// not come back were not held any more, and nothing of theirs was changed (I5).
 ///
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied, which
@@ -137,34 +136,33 @@ pub async fn finalize(
     let events = EventColumns::of(follow_ups.iter().map(|(_, event)| *event));
     let rows = query(
         client,
-        "finalize",
-        sql::FINALIZE,
+        &sql::FINALIZE,
         &[
-            (&ids, Type::INT8_ARRAY),
-            (&tokens, Type::UUID_ARRAY),
-            (&statuses, Type::TEXT_ARRAY),
-            (&errors, Type::TEXT_ARRAY),
-            (&results, Type::TEXT_ARRAY),
-            (&progress, Type::TEXT_ARRAY),
-            (&parents, Type::INT8_ARRAY),
-            (&events.kinds, Type::TEXT_ARRAY),
-            (&events.payloads, Type::TEXT_ARRAY),
-            (&events.group_keys, Type::TEXT_ARRAY),
-            (&events.dedup_keys, Type::TEXT_ARRAY),
-            (&events.correlation_ids, Type::TEXT_ARRAY),
-            (&events.delays, Type::FLOAT8_ARRAY),
-            (&events.expires_ats, Type::TIMESTAMPTZ_ARRAY),
-            (&events.max_attempts, Type::INT4_ARRAY),
-            (&events.expires_ins, Type::FLOAT8_ARRAY),
+            &ids,
+            &tokens,
+            &statuses,
+            &errors,
+            &results,
+            &progress,
+            &parents,
+            &events.kinds,
+            &events.payloads,
+            &events.group_keys,
+            &events.dedup_keys,
+            &events.correlation_ids,
+            &events.delays,
+            &events.expires_ats,
+            &events.max_attempts,
+            &events.expires_ins,
         ],
     )
     .await?;
     let published = rows
         .first()
-        .and_then(|row| row.get::<_, Option<i64>>(1))
+        .and_then(|row| row.get::<_, Option<i64>>(2))
         .unwrap_or(0);
     Ok(Flushed {
-        ids: rows.iter().map(|row| row.get(0)).collect(),
+        ended: as_leases(&rows),
         published: published.unsigned_abs(),
     })
 }
@@ -251,16 +249,10 @@ pub async fn finalize_one(
         progress: None,
         follow_ups: Vec::new(),
     };
-    if !finalize(client, &[end]).await?.ids.is_empty() {
+    if !finalize(client, &[end]).await?.ended.is_empty() {
         return Ok(Finalized::Now);
     }
-    let rows = query(
-        client,
-        "whereabouts",
-        sql::WHEREABOUTS,
-        &[(&lease.id, Type::INT8)],
-    )
-    .await?;
+    let rows = query(client, &sql::WHEREABOUTS, &[&lease.id]).await?;
     match rows.first().map(|row| row.get::<_, &str>(0)) {
         Some("logged") => Ok(Finalized::Already),
         Some(_) => Err(Error::LeaseLost(lease.id)),
@@ -275,24 +267,20 @@ pub async fn finalize_one(
 pub async fn finished_under(
     client: &(impl GenericClient + Sync),
     leases: &[Lease],
-) -> Result<Vec<i64>, Error> {
+) -> Result<Vec<Lease>, Error> {
     let (ids, tokens) = columns(leases);
-    let params = [
-        (&ids as _, Type::INT8_ARRAY),
-        (&tokens as _, Type::UUID_ARRAY),
-    ];
-    let rows = query(client, "logged_under", sql::LOGGED_UNDER, &params).await?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
+    let rows = query(client, &sql::LOGGED_UNDER, &[&ids, &tokens]).await?;
+    Ok(as_leases(&rows))
 }
 
-/// Puts events back for another attempt. Returns the ids that were still held.
+/// Puts events back for another attempt. Returns those that were still held.
 ///
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied.
 pub async fn retry(
     client: &(impl GenericClient + Sync),
     retries: &[Retried],
-) -> Result<Vec<i64>, Error> {
+) -> Result<Vec<Lease>, Error> {
     let (ids, tokens): (Vec<i64>, Vec<Uuid>) =
         retries.iter().map(|r| (r.lease.id, r.lease.token)).unzip();
     let delays: Vec<f64> = retries.iter().map(|r| r.delay.as_secs_f64()).collect();
@@ -308,39 +296,26 @@ pub async fn retry(
     let progress: Vec<Option<String>> = retries.iter().map(|r| json(r.progress.as_ref())).collect();
     let rows = query(
         client,
-        "retry",
-        sql::RETRY,
-        &[
-            (&ids, Type::INT8_ARRAY),
-            (&tokens, Type::UUID_ARRAY),
-            (&delays, Type::FLOAT8_ARRAY),
-            (&last_errors, Type::TEXT_ARRAY),
-            (&errors, Type::TEXT_ARRAY),
-            (&progress, Type::TEXT_ARRAY),
-        ],
+        &sql::RETRY,
+        &[&ids, &tokens, &delays, &last_errors, &errors, &progress],
     )
     .await?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
+    Ok(as_leases(&rows))
 }
 
-/// Gives events back unstarted. Returns the ids that were still held.
+/// Gives events back unstarted. Returns those that were still held.
 ///
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied.
 pub async fn release(
     client: &(impl GenericClient + Sync),
     released: &[Released],
-) -> Result<Vec<i64>, Error> {
+) -> Result<Vec<Lease>, Error> {
     let (ids, tokens): (Vec<i64>, Vec<Uuid>) =
         released.iter().map(|r| (r.lease.id, r.lease.token)).unzip();
     let counted: Vec<i32> = released.iter().map(|r| i32::from(r.counted)).collect();
-    let params = [
-        (&ids as _, Type::INT8_ARRAY),
-        (&tokens as _, Type::UUID_ARRAY),
-        (&counted as _, Type::INT4_ARRAY),
-    ];
-    let rows = query(client, "release", sql::RELEASE, &params).await?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
+    let rows = query(client, &sql::RELEASE, &[&ids, &tokens, &counted]).await?;
+    Ok(as_leases(&rows))
 }
 
 /// Keeps progress with an event that is still held.
@@ -353,12 +328,12 @@ pub async fn save_progress(
     progress: &Progress,
 ) -> Result<(), Error> {
     let text = json(Some(progress));
-    let params = [
-        (&lease.id as _, Type::INT8),
-        (&lease.token as _, Type::UUID),
-        (&text as _, Type::TEXT),
-    ];
-    let rows = query(client, "save_progress", sql::SAVE_PROGRESS, &params).await?;
+    let rows = query(
+        client,
+        &sql::SAVE_PROGRESS,
+        &[&lease.id, &lease.token, &text],
+    )
+    .await?;
     if rows.is_empty() {
         Err(Error::LeaseLost(lease.id))
     } else {

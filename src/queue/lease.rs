@@ -54,17 +54,16 @@ pub async fn lease(
 ) -> Result<LeasedBatch, Error> {
     let rows = query(
         client,
-        "lease",
-        sql::LEASE,
+        &sql::LEASE,
         &[
-            (&request.after, Type::INT8),
-            (&i64::from(request.page.max(request.limit)), Type::INT8),
-            (&request.token, Type::UUID),
-            (&request.held, Type::UUID_ARRAY),
-            (&request.timeout.as_secs_f64(), Type::FLOAT8),
-            (&request.kinds, Type::TEXT_ARRAY),
-            (&request.now, Type::TIMESTAMPTZ),
-            (&i64::from(request.limit), Type::INT8),
+            &request.after,
+            &i64::from(request.page.max(request.limit)),
+            &request.token,
+            &request.held,
+            &request.timeout.as_secs_f64(),
+            &request.kinds,
+            &request.now,
+            &i64::from(request.limit),
         ],
     )
     .await?;
@@ -91,14 +90,13 @@ pub async fn reclaim(
 ) -> Result<(), Error> {
     // Others may have leased rows between ours; they are few against this margin.
     let reach = i64::from(request.page) * 4 + 1000;
-    let params = [
-        (&request.after as _, Type::INT8),
-        (&reach as _, Type::INT8),
-        (&request.token as _, Type::UUID),
-    ];
-    query(client, "reclaim", sql::RECLAIM, &params)
-        .await
-        .map(drop)
+    query(
+        client,
+        &sql::RECLAIM,
+        &[&request.after, &reach, &request.token],
+    )
+    .await
+    .map(drop)
 }
 
 /// A stored JSON text, without parsing it.
@@ -157,20 +155,14 @@ pub async fn promote(
     limit: u32,
     now: Option<SystemTime>,
 ) -> Result<(u64, Option<i64>), Error> {
-    let rows = query(
-        client,
-        "promote",
-        sql::PROMOTE,
-        &[(&i64::from(limit), Type::INT8), (&now, Type::TIMESTAMPTZ)],
-    )
-    .await?;
+    let rows = query(client, &sql::PROMOTE, &[&i64::from(limit), &now]).await?;
     let (count, lowest) = rows
         .first()
         .map_or((0, None), |row| (row.get::<_, i64>(0), row.get(1)));
     Ok((count.unsigned_abs(), lowest))
 }
 
-/// Prolongs leases to `timeout` from now. Returns the ids that are still held.
+/// Prolongs leases to `timeout` from now. Returns those that are still held.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -178,20 +170,25 @@ pub async fn renew(
     client: &(impl GenericClient + Sync),
     leases: &[Lease],
     timeout: Duration,
-) -> Result<Vec<i64>, Error> {
+) -> Result<Vec<Lease>, Error> {
     let (ids, tokens) = columns(leases);
     let rows = query(
         client,
-        "renew",
-        sql::RENEW,
-        &[
-            (&ids, Type::INT8_ARRAY),
-            (&tokens, Type::UUID_ARRAY),
-            (&timeout.as_secs_f64(), Type::FLOAT8),
-        ],
+        &sql::RENEW,
+        &[&ids, &tokens, &timeout.as_secs_f64()],
     )
     .await?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
+    Ok(as_leases(&rows))
+}
+
+/// Rows of id and token as leases.
+pub(super) fn as_leases(rows: &[Row]) -> Vec<Lease> {
+    rows.iter()
+        .map(|row| Lease {
+            id: row.get(0),
+            token: row.get(1),
+        })
+        .collect()
 }
 
 /// Ids and tokens as two arrays of one length.

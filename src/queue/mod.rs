@@ -24,19 +24,30 @@ pub use lease::{LeaseRequest, LeasedBatch, lease, promote, reclaim, renew};
 pub use publish::{Published, publish, publish_batch};
 pub use read::{Backlog, backlog, list, register_kinds, show, stats};
 
+use self::sql::Statement;
 use crate::error::Error;
 
 /// No statement of the queue takes longer; one that does is stuck behind a lock or a dead network.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Sends one statement with its parameter types, within [`STATEMENT_TIMEOUT`].
+/// Sends one statement with its parameters' types, within [`STATEMENT_TIMEOUT`].
 async fn query(
     client: &(impl GenericClient + Sync),
-    stage: &'static str,
-    sql: &str,
-    params: &[(&(dyn ToSql + Sync), Type)],
+    statement: &'static Statement,
+    values: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Row>, Error> {
-    match tokio::time::timeout(STATEMENT_TIMEOUT, client.query_typed(sql, params)).await {
+    let stage = statement.name;
+    let params: Vec<(&(dyn ToSql + Sync), Type)> = values
+        .iter()
+        .copied()
+        .zip(statement.params.iter().cloned())
+        .collect();
+    match tokio::time::timeout(
+        STATEMENT_TIMEOUT,
+        client.query_typed(statement.text, &params),
+    )
+    .await
+    {
         Ok(answer) => answer.map_err(|source| Error::Database { stage, source }),
         Err(_) => Err(Error::TimedOut {
             stage,

@@ -2,7 +2,6 @@
 
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
-use tokio_postgres::types::Type;
 
 use super::finalize::EventColumns;
 use super::{query, sql};
@@ -34,18 +33,17 @@ pub async fn publish(
     let expires_in = event.expires_in.map(|time| time.as_secs_f64());
     let rows = query(
         client,
-        "publish",
-        sql::PUBLISH_ONE,
+        &sql::PUBLISH_ONE,
         &[
-            (&event.kind, Type::TEXT),
-            (&event.payload.as_deref().map(RawValue::get), Type::TEXT),
-            (&event.group_key, Type::TEXT),
-            (&event.dedup_key, Type::TEXT),
-            (&event.correlation_id, Type::TEXT),
-            (&delay, Type::FLOAT8),
-            (&event.expires_at, Type::TIMESTAMPTZ),
-            (&event.max_attempts.map(i32::from), Type::INT4),
-            (&expires_in, Type::FLOAT8),
+            &event.kind,
+            &event.payload.as_deref().map(RawValue::get),
+            &event.group_key,
+            &event.dedup_key,
+            &event.correlation_id,
+            &delay,
+            &event.expires_at,
+            &event.max_attempts.map(i32::from),
+            &expires_in,
         ],
     )
     .await
@@ -71,18 +69,17 @@ pub async fn publish_batch(
     let columns = EventColumns::of(events.iter());
     let rows = query(
         client,
-        "publish",
-        sql::PUBLISH,
+        &sql::PUBLISH,
         &[
-            (&columns.kinds, Type::TEXT_ARRAY),
-            (&columns.payloads, Type::TEXT_ARRAY),
-            (&columns.group_keys, Type::TEXT_ARRAY),
-            (&columns.dedup_keys, Type::TEXT_ARRAY),
-            (&columns.correlation_ids, Type::TEXT_ARRAY),
-            (&columns.delays, Type::FLOAT8_ARRAY),
-            (&columns.expires_ats, Type::TIMESTAMPTZ_ARRAY),
-            (&columns.max_attempts, Type::INT4_ARRAY),
-            (&columns.expires_ins, Type::FLOAT8_ARRAY),
+            &columns.kinds,
+            &columns.payloads,
+            &columns.group_keys,
+            &columns.dedup_keys,
+            &columns.correlation_ids,
+            &columns.delays,
+            &columns.expires_ats,
+            &columns.max_attempts,
+            &columns.expires_ins,
         ],
     )
     .await

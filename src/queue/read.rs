@@ -1,7 +1,6 @@
 //! Looking without touching: figures, one event, lists; and the registry of kinds.
 
 use serde_json::Value;
-use tokio_postgres::types::Type;
 use tokio_postgres::{GenericClient, Row};
 
 use super::{query, sql};
@@ -21,7 +20,7 @@ pub struct Backlog {
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn backlog(client: &(impl GenericClient + Sync)) -> Result<Backlog, Error> {
-    let rows = query(client, "backlog", sql::BACKLOG, &[]).await?;
+    let rows = query(client, &sql::BACKLOG, &[]).await?;
     Ok(rows.first().map_or_else(Backlog::default, |row| Backlog {
         events: row.get::<_, i64>(0).unsigned_abs(),
         oldest_age_ms: row.get::<_, Option<i64>>(1).unwrap_or(0).unsigned_abs(),
@@ -33,7 +32,7 @@ pub async fn backlog(client: &(impl GenericClient + Sync)) -> Result<Backlog, Er
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn stats(client: &(impl GenericClient + Sync)) -> Result<Vec<Value>, Error> {
-    Ok(documents(&query(client, "stats", sql::STATS, &[]).await?))
+    Ok(documents(&query(client, &sql::STATS, &[]).await?))
 }
 
 /// All columns of one event, with `in` telling its table; `None` when there is no such event.
@@ -41,11 +40,9 @@ pub async fn stats(client: &(impl GenericClient + Sync)) -> Result<Vec<Value>, E
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn show(client: &(impl GenericClient + Sync), id: i64) -> Result<Option<Value>, Error> {
-    Ok(
-        documents(&query(client, "show", sql::SHOW, &[(&id, Type::INT8)]).await?)
-            .into_iter()
-            .next(),
-    )
+    Ok(documents(&query(client, &sql::SHOW, &[&id]).await?)
+        .into_iter()
+        .next())
 }
 
 /// Newest events first, live and logged, at most `limit`.
@@ -59,12 +56,9 @@ pub async fn list(
     limit: u32,
 ) -> Result<Vec<Value>, Error> {
     let limit = i64::from(limit);
-    let params = [
-        (&status as _, Type::TEXT),
-        (&kind as _, Type::TEXT),
-        (&limit as _, Type::INT8),
-    ];
-    Ok(documents(&query(client, "list", sql::LIST, &params).await?))
+    Ok(documents(
+        &query(client, &sql::LIST, &[&status, &kind, &limit]).await?,
+    ))
 }
 
 /// Registers kinds, so that they may be published; keeps what an operator edited.
@@ -75,14 +69,9 @@ pub async fn register_kinds(
     client: &(impl GenericClient + Sync),
     kinds: &[&str],
 ) -> Result<(), Error> {
-    query(
-        client,
-        "register_kinds",
-        sql::REGISTER_KINDS,
-        &[(&kinds, Type::TEXT_ARRAY)],
-    )
-    .await
-    .map(drop)
+    query(client, &sql::REGISTER_KINDS, &[&kinds])
+        .await
+        .map(drop)
 }
 
 fn documents(rows: &[Row]) -> Vec<Value> {

@@ -2,6 +2,19 @@
 //! database. All times are the database's: `clock_timestamp()`, since `now()` stands still for a
 //! whole transaction.
 
+use tokio_postgres::types::Type;
+
+/// A statement with the types of its parameters, which travel with it: nothing is prepared.
+#[derive(Debug)]
+pub struct Statement {
+    /// For error messages.
+    pub name: &'static str,
+    /// Types of `$1`, `$2` and so on.
+    pub params: &'static [Type],
+    /// The text.
+    pub text: &'static str,
+}
+
 /// Looks at up to `$2` ready events behind id `$1` and takes up to `$8` of them under token `$3`.
 ///
 /// - `scan` locks candidates in id order and skips what others hold. `MATERIALIZED`, because a
@@ -13,12 +26,17 @@
 ///   Rows that this drain itself holds (`$4`) do not cut: they are ahead in its own group queue.
 /// - The lease's predicate stands in the scan and again in the update.
 /// - Kinds that are registered but unknown to this program (`$6`) or paused are left alone; a kind
-///   that nobody registered passes, so that the drain can end it.
+///   that nobody registered passes, so that the drain can end it. (`NOT IN` and not `<> ALL (ARRAY(…))`:
+///   of the latter the planner expects that nothing passes in a queue of one kind, and sorts the
+///   whole table instead of walking its index.)
 /// - Expired and exhausted events are taken too, without counting an attempt, so that they end
 ///   without a scan of their own.
 ///
 /// There is always at least one row, which carries how far the scan came.
-pub const LEASE: &str = "\
+pub static LEASE: Statement = Statement {
+    name: "lease",
+    params: &[Type::INT8, Type::INT8, Type::UUID, Type::UUID_ARRAY, Type::FLOAT8, Type::TEXT_ARRAY, Type::TIMESTAMPTZ, Type::INT8],
+    text: "\
 WITH clock AS MATERIALIZED (
     SELECT coalesce($7, clock_timestamp()) AS now
 ), scan AS MATERIALIZED (
@@ -32,12 +50,12 @@ WITH clock AS MATERIALIZED (
        AND q.available_at <= (SELECT now FROM clock)
        AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))
        AND (q.lease_token IS NULL OR q.lease_token <> ALL ($4))
-       AND q.kind <> ALL (ARRAY(SELECT k.kind FROM tidegate.event_kind AS k
-                                 WHERE k.paused OR k.kind <> ALL ($6)))
+       AND q.kind NOT IN (SELECT k.kind FROM tidegate.event_kind AS k
+                           WHERE k.paused OR k.kind <> ALL ($6))
      ORDER BY q.id
      LIMIT $2
        FOR NO KEY UPDATE SKIP LOCKED
-), cut AS (
+), cut AS MATERIALIZED (
     SELECT g.group_key, ahead.id
       FROM (SELECT group_key, max(id) AS last FROM scan WHERE group_key IS NOT NULL GROUP BY group_key) AS g
      CROSS JOIN LATERAL (
@@ -73,11 +91,15 @@ SELECT reach.scanned, reach.last_id,
        leased.id, chosen.fate, leased.kind, leased.payload, leased.group_key, leased.correlation_id,
        leased.attempts, leased.max_attempts, leased.created_at, leased.expires_at, leased.progress
   FROM (SELECT count(*) AS scanned, max(id) AS last_id FROM scan) AS reach
-  LEFT JOIN (leased JOIN chosen USING (id)) ON true";
+  LEFT JOIN (leased JOIN chosen USING (id)) ON true",
+};
 
 /// Gives back what a lease took whose answer was lost: the rows under token `$3` among the `$2`
 /// behind id `$1`. Only those whose attempt was certainly counted; the others lapse.
-pub const RECLAIM: &str = "\
+pub static RECLAIM: Statement = Statement {
+    name: "reclaim",
+    params: &[Type::INT8, Type::INT8, Type::UUID],
+    text: "\
 WITH near AS MATERIALIZED (
     SELECT id FROM tidegate.event_queue
      WHERE NOT delayed AND id > $1
@@ -89,11 +111,15 @@ UPDATE tidegate.event_queue AS q
  WHERE q.id = ANY (ARRAY(SELECT id FROM near))
    AND q.lease_token = $3
    AND q.attempts BETWEEN 1 AND q.max_attempts - 1
-   AND (q.expires_at IS NULL OR q.expires_at > q.processing_started_at)";
+   AND (q.expires_at IS NULL OR q.expires_at > q.processing_started_at)",
+};
 
 /// Brings delayed events whose time has come back among the ready; up to `$1` at a time, earliest
 /// first. Tells the lowest id, from which the next scan must start.
-pub const PROMOTE: &str = "\
+pub static PROMOTE: Statement = Statement {
+    name: "promote",
+    params: &[Type::INT8, Type::TIMESTAMPTZ],
+    text: "\
 WITH due AS MATERIALIZED (
     SELECT id FROM tidegate.event_queue
      WHERE delayed AND available_at <= coalesce($2, clock_timestamp())
@@ -104,20 +130,29 @@ WITH due AS MATERIALIZED (
     UPDATE tidegate.event_queue AS q SET delayed = false
      WHERE q.id = ANY (ARRAY(SELECT id FROM due))
     RETURNING q.id)
-SELECT count(*), min(id) FROM promoted";
+SELECT count(*), min(id) FROM promoted",
+};
 
 /// Prolongs leases still held. What does not come back is lost.
-pub const RENEW: &str = "\
+pub static RENEW: Statement = Statement {
+    name: "renew",
+    params: &[Type::INT8_ARRAY, Type::UUID_ARRAY, Type::FLOAT8],
+    text: "\
 UPDATE tidegate.event_queue AS q
    SET lease_expires_at = clock_timestamp() + make_interval(secs => $3), updated_at = clock_timestamp()
   FROM unnest($1, $2) AS held(id, token)
  WHERE q.id = held.id AND q.lease_token = held.token
-RETURNING q.id";
+RETURNING held.id, held.token",
+};
 
 /// Moves finished events to the log and publishes their follow-ups, in one statement: an event is
 /// never in both places nor in neither, and follow-ups exist exactly if their parent ended (A14, A17).
-/// What does not come back was not ours any more.
-pub const FINALIZE: &str = "\
+/// What does not come back was not ours any more. The two functions are called only for rows that
+/// need them: Postgres cannot inline them, and a call costs more than the rest of the row's move.
+pub static FINALIZE: Statement = Statement {
+    name: "finalize",
+    params: &[Type::INT8_ARRAY, Type::UUID_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY, Type::TIMESTAMPTZ_ARRAY, Type::INT4_ARRAY, Type::FLOAT8_ARRAY],
+    text: "\
 WITH outcome AS MATERIALIZED (
     SELECT o.*, clock_timestamp() AS now
       FROM unnest($1, $2, $3, $4, $5, $6) AS o(id, token, status, errors, result, progress)
@@ -132,15 +167,19 @@ WITH outcome AS MATERIALIZED (
             errors, result, progress, created_at, processing_started_at, finished_at, expires_at,
             lease_token, parent_id, replay_of)
     SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, g.final_status, g.attempts,
-           g.max_attempts, tidegate.append_errors(g.errors, g.new_errors::jsonb, g.now), g.result::jsonb,
-           tidegate.merge_progress(g.progress, g.new_progress::jsonb), g.created_at,
+           g.max_attempts, CASE WHEN g.new_errors IS NULL THEN g.errors
+                ELSE tidegate.append_errors(g.errors, g.new_errors::jsonb, g.now) END,
+           g.result::jsonb,
+           CASE WHEN g.new_progress IS NULL THEN g.progress
+                ELSE tidegate.merge_progress(g.progress, g.new_progress::jsonb) END,
+           g.created_at,
            g.processing_started_at, g.now,
            g.now + CASE WHEN g.final_status = 'COMPLETED' THEN coalesce(k.retention_completed, '30 days')
                         ELSE coalesce(k.retention_failed, '90 days') END,
            g.lease_token, g.parent_id, g.replay_of
       FROM gone AS g
       LEFT JOIN tidegate.event_kind AS k USING (kind)
-    RETURNING id
+    RETURNING id, lease_token
 ), follow_ups AS (
     SELECT array_agg(f.kind ORDER BY f.position) AS kinds,
            array_agg(f.payload::jsonb ORDER BY f.position) AS payloads,
@@ -161,10 +200,21 @@ WITH outcome AS MATERIALIZED (
       FROM follow_ups AS f,
            tidegate.publish_rows(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
                                  f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids) AS p)
-SELECT logged.id, (SELECT created FROM published) FROM logged";
+SELECT logged.id, logged.lease_token, (SELECT created FROM published) FROM logged",
+};
 
 /// Puts events back for another attempt after a delay, with what they have done so far.
-pub const RETRY: &str = "\
+pub static RETRY: Statement = Statement {
+    name: "retry",
+    params: &[
+        Type::INT8_ARRAY,
+        Type::UUID_ARRAY,
+        Type::FLOAT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+    ],
+    text: "\
 UPDATE tidegate.event_queue AS q
    SET status = 'PENDING', lease_token = NULL, lease_expires_at = NULL,
        available_at = clock_timestamp() + make_interval(secs => o.delay),
@@ -174,72 +224,122 @@ UPDATE tidegate.event_queue AS q
        progress = tidegate.merge_progress(q.progress, o.progress::jsonb)
   FROM unnest($1, $2, $3, $4, $5, $6) AS o(id, token, delay, last_error, errors, progress)
  WHERE q.id = o.id AND q.lease_token = o.token
-RETURNING q.id";
+RETURNING o.id, o.token",
+};
 
 /// Gives back events that were never started, with their attempt (decision 9).
-pub const RELEASE: &str = "\
+pub static RELEASE: Statement = Statement {
+    name: "release",
+    params: &[Type::INT8_ARRAY, Type::UUID_ARRAY, Type::INT4_ARRAY],
+    text: "\
 UPDATE tidegate.event_queue AS q
    SET status = 'PENDING', lease_token = NULL, lease_expires_at = NULL, updated_at = clock_timestamp(),
        attempts = q.attempts - o.counted,
        processing_started_at = CASE WHEN q.attempts > o.counted THEN q.processing_started_at END
   FROM unnest($1, $2, $3) AS o(id, token, counted)
  WHERE q.id = o.id AND q.lease_token = o.token
-RETURNING q.id";
+RETURNING o.id, o.token",
+};
 
 /// Keeps a step's result or a handler's end with an event that is still held.
-pub const SAVE_PROGRESS: &str = "\
+pub static SAVE_PROGRESS: Statement = Statement {
+    name: "save_progress",
+    params: &[Type::INT8, Type::UUID, Type::TEXT],
+    text: "\
 UPDATE tidegate.event_queue
    SET progress = tidegate.merge_progress(progress, $3::jsonb), updated_at = clock_timestamp()
  WHERE id = $1 AND lease_token = $2
-RETURNING id";
+RETURNING id",
+};
 
 /// Which of these leases finished their event: settles a finalize whose answer was lost.
-pub const LOGGED_UNDER: &str = "\
-SELECT l.id FROM unnest($1, $2) AS held(id, token)
-  JOIN tidegate.event_log AS l ON l.id = held.id AND l.lease_token = held.token";
+pub static LOGGED_UNDER: Statement = Statement {
+    name: "logged_under",
+    params: &[Type::INT8_ARRAY, Type::UUID_ARRAY],
+    text: "\
+SELECT held.id, held.token FROM unnest($1, $2) AS held(id, token)
+  JOIN tidegate.event_log AS l ON l.id = held.id AND l.lease_token = held.token",
+};
 
 /// Where an event is: `live`, `logged` or no row.
-pub const WHEREABOUTS: &str = "\
+pub static WHEREABOUTS: Statement = Statement {
+    name: "whereabouts",
+    params: &[Type::INT8],
+    text: "\
 SELECT 'live' FROM tidegate.event_queue WHERE id = $1
 UNION ALL
-SELECT 'logged' FROM tidegate.event_log WHERE id = $1";
+SELECT 'logged' FROM tidegate.event_log WHERE id = $1",
+};
 
 /// Publishes one event.
-pub const PUBLISH_ONE: &str = "\
+pub static PUBLISH_ONE: Statement = Statement {
+    name: "publish_one",
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::FLOAT8, Type::TIMESTAMPTZ, Type::INT4, Type::FLOAT8],
+    text: "\
 SELECT p.id, p.created
   FROM tidegate.publish($1, $2::text::jsonb, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
-                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8) AS p";
+                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8) AS p",
+};
 
 /// Publishes a batch; see the function for the order of locks and ids.
-pub const PUBLISH: &str = "\
+pub static PUBLISH: Statement = Statement {
+    name: "publish",
+    params: &[
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::FLOAT8_ARRAY,
+        Type::TIMESTAMPTZ_ARRAY,
+        Type::INT4_ARRAY,
+        Type::FLOAT8_ARRAY,
+    ],
+    text: "\
 SELECT p.id, p.created
   FROM tidegate.publish_rows($1, $2::text[]::jsonb[], $3, $4, $5,
        ARRAY(SELECT clock_timestamp() + make_interval(secs => d.delay)
                FROM unnest($6) WITH ORDINALITY AS d(delay, position) ORDER BY d.position),
        ARRAY(SELECT coalesce(e.at, clock_timestamp() + make_interval(secs => e.within))
                FROM unnest($7, $9) WITH ORDINALITY AS e(at, within, position) ORDER BY e.position),
-       $8, array_fill(NULL::bigint, ARRAY[cardinality($1)])) AS p";
+       $8, array_fill(NULL::bigint, ARRAY[cardinality($1)])) AS p",
+};
 
 /// How much is left and how old the oldest is. Counts exactly up to 100,000 and falls back on the
 /// planner's estimate beyond, because counting millions costs more than a whole tick.
-pub const BACKLOG: &str = "\
+pub static BACKLOG: Statement = Statement {
+    name: "backlog",
+    params: &[],
+    text: "\
 SELECT CASE WHEN counted.n < 100000 THEN counted.n
             ELSE greatest(counted.n, (SELECT reltuples::bigint FROM pg_class WHERE oid = 'tidegate.event_queue'::regclass)) END,
        (SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
           FROM tidegate.event_queue ORDER BY id LIMIT 1)
-  FROM (SELECT count(*) AS n FROM (SELECT FROM tidegate.event_queue LIMIT 100000) AS live) AS counted";
+  FROM (SELECT count(*) AS n FROM (SELECT FROM tidegate.event_queue LIMIT 100000) AS live) AS counted",
+};
 
 /// Figures by kind.
-pub const STATS: &str = "SELECT to_jsonb(s)::text FROM tidegate.stats AS s ORDER BY s.kind";
+pub static STATS: Statement = Statement {
+    name: "stats",
+    params: &[],
+    text: "SELECT to_jsonb(s)::text FROM tidegate.stats AS s ORDER BY s.kind",
+};
 
 /// Everything stored about one event, live or logged.
-pub const SHOW: &str = "\
+pub static SHOW: Statement = Statement {
+    name: "show",
+    params: &[Type::INT8],
+    text: "\
 SELECT (to_jsonb(q) || jsonb_build_object('in', 'event_queue'))::text FROM tidegate.event_queue AS q WHERE id = $1
 UNION ALL
-SELECT (to_jsonb(l) || jsonb_build_object('in', 'event_log'))::text FROM tidegate.event_log AS l WHERE id = $1";
+SELECT (to_jsonb(l) || jsonb_build_object('in', 'event_log'))::text FROM tidegate.event_log AS l WHERE id = $1",
+};
 
 /// Newest events first, live and logged, filtered by status and kind.
-pub const LIST: &str = "\
+pub static LIST: Statement = Statement {
+    name: "list",
+    params: &[Type::TEXT, Type::TEXT, Type::INT8],
+    text: "\
 SELECT to_jsonb(e)::text
   FROM (SELECT * FROM (
             SELECT id, kind, status, attempts, group_key, correlation_id, created_at, NULL::timestamptz AS finished_at,
@@ -254,29 +354,34 @@ SELECT to_jsonb(e)::text
               FROM tidegate.event_log
              WHERE ($1::text IS NULL OR status = $1) AND ($2::text IS NULL OR kind = $2)
              ORDER BY id DESC LIMIT $3) AS logged
-         ORDER BY id DESC LIMIT $3) AS e";
+         ORDER BY id DESC LIMIT $3) AS e",
+};
 
 /// Registers the kinds of a program; what an operator edited stays.
-pub const REGISTER_KINDS: &str = "\
-INSERT INTO tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO NOTHING";
+pub static REGISTER_KINDS: Statement = Statement {
+    name: "register_kinds",
+    params: &[Type::TEXT_ARRAY],
+    text: "\
+INSERT INTO tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO NOTHING",
+};
 
-/// All of them, by name, for the test that prepares each.
-pub const ALL: &[(&str, &str)] = &[
-    ("lease", LEASE),
-    ("reclaim", RECLAIM),
-    ("promote", PROMOTE),
-    ("renew", RENEW),
-    ("finalize", FINALIZE),
-    ("retry", RETRY),
-    ("release", RELEASE),
-    ("save_progress", SAVE_PROGRESS),
-    ("logged_under", LOGGED_UNDER),
-    ("whereabouts", WHEREABOUTS),
-    ("publish_one", PUBLISH_ONE),
-    ("publish", PUBLISH),
-    ("backlog", BACKLOG),
-    ("stats", STATS),
-    ("show", SHOW),
-    ("list", LIST),
-    ("register_kinds", REGISTER_KINDS),
+/// All of them, for the test that prepares each.
+pub static ALL: &[&Statement] = &[
+    &LEASE,
+    &RECLAIM,
+    &PROMOTE,
+    &RENEW,
+    &FINALIZE,
+    &RETRY,
+    &RELEASE,
+    &SAVE_PROGRESS,
+    &LOGGED_UNDER,
+    &WHEREABOUTS,
+    &PUBLISH_ONE,
+    &PUBLISH,
+    &BACKLOG,
+    &STATS,
+    &SHOW,
+    &LIST,
+    &REGISTER_KINDS,
 ];

@@ -1,6 +1,9 @@
 //! The integration tests: one binary, one Postgres for all, a database for each.
 
+mod probe;
 mod support;
 
+mod drain;
 mod forms;
 mod harness;
+mod queue;

@@ -1,0 +1,1116 @@
+//! The drain in this process, on a real Postgres: order, retries, limits, time, faults.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tidegate::drain::{Hooks, drain_with};
+use tidegate::{
+    DATABASE_ONLY, Done, DrainOptions, HandlerError, NewEvent, StopReason, Verdicts, queue,
+};
+use tokio::sync::{Barrier, Notify, watch};
+
+use crate::probe::{
+    Act, Probe, ProbeApp, act, drain, live, logged, number, options, pair, probe_database,
+    publish_acts,
+};
+use crate::support::wait_until;
+
+/// One handler at a time.
+fn sequential() -> DrainOptions {
+    DrainOptions {
+        concurrency: 1,
+        ..options()
+    }
+}
+
+#[tokio::test]
+async fn a1_a14_b19_b20_b28_an_event_waits_for_a_drain_and_leaves_the_queue_only_when_handled() {
+    let db = probe_database().await;
+    let client = Arc::new(db.client().await);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (inside, witness) = (client.clone(), seen.clone());
+    let app = ProbeApp::new(move |_, _| {
+        let (inside, witness) = (inside.clone(), witness.clone());
+        Box::pin(async move {
+            let state = inside
+                .query_one("SELECT status, attempts FROM tidegate.event_queue", &[])
+                .await
+                .unwrap();
+            witness
+                .lock()
+                .unwrap()
+                .push((state.get::<_, String>(0), state.get::<_, i32>(1)));
+            Ok(Done::ok())
+        })
+    });
+    let id = publish_acts(&client, 1).await[0];
+    assert!(app.calls().is_empty());
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!((report.leased, report.completed, report.backlog), (1, 1, 0));
+    assert_eq!(report.stop_reason, StopReason::QueueEmpty);
+    assert_eq!(
+        *seen.lock().unwrap(),
+        [("PROCESSING".to_owned(), 1)],
+        "A9: the state can be seen"
+    );
+    assert_eq!(live(&client).await, 0);
+    assert_eq!(logged(&client, id).await.unwrap().0, "COMPLETED");
+}
+
+#[tokio::test]
+async fn a2_a4_a5_d11_one_handler_at_a_time_runs_mixed_kinds_in_id_order() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let mut events = Vec::new();
+    for n in 0..60 {
+        events.push(if n % 3 == 0 {
+            NewEvent::of(&Probe::Note(())).unwrap()
+        } else {
+            act("x")
+        });
+    }
+    let published: Vec<i64> = queue::publish_batch(&client, &events)
+        .await
+        .unwrap()
+        .iter()
+        .map(|published| published.id)
+        .collect();
+    let app = ProbeApp::succeeding();
+    drain(&db, &app, &sequential()).await;
+    assert_eq!(app.ids(), published);
+}
+
+#[tokio::test]
+async fn a5_an_old_event_to_be_retried_runs_before_newer_ones_once_it_is_due() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let published = publish_acts(&client, 40).await;
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            if call.name == "0" && call.attempt == 1 {
+                return Err(HandlerError::retry("down", "not yet"));
+            }
+            Ok(Done::ok())
+        })
+    });
+    let report = drain(
+        &db,
+        &app,
+        &DrainOptions {
+            batch: 2,
+            ..sequential()
+        },
+    )
+    .await;
+    assert_eq!(
+        (report.leased, report.completed, report.retried),
+        (41, 40, 1)
+    );
+    let ids = app.ids();
+    let second_try = ids.iter().rposition(|id| *id == published[0]).unwrap();
+    assert!(
+        second_try > 0 && second_try < 30,
+        "it came {second_try}th of 41"
+    );
+}
+
+#[tokio::test]
+async fn a8_b29_one_bad_row_harms_only_itself() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let deep = format!("{}{}", "[".repeat(3000), "]".repeat(3000));
+    let insert = format!(
+        "INSERT INTO tidegate.event_queue (kind, payload) VALUES
+         ('act', '{{\"name\": \"good\"}}'), ('act', '{{\"name\": 7}}'), ('act', '\"text\"'), ('act', NULL),
+         ('act', '{deep}'), ('heard by nobody', '{{}}'), ('note', NULL), ('act', '{{\"name\": \"last\"}}')
+         RETURNING id"
+    );
+    let ids: Vec<i64> = client
+        .query(&insert, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    let app = ProbeApp::succeeding();
+    let report = drain(&db, &app, &sequential()).await;
+    assert_eq!((report.leased, report.completed, report.failed), (8, 3, 5));
+    assert_eq!(
+        app.ids(),
+        [ids[0], ids[6], ids[7]],
+        "no handler saw a bad one"
+    );
+    for bad in &ids[1..5] {
+        assert_eq!(
+            logged(&client, *bad).await.unwrap(),
+            ("FAILED".to_owned(), 1, vec!["undecodable".to_owned()])
+        );
+    }
+    assert_eq!(logged(&client, ids[5]).await.unwrap().2, ["no_handler"]);
+}
+
+#[tokio::test]
+async fn a9_a10_a15_b8_b27_c14_d12_a_failing_event_tells_its_faults_while_it_waits_and_ends_failed_with_all_of_them()
+ {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let id = queue::publish(&client, &act("x").max_attempts(3))
+        .await
+        .unwrap()
+        .id;
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            Err(HandlerError::retry("down", format!("try {}", call.attempt))
+                .after(Duration::from_secs(1)))
+        })
+    });
+    let due = "UPDATE tidegate.event_queue SET available_at = clock_timestamp()";
+    for attempt in 1..=2 {
+        let report = drain(&db, &app, &options()).await;
+        assert_eq!((report.leased, report.retried, report.backlog), (1, 1, 1));
+        let row = client
+            .query_one("SELECT status, attempts, last_error, jsonb_array_length(errors) FROM tidegate.event_queue", &[])
+            .await
+            .unwrap();
+        assert_eq!(
+            (row.get::<_, &str>(0), row.get::<_, i32>(1)),
+            ("PENDING", attempt)
+        );
+        assert_eq!(row.get::<_, String>(2), format!("down: try {attempt}"));
+        assert_eq!(row.get::<_, i32>(3), attempt);
+        client.execute(due, &[]).await.unwrap();
+    }
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!((report.failed, report.backlog), (1, 0));
+    let codes = ["down", "down", "down", "attempts_exhausted"]
+        .map(ToOwned::to_owned)
+        .to_vec();
+    assert_eq!(
+        logged(&client, id).await.unwrap(),
+        ("FAILED".to_owned(), 3, codes)
+    );
+    let kept = "SELECT count(*) FROM tidegate.event_log, jsonb_array_elements(errors) AS e
+                 WHERE payload->>'name' = 'x' AND e ? 'at' AND finished_at >= created_at";
+    assert_eq!(
+        number(&client, kept).await,
+        4,
+        "payload, times and every error are kept"
+    );
+}
+
+#[tokio::test]
+async fn b6_b7_the_attempt_limit_gives_exactly_that_many_calls() {
+    for limit in [1_u16, 3, 5] {
+        let db = probe_database().await;
+        let client = db.client().await;
+        queue::publish(&client, &act("x").max_attempts(limit))
+            .await
+            .unwrap();
+        let app =
+            ProbeApp::new(|_, _| Box::pin(async { Err(HandlerError::retry("down", "again")) }));
+        let report = drain(&db, &app, &options()).await;
+        assert_eq!(app.calls().len(), usize::from(limit));
+        assert_eq!((report.failed, report.retried), (1, u64::from(limit) - 1));
+    }
+}
+
+#[tokio::test]
+async fn b30_failures_that_will_be_retried_and_final_ones_are_two_different_log_lines() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    queue::publish(&client, &act("secret-canary").max_attempts(2))
+        .await
+        .unwrap();
+    let log = CapturedLog::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let app = ProbeApp::new(|_, _| Box::pin(async { Err(HandlerError::retry("down", "again")) }));
+    {
+        let _guard = tracing::subscriber::set_default(subscriber);
+        drain(&db, &app, &options()).await;
+    }
+    let text = log.text();
+    assert_eq!(
+        text.matches("event failed, will be retried").count(),
+        1,
+        "{text}"
+    );
+    assert_eq!(text.matches("event failed for good").count(), 1, "{text}");
+    assert!(
+        text.contains("ERROR") && text.contains("event.attempt=2"),
+        "{text}"
+    );
+    assert!(!text.contains("canary"), "a payload is in the log: {text}");
+}
+
+#[derive(Clone, Default)]
+struct CapturedLog(Arc<Mutex<Vec<u8>>>);
+
+impl CapturedLog {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl std::io::Write for CapturedLog {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a13_b5_b17_b18_c1_two_overlapping_drains_handle_a_thousand_events_once_each() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let published: HashSet<i64> = publish_acts(&client, 1000).await.into_iter().collect();
+    let both = Arc::new(Barrier::new(2));
+    let app = ProbeApp::new(move |_, _| {
+        let both = both.clone();
+        Box::pin(async move {
+            // Neither runs away with everything: each waits once for the other to be at work.
+            let _ = tokio::time::timeout(Duration::from_millis(1), both.wait()).await;
+            Ok(Done::ok())
+        })
+    });
+    let options = options();
+    let (one, two) = tokio::join!(drain(&db, &app, &options), drain(&db, &app, &options));
+    assert!(
+        one.leased > 0 && two.leased > 0,
+        "{} and {}",
+        one.leased,
+        two.leased
+    );
+    assert_eq!(
+        (
+            one.completed + two.completed,
+            one.lease_lost + two.lease_lost
+        ),
+        (1000, 0)
+    );
+    let ids = app.ids();
+    assert_eq!(ids.len(), 1000);
+    assert_eq!(ids.into_iter().collect::<HashSet<_>>(), published);
+}
+
+#[tokio::test]
+async fn a17_follow_ups_appear_only_when_their_parent_ends_all_of_them_and_once() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let parent = queue::publish(&client, &act("parent").correlation("order-7"))
+        .await
+        .unwrap()
+        .id;
+    let app = ProbeApp::new(|call, ctx| {
+        Box::pin(async move {
+            if call.name == "parent" {
+                for name in ["one", "two"] {
+                    ctx.emit(&Probe::Act(Act {
+                        name: name.to_owned(),
+                    }))?;
+                }
+                if call.attempt == 1 {
+                    return Err(HandlerError::retry("down", "after emitting"));
+                }
+            }
+            Ok(Done::ok())
+        })
+    });
+    let one = DrainOptions {
+        max_events: Some(1),
+        ..sequential()
+    };
+    let report = drain(&db, &app, &one).await;
+    assert_eq!(
+        (report.retried, report.published, report.stop_reason),
+        (1, 0, StopReason::LimitReached)
+    );
+    assert_eq!(
+        live(&client).await,
+        1,
+        "the failed attempt published nothing"
+    );
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!((report.completed, report.published), (3, 2));
+    let children =
+        "SELECT count(*) FROM tidegate.event_log WHERE correlation_id = 'order-7' AND parent_id = ";
+    assert_eq!(
+        number(&client, &format!("{children}{parent}")).await,
+        2,
+        "A6: the correlation id is inherited"
+    );
+}
+
+#[tokio::test]
+async fn b10_e7_a_group_keeps_its_order_under_concurrency_and_retry_and_others_pass() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let events: Vec<NewEvent> = (0..200)
+        .map(|n| act(&n.to_string()).group(format!("g{}", n % 5)))
+        .collect();
+    let published = queue::publish_batch(&client, &events).await.unwrap();
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await;
+            // Every seventh event fails once.
+            if call.name.parse::<usize>().is_ok_and(|n| n % 7 == 3) && call.attempt == 1 {
+                return Err(HandlerError::retry("down", "once").after(Duration::from_millis(20)));
+            }
+            Ok(Done::ok())
+        })
+    });
+    let lingering = DrainOptions {
+        linger: Duration::from_millis(300),
+        batch: 20,
+        ..options()
+    };
+    let report = drain(&db, &app, &lingering).await;
+    assert_eq!((report.completed, report.backlog), (200, 0), "{report:?}");
+    for group in 0..5 {
+        let expected: Vec<i64> = published
+            .iter()
+            .skip(group)
+            .step_by(5)
+            .map(|published| published.id)
+            .collect();
+        let mut started: Vec<i64> = app
+            .calls()
+            .iter()
+            .filter(|call| call.name.parse::<usize>().unwrap() % 5 == group)
+            .map(|call| call.id)
+            .collect();
+        // A retried event is started twice in a row; nothing of its group comes between.
+        started.dedup();
+        assert_eq!(started, expected, "group {group}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_blocked_events_does_not_hide_a_ready_one_behind_it() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let head = queue::publish(
+        &client,
+        &act("head").group("g").delay(Duration::from_secs(3600)),
+    )
+    .await
+    .unwrap();
+    let blocked: Vec<NewEvent> = (0..3000).map(|_| act("blocked").group("g")).collect();
+    queue::publish_batch(&client, &blocked).await.unwrap();
+    let ready = queue::publish(&client, &act("ready")).await.unwrap().id;
+    let app = ProbeApp::succeeding();
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!(app.ids(), [ready]);
+    assert_eq!((report.completed, report.backlog), (1, 3001));
+    assert!(report.elapsed_ms < 15_000, "{report:?}");
+    let view = client
+        .query_one("SELECT head_id, waiting FROM tidegate.blocked_groups", &[])
+        .await
+        .unwrap();
+    assert_eq!(
+        (view.get::<_, i64>(0), view.get::<_, i64>(1)),
+        (head.id, 3000)
+    );
+}
+
+#[tokio::test]
+async fn b12_handlers_overlap_up_to_the_concurrency_and_not_at_all_with_one() {
+    for concurrency in [1, 4] {
+        let db = probe_database().await;
+        let client = db.client().await;
+        publish_acts(&client, 12).await;
+        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (now, peak) = (running.clone(), most.clone());
+        let app = ProbeApp::new(move |_, _| {
+            let (now, peak) = (now.clone(), peak.clone());
+            Box::pin(async move {
+                peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                now.fetch_sub(1, Ordering::SeqCst);
+                Ok(Done::ok())
+            })
+        });
+        drain(
+            &db,
+            &app,
+            &DrainOptions {
+                concurrency,
+                ..options()
+            },
+        )
+        .await;
+        assert_eq!(most.load(Ordering::SeqCst), concurrency);
+    }
+}
+
+#[tokio::test]
+async fn b13_an_expired_event_is_never_handed_to_a_handler_and_is_counted() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let late = queue::publish(&client, &act("late").start_within(Duration::from_millis(1)))
+        .await
+        .unwrap()
+        .id;
+    let soon = queue::publish(&client, &act("soon").start_within(Duration::from_secs(60)))
+        .await
+        .unwrap()
+        .id;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let app = ProbeApp::succeeding();
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!(app.ids(), [soon]);
+    assert_eq!((report.leased, report.completed, report.expired), (1, 1, 1));
+    assert_eq!(
+        logged(&client, late).await.unwrap(),
+        ("FAILED".to_owned(), 0, vec!["expired".to_owned()])
+    );
+}
+
+#[tokio::test]
+async fn b16_c10_a_slow_handler_is_cut_by_its_limit_while_others_run() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let slow = queue::publish(&client, &act("slow").max_attempts(1))
+        .await
+        .unwrap()
+        .id;
+    publish_acts(&client, 20).await;
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            if call.name == "slow" {
+                std::future::pending::<()>().await;
+            }
+            Ok(Done::ok())
+        })
+    });
+    let limited = DrainOptions {
+        handler_timeout: Duration::from_millis(300),
+        concurrency: 2,
+        ..options()
+    };
+    let report = drain(&db, &app, &limited).await;
+    assert_eq!((report.completed, report.failed), (20, 1));
+    assert_eq!(
+        logged(&client, slow).await.unwrap().2,
+        ["timeout", "attempts_exhausted"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_handler_that_blocks_its_thread_is_given_up_on_and_others_run() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let blocking = queue::publish(&client, &act("blocking").max_attempts(1))
+        .await
+        .unwrap()
+        .id;
+    publish_acts(&client, 10).await;
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            if call.name == "blocking" {
+                std::thread::sleep(Duration::from_secs(4));
+            }
+            Ok(Done::ok())
+        })
+    });
+    let limited = DrainOptions {
+        handler_timeout: Duration::from_millis(200),
+        ..options()
+    };
+    let report = drain(&db, &app, &limited).await;
+    assert_eq!((report.completed, report.failed), (10, 1));
+    assert_eq!(
+        logged(&client, blocking).await.unwrap().2,
+        ["timeout", "attempts_exhausted"]
+    );
+    assert!(report.elapsed_ms < 3_500, "{report:?}");
+}
+
+#[tokio::test]
+async fn d10_panic_error_and_rejection_each_end_as_they_should_and_the_next_event_runs() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let mut ids = Vec::new();
+    for name in ["panic", "error", "reject", "list", "good"] {
+        ids.push(
+            queue::publish(&client, &act(name).max_attempts(1))
+                .await
+                .unwrap()
+                .id,
+        );
+    }
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            match call.name.as_str() {
+                "panic" => panic!("out of order"),
+                "error" => Err(std::io::Error::other("no answer")).retryable()?,
+                "reject" => None::<()>.reject("404")?,
+                "list" => {
+                    return Err(HandlerError::reject_all(vec![
+                        tidegate::Fault::new("422", "field a"),
+                        tidegate::Fault::new("422", "field b"),
+                    ]));
+                }
+                _ => {}
+            }
+            Done::with(&"done")
+        })
+    });
+    let report = drain(&db, &app, &sequential()).await;
+    assert_eq!(
+        (
+            report.completed,
+            report.completed_with_errors,
+            report.failed
+        ),
+        (1, 2, 2)
+    );
+    let codes = |id: i64| {
+        let client = &client;
+        async move { logged(client, id).await.unwrap() }
+    };
+    assert_eq!(codes(ids[0]).await.2, ["panic", "attempts_exhausted"]);
+    assert_eq!(codes(ids[1]).await.2, ["error", "attempts_exhausted"]);
+    assert_eq!(
+        codes(ids[2]).await,
+        (
+            "COMPLETED_WITH_ERRORS".to_owned(),
+            1,
+            vec!["404".to_owned()]
+        )
+    );
+    assert_eq!(
+        codes(ids[3]).await.2,
+        ["422", "422"],
+        "C8: the whole list is stored"
+    );
+    let result = "SELECT count(*) FROM tidegate.event_log WHERE result = '{\"act\": \"done\"}'";
+    assert_eq!(number(&client, result).await, 1);
+}
+
+#[tokio::test]
+async fn b4_c10_a16_a19_of_two_handlers_only_the_one_that_failed_runs_again() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let id = queue::publish(&client, &pair("x")).await.unwrap().id;
+    let app = ProbeApp::new(|call, ctx| {
+        Box::pin(async move {
+            if call.handler == "first" {
+                ctx.emit(&Probe::Note(()))?;
+                return Done::with(&1);
+            }
+            if call.attempt < 3 {
+                return Err(HandlerError::retry("down", "second is down"));
+            }
+            Done::with(&2)
+        })
+    });
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!(
+        (report.completed, report.retried, report.published),
+        (2, 2, 1)
+    );
+    let handlers: Vec<&str> = app.calls().iter().map(|call| call.handler).collect();
+    assert_eq!(handlers, ["first", "second", "second", "second", "note"]);
+    let result =
+        "SELECT count(*) FROM tidegate.event_log WHERE result = '{\"first\": 1, \"second\": 2}'";
+    assert_eq!(number(&client, result).await, 1);
+    assert_eq!(logged(&client, id).await.unwrap().2, ["down", "down"]);
+}
+
+#[tokio::test]
+async fn a_final_error_of_one_handler_does_not_undo_the_other() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let id = queue::publish(&client, &pair("x")).await.unwrap().id;
+    let app = ProbeApp::new(|call, ctx| {
+        Box::pin(async move {
+            if call.handler == "first" {
+                return Err(HandlerError::reject("409", "first refuses"));
+            }
+            ctx.emit(&Probe::Note(()))?;
+            Ok(Done::ok())
+        })
+    });
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!(
+        (
+            report.completed_with_errors,
+            report.completed,
+            report.published
+        ),
+        (1, 1, 1)
+    );
+    assert_eq!(
+        logged(&client, id).await.unwrap(),
+        (
+            "COMPLETED_WITH_ERRORS".to_owned(),
+            1,
+            vec!["409".to_owned()]
+        )
+    );
+}
+
+#[tokio::test]
+async fn a_step_runs_once_even_when_its_handler_is_retried() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    queue::publish(&client, &act("x")).await.unwrap();
+    let steps = Arc::new(AtomicUsize::new(0));
+    let counted = steps.clone();
+    let app = ProbeApp::new(move |call, ctx| {
+        let counted = counted.clone();
+        Box::pin(async move {
+            let receipt: String = ctx
+                .once("send", async move {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                    Ok("receipt-1".to_owned())
+                })
+                .await?;
+            assert_eq!(receipt, "receipt-1");
+            if call.attempt < 3 {
+                return Err(HandlerError::retry("down", "after the step"));
+            }
+            Ok(Done::ok())
+        })
+    });
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!((report.completed, report.retried), (1, 2));
+    assert_eq!(steps.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn e12_a_transaction_commits_the_handlers_writes_with_the_completion_or_not_at_all() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    client
+        .batch_execute("CREATE TABLE effect (id bigint, attempt bigint)")
+        .await
+        .unwrap();
+    let id = queue::publish(&client, &act("x")).await.unwrap().id;
+    let app = ProbeApp::new(|call, ctx| {
+        Box::pin(async move {
+            let transaction = ctx.transaction().await?;
+            let attempt = i64::from(call.attempt);
+            transaction
+                .execute("INSERT INTO effect VALUES ($1, $2)", &[&call.id, &attempt])
+                .await
+                .retryable()?;
+            if call.attempt == 1 {
+                return Err(HandlerError::retry("down", "after the first write"));
+            }
+            ctx.emit(&Probe::Note(()))?;
+            transaction.complete(Done::with(&"booked")?).await
+        })
+    });
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!(
+        (report.completed, report.retried, report.published),
+        (2, 1, 1)
+    );
+    assert_eq!(
+        number(&client, "SELECT sum(attempt)::bigint FROM effect").await,
+        2,
+        "only the second attempt's write is there"
+    );
+    assert_eq!(logged(&client, id).await.unwrap().0, "COMPLETED");
+}
+
+#[tokio::test]
+async fn a_transaction_under_a_lost_lease_commits_nothing() {
+    let db = probe_database().await;
+    let client = Arc::new(db.client().await);
+    client
+        .batch_execute("CREATE TABLE effect (id bigint)")
+        .await
+        .unwrap();
+    queue::publish(&*client, &act("x")).await.unwrap();
+    let operator = client.clone();
+    let app = ProbeApp::new(move |call, ctx| {
+        let operator = operator.clone();
+        Box::pin(async move {
+            let transaction = ctx.transaction().await?;
+            transaction
+                .execute("INSERT INTO effect VALUES ($1)", &[&call.id])
+                .await
+                .retryable()?;
+            if call.attempt == 1 {
+                operator
+                    .execute("UPDATE tidegate.events SET status = 'PENDING'", &[])
+                    .await
+                    .retryable()?;
+            }
+            transaction.complete(Done::ok()).await
+        })
+    });
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!(
+        (report.leased, report.lease_lost, report.completed),
+        (2, 1, 1)
+    );
+    assert_eq!(number(&client, "SELECT count(*) FROM effect").await, 1);
+}
+
+#[tokio::test]
+async fn both_handlers_of_an_event_may_have_a_transaction() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    client
+        .batch_execute("CREATE TABLE effect (handler text)")
+        .await
+        .unwrap();
+    queue::publish(&client, &pair("x")).await.unwrap();
+    let app = ProbeApp::new(|call, ctx| {
+        Box::pin(async move {
+            let transaction = ctx.transaction().await?;
+            transaction
+                .execute("INSERT INTO effect VALUES ($1)", &[&call.handler])
+                .await
+                .retryable()?;
+            if call.handler == "second" && call.attempt == 1 {
+                return Err(HandlerError::retry("down", "second fails once"));
+            }
+            transaction.complete(Done::ok()).await
+        })
+    });
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!((report.completed, report.retried), (1, 1));
+    let handlers: Vec<&str> = app.calls().iter().map(|call| call.handler).collect();
+    assert_eq!(handlers, ["first", "second", "second"]);
+    assert_eq!(number(&client, "SELECT count(*) FROM effect").await, 2);
+}
+
+#[tokio::test]
+async fn f2_a_spent_budget_gives_back_what_has_not_started_with_its_attempt() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 200).await;
+    let app = ProbeApp::new(|_, _| {
+        Box::pin(async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Ok(Done::ok())
+        })
+    });
+    let short = DrainOptions {
+        budget: Duration::from_secs(2),
+        concurrency: 4,
+        ..options()
+    };
+    let report = drain(&db, &app, &short).await;
+    assert_eq!(report.stop_reason, StopReason::BudgetSpent);
+    assert!(
+        report.completed >= 20 && report.released > 0 && report.retried == 0,
+        "{report:?}"
+    );
+    assert!(report.elapsed_ms < 3000, "{report:?}");
+    assert_eq!(report.backlog, 200 - report.completed);
+    let clean = "SELECT count(*) FROM tidegate.event_queue WHERE attempts = 0 AND status = 'PENDING' AND lease_token IS NULL";
+    assert_eq!(
+        number(&client, clean).await,
+        i64::try_from(report.backlog).unwrap()
+    );
+}
+
+#[tokio::test]
+async fn a_handler_that_the_end_of_the_run_cuts_is_retried() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let id = publish_acts(&client, 1).await[0];
+    let app = ProbeApp::new(|_, _| Box::pin(std::future::pending()));
+    let report = drain(
+        &db,
+        &app,
+        &DrainOptions {
+            budget: Duration::from_millis(500),
+            ..options()
+        },
+    )
+    .await;
+    assert_eq!((report.leased, report.retried), (1, 1));
+    let row = client
+        .query_one(
+            "SELECT attempts, last_error FROM tidegate.event_queue WHERE id = $1",
+            &[&id],
+        )
+        .await
+        .unwrap();
+    assert_eq!(row.get::<_, i32>(0), 1);
+    assert!(
+        row.get::<_, &str>(1).starts_with("cut: "),
+        "{}",
+        row.get::<_, &str>(1)
+    );
+}
+
+#[tokio::test]
+async fn a_stop_signal_ends_the_run_like_its_budget() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 100).await;
+    let (stop, stopped) = watch::channel(false);
+    let first = Arc::new(Notify::new());
+    let started = first.clone();
+    let app = ProbeApp::new(move |_, _| {
+        let started = started.clone();
+        Box::pin(async move {
+            started.notify_one();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Ok(Done::ok())
+        })
+    });
+    let (database, options) = (db.database(), options());
+    let hooks = Hooks {
+        stop: Some(stopped),
+        progress: None,
+    };
+    let draining = drain_with(&database, app.clone(), &options, hooks);
+    let signal = async {
+        first.notified().await;
+        stop.send(true).unwrap();
+    };
+    let (report, ()) = tokio::join!(draining, signal);
+    let report = report.unwrap();
+    assert!(
+        report.is_balanced() && report.stop_reason == StopReason::BudgetSpent,
+        "{report:?}"
+    );
+    assert!(
+        report.completed >= 1 && report.completed < 100 && report.retried == 0,
+        "{report:?}"
+    );
+    assert_eq!(
+        number(&client, "SELECT sum(attempts) FROM tidegate.event_queue").await,
+        0
+    );
+}
+
+#[tokio::test]
+async fn lingering_picks_up_what_comes_later_and_a_plain_drain_does_not_wait() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let app = ProbeApp::succeeding();
+    let report = drain(&db, &app, &options()).await;
+    assert!(report.elapsed_ms < 2000 && report.leased == 0, "{report:?}");
+    let (database, lingering) = (
+        db.database(),
+        DrainOptions {
+            linger: Duration::from_secs(20),
+            ..options()
+        },
+    );
+    let (stop, stopped) = watch::channel(false);
+    let hooks = Hooks {
+        stop: Some(stopped),
+        progress: None,
+    };
+    let draining = drain_with(&database, app.clone(), &lingering, hooks);
+    let publishing = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        publish_acts(&client, 3).await;
+        wait_until("the later events are handled", async || {
+            app.calls().len() == 3
+        })
+        .await;
+        stop.send(true).unwrap();
+    };
+    let (report, ()) = tokio::join!(draining, publishing);
+    assert_eq!(report.unwrap().completed, 3);
+}
+
+#[tokio::test]
+async fn leases_are_renewed_while_handlers_outlast_them() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    queue::publish(&client, &pair("x")).await.unwrap();
+    let app = ProbeApp::new(|_, _| {
+        Box::pin(async {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            Ok(Done::ok())
+        })
+    });
+    let short_lease = DrainOptions {
+        lease_timeout: Duration::from_secs(1),
+        handler_timeout: Duration::from_millis(900),
+        ..options()
+    };
+    let lingering = DrainOptions {
+        linger: Duration::from_millis(1600),
+        ..short_lease.clone()
+    };
+    let other = ProbeApp::succeeding();
+    let (report, idle) = tokio::join!(drain(&db, &app, &short_lease), async {
+        wait_until("the first drain has it", async || !app.calls().is_empty()).await;
+        drain(&db, &other, &lingering).await
+    });
+    assert_eq!((report.completed, report.lease_lost), (1, 0));
+    assert_eq!(idle.leased, 0, "nobody else took it");
+}
+
+#[tokio::test]
+async fn a_requeued_event_is_lost_to_its_worker_and_counted() {
+    let db = probe_database().await;
+    let client = Arc::new(db.client().await);
+    publish_acts(&client, 1).await;
+    let operator = client.clone();
+    let app = ProbeApp::new(move |call, _| {
+        let operator = operator.clone();
+        Box::pin(async move {
+            if call.attempt == 1 {
+                operator
+                    .execute("UPDATE tidegate.events SET status = 'PENDING'", &[])
+                    .await
+                    .retryable()?;
+            }
+            Ok(Done::ok())
+        })
+    });
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!(
+        (report.leased, report.lease_lost, report.completed),
+        (2, 1, 1)
+    );
+}
+
+#[tokio::test]
+async fn connections_that_break_in_the_middle_cost_no_event_and_no_count() {
+    let db = probe_database().await;
+    let client = Arc::new(db.client().await);
+    publish_acts(&client, 300).await;
+    let admin = client.clone();
+    let app = ProbeApp::new(move |call, _| {
+        let admin = admin.clone();
+        Box::pin(async move {
+            if call.name == "100" || call.name == "200" {
+                let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                             WHERE datname = current_database() AND application_name = 'tidegate'";
+                admin.query(kill, &[]).await.retryable()?;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            Ok(Done::ok())
+        })
+    });
+    let report = drain(
+        &db,
+        &app,
+        &DrainOptions {
+            batch: 20,
+            ..options()
+        },
+    )
+    .await;
+    assert_eq!(
+        (report.completed, report.lease_lost, report.backlog),
+        (300, 0, 0),
+        "{report:?}"
+    );
+    let once = "SELECT count(*) FROM tidegate.event_log WHERE attempts = 1";
+    assert_eq!(number(&client, once).await, 300, "no attempt was burnt");
+}
+
+#[tokio::test]
+async fn a_database_that_stays_away_is_an_error_with_the_counts_so_far() {
+    let database = tidegate::Database::new("postgres://nobody@127.0.0.1:1/none", 1).unwrap();
+    let error = tidegate::drain(&database, ProbeApp::succeeding(), &options())
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error.source, tidegate::Error::Connect(_)),
+        "{error}"
+    );
+    assert_eq!(error.report.leased, 0);
+}
+
+#[tokio::test]
+async fn a_handler_limit_that_does_not_fit_into_a_lease_is_refused_at_the_start() {
+    let db = probe_database().await;
+    let wrong = DrainOptions {
+        handler_timeout: Duration::from_secs(58),
+        ..options()
+    };
+    let error = tidegate::drain(&db.database(), ProbeApp::succeeding(), &wrong)
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("handler timeout"), "{error}");
+}
+
+#[tokio::test]
+async fn a_result_that_cannot_be_stored_fails_its_event_alone() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 20).await;
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move { Done::with(&if call.name == "7" { "\0" } else { "fine" }) })
+    });
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!((report.completed, report.failed), (19, 1), "{report:?}");
+    let failed = "SELECT count(*) FROM tidegate.event_log WHERE status = 'FAILED' AND errors->0->>'code' = 'unstorable'";
+    assert_eq!(number(&client, failed).await, 1);
+}
+
+#[tokio::test]
+async fn c13_depth_attempts_latency_and_failure_rate_are_told_by_kind() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    for name in ["good", "good", "good", "bad"] {
+        queue::publish(&client, &act(name)).await.unwrap();
+    }
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            if call.name == "bad" {
+                Err(HandlerError::reject("409", "no"))
+            } else {
+                Ok(Done::ok())
+            }
+        })
+    });
+    drain(&db, &app, &options()).await;
+    queue::publish(&client, &act("waiting")).await.unwrap();
+    queue::publish(&client, &act("later").delay(Duration::from_secs(60)))
+        .await
+        .unwrap();
+    let stats = queue::stats(&client).await.unwrap();
+    let figures = stats.iter().find(|kind| kind["kind"] == "act").unwrap();
+    assert_eq!(
+        (
+            &figures["pending"],
+            &figures["delayed"],
+            &figures["processing"]
+        ),
+        (&1.into(), &1.into(), &0.into())
+    );
+    assert_eq!(
+        (&figures["completed"], &figures["completed_with_errors"]),
+        (&3.into(), &1.into())
+    );
+    assert_eq!(figures["failure_rate"], 0.25);
+    assert_eq!(figures["attempts_per_event"], 1.0);
+    assert!(
+        figures["latency_p50_ms"]
+            .as_i64()
+            .is_some_and(|ms| ms < 10_000),
+        "{figures}"
+    );
+    let backlog = queue::backlog(&client).await.unwrap();
+    assert_eq!(backlog.events, 2);
+}
+
+#[test]
+fn a18_a_dispatcher_lists_each_kinds_handlers_and_their_services_without_running_them() {
+    use tidegate::Handlers;
+    let listed = Handlers::one("a", "archive", async { panic!("listing must not run") }).and(
+        "b",
+        DATABASE_ONLY,
+        async { Ok(Done::ok()) },
+    );
+    assert_eq!(listed.list(), [("a", "archive"), ("b", "database")]);
+}

@@ -1,0 +1,182 @@
+//! A tiny application for tests of the engine: its handlers do what the test says, and it remembers
+//! every call.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use tidegate::{
+    Context, DATABASE_ONLY, Dispatch, Done, DrainOptions, DrainReport, HandlerResult, Handlers,
+    NewEvent, queue,
+};
+use tokio_postgres::Client;
+
+use crate::support::{TestDb, database_for};
+
+tidegate::events! {
+    #[derive(Debug, Clone, PartialEq)]
+    pub enum Probe {
+        /// One handler, `act`.
+        Act(Act) = "act",
+        /// One handler, `note`, which always succeeds.
+        Note(()) = "note",
+        /// Two handlers, `first` and `second`.
+        Pair(Act) = "pair",
+    }
+}
+
+/// What an event carries.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Act {
+    pub name: String,
+}
+
+/// A call of a handler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    pub id: i64,
+    pub attempt: u32,
+    pub handler: &'static str,
+    pub name: String,
+}
+
+type Behaviour = dyn for<'a> Fn(Call, &'a Context) -> BoxFuture<'a, HandlerResult> + Send + Sync;
+
+pub struct ProbeApp {
+    pub calls: Mutex<Vec<Call>>,
+    behaviour: Box<Behaviour>,
+}
+
+impl ProbeApp {
+    /// An application whose handlers do this.
+    pub fn new(
+        behaviour: impl for<'a> Fn(Call, &'a Context) -> BoxFuture<'a, HandlerResult>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            calls: Mutex::default(),
+            behaviour: Box::new(behaviour),
+        })
+    }
+
+    /// An application whose handlers succeed.
+    pub fn succeeding() -> Arc<Self> {
+        Self::new(|_, _| Box::pin(async { Ok(Done::ok()) }))
+    }
+
+    /// All calls so far, in the order they started.
+    pub fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    /// Ids in the order their handlers started.
+    pub fn ids(&self) -> Vec<i64> {
+        self.calls().iter().map(|call| call.id).collect()
+    }
+
+    async fn call(&self, handler: &'static str, act: &Act, ctx: &Context) -> HandlerResult {
+        let call = Call {
+            id: ctx.event_id(),
+            attempt: ctx.attempt(),
+            handler,
+            name: act.name.clone(),
+        };
+        self.calls.lock().unwrap().push(call.clone());
+        (self.behaviour)(call, ctx).await
+    }
+
+    async fn note(&self, ctx: &Context) -> HandlerResult {
+        let (id, attempt) = (ctx.event_id(), ctx.attempt());
+        self.calls.lock().unwrap().push(Call {
+            id,
+            attempt,
+            handler: "note",
+            name: String::new(),
+        });
+        Ok(Done::ok())
+    }
+}
+
+impl Dispatch for ProbeApp {
+    type Event = Probe;
+
+    fn handlers<'a>(&'a self, event: &'a Probe, ctx: &'a Context) -> Handlers<'a> {
+        match event {
+            Probe::Act(act) => Handlers::one("act", DATABASE_ONLY, self.call("act", act, ctx)),
+            Probe::Note(()) => Handlers::one("note", DATABASE_ONLY, self.note(ctx)),
+            Probe::Pair(act) => Handlers::one("first", DATABASE_ONLY, self.call("first", act, ctx))
+                .and("second", DATABASE_ONLY, self.call("second", act, ctx)),
+        }
+    }
+}
+
+/// A database that knows the probe's kinds.
+pub async fn probe_database() -> TestDb {
+    database_for::<Probe>().await
+}
+
+/// An `act` event of this name.
+pub fn act(name: &str) -> NewEvent {
+    NewEvent::of(&Probe::Act(Act {
+        name: name.to_owned(),
+    }))
+    .unwrap()
+}
+
+/// A `pair` event of this name.
+pub fn pair(name: &str) -> NewEvent {
+    NewEvent::of(&Probe::Pair(Act {
+        name: name.to_owned(),
+    }))
+    .unwrap()
+}
+
+/// Publishes `count` `act` events named by their number from 0, and returns their ids.
+pub async fn publish_acts(client: &Client, count: usize) -> Vec<i64> {
+    let events: Vec<NewEvent> = (0..count).map(|n| act(&n.to_string())).collect();
+    let published = queue::publish_batch(client, &events).await.unwrap();
+    published.iter().map(|published| published.id).collect()
+}
+
+/// Options for tests: retries at once, short budget.
+pub fn options() -> DrainOptions {
+    DrainOptions {
+        budget: Duration::from_secs(20),
+        retry: tidegate::outcome::RetryPolicy {
+            base: Duration::ZERO,
+            max: Duration::ZERO,
+        },
+        ..DrainOptions::default()
+    }
+}
+
+/// Drains and checks that the report is balanced.
+pub async fn drain(db: &TestDb, app: &Arc<ProbeApp>, options: &DrainOptions) -> DrainReport {
+    let report = tidegate::drain(&db.database(), app.clone(), options)
+        .await
+        .unwrap();
+    assert!(report.is_balanced(), "{report:?}");
+    report
+}
+
+/// Status, attempts and the errors' codes of a row in the log; `None` while it is not there.
+pub async fn logged(client: &Client, id: i64) -> Option<(String, i32, Vec<String>)> {
+    let sql =
+        "SELECT status, attempts, ARRAY(SELECT e->>'code' FROM jsonb_array_elements(errors) AS e)
+                 FROM tidegate.event_log WHERE id = $1";
+    let row = client.query_opt(sql, &[&id]).await.unwrap()?;
+    Some((row.get(0), row.get(1), row.get(2)))
+}
+
+/// One number from the database.
+pub async fn number(client: &Client, sql: &str) -> i64 {
+    client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+/// Rows in the live queue.
+pub async fn live(client: &Client) -> i64 {
+    number(client, "SELECT count(*) FROM tidegate.event_queue").await
+}

@@ -1,0 +1,877 @@
+//! The queue's statements on a real Postgres: publish, lease, finalize and what guards them.
+
+use std::time::{Duration, SystemTime};
+
+use tidegate::event::{Fate, Lease, LeasedEvent};
+use tidegate::queue::{self, ErrorEntry, Finalized, LeaseRequest, LeasedBatch, Released, sql};
+use tidegate::{Error, Event, Fault, NewEvent};
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+use uuid::Uuid;
+
+use crate::probe::{Probe, act, live, logged, number, probe_database, publish_acts};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+async fn lease_with<'a>(
+    client: &Client,
+    change: impl FnOnce(&mut LeaseRequest<'a>),
+) -> LeasedBatch {
+    let mut request = LeaseRequest {
+        limit: 100,
+        page: 100,
+        after: 0,
+        token: Uuid::new_v4(),
+        held: &[],
+        timeout: MINUTE,
+        kinds: Probe::KINDS,
+        now: None,
+    };
+    change(&mut request);
+    queue::lease(client, &request).await.unwrap()
+}
+
+async fn lease(client: &Client, limit: u32) -> Vec<LeasedEvent> {
+    lease_with(client, |request| {
+        (request.limit, request.page) = (limit, limit)
+    })
+    .await
+    .events
+}
+
+async fn lease_at(client: &Client, now: SystemTime) -> Vec<i64> {
+    ids(&lease_with(client, |request| request.now = Some(now))
+        .await
+        .events)
+}
+
+fn ids(events: &[LeasedEvent]) -> Vec<i64> {
+    events.iter().map(|event| event.lease.id).collect()
+}
+
+fn errors(codes: &[&'static str]) -> Vec<ErrorEntry> {
+    codes
+        .iter()
+        .map(|code| ErrorEntry::new(None, &Fault::new(*code, "because"), 1))
+        .collect()
+}
+
+#[tokio::test]
+async fn every_statement_prepares_against_the_migrated_schema() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    for statement in sql::ALL {
+        let prepared = client.prepare_typed(statement.text, statement.params).await;
+        let prepared = prepared.unwrap_or_else(|error| panic!("{}: {error:?}", statement.name));
+        assert_eq!(prepared.params(), statement.params, "{}", statement.name);
+    }
+}
+
+#[tokio::test]
+async fn b1_publish_joins_the_callers_transaction() {
+    let db = probe_database().await;
+    let mut client = db.client().await;
+    let transaction = client.transaction().await.unwrap();
+    queue::publish(&transaction, &act("undone")).await.unwrap();
+    transaction.rollback().await.unwrap();
+    assert_eq!(live(&client).await, 0);
+    let transaction = client.transaction().await.unwrap();
+    queue::publish(&transaction, &act("done")).await.unwrap();
+    transaction
+        .execute(
+            "SELECT * FROM tidegate.publish('act', '{\"name\": \"by SQL\"}')",
+            &[],
+        )
+        .await
+        .unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!(live(&client).await, 2);
+}
+
+#[tokio::test]
+async fn c5_a_published_event_is_pending_without_attempts_and_its_id_is_the_rows() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let published = queue::publish(&client, &act("a").max_attempts(3))
+        .await
+        .unwrap();
+    assert!(published.created);
+    let row = client
+        .query_one(
+            "SELECT id, status, attempts, max_attempts, payload->>'name' FROM tidegate.event_queue",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(row.get::<_, i64>(0), published.id);
+    assert_eq!(row.get::<_, &str>(1), "PENDING");
+    assert_eq!((row.get::<_, i32>(2), row.get::<_, i32>(3)), (0, 3));
+    assert_eq!(row.get::<_, &str>(4), "a");
+}
+
+#[tokio::test]
+async fn a3_a7_c1_a_plain_insert_of_kind_and_payload_is_a_publish() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    client
+        .execute("INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', '{\"name\": \"x\"}'), ('note', NULL)", &[])
+        .await
+        .unwrap();
+    let leased = lease(&client, 10).await;
+    let kinds: Vec<&str> = leased.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, ["act", "note"]);
+    assert_eq!(
+        leased[1].payload, None,
+        "B2: a NULL payload is handed over as none"
+    );
+}
+
+#[tokio::test]
+async fn b3_b25_bad_fields_are_refused_by_name_with_what_is_allowed() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let long = "x".repeat(201);
+    let calls = [
+        (
+            "publish(NULL, NULL)",
+            "kind: 1 to 100 characters are allowed, got NULL".to_owned(),
+        ),
+        (
+            "publish('', NULL)",
+            "kind: 1 to 100 characters are allowed, got 0".to_owned(),
+        ),
+        (
+            "publish(repeat('k', 101), NULL)",
+            "kind: 1 to 100 characters are allowed, got 101".to_owned(),
+        ),
+        (
+            "publish('unheard', NULL)",
+            "kind: 'unheard' is not registered; registered are: act".to_owned(),
+        ),
+        (
+            "publish('act', NULL, group_key => '')",
+            "group_key: 1 to 200 characters".to_owned(),
+        ),
+        (
+            "publish('act', NULL, dedup_key => repeat('d', 201))",
+            "dedup_key: 1 to 200 characters are allowed, got 201".to_owned(),
+        ),
+        (
+            "publish('act', NULL, correlation_id => '')",
+            "correlation_id: 1 to 200".to_owned(),
+        ),
+        (
+            "publish('act', NULL, available_at => 'infinity')",
+            "available_at: a finite time is allowed".to_owned(),
+        ),
+        (
+            "publish('act', NULL, expires_at => '-infinity')",
+            "expires_at: a finite time is allowed".to_owned(),
+        ),
+        (
+            "publish('act', NULL, max_attempts => 0)",
+            "max_attempts: 1 to 1000 is allowed, got 0".to_owned(),
+        ),
+        (
+            "publish('act', to_jsonb(repeat('x', 2000000)))",
+            "payload: at most 1048576 bytes are allowed".to_owned(),
+        ),
+        (
+            "publish_many('{}')",
+            "events: a JSON array of objects is allowed, got object".to_owned(),
+        ),
+        (
+            "publish_many('[7]')",
+            "event 1: an object is allowed, got number".to_owned(),
+        ),
+        (
+            "publish_many('[{\"kind\": \"act\"}, {\"kind\": \"act\", \"prio\": 1}]')",
+            "event 2: prio is no field of an event; allowed are: kind, payload".to_owned(),
+        ),
+        (
+            "publish_many('[{\"kind\": \"act\"}, {\"kind\": \"\"}]')",
+            "event 2: kind: 1 to 100".to_owned(),
+        ),
+    ];
+    for (call, expected) in calls {
+        let error = client
+            .query(&format!("SELECT * FROM tidegate.{call}"), &[])
+            .await
+            .unwrap_err();
+        let error = error.as_db_error().unwrap();
+        assert!(
+            error.message().starts_with(&expected),
+            "{call}: {}",
+            error.message()
+        );
+        assert_eq!(*error.code(), SqlState::INVALID_PARAMETER_VALUE, "{call}");
+    }
+    for event in [
+        NewEvent::raw("unheard", None),
+        act("x").group(long.clone()),
+        act("x").max_attempts(0),
+    ] {
+        let error = queue::publish_batch(&client, &[act("fine"), event])
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, Error::Invalid(text) if text.starts_with("event 2: ")),
+            "{error}"
+        );
+    }
+    assert_eq!(live(&client).await, 0);
+}
+
+#[tokio::test]
+async fn d2_b25_the_table_itself_refuses_what_it_cannot_hold() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    for (columns, values, constraint) in [
+        (
+            "kind, status",
+            "'act', 'DONE'",
+            "status_is_pending_or_processing",
+        ),
+        ("kind", "''", "kind_is_1_to_100_characters"),
+        (
+            "kind, group_key",
+            "'act', repeat('g', 201)",
+            "group_key_is_1_to_200_characters",
+        ),
+        (
+            "kind, max_attempts",
+            "'act', 0",
+            "max_attempts_is_1_to_1000",
+        ),
+        (
+            "kind, available_at",
+            "'act', 'infinity'",
+            "available_at_is_finite",
+        ),
+        (
+            "kind, lease_token",
+            "'act', gen_random_uuid()",
+            "lease_is_whole",
+        ),
+    ] {
+        let insert = format!("INSERT INTO tidegate.event_queue ({columns}) VALUES ({values})");
+        let error = client.execute(&insert, &[]).await.unwrap_err();
+        assert_eq!(error.as_db_error().unwrap().constraint(), Some(constraint));
+    }
+    let error = client
+        .execute("INSERT INTO tidegate.event_queue (kind) VALUES (NULL)", &[])
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), Some(&SqlState::NOT_NULL_VIOLATION));
+}
+
+#[tokio::test]
+async fn publish_many_answers_in_order_and_finds_duplicates_inside_and_outside_the_batch() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let first = queue::publish(&client, &act("a").dedup("k1"))
+        .await
+        .unwrap();
+    let rows = client
+        .query(
+            "SELECT id, created FROM tidegate.publish_many($1)",
+            &[&serde_json::json!([
+                {"kind": "act", "payload": {"name": "new"}, "group_key": "g"},
+                {"kind": "act", "dedup_key": "k1"},
+                {"kind": "act", "dedup_key": "k2"},
+                {"kind": "act", "dedup_key": "k2"},
+                {"kind": "note", "dedup_key": "k2"},
+            ])],
+        )
+        .await
+        .unwrap();
+    let answer: Vec<(i64, bool)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let created: Vec<bool> = answer.iter().map(|(_, created)| *created).collect();
+    assert_eq!(
+        created,
+        [true, false, true, false, true],
+        "a key counts within its kind"
+    );
+    assert_eq!(answer[1].0, first.id);
+    assert_eq!(answer[2].0, answer[3].0);
+    assert!(answer[0].0 < answer[2].0 && answer[2].0 < answer[4].0);
+    assert!(
+        client
+            .query("SELECT * FROM tidegate.publish_many('[]')", &[])
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn a_duplicate_returns_the_live_events_id_until_that_one_has_ended() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let first = queue::publish(&client, &act("a").dedup("key"))
+        .await
+        .unwrap();
+    let again = queue::publish(&client, &act("a").dedup("key"))
+        .await
+        .unwrap();
+    assert_eq!((again.id, again.created), (first.id, false));
+    let leased = lease(&client, 1).await;
+    queue::finalize_one(&client, leased[0].lease, Vec::new())
+        .await
+        .unwrap();
+    let later = queue::publish(&client, &act("a").dedup("key"))
+        .await
+        .unwrap();
+    assert!(later.created && later.id > first.id);
+}
+
+#[tokio::test]
+async fn twins_published_at_once_become_one_event() {
+    let db = probe_database().await;
+    let (mut one, two) = (db.client().await, db.client().await);
+    let transaction = one.transaction().await.unwrap();
+    let first = queue::publish(&transaction, &act("a").dedup("key"))
+        .await
+        .unwrap();
+    let waiting =
+        tokio::spawn(async move { queue::publish(&two, &act("a").dedup("key")).await.unwrap() });
+    transaction.commit().await.unwrap();
+    let second = waiting.await.unwrap();
+    assert_eq!((second.id, second.created), (first.id, false));
+}
+
+#[tokio::test]
+async fn c6_b26_leasing_takes_at_most_the_limit_lowest_id_first_and_nothing_from_an_empty_queue() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    assert!(lease(&client, 10).await.is_empty());
+    let published = publish_acts(&client, 5).await;
+    assert_eq!(ids(&lease(&client, 2).await), published[..2]);
+    assert_eq!(ids(&lease(&client, 10).await), published[2..]);
+    assert!(lease(&client, 10).await.is_empty());
+}
+
+#[tokio::test]
+async fn c6_time_can_be_injected() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let id = queue::publish(&client, &act("later").delay(MINUTE))
+        .await
+        .unwrap()
+        .id;
+    let later = SystemTime::now() + MINUTE + Duration::from_secs(1);
+    assert_eq!(queue::promote(&client, 10, None).await.unwrap(), (0, None));
+    assert_eq!(
+        queue::promote(&client, 10, Some(later)).await.unwrap(),
+        (1, Some(id))
+    );
+    assert!(
+        lease(&client, 10).await.is_empty(),
+        "promoting is not yet being due"
+    );
+    assert_eq!(lease_at(&client, later).await, [id]);
+}
+
+#[tokio::test]
+async fn c7_d4_d6_a11_taking_an_event_sets_status_times_and_attempts_and_returns_the_new_count() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 1).await;
+    let leased = lease(&client, 1).await;
+    assert_eq!(
+        (leased[0].attempts, leased[0].max_attempts, leased[0].fate),
+        (1, 5, Fate::Run)
+    );
+    let row = client
+        .query_one(
+            "SELECT status, attempts, processing_started_at = updated_at, updated_at > created_at,
+                    lease_expires_at - updated_at = interval '1 minute'
+               FROM tidegate.event_queue",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        (row.get::<_, &str>(0), row.get::<_, i32>(1)),
+        ("PROCESSING", 1)
+    );
+    assert!(row.get::<_, bool>(2) && row.get::<_, bool>(3) && row.get::<_, bool>(4));
+    queue::renew(&client, &[leased[0].lease], MINUTE)
+        .await
+        .unwrap();
+    let touched =
+        "SELECT (updated_at > processing_started_at)::int::bigint FROM tidegate.event_queue";
+    assert_eq!(
+        number(&client, touched).await,
+        1,
+        "D4: later touches move updated_at only"
+    );
+}
+
+#[tokio::test]
+async fn c2_d6_a_row_that_another_transaction_has_locked_is_skipped_without_waiting() {
+    let db = probe_database().await;
+    let (mut holder, client) = (db.client().await, db.client().await);
+    let published = publish_acts(&client, 3).await;
+    let transaction = holder.transaction().await.unwrap();
+    transaction
+        .execute(
+            "SELECT FROM tidegate.event_queue WHERE id = $1 FOR UPDATE",
+            &[&published[0]],
+        )
+        .await
+        .unwrap();
+    let leased = tokio::time::timeout(Duration::from_secs(5), lease(&client, 10))
+        .await
+        .unwrap();
+    assert_eq!(ids(&leased), published[1..]);
+    transaction.rollback().await.unwrap();
+    assert_eq!(ids(&lease(&client, 10).await), published[..1]);
+}
+
+#[tokio::test]
+async fn c4_c11_c12_d7_d9_b17_an_abandoned_event_is_taken_after_its_time_out_and_not_before() {
+    for timeout in [MINUTE, 5 * MINUTE] {
+        let db = probe_database().await;
+        let client = db.client().await;
+        let id = publish_acts(&client, 1).await[0];
+        let started = SystemTime::now();
+        let first = lease_with(&client, |request| {
+            (request.timeout, request.now) = (timeout, Some(started))
+        })
+        .await;
+        assert_eq!(ids(&first.events), [id]);
+        let newer = publish_acts(&client, 1).await[0];
+        let second = Duration::from_secs(1);
+        assert_eq!(
+            lease_at(&client, started + timeout - second).await,
+            [newer],
+            "only the newer one is free"
+        );
+        let again = lease_with(&client, |request| {
+            request.now = Some(started + timeout + second)
+        })
+        .await;
+        assert_eq!(ids(&again.events), [id]);
+        assert_eq!(again.events[0].attempts, 2);
+        assert_ne!(again.events[0].lease.token, first.events[0].lease.token);
+    }
+}
+
+#[tokio::test]
+async fn c8_c9_d5_finalize_tells_completed_from_errors_and_does_nothing_the_second_time() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 2).await;
+    let leased = lease(&client, 2).await;
+    let (good, bad) = (leased[0].lease, leased[1].lease);
+    assert_eq!(
+        queue::finalize_one(&client, good, Vec::new())
+            .await
+            .unwrap(),
+        Finalized::Now
+    );
+    assert_eq!(
+        queue::finalize_one(&client, good, Vec::new())
+            .await
+            .unwrap(),
+        Finalized::Already
+    );
+    queue::finalize_one(&client, bad, errors(&["409", "422"]))
+        .await
+        .unwrap();
+    assert_eq!(
+        logged(&client, good.id).await.unwrap(),
+        ("COMPLETED".to_owned(), 1, vec![])
+    );
+    let codes = vec!["409".to_owned(), "422".to_owned()];
+    assert_eq!(
+        logged(&client, bad.id).await.unwrap(),
+        ("COMPLETED_WITH_ERRORS".to_owned(), 1, codes)
+    );
+    let unknown = Lease {
+        id: 4711,
+        token: good.token,
+    };
+    assert!(matches!(
+        queue::finalize_one(&client, unknown, Vec::new()).await,
+        Err(Error::UnknownEvent(4711))
+    ));
+    assert_eq!(live(&client).await, 0);
+}
+
+#[tokio::test]
+async fn c9_two_finalizers_at_once_leave_one_row_in_the_log() {
+    let db = probe_database().await;
+    let (one, two) = (db.client().await, db.client().await);
+    for _ in 0..20 {
+        publish_acts(&one, 1).await;
+        let lease = lease(&one, 1).await[0].lease;
+        let (first, second) = tokio::join!(
+            queue::finalize_one(&one, lease, Vec::new()),
+            queue::finalize_one(&two, lease, Vec::new())
+        );
+        let mut answers = [first.unwrap(), second.unwrap()];
+        answers.sort_by_key(|answer| *answer == Finalized::Already);
+        assert_eq!(answers, [Finalized::Now, Finalized::Already]);
+    }
+    assert_eq!(
+        number(&one, "SELECT count(*) FROM tidegate.event_log").await,
+        20
+    );
+}
+
+#[tokio::test]
+async fn a_stale_finalizer_changes_nothing() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 1).await;
+    let stale = lease(&client, 1).await[0].lease;
+    let later = SystemTime::now() + 2 * MINUTE;
+    let current = lease_with(&client, |request| request.now = Some(later))
+        .await
+        .events[0]
+        .lease;
+    assert!(matches!(
+        queue::finalize_one(&client, stale, Vec::new()).await,
+        Err(Error::LeaseLost(_))
+    ));
+    assert!(
+        queue::release(
+            &client,
+            &[Released {
+                lease: stale,
+                counted: true
+            }]
+        )
+        .await
+        .unwrap()
+        .is_empty()
+    );
+    assert!(
+        queue::renew(&client, &[stale], MINUTE)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    let untouched =
+        "SELECT count(*) FROM tidegate.event_queue WHERE status = 'PROCESSING' AND attempts = 2";
+    assert_eq!(number(&client, untouched).await, 1);
+    assert_eq!(
+        queue::finalize_one(&client, current, Vec::new())
+            .await
+            .unwrap(),
+        Finalized::Now
+    );
+}
+
+#[tokio::test]
+async fn f2_a_released_event_has_its_attempt_back() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 1).await;
+    let leased = lease(&client, 1).await;
+    queue::release(
+        &client,
+        &[Released {
+            lease: leased[0].lease,
+            counted: true,
+        }],
+    )
+    .await
+    .unwrap();
+    let fresh = "SELECT count(*) FROM tidegate.event_queue
+                  WHERE status = 'PENDING' AND attempts = 0 AND processing_started_at IS NULL AND lease_token IS NULL";
+    assert_eq!(number(&client, fresh).await, 1);
+    assert_eq!(lease(&client, 1).await[0].attempts, 1);
+}
+
+#[tokio::test]
+async fn an_exhausted_or_expired_event_is_taken_only_to_be_ended() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let exhausted = queue::publish(&client, &act("last").max_attempts(1))
+        .await
+        .unwrap()
+        .id;
+    lease(&client, 1).await;
+    let expired = queue::publish(&client, &act("late").start_within(Duration::from_secs(1)))
+        .await
+        .unwrap()
+        .id;
+    let later = SystemTime::now() + 2 * MINUTE;
+    let batch = lease_with(&client, |request| request.now = Some(later)).await;
+    let fates: Vec<(i64, Fate, u32)> = batch
+        .events
+        .iter()
+        .map(|event| (event.lease.id, event.fate, event.attempts))
+        .collect();
+    assert_eq!(
+        fates,
+        [(exhausted, Fate::Abandoned, 1), (expired, Fate::Expired, 0)]
+    );
+}
+
+#[tokio::test]
+async fn b10_a_group_is_leased_up_to_its_first_event_that_is_not_free() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let events: Vec<NewEvent> = ["a", "b", "a", "b", "a"]
+        .iter()
+        .map(|group| act(group).group(*group))
+        .collect();
+    let published: Vec<i64> = queue::publish_batch(&client, &events)
+        .await
+        .unwrap()
+        .iter()
+        .map(|published| published.id)
+        .collect();
+    client
+        .execute("UPDATE tidegate.event_queue SET available_at = available_at + interval '1 hour' WHERE id = $1", &[&published[2]])
+        .await
+        .unwrap();
+    assert_eq!(
+        ids(&lease(&client, 10).await),
+        [published[0], published[1], published[3]]
+    );
+    assert!(
+        lease(&client, 10).await.is_empty(),
+        "the rest of both groups waits for its head"
+    );
+}
+
+#[tokio::test]
+async fn a_drain_may_lease_on_behind_what_it_holds_itself_and_nobody_else_may() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let events: Vec<NewEvent> = (0..4).map(|_| act("x").group("g")).collect();
+    queue::publish_batch(&client, &events).await.unwrap();
+    let held = lease(&client, 2).await;
+    assert_eq!(held.len(), 2);
+    assert!(lease(&client, 2).await.is_empty());
+    let own = [held[0].lease.token];
+    let next = lease_with(&client, |request| request.held = &own)
+        .await
+        .events;
+    assert_eq!(ids(&next), [held[1].lease.id + 1, held[1].lease.id + 2]);
+}
+
+#[tokio::test]
+async fn a_group_keeps_commit_order_though_ids_are_drawn_in_one_order_and_committed_in_the_other() {
+    let db = probe_database().await;
+    let (mut one, mut two, reader) = (db.client().await, db.client().await, db.client().await);
+    let early = one.transaction().await.unwrap();
+    early.execute("SELECT 1", &[]).await.unwrap();
+    let late = two.transaction().await.unwrap();
+    let first = queue::publish(&late, &act("commits first").group("g"))
+        .await
+        .unwrap();
+    // The other publisher began earlier and would draw its id now, but must wait for the commit.
+    let mut waiting = std::pin::pin!(async {
+        let published = queue::publish(&early, &act("commits second").group("g"))
+            .await
+            .unwrap();
+        early.commit().await.unwrap();
+        published
+    });
+    let blocked = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
+    assert!(
+        blocked.is_err(),
+        "a second publisher of the group waits for the first one's commit"
+    );
+    assert!(lease(&reader, 10).await.is_empty());
+    let other = act("other").group("h");
+    let other_group = tokio::time::timeout(Duration::from_secs(5), queue::publish(&reader, &other));
+    other_group
+        .await
+        .expect("other groups do not wait")
+        .unwrap();
+    late.commit().await.unwrap();
+    let second = waiting.await;
+    assert!(second.id > first.id);
+    let leased: Vec<i64> = ids(&lease(&reader, 10).await);
+    assert_eq!(
+        leased
+            .iter()
+            .filter(|id| [first.id, second.id].contains(id))
+            .collect::<Vec<_>>(),
+        [&first.id, &second.id]
+    );
+}
+
+#[tokio::test]
+async fn two_batches_over_the_same_groups_in_opposite_orders_do_not_deadlock() {
+    let db = probe_database().await;
+    let (one, two) = (db.client().await, db.client().await);
+    let forward: Vec<NewEvent> = (0..50).map(|n| act("x").group(format!("g{n}"))).collect();
+    let backward: Vec<NewEvent> = forward.iter().rev().cloned().collect();
+    for _ in 0..10 {
+        let (first, second) = tokio::join!(
+            queue::publish_batch(&one, &forward),
+            queue::publish_batch(&two, &backward)
+        );
+        assert_eq!((first.unwrap().len(), second.unwrap().len()), (50, 50));
+    }
+}
+
+#[tokio::test]
+async fn b26_the_limit_holds_under_stale_statistics() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 1).await;
+    client
+        .batch_execute(
+            "ANALYZE tidegate.event_queue; SET enable_hashjoin = off; SET enable_mergejoin = off",
+        )
+        .await
+        .unwrap();
+    publish_acts(&client, 40).await;
+    assert_eq!(lease(&client, 2).await.len(), 2);
+    assert_eq!(
+        number(
+            &client,
+            "SELECT count(*) FROM tidegate.event_queue WHERE status = 'PROCESSING'"
+        )
+        .await,
+        2
+    );
+}
+
+#[tokio::test]
+async fn a_lease_is_a_hot_update() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let events: Vec<NewEvent> = (0..200).map(|_| act(&"x".repeat(200))).collect();
+    queue::publish_batch(&client, &events).await.unwrap();
+    lease(&client, 100).await;
+    client
+        .batch_execute("SELECT pg_stat_force_next_flush()")
+        .await
+        .unwrap();
+    let hot = "SELECT n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'event_queue'";
+    // A lease that touched an index would be none at all; a few rows find their page full.
+    assert!(number(&client, hot).await >= 80);
+}
+
+#[tokio::test]
+async fn a_kind_that_is_registered_but_unknown_here_is_left_alone_and_a_paused_one_too() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    queue::register_kinds(&client, &["from_a_newer_program"])
+        .await
+        .unwrap();
+    queue::publish(&client, &NewEvent::raw("from_a_newer_program", None))
+        .await
+        .unwrap();
+    queue::publish(&client, &act("x")).await.unwrap();
+    client
+        .execute(
+            "UPDATE tidegate.event_kind SET paused = true WHERE kind = 'act'",
+            &[],
+        )
+        .await
+        .unwrap();
+    client
+        .execute(
+            "INSERT INTO tidegate.event_queue (kind) VALUES ('registered by nobody')",
+            &[],
+        )
+        .await
+        .unwrap();
+    let leased = lease(&client, 10).await;
+    assert_eq!(
+        leased
+            .iter()
+            .map(|event| event.kind.as_str())
+            .collect::<Vec<_>>(),
+        ["registered by nobody"]
+    );
+    assert_eq!(
+        number(&client, "SELECT sum(attempts) FROM tidegate.event_queue").await,
+        1
+    );
+}
+
+#[tokio::test]
+async fn the_admin_statement_on_the_view_requeues_and_ends_the_old_lease() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let id = publish_acts(&client, 1).await[0];
+    let old = lease(&client, 1).await[0].lease;
+    client
+        .batch_execute(&format!(
+            "SET search_path = tidegate; update events set status='PENDING' where id = {id}"
+        ))
+        .await
+        .unwrap();
+    assert!(matches!(
+        queue::finalize_one(&client, old, Vec::new()).await,
+        Err(Error::LeaseLost(_))
+    ));
+    assert_eq!(ids(&lease(&client, 1).await), [id]);
+    let error = client
+        .execute("update events set kind = 'note'", &[])
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .as_db_error()
+            .unwrap()
+            .message()
+            .starts_with("events: only status"),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_audit_trail_takes_rows_and_gives_none_back() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    client
+        .execute(
+            "INSERT INTO tidegate.audit (action, reason) VALUES ('requeue', 'test')",
+            &[],
+        )
+        .await
+        .unwrap();
+    for change in [
+        "UPDATE tidegate.audit SET reason = ''",
+        "DELETE FROM tidegate.audit",
+        "TRUNCATE tidegate.audit",
+    ] {
+        let error = client.execute(change, &[]).await.unwrap_err();
+        assert!(
+            error
+                .as_db_error()
+                .unwrap()
+                .message()
+                .contains("append-only"),
+            "{change}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn progress_is_merged_and_only_under_the_lease() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 1).await;
+    let lease = lease(&client, 1).await[0].lease;
+    for step in ["one", "two"] {
+        let mut progress = tidegate::outcome::Progress::default();
+        progress.steps.insert(step.to_owned(), step.into());
+        queue::save_progress(&client, lease, &progress)
+            .await
+            .unwrap();
+        let stranger = Lease {
+            token: Uuid::new_v4(),
+            ..lease
+        };
+        assert!(matches!(
+            queue::save_progress(&client, stranger, &progress).await,
+            Err(Error::LeaseLost(_))
+        ));
+    }
+    let steps = "SELECT count(*) FROM tidegate.event_queue, jsonb_object_keys(progress->'steps')";
+    assert_eq!(number(&client, steps).await, 2);
+}
