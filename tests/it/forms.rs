@@ -49,10 +49,6 @@ impl World {
     async fn with(services: Services, app: App) -> Self {
         let db = support::database().await;
         let database = db.database();
-        let tables = vec![tidegate::migrate::app_migrations()];
-        tidegate::migrate::migrate(&database, Event::KINDS, None, tables)
-            .await
-            .expect("the forms system's tables are made");
         let client = db.client().await;
         Self {
             database,
