@@ -2,7 +2,7 @@
 //! they are queued, leased or retried.
 
 pub mod forms;
-pub mod service;
+pub mod http;
 
 use std::env;
 
@@ -16,7 +16,7 @@ use forms::events::{
 };
 use forms::handlers;
 use forms::services::{ARCHIVE, CASES, NOTIFICATIONS, Services};
-use service::HttpClient;
+use http::HttpClient;
 
 crate::events! {
     /// Every event this program publishes and handles.

@@ -45,7 +45,7 @@ pub enum Mode {
     Slow { delay_ms: u64 },
     /// A status of the caller's fault, and nothing was done.
     Refuse { status: u16 },
-    /// 200 with a body that repeats what it was sent, in no shape the caller knows.
+    /// 200 with what it was sent, as one string: a decoder that expects anything else would quote it.
     Echo,
 }
 
@@ -219,7 +219,7 @@ impl Service {
         let reply = match mode {
             Mode::Down => refusal(503, "down"),
             Mode::Refuse { status } => refusal(status, "refused"),
-            Mode::Echo => (StatusCode::OK, Json(json!({ "you_said": body }))),
+            Mode::Echo => (StatusCode::OK, Json(Value::String(body.to_string()))),
             Mode::Mute => {
                 let _ = self.keep(name, path, key, &reference);
                 refusal(500, "lost")
