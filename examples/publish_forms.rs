@@ -3,6 +3,7 @@
 //!
 //! Everybody in it is made up, down to the national id, which no register gives out.
 
+use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tidegate::app::forms::{
@@ -17,7 +18,17 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 const SOURCE: &str = "sample-case-system";
 
 #[tokio::main]
-async fn main() -> Outcome<()> {
+async fn main() -> ExitCode {
+    match publish_all().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn publish_all() -> Outcome<()> {
     let url =
         std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL: a postgres:// URL is needed")?;
     let mut client = Database::new(&url, 1)?.connect().await?;

@@ -23,11 +23,11 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut terminate = signal(SignalKind::terminate())?;
     let services = services::Services::on_port(Arguments::parse().port).await?;
     for (variable, url) in services.variables() {
         println!("{variable}={url}");
     }
-    let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
         _ = input_closed() => {}
         _ = terminate.recv() => {}

@@ -2,7 +2,7 @@
 //! they are queued, leased or retried.
 
 pub mod forms;
-pub mod service;
+pub mod http;
 
 use std::env;
 
@@ -16,7 +16,7 @@ use forms::events::{
 };
 use forms::handlers;
 use forms::services::{ARCHIVE, CASES, NOTIFICATIONS, Services};
-use service::HttpClient;
+use http::HttpClient;
 
 crate::events! {
     /// Every event this program publishes and handles.
@@ -155,6 +155,142 @@ impl Dispatch for App {
             Event::GrantLetterViewed(event) => {
                 Handlers::one("count_view", DATABASE_ONLY, handlers::count_view(event))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use serde_json::{Value, json};
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::connect::Database;
+    use crate::context::Flushed;
+    use crate::event::{DecodeError, Event as _, Fate, Lease, LeasedEvent};
+
+    /// What the documentation promises: each kind's handlers, in order, with their one service.
+    const HANDLERS: &[(&str, &[(&str, &str)])] = &[
+        ("form_submitted", &[("archive_form", "archive")]),
+        ("form_archived", &[("open_case", "cases")]),
+        (
+            "case_opened",
+            &[
+                ("archive_note", "archive"),
+                ("notify_received", "notifications"),
+            ],
+        ),
+        ("grant_letter_received", &[("archive_letter", "archive")]),
+        (
+            "grant_letter_archived",
+            &[("save_grant", "database"), ("approve_form", "database")],
+        ),
+        ("grant_saved", &[("notify_approved", "notifications")]),
+        ("external_letter_received", &[("archive_letter", "archive")]),
+        (
+            "external_letter_archived",
+            &[
+                ("save_external_grant", "database"),
+                ("notify_external", "notifications"),
+            ],
+        ),
+        (
+            "form_cancelled",
+            &[
+                ("notify_cancelled", "notifications"),
+                ("cancel_form", "database"),
+            ],
+        ),
+        ("grant_letter_viewed", &[("count_view", "database")]),
+    ];
+
+    /// Fields enough for any kind.
+    fn payload() -> Value {
+        let measure = json!({"case_number": "C1", "measure_id": "M1"});
+        json!({
+            "form": {
+                "id": "f1",
+                "company": {"number": "000000001", "name": "Company 1",
+                    "contact": {"name": "Contact 1", "email": "contact@example.org", "phone": "0000"}},
+                "employee": {"national_id": "00000000001", "name": "Employee 1"},
+                "expert": {"name": "Expert 1", "company": "Company 2", "competence": "Ergonomics"},
+                "need": {"reason": "Reason", "requirement": "Requirement", "estimated_cost": 1,
+                    "hours": 1, "start_date": "2027-01-11"},
+                "status": "submitted",
+            },
+            "form_id": "f1", "document_id": "D1", "journal_id": "J1", "letter_id": "L1",
+            "case_number": "C1", "measure_id": "M1", "grant_number": "G1", "measure": measure,
+            "grant": {"grant_number": "G1", "measure": measure, "company_number": "000000001",
+                "amount": 1, "valid_from": "2027-01-11", "valid_to": "2027-06-30"},
+        })
+    }
+
+    fn context(kind: &str) -> Context {
+        let database = Database::new("postgres://localhost/unused", 1).unwrap();
+        let lease = Lease {
+            id: 1,
+            token: uuid::Uuid::nil(),
+        };
+        let event = LeasedEvent {
+            lease,
+            fate: Fate::Run,
+            kind: kind.to_owned(),
+            payload: None,
+            group_key: None,
+            correlation_id: None,
+            attempts: 1,
+            max_attempts: 5,
+            created_at: SystemTime::UNIX_EPOCH,
+            expires_at: None,
+            progress: None,
+        };
+        let flushed = Flushed {
+            after: 0,
+            progress: watch::channel(0).1,
+        };
+        Context::new(event, database, flushed, Duration::from_secs(1))
+    }
+
+    #[test]
+    fn a12_every_kind_has_handlers_and_a18_each_names_its_one_service() {
+        let app = App::from_settings(|_| None).unwrap();
+        let payload = serde_json::to_vec(&payload()).unwrap();
+        assert!(
+            Event::KINDS
+                .iter()
+                .eq(HANDLERS.iter().map(|(kind, _)| kind)),
+            "HANDLERS lists all kinds"
+        );
+        for (kind, promised) in HANDLERS {
+            let event = Event::decode(kind, Some(&payload)).unwrap();
+            assert_eq!(event.kind(), *kind, "A7");
+            let listed = app.handlers(&event, &context(kind)).list();
+            assert_eq!(listed, *promised, "{kind}");
+            let mut names: Vec<&str> = listed.iter().map(|(name, _)| *name).collect();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(
+                names.len(),
+                listed.len(),
+                "{kind}: results are stored by name"
+            );
+        }
+    }
+
+    #[test]
+    fn a16_an_event_reaches_the_handlers_of_its_own_type_only() {
+        for kind in Event::KINDS {
+            let event =
+                Event::decode(kind, Some(&serde_json::to_vec(&payload()).unwrap())).unwrap();
+            let stored = event.encode().unwrap();
+            // What one kind stores decodes as that kind again, whole.
+            let again = Event::decode(kind, Some(stored.get().as_bytes())).unwrap();
+            assert_eq!(again.encode().unwrap().get(), stored.get(), "{kind}");
+            // And a payload that lacks the kind's fields reaches nobody.
+            let foreign = Event::decode(kind, Some(b"{}")).expect_err(kind);
+            assert!(matches!(foreign, DecodeError::Payload { .. }), "{foreign}");
         }
     }
 }

@@ -49,10 +49,6 @@ impl World {
     async fn with(services: Services, app: App) -> Self {
         let db = support::database().await;
         let database = db.database();
-        let tables = vec![tidegate::migrate::app_migrations()];
-        tidegate::migrate::migrate(&database, Event::KINDS, None, tables)
-            .await
-            .expect("the forms system's tables are made");
         let client = db.client().await;
         Self {
             database,
@@ -69,7 +65,7 @@ impl World {
 
     /// Drains once. A retry waits an hour: the test itself says when it may come, see `requeue`.
     async fn drain_with(&self, handler_timeout: Duration) -> DrainReport {
-        let hour = Duration::from_secs(3600);
+        let hour = Duration::from_hours(1);
         let options = DrainOptions {
             handler_timeout,
             retry: RetryPolicy {
@@ -703,15 +699,15 @@ async fn two_receive_at_once(first_commits: bool) -> (World, Received) {
         tx.commit().await.expect("it commits");
         received
     });
-    let waits = "SELECT cardinality(pg_blocking_pids($1)) > 0";
-    while !first
-        .query_one(waits, &[&pid])
-        .await
-        .expect("it answers")
-        .get::<_, bool>(0)
-    {
-        tokio::task::yield_now().await;
-    }
+    support::wait_until("the second waits for the first", async || {
+        let waits = "SELECT cardinality(pg_blocking_pids($1)) > 0";
+        first
+            .query_one(waits, &[&pid])
+            .await
+            .expect("it answers")
+            .get(0)
+    })
+    .await;
     if first_commits {
         first.commit().await.expect("it commits");
     } else {
@@ -813,10 +809,7 @@ async fn a_handler_that_is_cut_finds_its_work_done_at_the_next_attempt() {
         .services
         .set("archive", Mode::Slow { delay_ms: 600_000 });
     world.submit(&form("f1")).await;
-    assert_eq!(
-        world.drain_with(Duration::from_millis(300)).await.retried,
-        1
-    );
+    assert_eq!(world.drain_with(Duration::from_secs(2)).await.retried, 1);
 
     world.services.set("archive", Mode::Up);
     world.requeue().await;

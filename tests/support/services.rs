@@ -20,7 +20,6 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 /// The services and the variables their base URLs are read from.
@@ -45,7 +44,7 @@ pub enum Mode {
     Slow { delay_ms: u64 },
     /// A status of the caller's fault, and nothing was done.
     Refuse { status: u16 },
-    /// 200 with a body that repeats what it was sent, in no shape the caller knows.
+    /// 200 with what it was sent, as one string: a decoder that expects anything else would quote it.
     Echo,
 }
 
@@ -73,7 +72,6 @@ struct Service {
 
 struct Shared {
     services: Mutex<HashMap<&'static str, Service>>,
-    calls: watch::Sender<usize>,
 }
 
 /// The running stand-in. It stops when dropped.
@@ -101,7 +99,6 @@ impl Services {
             .collect();
         let shared = Arc::new(Shared {
             services: Mutex::new(services),
-            calls: watch::channel(0).0,
         });
         let routes = Router::new()
             .route("/control", get(tell))
@@ -157,12 +154,6 @@ impl Services {
         self.shared
             .with(service, |service| service.kept.keys().cloned().collect())
     }
-
-    /// Waits until there were this many calls, of all services together.
-    pub async fn called(&self, count: usize) {
-        let mut calls = self.shared.calls.subscribe();
-        let _ = calls.wait_for(|calls| *calls >= count).await;
-    }
 }
 
 impl Drop for Services {
@@ -204,7 +195,6 @@ async fn serve(
         };
         service.take(&name, &path, key.unwrap_or_default(), body)
     };
-    shared.calls.send_modify(|calls| *calls += 1);
     if let Mode::Slow { delay_ms } = mode {
         tokio::time::sleep(Duration::from_millis(delay_ms)).await;
     }
@@ -219,7 +209,7 @@ impl Service {
         let reply = match mode {
             Mode::Down => refusal(503, "down"),
             Mode::Refuse { status } => refusal(status, "refused"),
-            Mode::Echo => (StatusCode::OK, Json(json!({ "you_said": body }))),
+            Mode::Echo => (StatusCode::OK, Json(Value::String(body.to_string()))),
             Mode::Mute => {
                 let _ = self.keep(name, path, key, &reference);
                 refusal(500, "lost")

@@ -43,21 +43,13 @@ pub async fn archive_form(
 pub async fn open_case(cases: &Cases, event: &FormArchived, ctx: &Context) -> HandlerResult {
     let form_id = &event.form_id;
     let form = load(ctx, form_id).await?;
-    let opened = match store::case_of(&*ctx.connection().await?, form_id)
-        .await
-        .retryable()?
-    {
-        Some(case) => case,
-        None => {
-            cases
-                .open(
-                    &ctx.idempotency_key("case"),
-                    &form,
-                    &event.document_id,
-                    &event.journal_id,
-                )
-                .await?
-        }
+    let opened = if let Some(case) = known_case(ctx, form_id).await? {
+        case
+    } else {
+        let key = ctx.idempotency_key("case");
+        cases
+            .open(&key, &form, &event.document_id, &event.journal_id)
+            .await?
     };
     let tx = ctx.transaction().await?;
     let kept = store::keep_case(&*tx, form_id, &opened).await.retryable()?;
@@ -289,6 +281,12 @@ async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerError> {
         .await
         .retryable()?
         .ok_or_else(|| missing(form_id))
+}
+
+/// The case an earlier run has kept, if any.
+async fn known_case(ctx: &Context, form_id: &str) -> Result<Option<Measure>, HandlerError> {
+    let connection = ctx.connection().await?;
+    store::case_of(&*connection, form_id).await.retryable()
 }
 
 async fn keep_grant(

@@ -1,5 +1,5 @@
 //! Owns what the forms system says to its three services, one method a call. How a call fails is
-//! [`Service`]'s business.
+//! [`HttpService`]'s business.
 //!
 //! Each call names its subject by a reference of our own (`form/…`, `grant/…`), which stays the same
 //! when an event is replayed under another id and so another idempotency key. A service that knows
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::model::{Form, Grant, Measure};
-use crate::app::service::{HttpClient, Service};
+use crate::app::http::{HttpClient, HttpService};
 use crate::error::Error;
 use crate::handler::HandlerError;
 
@@ -39,7 +39,7 @@ impl Services {
         http: &HttpClient,
     ) -> Result<Self, Error> {
         let service =
-            |name, variable| Service::from_setting(name, variable, &setting, http.clone());
+            |name, variable| HttpService::from_setting(name, variable, &setting, http.clone());
         Ok(Self {
             archive: Archive(service(ARCHIVE, "ARCHIVE_URL")?),
             cases: Cases(service(CASES, "CASES_URL")?),
@@ -50,7 +50,7 @@ impl Services {
 
 /// Keeps documents for good.
 #[derive(Debug, Clone)]
-pub struct Archive(Service);
+pub struct Archive(HttpService);
 
 /// Where the archive put a document.
 #[derive(Debug, Deserialize)]
@@ -114,7 +114,7 @@ impl Archive {
 
 /// Decides on applications.
 #[derive(Debug, Clone)]
-pub struct Cases(Service);
+pub struct Cases(HttpService);
 
 impl Cases {
     pub(super) async fn open(
@@ -139,7 +139,7 @@ impl Cases {
 
 /// Tells companies what became of their applications.
 #[derive(Debug, Clone)]
-pub struct Notifications(Service);
+pub struct Notifications(HttpService);
 
 /// Both count as success: the company has been told.
 #[derive(Debug, Clone, Copy, Deserialize)]

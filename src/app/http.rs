@@ -39,7 +39,7 @@ impl HttpClient {
 
 /// One system that handlers talk to.
 #[derive(Debug, Clone)]
-pub struct Service {
+pub struct HttpService {
     name: &'static str,
     variable: &'static str,
     /// None while the variable is not set: its handlers then retry, everything else works.
@@ -47,7 +47,7 @@ pub struct Service {
     http: HttpClient,
 }
 
-impl Service {
+impl HttpService {
     /// A service of this name whose base URL stands in `variable`, read with `setting`. An empty
     /// value counts as unset.
     ///
@@ -93,11 +93,11 @@ impl Service {
             .await
     }
 
-    /// As [`Service::post`], to a service that answers 409 with what is there already: that is a
+    /// As [`HttpService::post`], to a service that answers 409 with what is there already: that is a
     /// success too.
     ///
     /// # Errors
-    /// As [`Service::post`], but for 409.
+    /// As [`HttpService::post`], but for 409.
     pub async fn post_or_find<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -220,9 +220,9 @@ fn reason(error: &reqwest::Error) -> String {
 mod tests {
     use super::*;
 
-    fn service(url: Option<&str>) -> Result<Service, Error> {
+    fn service(url: Option<&str>) -> Result<HttpService, Error> {
         let url = url.map(ToOwned::to_owned);
-        Service::from_setting(
+        HttpService::from_setting(
             "archive",
             "ARCHIVE_URL",
             |_| url.clone(),
