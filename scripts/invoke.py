@@ -37,7 +37,7 @@ def main():
         for file in _in_order(Path("events")):
             wrong += _invoke(cargo_lambda, port, file)
             if file.name == "migrate.json":
-                local.step([programs / "examples" / "publish_forms"], environment)
+                local.step("Something to drain", [programs / "examples" / "publish_forms"], environment)
     return _verdict(wrong)
 
 
@@ -50,7 +50,8 @@ class Watch:
         # It would rebuild on every change; what is invoked here is what was built.
         command += ["--ignore-changes", "--offline", *local.cargo_flags(), "--bin", FUNCTION]
         guarded = [sys.executable, local.SCRIPTS / "guard.py", *command]
-        self.process = subprocess.Popen([str(part) for part in guarded], stdin=subprocess.PIPE, env=environment)
+        self.process = subprocess.Popen([str(part) for part in guarded], stdin=subprocess.PIPE, env=environment,
+                                        start_new_session=True)
 
     def __enter__(self):
         try:
