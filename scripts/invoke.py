@@ -18,6 +18,7 @@ import pypi
 CARGO_LAMBDA = "cargo-lambda==1.9.2"
 FUNCTION = "tidegate-function"
 READY_LIMIT_S = 60
+ANSWER_LIMIT_S = 60
 # There is nothing to drain and nothing to count before the schema is there.
 FIRST = ["migrate.json", "drain.json"]
 LEASED = ["completed", "completed_with_errors", "failed", "retried", "released", "lease_lost"]
@@ -36,7 +37,7 @@ def main():
         for file in _in_order(Path("events")):
             wrong += _invoke(cargo_lambda, port, file)
             if file.name == "migrate.json":
-                local.step([programs / "examples" / "publish_forms"], environment)
+                local.step("Something to drain", [programs / "examples" / "publish_forms"], environment)
     return _verdict(wrong)
 
 
@@ -49,7 +50,8 @@ class Watch:
         # It would rebuild on every change; what is invoked here is what was built.
         command += ["--ignore-changes", "--offline", *local.cargo_flags(), "--bin", FUNCTION]
         guarded = [sys.executable, local.SCRIPTS / "guard.py", *command]
-        self.process = subprocess.Popen([str(part) for part in guarded], stdin=subprocess.PIPE, env=environment)
+        self.process = subprocess.Popen([str(part) for part in guarded], stdin=subprocess.PIPE, env=environment,
+                                        start_new_session=True)
 
     def __enter__(self):
         try:
@@ -91,7 +93,10 @@ def _invoke(cargo_lambda, port, file):
     arguments = ["lambda", "invoke", "--invoke-address", "127.0.0.1", "--invoke-port", str(port)]
     arguments += [FUNCTION, "--data-file", str(file)]
     print("\n$ cargo " + " ".join(arguments), flush=True)
-    done = subprocess.run([str(cargo_lambda), *arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        done = subprocess.run([str(cargo_lambda), *arguments], stdout=subprocess.PIPE, text=True, timeout=ANSWER_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return [f"{file}: no answer within {ANSWER_LIMIT_S} s"]
     print(done.stdout.strip(), flush=True)
     if done.returncode != 0:
         return [f"{file}: exit code {done.returncode}"]

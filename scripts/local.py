@@ -1,6 +1,7 @@
 """What the scripts behind the make targets share: build, a local Postgres, the stand-in services, honest ends.
 
-Everything started here serves only while its standard input is open, so it ends with the script that started it.
+Everything started here serves only while its standard input is open, so it ends with the script that started it; in a
+session of its own, so that a Ctrl-C meant for the script does not end it in the middle of the script's own cleaning up.
 """
 
 import json
@@ -49,7 +50,7 @@ def cargo_flags():
 
 def build(*targets):
     """Builds and returns the folder of the development programs."""
-    command = ["cargo", "build", "--quiet", *cargo_flags(), *targets]
+    command = ["cargo", "build", *cargo_flags(), *targets]
     if subprocess.run(command).returncode != 0:
         raise Failed(1)
     metadata = ["cargo", "metadata", "--no-deps", "--format-version=1", "--offline"]
@@ -61,20 +62,21 @@ class Companion:
     """A program that prints KEY=value lines when it is ready and serves until its standard input closes."""
 
     def __init__(self, command, keys):
+        self.name = " ".join(Path(str(part)).name for part in command)
         self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True, bufsize=1)
+                                        stdout=subprocess.PIPE, text=True, start_new_session=True)
         self.variables = {}
         try:
-            self._read(keys, Path(str(command[-1] if len(command) == 1 else command[0])).name)
+            self._read(keys)
         except BaseException:
             self.close()
             raise
 
-    def _read(self, keys, name):
+    def _read(self, keys):
         while not self.variables.keys() >= set(keys):
             line = self.process.stdout.readline()
             if not line:
-                raise Unavailable(f"{name} ended before it was ready")
+                raise Unavailable(f"{self.name}: ended before it was ready")
             key, _, value = line.strip().partition("=")
             self.variables[key] = value
 
@@ -102,10 +104,10 @@ def services(programs):
     return Companion([programs / "examples" / "services", "--port", "0"], SERVICES)
 
 
-def step(command, environment):
+def step(heading, command, environment):
     """Shows a command as one would type it and runs it; a failure ends the script with the command's code."""
     shown = shlex.join(_relative(part) for part in command)
-    print(f"\n$ {shown}", flush=True)
+    print(f"\n{heading}\n$ {shown}", flush=True)
     code = subprocess.run([str(part) for part in command], env=environment).returncode
     if code != 0:
         print(f"failed with exit code {code}: {shown}", file=sys.stderr)

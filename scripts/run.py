@@ -19,11 +19,11 @@ def main():
             environment.update(started.enter_context(local.postgres()))
             print(f"A throwaway Postgres for this run: {environment['DATABASE_URL']}")
         environment.update(started.enter_context(local.services(programs)))
-        local.step([tidegate, "migrate"], environment)
-        local.step([programs / "examples" / "publish_forms"], environment)
-        local.step([tidegate, "drain", "--budget", "20s"], environment)
-        local.step([tidegate, "status"], environment)
-        local.step([tidegate, "list", "--limit", "30"], environment)
+        local.step("The schema", [tidegate, "migrate"], environment)
+        local.step("Publish what the forms system publishes", [programs / "examples" / "publish_forms"], environment)
+        local.step("Drain the queue", [tidegate, "drain", "--budget", "20s"], environment)
+        local.step("What the queue holds and has held", [tidegate, "status"], environment)
+        local.step("The events, newest first", [tidegate, "list", "--limit", "30"], environment)
     return 0
 
 
