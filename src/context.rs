@@ -142,8 +142,14 @@ impl Context {
     #[must_use]
     pub fn idempotency_key(&self, step: &str) -> String {
         let handler = self.state().handler;
-        // A replay repeats the original's effects on purpose, so it has keys of its own.
-        format!("tidegate-{}-{handler}-{step}", self.event.lease.id)
+        // Ids begin anew in a new database, and a service may serve several; the time of the publish
+        // tells them apart. A replay is a new event, and repeats the original's effects on purpose.
+        let published = self.event.created_at.duration_since(SystemTime::UNIX_EPOCH);
+        let published = published.unwrap_or_default().as_micros();
+        format!(
+            "tidegate-{}-{published}-{handler}-{step}",
+            self.event.lease.id
+        )
     }
 
     /// Publishes a follow-up when this event ends, and only then (A17). It inherits the correlation id.

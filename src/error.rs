@@ -6,7 +6,10 @@ use std::time::Duration;
 use tokio_postgres::error::SqlState;
 
 /// An infrastructure failure, by stage.
-#[derive(Debug, thiserror::Error)]
+///
+/// Its Debug text is its Display text: a derived one would show the driver's error with the
+/// database's detail, which may quote a row and so a payload (I9).
+#[derive(thiserror::Error)]
 pub enum Error {
     /// A setting is missing or malformed; the message names it and what is allowed.
     #[error("configuration: {0}")]
@@ -42,6 +45,12 @@ pub enum Error {
     /// The lease is no longer held, so nothing was changed.
     #[error("the lease of event {0} is lost; nothing was changed")]
     LeaseLost(i64),
+}
+
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Error({self})")
+    }
 }
 
 impl Error {
@@ -85,9 +94,21 @@ impl Error {
 }
 
 /// Message and SQLSTATE. Never the detail, which may quote a row and so a payload.
-pub(crate) fn describe(error: &tokio_postgres::Error) -> String {
+#[must_use]
+pub fn describe(error: &tokio_postgres::Error) -> String {
     if let Some(db) = error.as_db_error() {
-        return format!("{} ({})", db.message(), db.code().code());
+        let code = db.code();
+        let unmigrated = [
+            SqlState::UNDEFINED_TABLE,
+            SqlState::INVALID_SCHEMA_NAME,
+            SqlState::UNDEFINED_FUNCTION,
+        ];
+        let hint = if unmigrated.contains(code) && db.message().contains("tidegate") {
+            "; run `tidegate migrate` first"
+        } else {
+            ""
+        };
+        return format!("{} ({}){hint}", db.message(), code.code());
     }
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);

@@ -210,6 +210,14 @@ impl Display for HandlerError {
 
 impl std::error::Error for HandlerError {}
 
+/// A failed statement of the handler's own, so that `?` suffices: a retry, code `database`. The
+/// message is the database's; its detail, which may quote a row, is dropped.
+impl From<tokio_postgres::Error> for HandlerError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::retry("database", crate::error::describe(&error))
+    }
+}
+
 /// Puts the verdict on the line that failed.
 ///
 /// ```

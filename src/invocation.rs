@@ -87,13 +87,13 @@ impl Request {
             None => Err(Error::Invalid(format!(
                 "action: is missing; one of {ACTIONS} is allowed"
             ))),
-            Some(Value::String(action)) if !ACTIONS.split(", ").any(|known| known == action) => {
-                Err(Error::Invalid(format!(
-                    "action: one of {ACTIONS} is allowed, got {action:?}"
-                )))
+            Some(Value::String(action)) if ACTIONS.split(", ").any(|known| known == action) => {
+                serde_json::from_value(payload)
+                    .map_err(|error| Error::Invalid(format!("invocation: {error}")))
             }
-            Some(_) => serde_json::from_value(payload)
-                .map_err(|error| Error::Invalid(format!("invocation: {error}"))),
+            Some(other) => Err(Error::Invalid(format!(
+                "action: one of {ACTIONS} is allowed, got {other}"
+            ))),
         }
     }
 }
