@@ -6,4 +6,5 @@ mod support;
 mod drain;
 mod forms;
 mod harness;
+mod process;
 mod queue;

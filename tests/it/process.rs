@@ -1,0 +1,233 @@
+//! Real worker processes that die: killed after the effect, aborted by a poison event, stopped by a
+//! signal; and several of them on one queue.
+//!
+//! A worker is this very test binary, started again for one ignored test that drains with handlers
+//! as its environment says.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{Database, Done, DrainOptions, DrainReport, HandlerResult, Verdicts, queue};
+use tokio_postgres::{Client, NoTls};
+
+use crate::probe::{
+    ProbeApp, act, drain, live, logged, number, options, probe_database, publish_acts,
+};
+use crate::support::{TestDb, wait_until};
+
+/// The environment variable that makes this process a worker.
+const WORKER: &str = "TIDEGATE_TEST_WORKER";
+
+/// A worker process; ends with the test.
+struct Worker(Child);
+
+impl Worker {
+    fn start(db: &TestDb, behaviour: &str) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "process::worker", "--ignored", "--nocapture"])
+            .env(WORKER, behaviour)
+            .env("DATABASE_URL", &db.url)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill")
+            .args([signal, &self.0.id().to_string()])
+            .status()
+            .unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits for its end; the report it printed, if it came that far.
+    fn report(mut self) -> Option<DrainReport> {
+        let mut output = String::new();
+        std::io::Read::read_to_string(self.0.stdout.as_mut().unwrap(), &mut output).unwrap();
+        self.0.wait().unwrap();
+        let report = output
+            .lines()
+            .find_map(|line| line.split_once("REPORT "))?
+            .1;
+        Some(serde_json::from_str(report).unwrap())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Leases that run out soon after their worker's death.
+fn short_lease() -> DrainOptions {
+    DrainOptions {
+        lease_timeout: Duration::from_secs(1),
+        handler_timeout: Duration::from_millis(900),
+        linger: Duration::from_millis(1500),
+        ..options()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "the worker process of the tests in this file"]
+async fn worker() {
+    let behaviour = std::env::var(WORKER).expect("only other tests start this one");
+    let url = std::env::var("DATABASE_URL").unwrap();
+    let app = ProbeApp::new(move |call, _| {
+        let (behaviour, url) = (behaviour.clone(), url.clone());
+        Box::pin(async move {
+            record_effect(&url, call.id).await?;
+            match behaviour.as_str() {
+                "hang" => std::future::pending::<()>().await,
+                "abort" if call.name == "poison" => std::process::abort(),
+                "slow" => tokio::time::sleep(Duration::from_millis(100)).await,
+                _ => {}
+            }
+            Ok(Done::ok())
+        })
+    });
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    tokio::spawn(async move {
+        tidegate::service::stop_signal().await;
+        let _ = stop.send(true);
+    });
+    let database = Database::new(&std::env::var("DATABASE_URL").unwrap(), 2).unwrap();
+    let hooks = tidegate::drain::Hooks {
+        stop: Some(stopped),
+        progress: None,
+    };
+    let report = tidegate::drain::drain_with(&database, app, &short_lease(), hooks)
+        .await
+        .unwrap();
+    println!("REPORT {}", serde_json::to_string(&report).unwrap());
+}
+
+/// An effect outside the event's own transaction, as a call to another system is.
+async fn record_effect(url: &str, id: i64) -> HandlerResult {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.retryable()?;
+    tokio::spawn(connection);
+    client
+        .execute("INSERT INTO effect VALUES ($1)", &[&id])
+        .await?;
+    Ok(Done::ok())
+}
+
+async fn database_with_effects() -> (TestDb, Client) {
+    let db = probe_database().await;
+    let client = db.client().await;
+    client
+        .batch_execute("CREATE TABLE effect (id bigint)")
+        .await
+        .unwrap();
+    (db, client)
+}
+
+async fn effects(client: &Client) -> i64 {
+    number(client, "SELECT count(*) FROM effect").await
+}
+
+fn counting() -> Arc<ProbeApp> {
+    ProbeApp::succeeding()
+}
+
+#[tokio::test]
+async fn a14_b5_c3_c4_a_worker_killed_after_the_effect_loses_nothing_and_the_event_runs_again() {
+    let (db, client) = database_with_effects().await;
+    let id = publish_acts(&client, 1).await[0];
+    let worker = Worker::start(&db, "hang");
+    wait_until("the effect is there", async || effects(&client).await == 1).await;
+    worker.signal("-KILL");
+    assert!(worker.report().is_none());
+    let places = "SELECT (SELECT count(*) FROM tidegate.event_queue) + (SELECT count(*) FROM tidegate.event_log)";
+    assert_eq!(number(&client, places).await, 1, "in exactly one place");
+    let app = counting();
+    let report = drain(&db, &app, &short_lease()).await;
+    assert_eq!((app.ids(), report.completed), (vec![id], 1));
+    assert_eq!(
+        logged(&client, id).await.unwrap(),
+        ("COMPLETED".to_owned(), 2, vec![])
+    );
+    assert_eq!(live(&client).await, 0);
+}
+
+#[tokio::test]
+async fn c14_d12_a_poison_event_that_aborts_its_process_ends_failed_and_others_go_on() {
+    let (db, client) = database_with_effects().await;
+    let poison = queue::publish(&client, &act("poison").max_attempts(2))
+        .await
+        .unwrap()
+        .id;
+    let good = publish_acts(&client, 5).await;
+    let mut deaths = 0;
+    let report = loop {
+        match Worker::start(&db, "abort").report() {
+            Some(report) => break report,
+            None => deaths += 1,
+        }
+        assert!(deaths <= 2, "the poison event runs for ever");
+        wait_until("its leases run out", async || {
+            number(&client, "SELECT count(*) FROM tidegate.event_queue WHERE lease_expires_at > clock_timestamp()").await == 0
+        })
+        .await;
+    };
+    assert_eq!(deaths, 2, "as many as its attempts");
+    assert_eq!(report.abandoned, 1, "{report:?}");
+    assert_eq!(
+        logged(&client, poison).await.unwrap(),
+        ("FAILED".to_owned(), 2, vec!["abandoned".to_owned()])
+    );
+    for id in good {
+        assert_eq!(logged(&client, id).await.unwrap().0, "COMPLETED");
+    }
+}
+
+#[tokio::test]
+async fn f2_a_stopped_worker_process_gives_back_what_it_has_not_started() {
+    let (db, client) = database_with_effects().await;
+    publish_acts(&client, 500).await;
+    let worker = Worker::start(&db, "slow");
+    wait_until("it is at work", async || effects(&client).await > 0).await;
+    worker.signal("-TERM");
+    let report = worker.report().expect("it ends by itself");
+    assert!(report.is_balanced(), "{report:?}");
+    assert!(
+        report.completed >= 1 && report.retried == 0 && report.backlog > 0,
+        "{report:?}"
+    );
+    assert_eq!(
+        number(&client, "SELECT sum(attempts) FROM tidegate.event_queue").await,
+        0
+    );
+    assert_eq!(
+        effects(&client).await,
+        i64::try_from(report.completed).unwrap()
+    );
+}
+
+#[tokio::test]
+async fn d1_three_worker_processes_share_a_thousand_events_and_handle_each_once() {
+    let (db, client) = database_with_effects().await;
+    publish_acts(&client, 1000).await;
+    let workers: Vec<Worker> = (0..3).map(|_| Worker::start(&db, "quick")).collect();
+    let reports: Vec<DrainReport> = workers
+        .into_iter()
+        .map(|worker| worker.report().expect("it ends by itself"))
+        .collect();
+    assert_eq!(
+        reports.iter().map(|report| report.completed).sum::<u64>(),
+        1000,
+        "{reports:?}"
+    );
+    assert!(reports.iter().all(DrainReport::is_balanced));
+    let once =
+        "SELECT count(*) FROM (SELECT id FROM effect GROUP BY id HAVING count(*) = 1) AS once";
+    assert_eq!(
+        (effects(&client).await, number(&client, once).await),
+        (1000, 1000)
+    );
+}
