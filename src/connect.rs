@@ -74,18 +74,14 @@ impl Database {
     /// [`Error::Connect`] with the reason.
     pub async fn connect(&self) -> Result<Client, Error> {
         let connecting = async {
-            match &self.tls {
-                Some(tls) => {
-                    let (client, connection) = self.config.connect(tls.clone()).await?;
-                    tokio::spawn(connection);
-                    Ok(client)
-                }
-                None => {
-                    let (client, connection) = self.config.connect(NoTls).await?;
-                    tokio::spawn(connection);
-                    Ok(client)
-                }
+            if let Some(tls) = &self.tls {
+                let (client, connection) = self.config.connect(tls.clone()).await?;
+                tokio::spawn(connection);
+                return Ok(client);
             }
+            let (client, connection) = self.config.connect(NoTls).await?;
+            tokio::spawn(connection);
+            Ok(client)
         };
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
             Ok(connected) => {

@@ -1,6 +1,6 @@
 //! Owns what a handler may ask of the engine while it works: who it is, how long it has, follow-ups,
 //! remembered sub-steps, a transaction whose commit is the completion. It does not decide what
-//! becomes of the event ([`crate::outcome`]) nor run anything ([`crate::drain`]).
+//! becomes of the event ([`crate::outcome`]) nor run anything ([`mod@crate::drain`]).
 
 use std::collections::BTreeMap;
 use std::ops::Deref;

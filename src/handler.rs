@@ -1,5 +1,5 @@
 //! Owns what a program's handlers look like: how a `match` lists them, what they may answer, and the
-//! helpers that put the verdict on the line that failed. It does not run them ([`crate::drain`])
+//! helpers that put the verdict on the line that failed. It does not run them ([`mod@crate::drain`])
 //! nor decide what a verdict means for the event ([`crate::outcome`]).
 //!
 //! The surprise: listing is not running. [`Dispatch::handlers`] builds futures and names them; the
@@ -157,7 +157,7 @@ impl HandlerError {
         }
     }
 
-    /// Final: the event ends COMPLETED_WITH_ERRORS (decision 7).
+    /// Final: the event ends `COMPLETED_WITH_ERRORS` (decision 7).
     pub fn reject(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
         Self {
             verdict: Verdict::Reject,

@@ -11,7 +11,7 @@
 //! 4. [`handler`]: one `match` lists the handlers, [`context`] is what they may ask for;
 //! 5. [`outcome`]: from verdicts to what is stored;
 //! 6. [`queue`] again: finalize, retry, release;
-//! 7. [`drain`]: the loop around it all, and its report.
+//! 7. [`mod@drain`]: the loop around it all, and its report.
 //!
 //! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
 //! [`invocation`] (both ends of the wire to Lambda and the command line), [`app`] (the shipped

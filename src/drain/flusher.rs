@@ -41,12 +41,13 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn is_empty(&self) -> bool {
-        self.len() == 0 && self.renewals.is_empty()
+    /// Whether it writes any event's fate.
+    pub(super) fn has_outcomes(&self) -> bool {
+        !self.ends.is_empty() || !self.retries.is_empty() || !self.releases.is_empty()
     }
 
     /// Events whose fate it writes.
-    pub(super) fn len(&self) -> usize {
+    pub(super) fn outcomes(&self) -> usize {
         self.ends.len() + self.retries.len() + self.releases.len()
     }
 }

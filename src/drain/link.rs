@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio_postgres::Client;
 
 use crate::connect::Database;
@@ -18,7 +19,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(database: Database) -> Self {
+    fn new(database: Database) -> Self {
         Self {
             database,
             client: None,
@@ -59,5 +60,54 @@ impl Link {
         let pause = Duration::from_millis(50) * 4_u32.pow(self.failures - 1);
         tokio::time::sleep(pause).await;
         Ok(())
+    }
+}
+
+/// A connection that is idle or at work.
+pub(super) enum Slot<T> {
+    Idle(Box<Link>),
+    Busy(BoxFuture<'static, T>),
+    Empty,
+}
+
+impl<T> Slot<T> {
+    /// A slot with a link that is not open yet.
+    pub(super) fn new(database: &Database) -> Self {
+        Self::Idle(Box::new(Link::new(database.clone())))
+    }
+
+    /// The idle link, if it is.
+    pub(super) fn idle(&mut self) -> Option<&mut Link> {
+        match self {
+            Self::Idle(link) => Some(link),
+            Self::Busy(_) | Self::Empty => None,
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self, Self::Idle(_))
+    }
+
+    /// Takes the idle link out; the caller puts work in.
+    pub(super) fn take(&mut self) -> Option<Link> {
+        match std::mem::replace(self, Self::Empty) {
+            Self::Idle(link) => Some(*link),
+            busy => {
+                *self = busy;
+                None
+            }
+        }
+    }
+
+    /// Waits for the work, for ever if there is none.
+    pub(super) async fn done(&mut self) -> T {
+        match self {
+            Self::Busy(work) => {
+                let done = work.await;
+                *self = Self::Empty;
+                done
+            }
+            Self::Idle(_) | Self::Empty => std::future::pending().await,
+        }
     }
 }

@@ -86,6 +86,11 @@ impl Schedule {
         self.ready.len() + self.waiting
     }
 
+    /// Whether none waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Whether an event could start now.
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
@@ -195,7 +200,6 @@ mod tests {
         let mut schedule = filled();
         schedule.pop();
         assert_eq!(schedule.take_all().len(), 4);
-        assert_eq!(schedule.len(), 0);
-        assert!(!schedule.has_ready());
+        assert!(schedule.is_empty() && !schedule.has_ready());
     }
 }

@@ -1,9 +1,14 @@
-//! From how the handlers of an event ended to what is written down for it. Pure.
+//! From how the handlers of an event ended to what is written down, counted and logged for it.
+
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::flusher::Class;
+use super::millis;
 use crate::event::{LeasedEvent, NewEvent};
 use crate::handler::{Committed, Done, Fault};
+use crate::invocation::DrainReport;
 use crate::outcome::{Disposition, HandlerEnd, HandlerRecord, Progress, RetryPolicy, Status};
 use crate::queue::{ErrorEntry, Finalization, Retried};
 
@@ -134,4 +139,72 @@ fn follow_ups(ends: &[HandlerEnd]) -> Vec<NewEvent> {
         .filter(|end| end.result.is_ok())
         .flat_map(|end| end.emitted.iter().cloned())
         .collect()
+}
+
+pub(super) fn count(report: &mut DrainReport, class: Class) {
+    *match class {
+        Class::Handled(Status::Completed) => &mut report.completed,
+        Class::Handled(Status::CompletedWithErrors) => &mut report.completed_with_errors,
+        Class::Handled(Status::Failed) => &mut report.failed,
+        Class::Expired => &mut report.expired,
+        Class::Abandoned => &mut report.abandoned,
+    } += 1;
+}
+
+/// One line for an event's end. Successes are for debugging; a failure that will be retried, a
+/// handler's own verdict and a final failure are told apart by level and text (B29, B30).
+pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
+    let (id, kind, attempt, elapsed_ms) = (
+        event.lease.id,
+        event.kind.as_str(),
+        event.attempts,
+        millis(took),
+    );
+    let (status, errors) = match settled {
+        Settled::AlreadyFinished(status) => (Some(*status), &[][..]),
+        Settled::Finish(end) => (Some(end.status), end.errors.as_slice()),
+        Settled::Retry(retry) => (None, retry.errors.as_slice()),
+    };
+    let code = errors.first().map_or("", |entry| entry.code.as_str());
+    match status {
+        Some(Status::Completed) => {
+            tracing::debug!(
+                event.id = id,
+                event.kind = kind,
+                event.attempt = attempt,
+                elapsed_ms,
+                "event completed"
+            );
+        }
+        Some(Status::CompletedWithErrors) => {
+            tracing::warn!(
+                event.id = id,
+                event.kind = kind,
+                event.attempt = attempt,
+                elapsed_ms,
+                code,
+                "event rejected by a handler"
+            );
+        }
+        Some(Status::Failed) => {
+            tracing::error!(
+                event.id = id,
+                event.kind = kind,
+                event.attempt = attempt,
+                elapsed_ms,
+                code,
+                "event failed for good"
+            );
+        }
+        None => {
+            tracing::warn!(
+                event.id = id,
+                event.kind = kind,
+                event.attempt = attempt,
+                elapsed_ms,
+                code,
+                "event failed, will be retried"
+            );
+        }
+    }
 }

@@ -225,7 +225,7 @@ pub enum Finalized {
     Already,
 }
 
-/// Ends one event by its list of errors: none is COMPLETED, some are COMPLETED_WITH_ERRORS with the
+/// Ends one event by its list of errors: none is COMPLETED, some are `COMPLETED_WITH_ERRORS` with the
 /// whole list stored (C8). Twice is the same as once (C9).
 ///
 /// # Errors

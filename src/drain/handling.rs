@@ -1,0 +1,262 @@
+//! The part of the loop that deals with handlers: starts them, takes up how they ended, cuts those
+//! that will not end, and decides what goes back to the queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::execute::{Limits, execute, timed_out};
+use super::flusher::Class;
+use super::settle::{Settled, count, given_up, log_end, settle};
+use super::{Barred, Drain, Running};
+use crate::context::{Context, Flushed};
+use crate::event::{DecodeError, Event, Fate, Lease, LeasedEvent};
+use crate::handler::{Dispatch, Fault};
+use crate::outcome::{HandlerEnd, Status};
+use crate::queue::{Finalization, Released};
+
+/// A handler that does not even notice that its time is up blocks its thread; it is given up on after this.
+const OVERDUE: Duration = Duration::from_millis(500);
+
+impl<D: Dispatch> Drain<D> {
+    /// Starts handlers while there are events, free places and time.
+    pub(super) fn start_handlers(&mut self) {
+        while self.running.len() < self.options.concurrency
+            && self.schedule.has_ready()
+            && self.budget.allows_start()
+        {
+            match self.schedule.pop() {
+                Some(event) if self.is_surely_held(&event) => self.start(event),
+                Some(event) => self.give_back(event),
+                None => {}
+            }
+        }
+    }
+
+    /// Whether the event's lease cannot have run out yet: after this process was frozen, somebody
+    /// else may be running it.
+    fn is_surely_held(&self, event: &LeasedEvent) -> bool {
+        let trusted = self.options.lease_timeout.mul_f64(0.9);
+        self.held
+            .get(&event.lease.token)
+            .is_some_and(|held| held.renewed.elapsed() < trusted)
+    }
+
+    fn give_back(&mut self, event: LeasedEvent) {
+        self.close_group(&event);
+        self.release(vec![event]);
+    }
+
+    /// Starts one event, or ends it at once if there is nothing to run.
+    fn start(&mut self, leased: LeasedEvent) {
+        let swept = match leased.fate {
+            Fate::Run => None,
+            Fate::Expired => Some((
+                Class::Expired,
+                Fault::new("expired", "not started before its deadline"),
+            )),
+            Fate::Abandoned => Some((
+                Class::Abandoned,
+                Fault::new("abandoned", "its worker went away on the last attempt"),
+            )),
+        };
+        if let Some((class, fault)) = swept {
+            return self.give_up(&leased, &fault, class);
+        }
+        match D::Event::decode(&leased.kind, leased.payload.as_deref()) {
+            Ok(event) => self.spawn(event, leased),
+            Err(error) => {
+                let code = match error {
+                    DecodeError::UnknownKind(_) => "no_handler",
+                    DecodeError::Payload { .. } => "undecodable",
+                };
+                self.give_up(
+                    &leased,
+                    &Fault::new(code, error),
+                    Class::Handled(Status::Failed),
+                );
+            }
+        }
+    }
+
+    /// Ends an event that no handler will see.
+    fn give_up(&mut self, event: &LeasedEvent, fault: &Fault, class: Class) {
+        let settled = Settled::Finish(given_up(event, fault));
+        log_end(event, &settled, Duration::ZERO);
+        if let Settled::Finish(end) = settled {
+            self.finish(event, end, class);
+        }
+    }
+
+    fn spawn(&mut self, event: D::Event, mut leased: LeasedEvent) {
+        let lease = leased.lease;
+        leased.payload = None;
+        let after = leased
+            .group_key
+            .as_ref()
+            .and_then(|group| self.group_ends.get(group))
+            .copied()
+            .unwrap_or(0);
+        let flushed = Flushed {
+            after,
+            progress: self.flushed.1.clone(),
+        };
+        let limit = self.options.handler_timeout;
+        let ctx = Arc::new(Context::new(leased, self.database.clone(), flushed, limit));
+        let limits = Limits {
+            handler: limit,
+            cut: self.budget.cut(),
+        };
+        let (app, shared, ended) = (self.app.clone(), ctx.clone(), self.ended.0.clone());
+        let span = tracing::info_span!(
+            "event",
+            event.id = lease.id,
+            event.kind = event.kind(),
+            event.attempt = ctx.attempt()
+        );
+        let work = async move {
+            execute(app, shared, event, limits).await;
+            // The loop may have given up on this one; then nobody listens any more.
+            let _ = ended.send(lease);
+        };
+        let abort = tokio::spawn(tracing::Instrument::instrument(work, span)).abort_handle();
+        self.running.insert(
+            lease,
+            Running {
+                ctx,
+                started: Instant::now(),
+                abort,
+            },
+        );
+    }
+
+    /// Takes up every event whose handlers have ended by now.
+    pub(super) fn handlers_ended(&mut self, first: Lease) {
+        let mut next = Some(first);
+        while let Some(lease) = next {
+            if let Some(running) = self.running.remove(&lease) {
+                let (ends, published) = running.ctx.ends();
+                self.settle(&running, &ends, published);
+            }
+            next = self.ended.1.try_recv().ok();
+        }
+    }
+
+    /// Decides what becomes of an event that ran.
+    fn settle(&mut self, running: &Running, ends: &[HandlerEnd], published: u64) {
+        let took = running.started.elapsed();
+        self.budget.learn(took);
+        let event = running.ctx.event();
+        let settled = settle(event, ends, &self.options.retry, fastrand::f64());
+        log_end(event, &settled, took);
+        match settled {
+            Settled::AlreadyFinished(status) => {
+                self.report.published += published;
+                count(&mut self.report, Class::Handled(status));
+                self.let_go(event.lease.token);
+                self.open_group(event);
+            }
+            Settled::Finish(end) => {
+                let class = Class::Handled(end.status);
+                self.finish(event, end, class);
+            }
+            Settled::Retry(retried) => {
+                self.pend();
+                self.pending.retries.push(retried);
+                self.close_group(event);
+            }
+        }
+    }
+
+    /// Notes an event's end, to be written with the next flush.
+    fn finish(&mut self, event: &LeasedEvent, end: Finalization, class: Class) {
+        self.pend();
+        self.pending.ends.push((end, class));
+        if let Some(group) = &event.group_key {
+            self.group_ends.insert(group.clone(), self.completions);
+        }
+        self.open_group(event);
+    }
+
+    fn open_group(&mut self, event: &LeasedEvent) {
+        if let Some(group) = &event.group_key {
+            self.schedule.open(group);
+        }
+    }
+
+    /// An event goes back to the queue: so does everything of its group that is in hand behind it.
+    fn close_group(&mut self, event: &LeasedEvent) {
+        if let Some(group) = &event.group_key {
+            self.bar(group);
+            let behind = self.schedule.close(group);
+            self.release(behind);
+        }
+    }
+
+    pub(super) fn release(&mut self, events: Vec<LeasedEvent>) {
+        for event in events {
+            self.pend();
+            if let Some(group) = &event.group_key {
+                self.bar(group);
+            }
+            self.pending.releases.push(Released {
+                lease: event.lease,
+                counted: event.fate == Fate::Run,
+            });
+        }
+    }
+
+    /// Keeps a group shut until the next write is done and no lease from before it is under way.
+    fn bar(&mut self, group: &str) {
+        self.barred.insert(group.to_owned(), Barred::default());
+        self.pending.closed_groups.push(group.to_owned());
+    }
+
+    /// Numbers what is about to be noted.
+    fn pend(&mut self) {
+        if !self.pending.has_outcomes() {
+            self.pending_since = Instant::now();
+        }
+        self.completions += 1;
+        self.pending.up_to = self.completions;
+    }
+
+    /// When nothing may start any more, what has not started goes back with its attempt (F2).
+    pub(super) fn give_back_rest(&mut self) {
+        if !self.schedule.is_empty() && !self.budget.allows_start() {
+            let rest = self.schedule.take_all();
+            self.release(rest);
+        }
+    }
+
+    /// Handlers that ignore their limit, or that a stop signal overtook, are cut from here.
+    pub(super) fn cut_overdue(&mut self) {
+        let now = Instant::now();
+        let cut = self.budget.cut();
+        let overdue: Vec<Lease> = self
+            .running
+            .iter()
+            .filter(|(_, running)| {
+                now >= running.ctx.deadline().min(cut) + OVERDUE && now >= running.started + OVERDUE
+            })
+            .map(|(lease, _)| *lease)
+            .collect();
+        for lease in overdue {
+            let Some(running) = self.running.remove(&lease) else {
+                continue;
+            };
+            running.abort.abort();
+            let (mut ends, published) = running.ctx.ends();
+            let error = timed_out(running.started.elapsed(), now >= cut);
+            let handler = running.ctx.running_handler();
+            ends.push(HandlerEnd {
+                handler,
+                result: Err(error),
+                earlier: false,
+                emitted: Vec::new(),
+            });
+            self.settle(&running, &ends, published);
+        }
+    }
+}
