@@ -144,8 +144,11 @@ pub(crate) enum Verdict {
 pub struct Fault {
     /// Short and stable, for programs: `timeout`, `409`, `not_found`.
     pub code: Cow<'static, str>,
-    /// For people. Never put personal data or secrets here: it is stored and logged.
+    /// For people. Never put personal data or secrets here: it is stored.
     pub message: String,
+    /// Whatever programs need beyond the code, such as the fields of a request that are invalid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<Value>,
 }
 
 impl HandlerError {
@@ -190,7 +193,15 @@ impl Fault {
         Self {
             code: code.into(),
             message: message.to_string(),
+            details: None,
         }
+    }
+
+    /// With details for programs.
+    #[must_use]
+    pub fn with_details(mut self, details: Value) -> Self {
+        self.details = Some(details);
+        self
     }
 }
 

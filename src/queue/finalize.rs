@@ -26,6 +26,9 @@ pub struct ErrorEntry {
     pub message: String,
     /// The attempt it happened in.
     pub attempt: u32,
+    /// Whatever programs need beyond the code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<Value>,
 }
 
 /// The longest message kept of one error; a handler may say megabytes.
@@ -44,6 +47,7 @@ impl ErrorEntry {
             code: storable(&fault.code, 100),
             message: storable(&fault.message, MESSAGE_LIMIT),
             attempt,
+            details: fault.details.clone(),
         }
     }
 }
