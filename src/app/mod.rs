@@ -3,6 +3,7 @@
 
 pub mod forms;
 pub mod http;
+pub mod medical;
 
 use std::env;
 
@@ -17,6 +18,14 @@ use forms::events::{
 use forms::handlers;
 use forms::services::{ARCHIVE, CASES, NOTIFICATIONS, Services};
 use http::HttpClient;
+use medical::payload::{
+    ApprovalCreateJob, ApprovalResendJob, DiagnosticReportPackageCancelJob,
+    DiagnosticReportPackageCreateJob, EpisodeCancelJob, EpisodeCloseJob, EpisodeCreateJob,
+    EpisodeUpdateJob, PackageCancelJob, PackageCreateJob, ProcedureCancelJob, ProcedureCreateJob,
+    ServiceRequestCancelJob, ServiceRequestCloseJob, ServiceRequestCompleteJob,
+    ServiceRequestCreateJob, ServiceRequestProcessJob, ServiceRequestRecallJob,
+    ServiceRequestReleaseJob, ServiceRequestResendJob, ServiceRequestUseJob,
+};
 
 crate::events! {
     /// Every event this program publishes and handles.
@@ -42,6 +51,48 @@ crate::events! {
         FormCancelled(FormCancelled) = "form_cancelled",
         /// Somebody looked at a grant letter.
         GrantLetterViewed(GrantLetterViewed) = "grant_letter_viewed",
+        /// Lets somebody see or change some of the patient's data, once the patient agrees.
+        ApprovalCreateJob(ApprovalCreateJob) = "approval_create_job",
+        /// Sends the one-time password of a new approval again.
+        ApprovalResendJob(ApprovalResendJob) = "approval_resend_job",
+        /// Marks parts of a diagnostic report package as entered in error.
+        DiagnosticReportPackageCancelJob(DiagnosticReportPackageCancelJob) = "diagnostic_report_package_cancel_job",
+        /// Stores a diagnostic report with its observations.
+        DiagnosticReportPackageCreateJob(DiagnosticReportPackageCreateJob) = "diagnostic_report_package_create_job",
+        /// Marks an episode of care as entered in error.
+        EpisodeCancelJob(EpisodeCancelJob) = "episode_cancel_job",
+        /// Closes an episode of care, and the referrals it was opened for.
+        EpisodeCloseJob(EpisodeCloseJob) = "episode_close_job",
+        /// Opens an episode of care.
+        EpisodeCreateJob(EpisodeCreateJob) = "episode_create_job",
+        /// Changes an episode's name and care manager.
+        EpisodeUpdateJob(EpisodeUpdateJob) = "episode_update_job",
+        /// Marks parts of an encounter package as entered in error.
+        PackageCancelJob(PackageCancelJob) = "package_cancel_job",
+        /// Stores an encounter and all that was found and done at it.
+        PackageCreateJob(PackageCreateJob) = "package_create_job",
+        /// Marks a procedure as entered in error.
+        ProcedureCancelJob(ProcedureCancelJob) = "procedure_cancel_job",
+        /// Stores a procedure.
+        ProcedureCreateJob(ProcedureCreateJob) = "procedure_create_job",
+        /// Marks a service request as entered in error and tells the patient.
+        ServiceRequestCancelJob(ServiceRequestCancelJob) = "service_request_cancel_job",
+        /// Completes a service request whose episode was closed.
+        ServiceRequestCloseJob(ServiceRequestCloseJob) = "service_request_close_job",
+        /// Completes a service request with what came of it.
+        ServiceRequestCompleteJob(ServiceRequestCompleteJob) = "service_request_complete_job",
+        /// Stores a service request.
+        ServiceRequestCreateJob(ServiceRequestCreateJob) = "service_request_create_job",
+        /// Begins the service asked for.
+        ServiceRequestProcessJob(ServiceRequestProcessJob) = "service_request_process_job",
+        /// Takes a service request back and tells the patient.
+        ServiceRequestRecallJob(ServiceRequestRecallJob) = "service_request_recall_job",
+        /// Gives a service request free for others to use.
+        ServiceRequestReleaseJob(ServiceRequestReleaseJob) = "service_request_release_job",
+        /// Sends the patient the message about a service request again.
+        ServiceRequestResendJob(ServiceRequestResendJob) = "service_request_resend_job",
+        /// Takes a service request on.
+        ServiceRequestUseJob(ServiceRequestUseJob) = "service_request_use_job",
     }
 }
 
@@ -49,11 +100,12 @@ crate::events! {
 #[derive(Debug, Clone)]
 pub struct App {
     forms: Services,
+    medical: medical::services::Services,
 }
 
 impl App {
     /// Reads the services' base URLs from the environment: `ARCHIVE_URL`, `CASES_URL`,
-    /// `NOTIFICATIONS_URL`. The handlers of a service that is not set retry; everything else works.
+    /// `NOTIFICATIONS_URL`; `OTP_URL`, `SMS_URL`, `SIGNATURE_URL`. The handlers of a service that is not set retry; everything else works.
     ///
     /// # Errors
     /// [`Error::Config`] when one is malformed; names it and what is allowed.
@@ -71,6 +123,7 @@ impl App {
         let http = HttpClient::default();
         Ok(Self {
             forms: Services::from_settings(&setting, &http)?,
+            medical: medical::services::Services::from_settings(&setting, &http)?,
         })
     }
 }
@@ -155,6 +208,31 @@ impl Dispatch for App {
             Event::GrantLetterViewed(event) => {
                 Handlers::one("count_view", DATABASE_ONLY, handlers::count_view(event))
             }
+            Event::ApprovalCreateJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ApprovalResendJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::DiagnosticReportPackageCancelJob(job) => {
+                medical::handlers(&self.medical, job, ctx)
+            }
+            Event::DiagnosticReportPackageCreateJob(job) => {
+                medical::handlers(&self.medical, job, ctx)
+            }
+            Event::EpisodeCancelJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::EpisodeCloseJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::EpisodeCreateJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::EpisodeUpdateJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::PackageCancelJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::PackageCreateJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ProcedureCancelJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ProcedureCreateJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestCancelJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestCloseJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestCompleteJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestCreateJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestProcessJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestRecallJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestReleaseJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestResendJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestUseJob(job) => medical::handlers(&self.medical, job, ctx),
         }
     }
 }

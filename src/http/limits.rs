@@ -55,30 +55,27 @@ pub(super) fn around(routes: Router) -> Router {
         HeaderName::from_static("x-content-type-options"),
         HeaderValue::from_static("nosniff"),
     );
-    // The first is the outermost: nothing inside it is answered without an id and a log line.
-    let layers = ServiceBuilder::new()
-        .layer(map_request(without_odd_id))
-        .layer(SetRequestIdLayer::new(REQUEST_ID, MakeRequestUuid))
-        .layer(
-            TraceLayer::new_for_http()
-                .make_span_with(span)
-                .on_request(())
-                .on_body_chunk(())
-                .on_eos(())
-                .on_failure(())
-                .on_response(log),
-        )
-        .layer(PropagateRequestIdLayer::new(REQUEST_ID))
-        .layer(nosniff)
-        .layer(map_response(in_one_shape))
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(TimeoutLayer::with_status_code(
-            StatusCode::SERVICE_UNAVAILABLE,
-            REQUEST_TIMEOUT,
-        ))
+    // The last is the outermost: nothing inside it is answered without an id and a log line.
+    let trace = TraceLayer::new_for_http()
+        .make_span_with(span)
+        .on_request(())
+        .on_body_chunk(())
+        .on_eos(())
+        .on_failure(())
+        .on_response(log);
+    let timeout =
+        TimeoutLayer::with_status_code(StatusCode::SERVICE_UNAVAILABLE, REQUEST_TIMEOUT);
+    routes
+        .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .layer(from_fn(within_header_limits))
-        .layer(DefaultBodyLimit::max(BODY_LIMIT));
-    routes.layer(layers)
+        .layer(timeout)
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(map_response(in_one_shape))
+        .layer(nosniff)
+        .layer(PropagateRequestIdLayer::new(REQUEST_ID))
+        .layer(trace)
+        .layer(SetRequestIdLayer::new(REQUEST_ID, MakeRequestUuid))
+        .layer(map_request(without_odd_id))
 }
 
 /// Refuses what comes while [`IN_FLIGHT`] requests are at work on these routes, and has no answer of

@@ -107,8 +107,15 @@ async fn openapi() -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], DOCUMENT.as_str())
 }
 
-/// A connection of the pool, soon or not at all.
+/// A connection of the pool that answers, soon or not at all. A function that was frozen between two
+/// requests may find its connection dead; then there is another.
 async fn connection(database: &Database) -> Result<Object, Error> {
+    let client = database.pooled_within(CONNECTION_WAIT).await?;
+    let answer = tokio::time::timeout(CONNECTION_WAIT, client.check_connection()).await;
+    if matches!(answer, Ok(Ok(()))) {
+        return Ok(client);
+    }
+    drop(Object::take(client));
     database.pooled_within(CONNECTION_WAIT).await
 }
 
