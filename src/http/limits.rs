@@ -63,8 +63,7 @@ pub(super) fn around(routes: Router) -> Router {
         .on_eos(())
         .on_failure(())
         .on_response(log);
-    let timeout =
-        TimeoutLayer::with_status_code(StatusCode::SERVICE_UNAVAILABLE, REQUEST_TIMEOUT);
+    let timeout = TimeoutLayer::with_status_code(StatusCode::SERVICE_UNAVAILABLE, REQUEST_TIMEOUT);
     routes
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .layer(from_fn(within_header_limits))

@@ -6,5 +6,6 @@ mod support;
 mod drain;
 mod forms;
 mod harness;
+mod http;
 mod process;
 mod queue;
