@@ -164,11 +164,11 @@ fn is_passing(error: &Error) -> bool {
 pub(super) enum Common {
     /// Too many or too large header fields
     #[response(status = 431)]
-    Headers(#[to_schema] Refusal),
+    Headers(Refusal),
     /// The request failed; the log says why
     #[response(status = 500)]
-    Internal(#[to_schema] Refusal),
+    Internal(Refusal),
     /// Busy, out of time, or the database cannot be reached: try again after `retry-after` seconds
     #[response(status = 503, headers(("retry-after" = u32, description = "Seconds")))]
-    Unavailable(#[to_schema] Refusal),
+    Unavailable(Refusal),
 }
