@@ -208,7 +208,7 @@ impl<D: Dispatch> Drain<D> {
         if !self.leasing.is_idle()
             || enough
             || most == 0
-            || !self.budget.allows_start()
+            || self.is_spent()
             || Instant::now() < self.pace.poll_at()
         {
             return;
@@ -219,7 +219,8 @@ impl<D: Dispatch> Drain<D> {
             let mut order = Order::new(&mut self.pace, most, idle);
             order.held = self.held.keys().copied().collect();
             order.timeout = self.options.lease_timeout;
-            order.kinds = D::Event::KINDS;
+            order.kinds = self.budget.kinds_with_time(D::Event::KINDS);
+            self.kinds_left_out = order.kinds.len() < D::Event::KINDS.len();
             order.number = self.leases_sent;
             self.leasing = Slot::Busy(lease(link, order).boxed());
         }
