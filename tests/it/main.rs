@@ -1,5 +1,10 @@
 //! The integration tests: one binary, one Postgres for all, a database for each.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows it in test functions; their helpers are no different"
+)]
+
 mod probe;
 mod support;
 
