@@ -86,7 +86,7 @@ impl Service {
     /// Drains the queue.
     ///
     /// # Errors
-    /// As [`crate::drain`].
+    /// As [`crate::drain()`].
     pub async fn drain(
         &self,
         options: &DrainOptions,

@@ -401,7 +401,7 @@ async fn a_page_of_blocked_events_does_not_hide_a_ready_one_behind_it() {
     let client = db.client().await;
     let head = queue::publish(
         &client,
-        &act("head").group("g").delay(Duration::from_secs(3600)),
+        &act("head").group("g").delay(Duration::from_hours(1)),
     )
     .await
     .unwrap();
@@ -461,7 +461,7 @@ async fn b13_an_expired_event_is_never_handed_to_a_handler_and_is_counted() {
         .await
         .unwrap()
         .id;
-    let soon = queue::publish(&client, &act("soon").start_within(Duration::from_secs(60)))
+    let soon = queue::publish(&client, &act("soon").start_within(Duration::from_mins(1)))
         .await
         .unwrap()
         .id;
@@ -1075,7 +1075,7 @@ async fn c13_depth_attempts_latency_and_failure_rate_are_told_by_kind() {
     });
     drain(&db, &app, &options()).await;
     queue::publish(&client, &act("waiting")).await.unwrap();
-    queue::publish(&client, &act("later").delay(Duration::from_secs(60)))
+    queue::publish(&client, &act("later").delay(Duration::from_mins(1)))
         .await
         .unwrap();
     let stats = queue::stats(&client).await.unwrap();

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Database, Done, DrainOptions, DrainReport, HandlerResult, Verdicts, queue};
+use tidegate::{Database, Done, DrainOptions, DrainReport, HandlerError, Verdicts, queue};
 use tokio_postgres::{Client, NoTls};
 
 use crate::probe::{
@@ -108,13 +108,13 @@ async fn worker() {
 }
 
 /// An effect outside the event's own transaction, as a call to another system is.
-async fn record_effect(url: &str, id: i64) -> HandlerResult {
+async fn record_effect(url: &str, id: i64) -> Result<(), HandlerError> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.retryable()?;
     tokio::spawn(connection);
     client
         .execute("INSERT INTO effect VALUES ($1)", &[&id])
         .await?;
-    Ok(Done::ok())
+    Ok(())
 }
 
 async fn database_with_effects() -> (TestDb, Client) {
