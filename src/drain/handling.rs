@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::execute::{Limits, execute, timed_out};
 use super::flusher::Class;
 use super::settle::{Settled, count, given_up, log_end, settle};
-use super::{Barred, Drain, Running};
+use super::{Drain, Running};
 use crate::context::{Context, Flushed};
 use crate::event::{DecodeError, Event, Fate, Lease, LeasedEvent};
 use crate::handler::{Dispatch, Fault};
@@ -208,7 +208,9 @@ impl<D: Dispatch> Drain<D> {
 
     /// Keeps a group shut until the next write is done and no lease from before it is under way.
     fn bar(&mut self, group: &str) {
-        self.barred.insert(group.to_owned(), Barred::default());
+        let barred = self.barred.entry(group.to_owned()).or_default();
+        barred.unwritten += 1;
+        barred.until_lease = None;
         self.pending.closed_groups.push(group.to_owned());
     }
 

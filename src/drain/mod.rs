@@ -216,11 +216,13 @@ struct Held {
     renewed: Instant,
 }
 
-/// A group one of whose events goes back to the queue. Its other events go back too, until the write
-/// is done and every lease sent before that has arrived.
+/// A group of which events go back to the queue. Whatever else of it is leased goes back too, until
+/// all of that is written and every lease sent before has arrived.
 #[derive(Default)]
 struct Barred {
-    /// The last lease that may still bring events from before; `None` until the write is done.
+    /// Events that go back and are not written yet.
+    unwritten: usize,
+    /// The last lease that may still bring events from before; known when all is written.
     until_lease: Option<u64>,
 }
 

@@ -153,7 +153,7 @@ async fn a8_b29_one_bad_row_harms_only_itself() {
 }
 
 #[tokio::test]
-async fn a9_a10_a15_b8_b27_c14_d12_a_failing_event_tells_its_faults_while_it_waits_and_ends_failed_with_all_of_them()
+async fn a9_a10_a15_b8_b24_b27_c14_d12_a_failing_event_tells_its_faults_while_it_waits_and_ends_failed_with_all_of_them()
  {
     let db = probe_database().await;
     let client = db.client().await;
@@ -818,6 +818,35 @@ async fn f2_a_spent_budget_gives_back_what_has_not_started_with_its_attempt() {
     assert_eq!(
         number(&client, clean).await,
         i64::try_from(report.backlog).unwrap()
+    );
+}
+
+#[tokio::test]
+async fn f2_a_slow_kind_that_there_is_no_time_for_does_not_end_the_run_for_quick_ones() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let slow = publish_acts(&client, 2).await;
+    let quick: Vec<NewEvent> = (0..20)
+        .map(|_| NewEvent::of(&Probe::Note(())).unwrap())
+        .collect();
+    queue::publish_batch(&client, &quick).await.unwrap();
+    let app = ProbeApp::new(|_, _| {
+        Box::pin(async {
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            Ok(Done::ok())
+        })
+    });
+    let short = DrainOptions {
+        budget: Duration::from_secs(3),
+        ..sequential()
+    };
+    let report = drain(&db, &app, &short).await;
+    assert_eq!((report.completed, report.backlog), (21, 1), "{report:?}");
+    assert_eq!(report.stop_reason, StopReason::BudgetSpent);
+    assert!(app.ids().contains(&slow[0]) && !app.ids().contains(&slow[1]));
+    assert_eq!(
+        number(&client, "SELECT sum(attempts) FROM tidegate.event_queue").await,
+        0
     );
 }
 
