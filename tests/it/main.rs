@@ -6,10 +6,14 @@
 )]
 
 mod probe;
+#[path = "../support/services.rs"]
+mod services;
 mod support;
 
+mod cli;
 mod drain;
 mod forms;
+mod function;
 mod harness;
 mod process;
 mod queue;
