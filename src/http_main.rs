@@ -5,27 +5,31 @@
 //! Settings that do not hold are not a failed start, as in the other function: every request is
 //! answered with 503, and the log says why.
 
-use tidegate::config::{self, environment};
+use tidegate::config::{self, environment, log_filter};
+use tidegate::service::log_panics;
 use tidegate::{Database, Error, http};
-use tracing_subscriber::EnvFilter;
 
 /// A function has one request at a time.
 const CONNECTIONS: usize = 1;
 
 fn main() -> Result<(), lambda_http::Error> {
-    let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = log_filter(&environment, "info");
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
-        .with_env_filter(filter)
+        .with_env_filter(filter.as_ref().map_or_else(|_| "info".into(), Clone::clone))
         .init();
+    log_panics();
+    let router = filter.and_then(|_| database()).map_or_else(
+        |error| {
+            tracing::error!(error = %error, "settings do not hold; every request will fail");
+            http::unconfigured()
+        },
+        http::router,
+    );
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let router = database().map(http::router).unwrap_or_else(|error| {
-        tracing::error!(error = %error, "settings do not hold; every request will fail");
-        http::unconfigured()
-    });
     runtime.block_on(lambda_http::run(router))
 }
 

@@ -123,7 +123,7 @@ async fn accept(client: &mut Object, job: &ValidJob) -> Result<Job, Error> {
 /// Tells what became of a job.
 #[utoipa::path(
     get, path = "/jobs/{id}", tag = "jobs",
-    params(("id" = i64, Path, minimum = 1, description = "The job's id, from the link in the answer to its request")),
+    params(("id" = i64, Path, minimum = 1, example = 1, description = "The job's id, from the link in the answer to its request")),
     responses(
         (status = 200, description = "Pending, or ended with something to tell", body = Data<JobAnswer>),
         (status = 303, description = "Processed; the links lead to what it made or changed", body = Data<LinkedJob>),

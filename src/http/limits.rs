@@ -148,3 +148,58 @@ async fn within_header_limits(request: Request, next: Next) -> Response<Body> {
     )
     .into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::to_bytes;
+    use axum::http::header::CONTENT_TYPE;
+    use axum::routing::get;
+    use tower::Service;
+
+    use super::*;
+
+    async fn answer(routes: Router) -> (StatusCode, String) {
+        let request = Request::get("/").body(Body::empty()).unwrap();
+        let response = around(routes).call(request).await.unwrap();
+        assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
+        let status = response.status();
+        let body = to_bytes(response.into_body(), BODY_LIMIT).await.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_500_of_the_usual_shape_and_does_not_tell_its_text() {
+        async fn panics() {
+            panic!("canary");
+        }
+        let (status, body) = answer(Router::new().route("/", get(panics))).await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(
+            body.contains("internal_error") && !body.contains("canary"),
+            "{body}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_takes_too_long_is_a_503_of_the_usual_shape() {
+        let routes = Router::new().route("/", get(std::future::pending::<()>));
+        let (status, body) = answer(routes).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(body.contains("unavailable"), "{body}");
+    }
+
+    #[tokio::test]
+    async fn a_request_beyond_those_in_flight_is_told_to_come_again() {
+        let slow = OpenApiRouter::new().route("/", get(std::future::pending::<()>));
+        let (mut routes, _) = bounded(slow).split_for_parts();
+        let request = || Request::get("/").body(Body::empty()).unwrap();
+        let mut waiting: Vec<_> = (0..IN_FLIGHT)
+            .map(|_| Box::pin(routes.call(request())))
+            .collect();
+        for one in &mut waiting {
+            assert!(futures_util::poll!(one).is_pending());
+        }
+        let answer = routes.call(request()).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+}

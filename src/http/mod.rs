@@ -57,7 +57,8 @@ const STATEMENT_TIMEOUT_MS: u32 = 5000;
         title = "Tidegate medical jobs",
         description = "Accepts jobs that change patients' medical records and tells what became of them. \
             A job is answered with 202 at once and processed later; jobs of one patient are processed in \
-            the order they were accepted. Repeating a request while its job is pending returns that job.",
+            the order they were accepted. Repeating a request while its job is pending returns that job. \
+            No text may hold the character NUL.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     servers((url = "/")),

@@ -1,8 +1,7 @@
 //! The HTTP interface of the medical jobs: the real router on a real Postgres, over a real socket.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use reqwest::header::{ALLOW, CONTENT_TYPE, LOCATION, RETRY_AFTER};
@@ -12,12 +11,14 @@ use tidegate::app::{Event as AppEvent, medical};
 use tidegate::outcome::Status;
 use tidegate::queue::{ErrorEntry, Finalization, LeaseRequest};
 use tidegate::{Database, Event, Fault, NewEvent, http, queue};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
+use tokio::process::Child;
 use tokio::task::AbortHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use crate::support::{self, TestDb};
+use crate::support::{self, Deadline, RuntimeApi, TestDb};
 
 /// The interface, served; and what a test wants beside it.
 struct Api {
@@ -745,7 +746,7 @@ fn find_references(value: &Value, found: &mut Vec<String>) {
 #[tokio::test]
 async fn serve_prints_its_address_logs_no_payload_and_stops_when_asked() {
     let db = support::database().await;
-    let mut server = Command::new(support::binary("tidegate"))
+    let mut server = support::command("tidegate")
         .args(["serve", "--listen", "127.0.0.1:0"])
         .env("DATABASE_URL", &db.url)
         .env("TIDEGATE_LOG", "info")
@@ -753,10 +754,9 @@ async fn serve_prints_its_address_logs_no_payload_and_stops_when_asked() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut output = BufReader::new(server.stdout.take().unwrap());
-    let mut line = String::new();
-    output.read_line(&mut line).unwrap();
-    let url = line.trim_end().strip_prefix("listening on ").unwrap();
+    let mut output = BufReader::new(server.stdout.take().unwrap()).lines();
+    let line = output.next_line().await.unwrap().unwrap();
+    let url = line.strip_prefix("listening on ").unwrap();
     let path = format!("{url}/jobs/service_request_resend_job");
     let body = json!({"request_id": "canary-1", "patient_id": uuid(), "user_id": uuid(),
         "client_id": uuid(), "service_request_id": "canary-2"});
@@ -765,17 +765,86 @@ async fn serve_prints_its_address_logs_no_payload_and_stops_when_asked() {
         .header("x-request-id", "trace-me")
         .json(&body);
     assert_eq!(request.send().await.unwrap().status(), 422);
-    let asked = Command::new("kill").arg(server.id().to_string()).status();
-    assert!(asked.unwrap().success());
-    assert!(server.wait().unwrap().success());
-    let mut log = String::new();
-    server
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut log)
-        .unwrap();
+    support::terminate(&server);
+    let ended = tokio::time::timeout(Duration::from_secs(30), server.wait_with_output()).await;
+    let ended = ended.expect("it ends").unwrap();
+    let log = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.success(), "{log}");
     assert!(log.contains("trace-me") && log.contains("422"), "{log}");
     let patient = body["patient_id"].as_str().unwrap();
     assert!(!log.contains("canary") && !log.contains(patient), "{log}");
+}
+
+/// A request as a function URL or an HTTP API hands it to a function.
+fn gateway(method: &str, path: &str, body: &Value) -> String {
+    json!({
+        "version": "2.0", "routeKey": "$default", "rawPath": path, "rawQueryString": "",
+        "headers": {"content-type": "application/json", "x-request-id": "trace-me"},
+        "requestContext": {"accountId": "123456789012", "apiId": "api", "domainName": "api.example.org",
+            "domainPrefix": "api", "requestId": "gateway-1", "routeKey": "$default", "stage": "$default",
+            "http": {"method": method, "path": path, "protocol": "HTTP/1.1", "sourceIp": "192.0.2.1",
+                "userAgent": "test"},
+            "time": "01/Jan/2026:00:00:00 +0000", "timeEpoch": 1_767_225_600_000_i64},
+        "body": body.to_string(), "isBase64Encoded": false,
+    })
+    .to_string()
+}
+
+/// Asks the real function; its status and body.
+async fn invoke(api: &RuntimeApi, method: &str, path: &str, body: &Value) -> (Value, Value) {
+    let deadline = Deadline::In(Duration::from_secs(30));
+    let answer = api.invoke(gateway(method, path, body), deadline).await;
+    assert!(!answer.is_error, "{:?}", answer.body);
+    assert_eq!(answer.body["headers"]["x-request-id"], "trace-me");
+    let text = answer.body["body"].as_str().unwrap();
+    let document = serde_json::from_str(text).unwrap();
+    (answer.body["statusCode"].clone(), document)
+}
+
+async fn function(settings: &[(&str, &str)]) -> (RuntimeApi, Child) {
+    let api = RuntimeApi::start().await;
+    let process = support::command("tidegate-http")
+        .envs(api.variables())
+        .envs(settings.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    (api, process)
+}
+
+#[tokio::test]
+async fn the_function_answers_as_the_server_does() {
+    let db = support::database().await;
+    let (api, _process) = function(&[("DATABASE_URL", &db.url)]).await;
+    let kind = "/jobs/service_request_use_job";
+    let (status, answer) = invoke(&api, "POST", kind, &use_job()).await;
+    assert_eq!(
+        (status, &answer["data"]["status"]),
+        (json!(202), &json!("pending"))
+    );
+    let job = format!("/jobs/{}", id_of(&answer));
+    let read = invoke(&api, "GET", &job, &Value::Null).await;
+    assert_eq!(read, (json!(200), answer));
+    assert_eq!(invoke(&api, "POST", kind, &json!({})).await.0, 422);
+    assert_eq!(invoke(&api, "GET", "/readyz", &Value::Null).await.0, 200);
+
+    // A function is frozen between requests, for longer than its connection may live.
+    let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    db.client().await.execute(cut, &[]).await.unwrap();
+    assert_eq!(invoke(&api, "GET", &job, &Value::Null).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_function_without_settings_answers_503_and_does_not_say_which() {
+    let (api, _process) = function(&[]).await;
+    for path in ["/healthz", "/jobs/1"] {
+        let (status, answer) = invoke(&api, "GET", path, &Value::Null).await;
+        assert_eq!(
+            (status, &answer["error"]["type"]),
+            (json!(503), &json!("unavailable"))
+        );
+        assert!(!answer.to_string().contains("DATABASE"));
+    }
 }

@@ -25,7 +25,7 @@ pub struct FieldError {
     pub rule: String,
     /// What the rule allows, for programs; dropped first when the stored result is too long.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<Object>)]
+    #[schema(value_type = Vec<Value>)]
     pub params: Vec<Value>,
     /// What is allowed, for people.
     pub description: String,
