@@ -4,25 +4,35 @@
 //! # Layout
 //!
 //! [`payload`] is what may be asked for, [`schema`] how a request is checked, [`value`] and [`entity`]
-//! what both are made of.
+//! what both are made of, [`content`] what is signed. [`transition`] is the one way in which a job
+//! becomes a change, `rules` what each kind demands, [`verdict`] what a job leaves behind,
+//! [`services`] what the patient is told and who verifies signatures; `store` holds the SQL.
+//!
+//! # A further kind
+//!
+//! A payload in [`payload`], a variant in [`crate::app::Event`], a `Transition` in `rules`: with any of
+//! them missing, the program does not compile.
 
+pub mod content;
 pub mod entity;
 pub mod payload;
+mod rules;
 pub mod schema;
 pub mod services;
+mod store;
+pub mod transition;
 pub mod value;
+pub mod verdict;
 
 use tokio_postgres::Transaction;
 
-use crate::context::Context;
-
 use crate::error::Error;
 use crate::event::{NewEvent, dedup_key};
-use crate::handler::{DATABASE_ONLY, HandlerError, Handlers};
 use crate::queue::{Published, publish};
 
 pub use payload::{Job, KINDS, Refusal, ValidJob, schema_name, schemas, validate};
 pub use schema::FieldError;
+pub(super) use transition::handlers;
 
 /// Asks for a job, in the caller's transaction. While an equal one is pending it is that one's id that
 /// comes back (E2, E3): equal in kind, parameters, user, client and patient, whatever the time and the
@@ -51,15 +61,4 @@ fn new_event(job: &ValidJob) -> Result<NewEvent, Error> {
     let who = [job.user_id, job.client_id, job.patient_id].map(|id| id.to_string());
     let who = who.each_ref().map(String::as_str);
     Ok(event.dedup(dedup_key(job.kind, &parameters, &who).map_err(failed)?))
-}
-
-/// The one handler of a job.
-pub(super) fn handlers<'a, J: Job>(
-    _services: &'a services::Services,
-    _job: &'a J,
-    _ctx: &'a Context,
-) -> Handlers<'a> {
-    Handlers::one("job", DATABASE_ONLY, async {
-        Err(HandlerError::retry("job", "is not done yet"))
-    })
 }

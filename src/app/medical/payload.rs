@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use utoipa::openapi::RefOr;
-use utoipa::openapi::schema::Schema;
+use utoipa::openapi::schema::{AllOfBuilder, ObjectBuilder, OneOfBuilder, Schema};
 use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
@@ -131,7 +131,7 @@ macro_rules! jobs {
             }
         }
 
-        /// Every schema by name: the 21 payloads and all they are made of, each once.
+        /// Every schema by name: the 21 payloads, the signed contents and all they are made of.
         #[must_use]
         pub fn schemas() -> BTreeMap<String, RefOr<Schema>> {
             let mut schemas = Vec::new();
@@ -139,7 +139,8 @@ macro_rules! jobs {
             schemas.push((<$name>::name().into_owned(), <$name>::schema()));
             <$name>::schemas(&mut schemas);
             )+
-            schemas.into_iter().collect()
+            super::content::schemas(&mut schemas);
+            with_exclusion(schemas.into_iter().collect())
         }
     };
 }
@@ -151,10 +152,11 @@ jobs! {
         id: Uuid,
         /// What access is given to; either this or `service_request`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        #[schema(min_items = 1, max_items = 50)]
+        #[schema(min_items = 1, max_items = 50, nullable = false)]
         resources: Option<Vec<Resource>>,
         /// The service request whose resources access is given to.
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
         service_request: Option<Uuid>,
         /// The employee who gets access.
         granted_to: Uuid,
@@ -312,54 +314,58 @@ jobs! {
     }
 }
 
+static SCHEMAS: LazyLock<schema::Schemas> = LazyLock::new(|| schema::Schemas::of(schemas()));
+
+/// Everything that is wrong with `value` as a `T`.
+pub(super) fn check<T: ToSchema>(value: &Value) -> Vec<FieldError> {
+    SCHEMAS.check(&T::name(), value)
+}
+
 fn validate_as<T: Job>(payload: &Value) -> Result<ValidJob, Refusal> {
-    static SCHEMAS: LazyLock<schema::Schemas> = LazyLock::new(|| schema::Schemas::of(schemas()));
-    let mut errors = SCHEMAS.check(&T::name(), payload);
-    errors.extend(rules_between_fields(T::KIND, payload));
+    let errors = check::<T>(payload);
     if !errors.is_empty() {
         return Err(Refusal::Fields(errors));
     }
     // What the schema lets pass, serde takes: a test holds the two together.
-    let job: T = serde_json::from_value(payload.clone()).map_err(|_| undecodable())?;
-    let Common {
-        request_id,
-        patient_id,
-        user_id,
-        client_id,
-    } = job.common();
-    Ok(ValidJob {
-        kind: T::KIND,
-        request_id: request_id.to_owned(),
-        patient_id,
-        user_id,
-        client_id,
-        payload: to_raw_value(&job).map_err(|_| undecodable())?,
-    })
+    let undecodable = || FieldError::new("$", "schema", "does not decode");
+    serde_json::from_value(payload.clone())
+        .ok()
+        .and_then(|job: T| ValidJob::of(&job).ok())
+        .ok_or_else(|| Refusal::Fields(vec![undecodable()]))
 }
 
-fn undecodable() -> Refusal {
-    Refusal::Fields(vec![FieldError::new("$", "schema", "is not allowed")])
-}
-
-/// The one rule that is not about a single field: an approval is for resources or for a service request.
-fn rules_between_fields(kind: &str, payload: &Value) -> Option<FieldError> {
-    let given = |field: &str| payload.get(field).is_some_and(|value| !value.is_null());
-    (kind == ApprovalCreateJob::KIND && given("resources") == given("service_request")).then(|| {
-        FieldError::new(
-            "$.resources",
-            "exclusive",
-            "either resources or service_request is allowed, and one is needed",
-        )
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn print() {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&super::schemas()).unwrap()
-        );
+impl ValidJob {
+    /// A job made by the program itself.
+    ///
+    /// # Errors
+    /// When the payload's `Serialize` fails.
+    pub fn of<T: Job>(job: &T) -> Result<Self, serde_json::Error> {
+        let Common {
+            request_id,
+            patient_id,
+            user_id,
+            client_id,
+        } = job.common();
+        Ok(Self {
+            kind: T::KIND,
+            request_id: request_id.to_owned(),
+            patient_id,
+            user_id,
+            client_id,
+            payload: to_raw_value(job)?,
+        })
     }
+}
+
+/// An approval is for resources or for a service request: the one rule that no derive can say.
+fn with_exclusion(mut schemas: BTreeMap<String, RefOr<Schema>>) -> BTreeMap<String, RefOr<Schema>> {
+    let needs = |field: &str| ObjectBuilder::new().required(field);
+    let either = OneOfBuilder::new()
+        .item(needs("resources"))
+        .item(needs("service_request"));
+    if let Some(schema) = schemas.get_mut(&*ApprovalCreateJob::name()) {
+        let both = AllOfBuilder::new().item(schema.clone()).item(either);
+        *schema = both.into();
+    }
+    schemas
 }

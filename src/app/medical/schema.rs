@@ -46,7 +46,7 @@ impl FieldError {
         }
     }
 
-    fn with(mut self, params: impl IntoIterator<Item = Value>) -> Self {
+    pub(super) fn with(mut self, params: impl IntoIterator<Item = Value>) -> Self {
         self.params = params.into_iter().collect();
         self
     }
@@ -79,13 +79,11 @@ impl Schemas {
                 None => errors.push(FieldError::new(at, "schema", "has no schema")),
             };
         }
-        // Our types make a choice only between null and something.
-        if let Some(choices) = schema.get("oneOf").and_then(Value::as_array) {
-            let something = choices.iter().find(|choice| choice["type"] != "null");
-            return match something {
-                Some(schema) if !value.is_null() => self.any(schema, value, at, errors),
-                _ => {}
-            };
+        for schema in schema["allOf"].as_array().into_iter().flatten() {
+            self.any(schema, value, at, errors);
+        }
+        if let Some(choices) = schema["oneOf"].as_array() {
+            return self.one_of(choices, value, at, errors);
         }
         if let Some(error) = wrong_type(&schema["type"], value, at) {
             return errors.push(error);
@@ -95,6 +93,36 @@ impl Schemas {
             Value::Array(items) => self.array(schema, items, at, errors),
             Value::String(text) => errors.extend(wrong_text(schema, text, at)),
             _ => {}
+        }
+    }
+
+    fn one_of(&self, choices: &[Value], value: &Value, at: &str, errors: &mut Vec<FieldError>) {
+        // Null or something: then what is wrong with the something is worth telling.
+        if let [one, other] = choices
+            && let Some(something) = match (&one["type"], &other["type"]) {
+                (null, _) if null == "null" => Some(other),
+                (_, null) if null == "null" => Some(one),
+                _ => None,
+            }
+        {
+            if !value.is_null() {
+                self.any(something, value, at, errors);
+            }
+            return;
+        }
+        let fits = |choice: &&Value| {
+            let mut errors = Vec::new();
+            self.any(choice, value, at, &mut errors);
+            errors.is_empty()
+        };
+        if choices.iter().filter(fits).count() != 1 {
+            let fields = choices
+                .iter()
+                .filter_map(|choice| choice["required"][0].as_str());
+            let names: Vec<&str> = fields.collect();
+            let description = format!("exactly one of {} is allowed", names.join(" and "));
+            let error = FieldError::new(at, "exclusive", description);
+            errors.push(error.with(names.into_iter().map(Value::from)));
         }
     }
 

@@ -76,7 +76,12 @@ impl Services {
         answer.map(drop).map_err(as_retry)
     }
 
-    /// Whether the data was signed, and by this user. Nothing is asked when there is no service.
+    /// Whether there is somebody to ask about signatures: without `SIGNATURE_URL` nobody is.
+    pub(super) fn verify_signatures(&self) -> bool {
+        self.signature.is_configured()
+    }
+
+    /// Whether the data was signed, and by this user.
     ///
     /// # Errors
     /// A rejection, 422, when the service refuses the signature; a retry when it cannot be asked.
@@ -86,9 +91,6 @@ impl Services {
         signer: Uuid,
         key: &str,
     ) -> Result<(), HandlerError> {
-        if !self.signature.is_configured() {
-            return Ok(());
-        }
         let body = json!({"reference": key, "signed_data": signed_data, "signer": signer});
         let answer: Result<Value, _> = self.signature.post("verifications", key, &body).await;
         answer.map(drop).map_err(|error| match error.verdict {
