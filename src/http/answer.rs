@@ -214,15 +214,16 @@ fn processed(job: Job) -> Response {
     }
 }
 
-/// The result of the job's one handler. A job without any has no links.
+/// The result of the job's one handler; links, if it left none. What is neither links nor data was cut
+/// down because it was too long, and is shown as it is.
 fn outcome(result: Option<Value>) -> Outcome {
     let of_handler = match result {
         Some(Value::Object(handlers)) => handlers.into_iter().next().map(|(_, value)| value),
         _ => None,
     };
-    of_handler
-        .and_then(|value| serde_json::from_value(value).ok())
-        .unwrap_or(Outcome::Links(Vec::new()))
+    of_handler.map_or(Outcome::Links(Vec::new()), |value| {
+        Outcome::deserialize(&value).unwrap_or(Outcome::ResponseData(value))
+    })
 }
 
 fn failed(job: Job) -> Failed {
