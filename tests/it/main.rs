@@ -6,5 +6,6 @@ mod support;
 mod drain;
 mod forms;
 mod harness;
+mod medical;
 mod process;
 mod queue;
