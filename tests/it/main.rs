@@ -16,5 +16,6 @@ mod forms;
 mod function;
 mod harness;
 mod http;
+mod medical;
 mod process;
 mod queue;

@@ -1,4 +1,4 @@
-//! A stand-in for the three services of the forms system, over real HTTP. It keeps what it is told,
+//! A stand-in for the services of the forms system and the medical jobs, over real HTTP. It keeps what it is told,
 //! knows a repetition by its idempotency key or by its reference, and answers one as the real ones
 //! do. Told to, it fails: see [`Mode`]. Other processes tell it through `/control`.
 
@@ -23,10 +23,13 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
 /// The services and the variables their base URLs are read from.
-pub const SERVICES: [(&str, &str); 3] = [
+pub const SERVICES: [(&str, &str); 6] = [
     ("archive", "ARCHIVE_URL"),
     ("cases", "CASES_URL"),
     ("notifications", "NOTIFICATIONS_URL"),
+    ("otp", "OTP_URL"),
+    ("sms", "SMS_URL"),
+    ("signature", "SIGNATURE_URL"),
 ];
 
 /// How a service behaves.
