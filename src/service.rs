@@ -150,8 +150,8 @@ async fn within<T>(
     tokio::time::timeout(limit, work).await.unwrap_or(Err(late))
 }
 
-/// Logs a panic by its place alone: its text may quote a payload (I9), and a handler's is kept with
-/// the event anyway.
+/// Has panics logged from now on, by their place alone: the text may quote a payload (I9), and a
+/// handler's is kept with the event anyway.
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);

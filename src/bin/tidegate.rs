@@ -172,7 +172,6 @@ fn run(verb: Verb, json: bool) -> Result<Answer, Failed> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    log_panics();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -206,16 +205,37 @@ fn print(text: &str) -> ExitCode {
 }
 
 fn fail(failed: &Failed, as_json: bool) -> ExitCode {
+    let report = failed.report.as_deref();
     if as_json {
-        let _ =
-            print(&json!({"error": failed.error.to_string(), "report": failed.report}).to_string());
-    } else if let Some(report) = &failed.report {
-        let _ = print(&text::drained(report));
+        let report = report.map(counts);
+        let _ = print(&json!({"error": failed.error.to_string(), "report": report}).to_string());
+    } else if let Some(report) = report.filter(|report| **report != untouched(report)) {
+        let _ = print(&text::broken_off(report));
     }
     eprintln!("tidegate: {}", failed.error);
     match failed.error {
         Error::Config(_) | Error::Invalid(_) => ExitCode::from(2),
         _ => ExitCode::FAILURE,
+    }
+}
+
+/// A drain that failed has no reason to stop of its own, and has not looked what it leaves behind.
+fn counts(report: &DrainReport) -> Value {
+    let mut counts = json!(report);
+    if let Some(fields) = counts.as_object_mut() {
+        for unknown in ["stop_reason", "backlog", "oldest_age_ms"] {
+            fields.remove(unknown);
+        }
+    }
+    counts
+}
+
+/// The report of a run of the same length that did nothing.
+fn untouched(report: &DrainReport) -> DrainReport {
+    DrainReport {
+        elapsed_ms: report.elapsed_ms,
+        budget_ms: report.budget_ms,
+        ..DrainReport::default()
     }
 }
 
@@ -344,6 +364,7 @@ async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<Answer
     } else {
         None
     };
+    log_panics();
     let report = service.drain(&options, hooks).await;
     if let Some(bar) = bar {
         bar.finish_and_clear();
