@@ -9,7 +9,7 @@ use tidegate::drain::{Hooks, drain_with};
 use tidegate::{
     DATABASE_ONLY, Done, DrainOptions, HandlerError, NewEvent, StopReason, Verdicts, queue,
 };
-use tokio::sync::{Barrier, Notify, watch};
+use tokio::sync::{Notify, watch};
 
 use crate::probe::{
     Act, Probe, ProbeApp, act, drain, live, logged, number, options, pair, probe_database,
@@ -222,31 +222,27 @@ async fn a13_b5_b17_b18_c1_two_overlapping_drains_handle_a_thousand_events_once_
     let db = probe_database().await;
     let client = db.client().await;
     let published: HashSet<i64> = publish_acts(&client, 1000).await.into_iter().collect();
-    let both = Arc::new(Barrier::new(2));
-    let app = ProbeApp::new(move |_, _| {
-        let both = both.clone();
-        Box::pin(async move {
-            // Neither runs away with everything: each waits once for the other to be at work.
-            let _ = tokio::time::timeout(Duration::from_millis(1), both.wait()).await;
-            Ok(Done::ok())
+    // Nobody runs away with everything: each waits until both are at work.
+    let (at_work, both) = watch::channel(0);
+    let at_work = Arc::new(at_work);
+    let worker = || {
+        let (at_work, both) = (at_work.clone(), both.clone());
+        let first = Arc::new(std::sync::Once::new());
+        ProbeApp::new(move |_, _| {
+            first.call_once(|| at_work.send_modify(|workers| *workers += 1));
+            let mut both = both.clone();
+            Box::pin(async move {
+                both.wait_for(|workers| *workers == 2).await.retryable()?;
+                Ok(Done::ok())
+            })
         })
-    });
+    };
+    let (left, right) = (worker(), worker());
     let options = options();
-    let (one, two) = tokio::join!(drain(&db, &app, &options), drain(&db, &app, &options));
-    assert!(
-        one.leased > 0 && two.leased > 0,
-        "{} and {}",
-        one.leased,
-        two.leased
-    );
-    assert_eq!(
-        (
-            one.completed + two.completed,
-            one.lease_lost + two.lease_lost
-        ),
-        (1000, 0)
-    );
-    let ids = app.ids();
+    let (one, two) = tokio::join!(drain(&db, &left, &options), drain(&db, &right, &options));
+    assert_eq!(one.completed + two.completed, 1000);
+    assert_eq!((one.lease_lost, two.lease_lost), (0, 0));
+    let ids: Vec<i64> = left.ids().into_iter().chain(right.ids()).collect();
     assert_eq!(ids.len(), 1000);
     assert_eq!(ids.into_iter().collect::<HashSet<_>>(), published);
 }
