@@ -3,6 +3,7 @@
 mod probe;
 mod support;
 
+mod checks;
 mod drain;
 mod forms;
 mod harness;
