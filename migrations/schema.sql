@@ -86,6 +86,9 @@ DECLARE
     refused text := tidegate.refusal(publish.kind, publish.payload, publish.group_key, publish.dedup_key,
         publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts);
 BEGIN
+    IF refused IS NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = publish.kind) THEN
+        refused := tidegate.unregistered(publish.kind);
+    END IF;
     IF refused IS NOT NULL THEN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -172,14 +175,19 @@ DECLARE
     new_ids bigint[];
     missing record;
 BEGIN
-    SELECT format('event %s: %s', e.position, e.refused) INTO refused
-      FROM (SELECT r.position, tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key,
-                   r.correlation_id, r.available_at, r.expires_at, r.max_attempts) AS refused
-              FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                          expires_ats, max_attempts_each) WITH ORDINALITY
-                   AS r(kind, payload, group_key, dedup_key, correlation_id, available_at,
-                        expires_at, max_attempts, position)) AS e
-     WHERE e.refused IS NOT NULL ORDER BY e.position LIMIT 1;
+    SELECT format('event %s: %s', r.position, coalesce(
+               tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+                                r.available_at, r.expires_at, r.max_attempts),
+               tidegate.unregistered(r.kind))) INTO refused
+      FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                  expires_ats, max_attempts_each) WITH ORDINALITY
+           AS r(kind, payload, group_key, dedup_key, correlation_id, available_at,
+                expires_at, max_attempts, position)
+      LEFT JOIN tidegate.event_kind AS k ON k.kind = r.kind
+     WHERE k.kind IS NULL
+        OR tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+                            r.available_at, r.expires_at, r.max_attempts) IS NOT NULL
+     ORDER BY r.position LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -225,30 +233,7 @@ END $$;
 
 CREATE FUNCTION tidegate.refusal(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer) RETURNS text
     LANGUAGE sql STABLE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    SELECT CASE
-        WHEN refusal.kind IS NULL OR char_length(refusal.kind) NOT BETWEEN 1 AND 100
-            THEN format('kind: 1 to 100 characters are allowed, got %s', coalesce(char_length(refusal.kind)::text, 'NULL'))
-        WHEN NOT EXISTS (SELECT FROM tidegate.event_kind k WHERE k.kind = refusal.kind)
-            THEN format('kind: %L is not registered; registered are: %s', refusal.kind,
-                        coalesce((SELECT string_agg(k.kind, ', ' ORDER BY k.kind) FROM tidegate.event_kind k), 'none'))
-        WHEN pg_column_size(refusal.payload) > 1048576
-            THEN format('payload: at most 1048576 bytes are allowed, got %s', pg_column_size(refusal.payload))
-        WHEN char_length(refusal.group_key) NOT BETWEEN 1 AND 200
-            THEN format('group_key: 1 to 200 characters are allowed, got %s', char_length(refusal.group_key))
-        WHEN char_length(refusal.dedup_key) NOT BETWEEN 1 AND 200
-            THEN format('dedup_key: 1 to 200 characters are allowed, got %s', char_length(refusal.dedup_key))
-        WHEN char_length(refusal.correlation_id) NOT BETWEEN 1 AND 200
-            THEN format('correlation_id: 1 to 200 characters are allowed, got %s', char_length(refusal.correlation_id))
-        WHEN NOT isfinite(refusal.available_at)
-            THEN format('available_at: a finite time is allowed, got %s', refusal.available_at)
-        WHEN NOT isfinite(refusal.expires_at)
-            THEN format('expires_at: a finite time is allowed, got %s', refusal.expires_at)
-        WHEN refusal.max_attempts NOT BETWEEN 1 AND 1000
-            THEN format('max_attempts: 1 to 1000 is allowed, got %s', refusal.max_attempts)
-    END
-$$;
+    RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: 1 to 100 characters are allowed, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (pg_column_size(payload) > 1048576) THEN ('payload: at most 1048576 bytes are allowed, got '::text || pg_column_size(payload)) WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: 1 to 200 characters are allowed, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: 1 to 200 characters are allowed, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: 1 to 200 characters are allowed, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: a finite time is allowed, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: a finite time is allowed, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: 1 to 1000 is allowed, got '::text || max_attempts) ELSE NULL::text END;
 
 CREATE FUNCTION tidegate.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
@@ -258,6 +243,21 @@ BEGIN
     RAISE EXCEPTION '%.% is append-only: % is not allowed', TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_OP
         USING ERRCODE = 'insufficient_privilege';
 END $$;
+
+CREATE TABLE tidegate.event_kind (
+    kind text NOT NULL,
+    retention_completed interval DEFAULT '30 days'::interval NOT NULL,
+    retention_failed interval DEFAULT '90 days'::interval NOT NULL,
+    paused boolean DEFAULT false NOT NULL,
+    registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT event_kind_kind_check CHECK (((char_length(kind) >= 1) AND (char_length(kind) <= 100))),
+    CONSTRAINT event_kind_retention_completed_check CHECK ((retention_completed >= '00:00:00'::interval)),
+    CONSTRAINT event_kind_retention_failed_check CHECK ((retention_failed >= '00:00:00'::interval))
+);
+
+CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
+    LANGUAGE sql STABLE
+    RETURN format('kind: %L is not registered; registered are: %s'::text, kind, COALESCE((SELECT string_agg(k.kind, ', '::text ORDER BY k.kind) AS string_agg FROM tidegate.event_kind k), 'none'::text));
 
 CREATE FUNCTION tidegate.update_event() RETURNS trigger
     LANGUAGE plpgsql
@@ -465,17 +465,6 @@ CREATE VIEW tidegate.blocked_groups AS
           WHERE ((ahead.group_key = head.group_key) AND (ahead.id < head.id))))) AND (EXISTS ( SELECT
            FROM tidegate.event_queue behind
           WHERE ((behind.group_key = head.group_key) AND (behind.id > head.id)))));
-
-CREATE TABLE tidegate.event_kind (
-    kind text NOT NULL,
-    retention_completed interval DEFAULT '30 days'::interval NOT NULL,
-    retention_failed interval DEFAULT '90 days'::interval NOT NULL,
-    paused boolean DEFAULT false NOT NULL,
-    registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT event_kind_kind_check CHECK (((char_length(kind) >= 1) AND (char_length(kind) <= 100))),
-    CONSTRAINT event_kind_retention_completed_check CHECK ((retention_completed >= '00:00:00'::interval)),
-    CONSTRAINT event_kind_retention_failed_check CHECK ((retention_failed >= '00:00:00'::interval))
-);
 
 CREATE TABLE tidegate.event_log (
     id bigint NOT NULL,

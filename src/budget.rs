@@ -2,6 +2,7 @@
 //! reading tokio's clock, which tests can stop. All deadlines are [`Instant`]s of this machine; the
 //! database's clock is never compared with them.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -10,14 +11,14 @@ use tokio::time::Instant;
 const RESERVE: Duration = Duration::from_secs(2);
 
 /// The time one run has.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Budget {
     started: Instant,
     total: Duration,
     /// Handlers that still run then are cut.
     cut: Instant,
-    /// The longest that a handler took so far.
-    slowest: Duration,
+    /// The longest that an event of a kind took so far.
+    slowest: HashMap<String, Duration>,
     stopped: bool,
 }
 
@@ -34,7 +35,7 @@ impl Budget {
             started,
             total,
             cut: started + total.saturating_sub(reserve),
-            slowest: Duration::ZERO,
+            slowest: HashMap::new(),
             stopped: false,
         }
     }
@@ -57,9 +58,12 @@ impl Budget {
         self.cut
     }
 
-    /// Learns how long a handler took: no event is started that would not have that much time.
-    pub fn learn(&mut self, took: Duration) {
-        self.slowest = self.slowest.max(took);
+    /// Learns how long an event took: none of its kind is started that would not have that much time.
+    pub fn learn(&mut self, kind: &str, took: Duration) {
+        match self.slowest.get_mut(kind) {
+            Some(slowest) => *slowest = took.max(*slowest),
+            None => drop(self.slowest.insert(kind.to_owned(), took)),
+        }
     }
 
     /// Ends early, as a stop signal asks: nothing new starts, what runs has a short grace.
@@ -68,21 +72,22 @@ impl Budget {
         self.cut = self.cut.min(Instant::now() + STOP_GRACE);
     }
 
-    /// Whether an event started now could finish: as much time is left as the slowest one so far
-    /// took. The first events of a run start on trust.
+    /// Whether an event of this kind started now could finish: as much time is left as the slowest of
+    /// its kind so far took. The first of a kind starts on trust.
     #[must_use]
-    pub fn allows_start(&self) -> bool {
-        !self.stopped && Instant::now() + self.slowest < self.cut
+    pub fn allows(&self, kind: &str) -> bool {
+        let slowest = self.slowest.get(kind).copied().unwrap_or_default();
+        !self.stopped && Instant::now() + slowest < self.cut
     }
 
-    /// When [`Budget::allows_start`] turns false, if nothing slower is learnt.
+    /// The kinds that there is time for; when none is left, the budget is spent.
     #[must_use]
-    pub fn last_start(&self) -> Instant {
-        if self.stopped {
-            self.started
-        } else {
-            self.cut.checked_sub(self.slowest).unwrap_or(self.started)
-        }
+    pub fn kinds_with_time<'a>(&self, kinds: &[&'a str]) -> Vec<&'a str> {
+        kinds
+            .iter()
+            .copied()
+            .filter(|kind| self.allows(kind))
+            .collect()
     }
 }
 
@@ -91,26 +96,27 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn f2_nothing_starts_that_would_not_have_the_time_of_the_slowest() {
+    async fn f2_nothing_starts_that_would_not_have_the_time_of_the_slowest_of_its_kind() {
         let mut budget = Budget::new(Duration::from_secs(10));
-        assert!(budget.allows_start());
-        budget.learn(Duration::from_secs(4));
-        budget.learn(Duration::from_secs(1));
+        budget.learn("slow", Duration::from_secs(4));
+        budget.learn("slow", Duration::from_secs(1));
         tokio::time::advance(Duration::from_millis(4900)).await;
         assert!(
-            budget.allows_start(),
+            budget.allows("slow"),
             "4 s of 10 s less a reserve of 1 s are left"
         );
         tokio::time::advance(Duration::from_millis(200)).await;
-        assert!(!budget.allows_start());
-        assert!(budget.last_start() < Instant::now());
+        assert!(!budget.allows("slow"));
+        assert_eq!(budget.kinds_with_time(&["slow", "new"]), ["new"]);
+        tokio::time::advance(Duration::from_secs(4)).await;
+        assert!(budget.kinds_with_time(&["slow", "new"]).is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_stop_ends_starting_at_once_and_running_soon() {
         let mut budget = Budget::new(Duration::from_mins(1));
         budget.stop();
-        assert!(!budget.allows_start());
+        assert!(!budget.allows("any"));
         assert_eq!(budget.cut(), Instant::now() + STOP_GRACE);
     }
 

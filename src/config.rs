@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use tracing_subscriber::EnvFilter;
+
 use crate::drain::DrainOptions;
 use crate::error::Error;
 use crate::outcome::RetryPolicy;
@@ -60,13 +62,35 @@ pub fn database_url(lookup: Lookup<'_>) -> Result<String, Error> {
     })
 }
 
-/// A duration as people write it.
+/// No duration is longer: clocks and the database overflow long before a number of seconds does.
+const LONGEST: Duration = Duration::from_hours(10 * 366 * 24);
+
+/// A duration as people write it, of at most ten years.
 ///
 /// # Errors
 /// A sentence that says what is allowed.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|error| {
-        format!("a duration such as 500ms, 30s, 5m or 1h is allowed, got {text:?}: {error}")
+    let refuse = |why: &dyn std::fmt::Display| {
+        Err(format!(
+            "a duration such as 500ms, 30s, 5m or 1h is allowed, got {text:?}: {why}"
+        ))
+    };
+    match humantime::parse_duration(text) {
+        Ok(duration) if duration <= LONGEST => Ok(duration),
+        Ok(_) => refuse(&"longer than ten years"),
+        Err(error) => refuse(&error),
+    }
+}
+
+/// What is logged: `TIDEGATE_LOG`, in the words of `tracing`'s environment filter.
+///
+/// # Errors
+/// [`Error::Config`] when it is malformed.
+pub fn log_filter(lookup: Lookup<'_>, default: &str) -> Result<EnvFilter, Error> {
+    EnvFilter::try_new(lookup("TIDEGATE_LOG").as_deref().unwrap_or(default)).map_err(|error| {
+        Error::Config(format!(
+            "TIDEGATE_LOG: levels such as info or tidegate=debug,warn are allowed: {error}"
+        ))
     })
 }
 
@@ -78,7 +102,7 @@ fn duration(lookup: Lookup<'_>, name: &str, default: Duration) -> Result<Duratio
 
 fn number<T>(lookup: Lookup<'_>, name: &str, default: T, least: T, most: T) -> Result<T, Error>
 where
-    T: std::str::FromStr + PartialOrd + std::fmt::Display,
+    T: std::str::FromStr + PartialOrd + std::fmt::Display + Copy,
 {
     let Some(text) = lookup(name) else {
         return Ok(default);
@@ -114,6 +138,7 @@ mod tests {
     fn a_bad_value_is_refused_by_name_with_what_is_allowed() {
         for (variable, value, allowed) in [
             ("TIDEGATE_BUDGET", "soon", "500ms, 30s, 5m or 1h"),
+            ("TIDEGATE_BUDGET", "11y", "longer than ten years"),
             ("TIDEGATE_BATCH", "0", "1 to 10000"),
             ("TIDEGATE_CONCURRENCY", "many", "1 to 1000"),
         ] {
@@ -125,6 +150,8 @@ mod tests {
                 "{error}"
             );
         }
+        let error = log_filter(&|_| Some("=,=".to_owned()), "info").unwrap_err();
+        assert!(error.to_string().contains("TIDEGATE_LOG"), "{error}");
         let error = max_attempts(&|_| Some("-1".to_owned()))
             .unwrap_err()
             .to_string();

@@ -216,6 +216,13 @@ impl Context {
     /// # Errors
     /// A retry when the database cannot be reached.
     pub async fn transaction(&self) -> Result<Transaction<'_>, HandlerError> {
+        // What ran ahead in the group must be in the log before this can be; waiting for that with an
+        // open transaction could wait for a lock of its own.
+        let mut flushed = self.flushed.progress.clone();
+        let ahead = flushed
+            .wait_for(|reached| *reached >= self.flushed.after)
+            .await;
+        ahead.map(drop).retryable()?;
         let client = self.database.pooled().await.retryable()?;
         client.batch_execute("BEGIN").await.retryable()?;
         Ok(Transaction {
@@ -354,12 +361,6 @@ impl Transaction<'_> {
     /// A retry when the lease is lost or the database fails; nothing is committed then, unless the
     /// answer to the commit itself was lost, which the next attempt finds out.
     pub async fn complete(mut self, done: Done) -> HandlerResult {
-        let mut flushed = self.ctx.flushed.progress.clone();
-        let after = self.ctx.flushed.after;
-        flushed
-            .wait_for(|reached| *reached >= after)
-            .await
-            .retryable()?;
         let committed = self.record(&done).await.retryable()?;
         let client = self.client.take().reject("transaction")?;
         if let Err(error) = client.batch_execute("COMMIT").await {

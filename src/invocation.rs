@@ -81,7 +81,7 @@ impl DrainRequest {
 }
 
 impl Request {
-    /// Decodes an invocation's payload. EventBridge's own scheduled-event envelope, which carries no
+    /// Decodes an invocation's payload. `EventBridge`'s own scheduled-event envelope, which carries no
     /// action, is a drain (F1).
     ///
     /// # Errors
@@ -101,8 +101,11 @@ impl Request {
                 serde_json::from_value(payload)
                     .map_err(|error| Error::Invalid(format!("invocation: {error}")))
             }
-            Some(other) => Err(Error::Invalid(format!(
-                "action: one of {ACTIONS} is allowed, got {other}"
+            Some(Value::String(other)) => Err(Error::Invalid(format!(
+                "action: one of {ACTIONS} is allowed, got {other:?}"
+            ))),
+            Some(_) => Err(Error::Invalid(format!(
+                "action: one of {ACTIONS} is allowed, as a string"
             ))),
         }
     }
@@ -139,7 +142,7 @@ pub struct DrainReport {
     pub leased: u64,
     /// Ended COMPLETED.
     pub completed: u64,
-    /// Ended COMPLETED_WITH_ERRORS: a handler rejected them.
+    /// Ended `COMPLETED_WITH_ERRORS`: a handler rejected them.
     pub completed_with_errors: u64,
     /// Ended FAILED: attempts spent, no handler, undecodable.
     pub failed: u64,

@@ -49,3 +49,8 @@ pub mod export {
     pub use serde_json;
     pub use serde_json::value::{RawValue, to_raw_value};
 }
+
+/// The README's Rust examples are compiled with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

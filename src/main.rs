@@ -5,16 +5,19 @@
 //! starting tells its caller nothing, so the error is kept and every invocation answers with it.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lambda_runtime::{Diagnostic, LambdaEvent, service_fn};
+use futures_util::future::BoxFuture;
+use lambda_runtime::tower::{self, layer::layer_fn};
+use lambda_runtime::{Diagnostic, LambdaEvent, LambdaInvocation, Runtime, service_fn};
 use serde_json::Value;
-use tidegate::config::environment;
+use tidegate::config::{environment, log_filter};
 use tidegate::drain::Hooks;
 use tidegate::invocation::Request;
-use tidegate::service::{Failure, Service};
+use tidegate::service::{Failure, Service, log_panics};
 use tokio::sync::watch;
-use tracing_subscriber::EnvFilter;
+use tracing::Instrument;
 
 /// Kept of the invocation's time for answering: a fifth, within these bounds.
 const RESERVE: (Duration, Duration) = (Duration::from_millis(1200), Duration::from_secs(3));
@@ -23,41 +26,65 @@ const RESERVE: (Duration, Duration) = (Duration::from_millis(1200), Duration::fr
 const LONGEST: Duration = Duration::from_mins(15);
 
 fn main() -> Result<(), lambda_runtime::Error> {
-    let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = log_filter(&environment, "info");
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
-        .with_env_filter(filter)
+        .with_env_filter(filter.as_ref().map_or_else(|_| "info".into(), Clone::clone))
         .init();
+    log_panics();
+    let service = filter.and_then(|_| Service::new(&environment));
+    if let Err(error) = &service {
+        tracing::error!(error = %error, "settings do not hold; every invocation will fail");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve())
+    runtime.block_on(serve(Arc::new(service)))
 }
 
-async fn serve() -> Result<(), lambda_runtime::Error> {
-    let service = Arc::new(Service::new(&environment));
-    if let Err(error) = service.as_ref() {
-        tracing::error!(error = %error, "settings do not hold; every invocation will fail");
-    }
+async fn serve(
+    service: Arc<Result<Service, tidegate::Error>>,
+) -> Result<(), lambda_runtime::Error> {
     let (stop, stopped) = watch::channel(false);
-    let (busy, idle) = watch::channel(0_u32);
+    let (busy, idle) = watch::channel(false);
     tokio::spawn(exit_on_signal(stop, idle));
-    lambda_runtime::run(service_fn(move |event: LambdaEvent<Value>| {
-        let (service, stopped, busy) = (service.clone(), stopped.clone(), busy.clone());
-        async move {
-            busy.send_modify(|running| *running += 1);
-            let answer = answer(service.as_ref().as_ref(), event, stopped).await;
-            busy.send_modify(|running| *running -= 1);
-            answer
-        }
-    }))
-    .await
+    let handler = service_fn(move |event: LambdaEvent<Value>| {
+        let (service, stopped) = (service.clone(), stopped.clone());
+        async move { logged(event, service.as_ref().as_ref(), stopped).await }
+    });
+    Runtime::new(handler)
+        .layer(layer_fn(|inner| Watched {
+            inner,
+            busy: busy.clone(),
+        }))
+        .run()
+        .await
+}
+
+/// Answers an invocation, and says so in the log.
+async fn logged(
+    event: LambdaEvent<Value>,
+    service: Result<&Service, &tidegate::Error>,
+    stop: watch::Receiver<bool>,
+) -> Result<Value, Refusal> {
+    let request_id = event.context.request_id.clone();
+    let answered = answer(event, service, stop).await;
+    match &answered {
+        Ok(report) => tracing::info!(request_id, report = %report, "invocation answered"),
+        Err(Refusal(diagnostic)) => tracing::error!(
+            request_id,
+            error_type = diagnostic.error_type,
+            error = diagnostic.error_message,
+            "invocation failed"
+        ),
+    }
+    answered
 }
 
 async fn answer(
-    service: Result<&Service, &tidegate::Error>,
     event: LambdaEvent<Value>,
+    service: Result<&Service, &tidegate::Error>,
     stop: watch::Receiver<bool>,
 ) -> Result<Value, Refusal> {
     let service = service.map_err(|error| Refusal::new("Configuration", error))?;
@@ -67,48 +94,78 @@ async fn answer(
         stop: Some(stop),
         progress: None,
     };
-    let answered = service
+    service
         .answer(&request, time_left(event.context.deadline), hooks)
-        .await;
-    match answered {
-        Ok(report) => {
-            tracing::info!(request_id = event.context.request_id, report = %report, "invocation answered");
-            Ok(report)
-        }
-        Err(error) => {
-            tracing::error!(request_id = event.context.request_id, error = %error, "invocation failed");
-            Err(Refusal::new(stage(&error), &error))
-        }
-    }
+        .await
+        .map_err(|error| Refusal::new(error_type(&error), &error))
 }
 
 /// What went wrong, in a word, for the caller's retry rules and metrics.
-fn stage(error: &Failure) -> &'static str {
+fn error_type(failure: &Failure) -> &'static str {
+    let (error, other) = match failure {
+        Failure::Drain(drain) => (&drain.source, "DrainFailed"),
+        Failure::Other(error) => (error, "RequestFailed"),
+        Failure::Report(_) => return "RequestFailed",
+    };
     match error {
-        Failure::Drain(_) => "DrainFailed",
-        Failure::Other(tidegate::Error::Connect(_)) => "DatabaseUnreachable",
-        Failure::Other(tidegate::Error::Migrate(_)) => "MigrationFailed",
-        Failure::Other(tidegate::Error::Config(_)) => "Configuration",
-        Failure::Other(_) | Failure::Report(_) => "RequestFailed",
+        tidegate::Error::Config(_) => "Configuration",
+        tidegate::Error::Connect(_) => "DatabaseUnreachable",
+        tidegate::Error::Invalid(_) => "InvalidInvocation",
+        tidegate::Error::Migrate(_) => "MigrationFailed",
+        _ => other,
     }
 }
 
 /// The time this invocation may use, less the reserve; `None` when the deadline is not to be
-/// believed: local emulators send one in 1970.
+/// believed: local emulators send one in 1970. A deadline that has only just passed leaves no time.
 fn time_left(deadline_ms: u64) -> Option<Duration> {
+    let deadline = Duration::from_millis(deadline_ms);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-    let left = Duration::from_millis(deadline_ms).checked_sub(now)?;
-    if left.is_zero() || left > LONGEST {
+    if deadline.abs_diff(now) > LONGEST {
         return None;
     }
+    let left = deadline.saturating_sub(now);
     Some(left.saturating_sub((left / 5).clamp(RESERVE.0, RESERVE.1)))
 }
 
-/// Stops a running drain as its budget would, waits for its answer, and ends the process.
-async fn exit_on_signal(stop: watch::Sender<bool>, mut idle: watch::Receiver<u32>) {
+/// Knows which invocation is under way, from its arrival until its answer is posted.
+struct Watched<S> {
+    inner: S,
+    busy: watch::Sender<bool>,
+}
+
+impl<S> tower::Service<LambdaInvocation> for Watched<S>
+where
+    S: tower::Service<LambdaInvocation>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut std::task::Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, invocation: LambdaInvocation) -> Self::Future {
+        let span = tracing::info_span!("invocation", request_id = invocation.context.request_id);
+        let busy = self.busy.clone();
+        busy.send_replace(true);
+        let posted = self.inner.call(invocation);
+        let posted = async move {
+            let posted = posted.await;
+            busy.send_replace(false);
+            posted
+        };
+        Box::pin(posted.instrument(span))
+    }
+}
+
+/// Stops a running drain as its budget would, waits until its answer is posted, and ends the process.
+async fn exit_on_signal(stop: watch::Sender<bool>, mut idle: watch::Receiver<bool>) {
     tidegate::service::stop_signal().await;
-    let _ = stop.send(true);
-    let _ = idle.wait_for(|running| *running == 0).await;
+    stop.send_replace(true);
+    let _ = idle.wait_for(|busy| !busy).await;
     std::process::exit(0);
 }
 
@@ -159,5 +216,10 @@ mod tests {
         for deadline in [0, 600, in_ms(3_600_000)] {
             assert_eq!(time_left(deadline), None);
         }
+    }
+
+    #[test]
+    fn a_deadline_that_has_just_passed_leaves_no_time() {
+        assert_eq!(time_left(in_ms(0) - 500), Some(Duration::ZERO));
     }
 }

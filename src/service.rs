@@ -44,12 +44,13 @@ pub enum Failure {
 }
 
 impl Service {
-    /// Reads all settings.
+    /// Reads all settings, and checks that a handler's limit fits into a lease (decision 3).
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn new(lookup: Lookup<'_>) -> Result<Self, Error> {
         let options = config::drain_options(lookup)?;
+        options.check()?;
         // Handlers that wait for a service need no connection; eight serve the others.
         let database = Database::new(&config::database_url(lookup)?, options.concurrency.min(8))?;
         Ok(Self {
@@ -60,10 +61,10 @@ impl Service {
         })
     }
 
-    /// Answers a request; a drain takes at most `time`, if there is a limit from outside.
+    /// Answers a request within `time`, if there is a limit from outside.
     ///
     /// # Errors
-    /// See [`Failure`].
+    /// See [`Failure`]. [`Error::Invalid`] when an option of the request is out of range.
     pub async fn answer(
         &self,
         request: &Request,
@@ -73,16 +74,17 @@ impl Service {
         match request {
             Request::Drain(asked) => {
                 let mut options = asked.over(&self.options);
+                options.check().map_err(the_callers)?;
                 options.budget = time.map_or(options.budget, |time| time.min(options.budget));
                 Ok(serde_json::to_value(self.drain(&options, hooks).await?)?)
             }
-            Request::Stats(_) => Ok(serde_json::to_value(self.stats().await?)?),
+            Request::Stats(_) => Ok(serde_json::to_value(within(time, self.stats()).await?)?),
             Request::Migrate(_) => Ok(serde_json::to_value(Migrated {
                 action: "migrate",
-                report: self.migrate().await?,
+                report: within(time, self.migrate()).await?,
             })?),
             Request::ReceiveIssuing(asked) => Ok(serde_json::to_value(
-                self.receive_issuing(&asked.message).await?,
+                within(time, self.receive_issuing(&asked.message)).await?,
             )?),
         }
     }
@@ -90,7 +92,7 @@ impl Service {
     /// Drains the queue.
     ///
     /// # Errors
-    /// As [`crate::drain`].
+    /// As [`crate::drain()`].
     pub async fn drain(
         &self,
         options: &DrainOptions,
@@ -149,6 +151,38 @@ impl Service {
         )
         .await
     }
+}
+
+/// The settings hold, or there would be no service: what is out of range came with the request.
+fn the_callers(error: Error) -> Error {
+    match error {
+        Error::Config(text) => Error::Invalid(text),
+        other => other,
+    }
+}
+
+/// Cuts work that has no budget of its own: its caller is gone after `time`.
+async fn within<T>(
+    time: Option<Duration>,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let Some(limit) = time else {
+        return work.await;
+    };
+    let late = Error::TimedOut {
+        stage: "invocation",
+        limit,
+    };
+    tokio::time::timeout(limit, work).await.unwrap_or(Err(late))
+}
+
+/// Logs a panic by its place alone: its text may quote a payload (I9), and a handler's is kept with
+/// the event anyway.
+pub fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(ToString::to_string);
+        tracing::error!(location, "panic");
+    }));
 }
 
 /// A migration's report with its action, as every answer has one.

@@ -1,22 +1,28 @@
 //! The command line: parses flags, calls the library, prints for people or, with `--json`, one JSON
-//! document on stdout. No logic of its own. Exit codes: 0 done, 1 failed, 2 wrong usage.
+//! document on stdout. No logic of its own; how answers look to people is [`text`]'s. Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "the arguments' comments are the help's text, which is read as it is"
+)]
+
+#[path = "tidegate/text.rs"]
+mod text;
 
 use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tidegate::config::{environment, parse_duration};
+use tidegate::config::{environment, log_filter, parse_duration};
 use tidegate::drain::{DrainError, DrainOptions, Hooks};
 use tidegate::invocation::DrainReport;
-use tidegate::service::{Migrated, Service, stop_signal};
+use tidegate::service::{Migrated, Service, log_panics, stop_signal};
 use tidegate::{Error, NewEvent, queue};
 use tokio::sync::watch;
-use tracing_subscriber::EnvFilter;
 
 /// A durable, at-least-once event queue in Postgres.
 ///
@@ -158,34 +164,45 @@ impl From<DrainError> for Failed {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let filter = EnvFilter::try_from_env("TIDEGATE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    let colour = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(colour)
-        .init();
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-    {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            return fail(
-                &Failed::from(Error::Config(format!("threads: {error}"))),
-                cli.json,
-            );
-        }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misused(&error),
     };
-    let answered = runtime.block_on(answer(cli.verb, cli.json));
-    // A handler that blocks its thread must not keep the process.
-    runtime.shutdown_background();
-    match answered {
+    match run(cli.verb, cli.json) {
         Ok(answer) if cli.json => print(&answer.document.to_string()),
         Ok(answer) => print(answer.text.trim_end()),
         Err(failed) => fail(&failed, cli.json),
     }
+}
+
+fn run(verb: Verb, json: bool) -> Result<Answer, Failed> {
+    tracing_subscriber::fmt()
+        .with_env_filter(log_filter(&environment, "warn")?)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    log_panics();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Config(format!("threads: {error}")))?;
+    let answered = runtime.block_on(answer(verb, json));
+    // A handler that blocks its thread must not keep the process.
+    runtime.shutdown_background();
+    answered
+}
+
+/// Help, or what is wrong with the arguments. Whether `--json` is among them is not known to a
+/// parser that has failed.
+fn misused(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
+        let text = error.render().to_string();
+        let reason = text.split("\n\n").next().unwrap_or_default();
+        let reason = reason.trim_start_matches("error: ");
+        let _ = print(&json!({"error": reason, "report": null}).to_string());
+    }
+    let _ = error.print();
+    u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 /// Writes to stdout; a closed pipe (`tidegate list | head`) is no failure of ours.
@@ -202,7 +219,7 @@ fn fail(failed: &Failed, as_json: bool) -> ExitCode {
         let _ =
             print(&json!({"error": failed.error.to_string(), "report": failed.report}).to_string());
     } else if let Some(report) = &failed.report {
-        let _ = print(&drained(report));
+        let _ = print(&text::drained(report));
     }
     eprintln!("tidegate: {}", failed.error);
     match failed.error {
@@ -229,7 +246,7 @@ async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
             let client = service.database.connect().await?;
             let events = queue::list(&client, status.as_deref(), kind.as_deref(), limit).await?;
             Ok(Answer {
-                text: list(&events),
+                text: text::list(&events),
                 document: Value::Array(events),
             })
         }
@@ -360,7 +377,7 @@ async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<Answer
     }
     let report = report?;
     Ok(Answer {
-        text: drained(&report),
+        text: text::drained(&report),
         document: document(&report)?,
     })
 }
@@ -391,44 +408,9 @@ async fn progress_bar(service: &Service, hooks: &mut Hooks) -> Result<ProgressBa
 
 async fn status(service: &Service) -> Result<Answer, Failed> {
     let stats = service.stats().await?;
-    let mut table = plain_table(&[
-        "kind",
-        "pending",
-        "running",
-        "delayed",
-        "oldest",
-        "completed",
-        "rejected",
-        "failed",
-        "failure rate",
-        "p50",
-        "p95",
-        "p99",
-    ]);
-    for kind in &stats.kinds {
-        table.add_row(vec![
-            cell(&kind["kind"]),
-            cell(&kind["pending"]),
-            cell(&kind["processing"]),
-            cell(&kind["delayed"]),
-            time(&kind["oldest_age_ms"]),
-            cell(&kind["completed"]),
-            cell(&kind["completed_with_errors"]),
-            cell(&kind["failed"]),
-            percent(&kind["failure_rate"]),
-            time(&kind["latency_p50_ms"]),
-            time(&kind["latency_p95_ms"]),
-            time(&kind["latency_p99_ms"]),
-        ]);
-    }
-    let oldest = humantime::format_duration(Duration::from_millis(stats.oldest_age_ms));
-    let text = format!(
-        "{} events in the queue, the oldest {oldest} old; finished ones of the last hour:\n{table}",
-        stats.backlog
-    );
     Ok(Answer {
+        text: text::status(&stats),
         document: document(&stats)?,
-        text,
     })
 }
 
@@ -437,116 +419,10 @@ async fn show(service: &Service, id: i64) -> Result<Answer, Failed> {
     let event = queue::show(&client, id)
         .await?
         .ok_or(Error::UnknownEvent(id))?;
-    let mut text = String::new();
-    for (name, value) in event
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter(|(_, value)| !value.is_null())
-    {
-        let value = if value.is_string() {
-            cell(value)
-        } else {
-            serde_json::to_string_pretty(value).unwrap_or_default()
-        };
-        text.push_str(&format!(
-            "{name:22} {}\n",
-            value.replace('\n', "\n                       ")
-        ));
-    }
     Ok(Answer {
+        text: text::event(&event),
         document: event,
-        text,
     })
-}
-
-fn list(events: &[Value]) -> String {
-    let mut table = plain_table(&[
-        "id",
-        "kind",
-        "status",
-        "attempts",
-        "group",
-        "created",
-        "last error",
-    ]);
-    for event in events {
-        table.add_row(vec![
-            cell(&event["id"]),
-            cell(&event["kind"]),
-            cell(&event["status"]),
-            cell(&event["attempts"]),
-            cell(&event["group_key"]),
-            instant(&event["created_at"]),
-            cell(&event["last_error"]).chars().take(80).collect(),
-        ]);
-    }
-    table.to_string()
-}
-
-fn drained(report: &DrainReport) -> String {
-    let reason = match report.stop_reason {
-        tidegate::StopReason::QueueEmpty => "the queue is empty",
-        tidegate::StopReason::BudgetSpent => "the budget is spent",
-        tidegate::StopReason::LimitReached => "the limit of events is reached",
-    };
-    let mut table = plain_table(&["what", "events"]);
-    for (what, events) in [
-        ("leased", report.leased),
-        ("completed", report.completed),
-        ("rejected by a handler", report.completed_with_errors),
-        ("failed", report.failed),
-        ("to be retried", report.retried),
-        ("given back unstarted", report.released),
-        ("lease lost", report.lease_lost),
-        ("expired", report.expired),
-        ("abandoned", report.abandoned),
-        ("follow-ups published", report.published),
-        ("left in the queue", report.backlog),
-    ] {
-        table.add_row(vec![what.to_owned(), events.to_string()]);
-    }
-    let elapsed = humantime::format_duration(Duration::from_millis(report.elapsed_ms));
-    format!("drained for {elapsed}: {reason}\n{table}")
-}
-
-fn plain_table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_header(header.to_vec());
-    table
-}
-
-fn cell(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
-/// A timestamp without its fraction of a second.
-fn instant(value: &Value) -> String {
-    cell(value)
-        .split('.')
-        .next()
-        .unwrap_or_default()
-        .replace('T', " ")
-}
-
-fn time(milliseconds: &Value) -> String {
-    milliseconds
-        .as_u64()
-        .map(|ms| humantime::format_duration(Duration::from_millis(ms)).to_string())
-        .unwrap_or_default()
-}
-
-fn percent(share: &Value) -> String {
-    share
-        .as_f64()
-        .map(|share| format!("{:.1} %", share * 100.0))
-        .unwrap_or_default()
 }
 
 fn document(report: &impl serde::Serialize) -> Result<Value, Error> {

@@ -157,12 +157,16 @@ impl<D: Dispatch> Drain<D> {
         self.report.lease_lost += 1;
     }
 
-    /// The groups that this write closed stay barred until no lease from before it is under way.
+    /// A group stays barred until no lease from before its last write is under way.
     fn bar_until_leases_arrive(&mut self, job: &Job) {
         for group in &job.closed_groups {
-            if self.leasing.is_idle() {
+            let Some(barred) = self.barred.get_mut(group) else {
+                continue;
+            };
+            barred.unwritten -= 1;
+            if barred.unwritten == 0 && self.leasing.is_idle() {
                 self.barred.remove(group);
-            } else if let Some(barred) = self.barred.get_mut(group) {
+            } else if barred.unwritten == 0 {
                 barred.until_lease = Some(self.leases_sent);
             }
         }
@@ -208,7 +212,7 @@ impl<D: Dispatch> Drain<D> {
         if !self.leasing.is_idle()
             || enough
             || most == 0
-            || !self.budget.allows_start()
+            || self.is_spent()
             || Instant::now() < self.pace.poll_at()
         {
             return;
@@ -219,7 +223,8 @@ impl<D: Dispatch> Drain<D> {
             let mut order = Order::new(&mut self.pace, most, idle);
             order.held = self.held.keys().copied().collect();
             order.timeout = self.options.lease_timeout;
-            order.kinds = D::Event::KINDS;
+            order.kinds = self.budget.kinds_with_time(D::Event::KINDS);
+            self.kinds_left_out = order.kinds.len() < D::Event::KINDS.len();
             order.number = self.leases_sent;
             self.leasing = Slot::Busy(lease(link, order).boxed());
         }

@@ -72,12 +72,12 @@ pub(super) struct Flush {
 }
 
 /// Writes a job, with bounded reconnects.
-pub(super) async fn flush(mut link: Link, mut job: Job, lease_timeout: Duration) -> Flush {
+pub(super) async fn flush(mut link: Link, job: Job, lease_timeout: Duration) -> Flush {
     let mut written = Written::default();
     let mut unsure = false;
     loop {
         let tried = match link.client().await {
-            Ok(client) => write(client, &mut job, &mut written, unsure, lease_timeout).await,
+            Ok(client) => write(client, &job, &mut written, unsure, lease_timeout).await,
             Err(error) => Err(error),
         };
         let Err(error) = tried else {
@@ -102,7 +102,7 @@ pub(super) async fn flush(mut link: Link, mut job: Job, lease_timeout: Duration)
 /// Writes the parts that are not written yet.
 async fn write(
     client: &Client,
-    job: &mut Job,
+    job: &Job,
     written: &mut Written,
     unsure: bool,
     lease_timeout: Duration,
@@ -147,14 +147,28 @@ async fn write(
     Ok(())
 }
 
-/// Finalizes the whole batch in one statement; if the database refuses its data, one by one, so that
-/// a bad one harms only itself.
+/// Finalizes everything in one statement, but for events with follow-ups in a group, which come in
+/// one of their own behind it: that may have to wait for a publisher's lock, and nobody else should.
 async fn finalize(
     client: &Client,
-    job: &mut Job,
+    job: &Job,
     written: &mut Written,
 ) -> Result<HashSet<Lease>, Error> {
-    let ends: Vec<Finalization> = job.ends.iter().map(|(end, _)| end.clone()).collect();
+    let ends = job.ends.iter().map(|(end, _)| end.clone());
+    let (locking, free): (Vec<_>, Vec<_>) =
+        ends.partition(|end| end.follow_ups.iter().any(|event| event.group_key.is_some()));
+    let mut ended = finalize_batch(client, free, written).await?;
+    ended.extend(finalize_batch(client, locking, written).await?);
+    Ok(ended)
+}
+
+/// One statement for the batch; if the database refuses its data, one by one, so that a bad one
+/// harms only itself.
+async fn finalize_batch(
+    client: &Client,
+    ends: Vec<Finalization>,
+    written: &mut Written,
+) -> Result<HashSet<Lease>, Error> {
     if ends.is_empty() {
         return Ok(HashSet::new());
     }

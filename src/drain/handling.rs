@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::execute::{Limits, execute, timed_out};
 use super::flusher::Class;
 use super::settle::{Settled, count, given_up, log_end, settle};
-use super::{Barred, Drain, Running};
+use super::{Drain, Running};
 use crate::context::{Context, Flushed};
 use crate::event::{DecodeError, Event, Fate, Lease, LeasedEvent};
 use crate::handler::{Dispatch, Fault};
@@ -24,23 +24,22 @@ impl<D: Dispatch> Drain<D> {
     pub(super) fn start_handlers(&mut self) {
         while self.running.len() < self.options.concurrency
             && self.schedule.has_ready()
-            && self.budget.allows_start()
+            && !self.is_spent()
         {
             match self.schedule.pop() {
-                Some(event) if self.is_surely_held(&event) => self.start(event),
+                Some(event) if self.may_start(&event) => self.start(event),
                 Some(event) => self.give_back(event),
                 None => {}
             }
         }
     }
 
-    /// Whether the event's lease cannot have run out yet: after this process was frozen, somebody
-    /// else may be running it.
-    fn is_surely_held(&self, event: &LeasedEvent) -> bool {
+    /// Whether there is time for the event, and its lease cannot have run out yet: after this process
+    /// was frozen, somebody else may be running it.
+    fn may_start(&self, event: &LeasedEvent) -> bool {
         let trusted = self.options.lease_timeout.mul_f64(0.9);
-        self.held
-            .get(&event.lease.token)
-            .is_some_and(|held| held.renewed.elapsed() < trusted)
+        let held = self.held.get(&event.lease.token);
+        held.is_some_and(|held| held.renewed.elapsed() < trusted) && self.budget.allows(&event.kind)
     }
 
     fn give_back(&mut self, event: LeasedEvent) {
@@ -146,8 +145,8 @@ impl<D: Dispatch> Drain<D> {
     /// Decides what becomes of an event that ran.
     fn settle(&mut self, running: &Running, ends: &[HandlerEnd], published: u64) {
         let took = running.started.elapsed();
-        self.budget.learn(took);
         let event = running.ctx.event();
+        self.budget.learn(&event.kind, took);
         let settled = settle(event, ends, &self.options.retry, fastrand::f64());
         log_end(event, &settled, took);
         match settled {
@@ -209,7 +208,9 @@ impl<D: Dispatch> Drain<D> {
 
     /// Keeps a group shut until the next write is done and no lease from before it is under way.
     fn bar(&mut self, group: &str) {
-        self.barred.insert(group.to_owned(), Barred::default());
+        let barred = self.barred.entry(group.to_owned()).or_default();
+        barred.unwritten += 1;
+        barred.until_lease = None;
         self.pending.closed_groups.push(group.to_owned());
     }
 
@@ -224,7 +225,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// When nothing may start any more, what has not started goes back with its attempt (F2).
     pub(super) fn give_back_rest(&mut self) {
-        if !self.schedule.is_empty() && !self.budget.allows_start() {
+        if !self.schedule.is_empty() && self.is_spent() {
             let rest = self.schedule.take_all();
             self.release(rest);
         }

@@ -205,7 +205,8 @@ pub(super) struct Order {
     pub page: u32,
     pub held: Vec<Uuid>,
     pub timeout: Duration,
-    pub kinds: &'static [&'static str],
+    /// Kinds this program knows and has time for.
+    pub kinds: Vec<&'static str>,
     /// Number of this lease within the run.
     pub number: u64,
     /// When it was made: its leases are no older.
@@ -221,7 +222,7 @@ impl Order {
             page: pace.page.max(limit),
             held: Vec::new(),
             timeout: Duration::ZERO,
-            kinds: &[],
+            kinds: Vec::new(),
             number: 0,
             sent: Instant::now(),
         }
@@ -247,7 +248,7 @@ pub(super) async fn lease(mut link: Link, order: Order) -> Arrival {
         token,
         held: &order.held,
         timeout: order.timeout,
-        kinds: order.kinds,
+        kinds: &order.kinds,
         now: None,
     };
     let mut unsure = false;

@@ -39,7 +39,7 @@ use crate::budget::Budget;
 use crate::connect::Database;
 use crate::context::Context;
 use crate::error::Error;
-use crate::event::Lease;
+use crate::event::{Event, Lease};
 use crate::handler::Dispatch;
 use crate::invocation::{DrainReport, StopReason};
 use crate::outcome::RetryPolicy;
@@ -199,6 +199,8 @@ struct Drain<D: Dispatch> {
     /// Number of each group's last completion that is not written yet.
     group_ends: HashMap<String, u64>,
     seen_empty: bool,
+    /// The last lease left out kinds that there was no time for.
+    kinds_left_out: bool,
     idle_since: Option<Instant>,
 }
 
@@ -214,11 +216,13 @@ struct Held {
     renewed: Instant,
 }
 
-/// A group one of whose events goes back to the queue. Its other events go back too, until the write
-/// is done and every lease sent before that has arrived.
+/// A group of which events go back to the queue. Whatever else of it is leased goes back too, until
+/// all of that is written and every lease sent before has arrived.
 #[derive(Default)]
 struct Barred {
-    /// The last lease that may still bring events from before; `None` until the write is done.
+    /// Events that go back and are not written yet.
+    unwritten: usize,
+    /// The last lease that may still bring events from before; known when all is written.
     until_lease: Option<u64>,
 }
 
@@ -250,6 +254,7 @@ impl<D: Dispatch> Drain<D> {
             flushed: watch::channel(0),
             group_ends: HashMap::new(),
             seen_empty: false,
+            kinds_left_out: false,
             idle_since: None,
         }
     }
@@ -300,7 +305,7 @@ impl<D: Dispatch> Drain<D> {
         if !self.is_idle() || !self.leasing.is_idle() {
             return None;
         }
-        if !self.budget.allows_start() {
+        if self.is_spent() {
             return Some(StopReason::BudgetSpent);
         }
         if self
@@ -310,7 +315,18 @@ impl<D: Dispatch> Drain<D> {
         {
             return Some(StopReason::LimitReached);
         }
-        self.is_settled_empty().then_some(StopReason::QueueEmpty)
+        // Kinds that there was no time for may still wait.
+        let reason = if self.kinds_left_out {
+            StopReason::BudgetSpent
+        } else {
+            StopReason::QueueEmpty
+        };
+        self.is_settled_empty().then_some(reason)
+    }
+
+    /// Whether there is time for no kind of event any more.
+    fn is_spent(&self) -> bool {
+        !D::Event::KINDS.iter().any(|kind| self.budget.allows(kind))
     }
 
     /// When something must be done even if nothing happens.
@@ -322,9 +338,6 @@ impl<D: Dispatch> Drain<D> {
         }
         if self.leasing.is_idle() && self.schedule.is_empty() {
             wake = wake.min(self.pace.poll_at());
-        }
-        if self.budget.last_start() > now {
-            wake = wake.min(self.budget.last_start());
         }
         // Never a busy loop: what is due and cannot be done yet waits for an answer, not for time.
         wake.max(now + Duration::from_millis(1))

@@ -153,7 +153,7 @@ async fn a8_b29_one_bad_row_harms_only_itself() {
 }
 
 #[tokio::test]
-async fn a9_a10_a15_b8_b27_c14_d12_a_failing_event_tells_its_faults_while_it_waits_and_ends_failed_with_all_of_them()
+async fn a9_a10_a15_b8_b24_b27_c14_d12_a_failing_event_tells_its_faults_while_it_waits_and_ends_failed_with_all_of_them()
  {
     let db = probe_database().await;
     let client = db.client().await;
@@ -401,7 +401,7 @@ async fn a_page_of_blocked_events_does_not_hide_a_ready_one_behind_it() {
     let client = db.client().await;
     let head = queue::publish(
         &client,
-        &act("head").group("g").delay(Duration::from_secs(3600)),
+        &act("head").group("g").delay(Duration::from_hours(1)),
     )
     .await
     .unwrap();
@@ -461,7 +461,7 @@ async fn b13_an_expired_event_is_never_handed_to_a_handler_and_is_counted() {
         .await
         .unwrap()
         .id;
-    let soon = queue::publish(&client, &act("soon").start_within(Duration::from_secs(60)))
+    let soon = queue::publish(&client, &act("soon").start_within(Duration::from_mins(1)))
         .await
         .unwrap()
         .id;
@@ -822,6 +822,35 @@ async fn f2_a_spent_budget_gives_back_what_has_not_started_with_its_attempt() {
 }
 
 #[tokio::test]
+async fn f2_a_slow_kind_that_there_is_no_time_for_does_not_end_the_run_for_quick_ones() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let slow = publish_acts(&client, 2).await;
+    let quick: Vec<NewEvent> = (0..20)
+        .map(|_| NewEvent::of(&Probe::Note(())).unwrap())
+        .collect();
+    queue::publish_batch(&client, &quick).await.unwrap();
+    let app = ProbeApp::new(|_, _| {
+        Box::pin(async {
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            Ok(Done::ok())
+        })
+    });
+    let short = DrainOptions {
+        budget: Duration::from_secs(3),
+        ..sequential()
+    };
+    let report = drain(&db, &app, &short).await;
+    assert_eq!((report.completed, report.backlog), (21, 1), "{report:?}");
+    assert_eq!(report.stop_reason, StopReason::BudgetSpent);
+    assert!(app.ids().contains(&slow[0]) && !app.ids().contains(&slow[1]));
+    assert_eq!(
+        number(&client, "SELECT sum(attempts) FROM tidegate.event_queue").await,
+        0
+    );
+}
+
+#[tokio::test]
 async fn a_handler_that_the_end_of_the_run_cuts_is_retried() {
     let db = probe_database().await;
     let client = db.client().await;
@@ -1075,7 +1104,7 @@ async fn c13_depth_attempts_latency_and_failure_rate_are_told_by_kind() {
     });
     drain(&db, &app, &options()).await;
     queue::publish(&client, &act("waiting")).await.unwrap();
-    queue::publish(&client, &act("later").delay(Duration::from_secs(60)))
+    queue::publish(&client, &act("later").delay(Duration::from_mins(1)))
         .await
         .unwrap();
     let stats = queue::stats(&client).await.unwrap();

@@ -1,8 +1,5 @@
 //! The forms system against a real Postgres and a stand-in for its services.
 
-#[path = "../support/services.rs"]
-mod services;
-
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +11,7 @@ use tidegate::outcome::RetryPolicy;
 use tidegate::{Database, DrainOptions, DrainReport, Event as _, NewEvent, Published};
 use tokio_postgres::Client;
 
-use self::services::{Mode, Services};
+use crate::services::{self, Mode, Services};
 use crate::support;
 
 /// What a person would not want to find in a log.

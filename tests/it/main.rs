@@ -1,11 +1,20 @@
 //! The integration tests: one binary, one Postgres for all, a database for each.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows it in test functions; their helpers are no different"
+)]
+
 mod probe;
+#[path = "../support/services.rs"]
+mod services;
 mod support;
 
 mod checks;
+mod cli;
 mod drain;
 mod forms;
+mod function;
 mod harness;
 mod process;
 mod queue;

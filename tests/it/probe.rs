@@ -88,7 +88,7 @@ impl ProbeApp {
         (self.behaviour)(call, ctx).await
     }
 
-    async fn note(&self, ctx: &Context) -> HandlerResult {
+    fn note(&self, ctx: &Context) {
         let (id, attempt) = (ctx.event_id(), ctx.attempt());
         self.calls.lock().unwrap().push(Call {
             id,
@@ -96,7 +96,6 @@ impl ProbeApp {
             handler: "note",
             name: String::new(),
         });
-        Ok(Done::ok())
     }
 }
 
@@ -106,7 +105,10 @@ impl Dispatch for ProbeApp {
     fn handlers<'a>(&'a self, event: &'a Probe, ctx: &'a Context) -> Handlers<'a> {
         match event {
             Probe::Act(act) => Handlers::one("act", DATABASE_ONLY, self.call("act", act, ctx)),
-            Probe::Note(()) => Handlers::one("note", DATABASE_ONLY, self.note(ctx)),
+            Probe::Note(()) => Handlers::one("note", DATABASE_ONLY, async {
+                self.note(ctx);
+                Ok(Done::ok())
+            }),
             Probe::Pair(act) => Handlers::one("first", DATABASE_ONLY, self.call("first", act, ctx))
                 .and("second", DATABASE_ONLY, self.call("second", act, ctx)),
         }

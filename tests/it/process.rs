@@ -8,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Database, Done, DrainOptions, DrainReport, HandlerResult, Verdicts, queue};
+use tidegate::{
+    Database, Done, DrainOptions, DrainReport, HandlerError, NewEvent, Verdicts, queue,
+};
 use tokio_postgres::{Client, NoTls};
 
 use crate::probe::{
@@ -63,13 +65,20 @@ impl Drop for Worker {
     }
 }
 
+/// Waits a little for what others give back.
+fn lingering() -> DrainOptions {
+    DrainOptions {
+        linger: Duration::from_millis(1500),
+        ..options()
+    }
+}
+
 /// Leases that run out soon after their worker's death.
 fn short_lease() -> DrainOptions {
     DrainOptions {
         lease_timeout: Duration::from_secs(1),
         handler_timeout: Duration::from_millis(900),
-        linger: Duration::from_millis(1500),
-        ..options()
+        ..lingering()
     }
 }
 
@@ -78,6 +87,7 @@ fn short_lease() -> DrainOptions {
 async fn worker() {
     let behaviour = std::env::var(WORKER).expect("only other tests start this one");
     let url = std::env::var("DATABASE_URL").unwrap();
+    let dies = ["hang", "abort"].contains(&behaviour.as_str());
     let app = ProbeApp::new(move |call, _| {
         let (behaviour, url) = (behaviour.clone(), url.clone());
         Box::pin(async move {
@@ -85,6 +95,9 @@ async fn worker() {
             match behaviour.as_str() {
                 "hang" => std::future::pending::<()>().await,
                 "abort" if call.name == "poison" => std::process::abort(),
+                "flaky" if call.attempt == 1 && call.id % 7 == 3 => {
+                    return Err(HandlerError::retry("down", "once"));
+                }
                 "slow" => tokio::time::sleep(Duration::from_millis(100)).await,
                 _ => {}
             }
@@ -101,27 +114,30 @@ async fn worker() {
         stop: Some(stopped),
         progress: None,
     };
-    let report = tidegate::drain::drain_with(&database, app, &short_lease(), hooks)
+    let options = if dies { short_lease() } else { lingering() };
+    let report = tidegate::drain::drain_with(&database, app, &options, hooks)
         .await
         .unwrap();
     println!("REPORT {}", serde_json::to_string(&report).unwrap());
 }
 
 /// An effect outside the event's own transaction, as a call to another system is.
-async fn record_effect(url: &str, id: i64) -> HandlerResult {
+async fn record_effect(url: &str, id: i64) -> Result<(), HandlerError> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.retryable()?;
     tokio::spawn(connection);
     client
-        .execute("INSERT INTO effect VALUES ($1)", &[&id])
+        .execute("INSERT INTO effect (id) VALUES ($1)", &[&id])
         .await?;
-    Ok(Done::ok())
+    Ok(())
 }
 
 async fn database_with_effects() -> (TestDb, Client) {
     let db = probe_database().await;
     let client = db.client().await;
     client
-        .batch_execute("CREATE TABLE effect (id bigint)")
+        .batch_execute(
+            "CREATE TABLE effect (id bigint, position bigint GENERATED ALWAYS AS IDENTITY)",
+        )
         .await
         .unwrap();
     (db, client)
@@ -230,4 +246,32 @@ async fn d1_three_worker_processes_share_a_thousand_events_and_handle_each_once(
         (effects(&client).await, number(&client, once).await),
         (1000, 1000)
     );
+}
+
+#[tokio::test]
+async fn b10_e5_e7_e8_three_worker_processes_keep_each_groups_order_through_retries() {
+    let (db, client) = database_with_effects().await;
+    let events: Vec<NewEvent> = (0..900)
+        .map(|n| act("x").group(format!("g{}", n % 20)))
+        .collect();
+    queue::publish_batch(&client, &events).await.unwrap();
+    let workers: Vec<Worker> = (0..3).map(|_| Worker::start(&db, "flaky")).collect();
+    let reports: Vec<DrainReport> = workers
+        .into_iter()
+        .map(|worker| worker.report().expect("it ends by itself"))
+        .collect();
+    assert_eq!(
+        reports.iter().map(|report| report.completed).sum::<u64>(),
+        900,
+        "{reports:?}"
+    );
+    assert!(
+        reports.iter().filter(|report| report.completed > 0).count() > 1,
+        "{reports:?}"
+    );
+    // Of two effects of one group, the later one is of the same event or of a later one.
+    let out_of_order = "SELECT count(*) FROM (
+        SELECT l.id, lag(l.id) OVER (PARTITION BY l.group_key ORDER BY e.position) AS ahead
+          FROM effect AS e JOIN tidegate.event_log AS l USING (id)) AS pairs WHERE ahead > id";
+    assert_eq!(number(&client, out_of_order).await, 0);
 }

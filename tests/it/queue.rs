@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::probe::{Probe, act, live, logged, number, probe_database, publish_acts};
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 async fn lease_with<'a>(
     client: &Client,
@@ -33,7 +33,7 @@ async fn lease_with<'a>(
 
 async fn lease(client: &Client, limit: u32) -> Vec<LeasedEvent> {
     lease_with(client, |request| {
-        (request.limit, request.page) = (limit, limit)
+        (request.limit, request.page) = (limit, limit);
     })
     .await
     .events
@@ -126,81 +126,83 @@ async fn a3_a7_c1_a_plain_insert_of_kind_and_payload_is_a_publish() {
     );
 }
 
+/// Calls that are refused, and how the refusal begins.
+const REFUSED: &[(&str, &str)] = &[
+    (
+        "publish(NULL, NULL)",
+        "kind: 1 to 100 characters are allowed, got NULL",
+    ),
+    (
+        "publish('', NULL)",
+        "kind: 1 to 100 characters are allowed, got 0",
+    ),
+    (
+        "publish(repeat('k', 101), NULL)",
+        "kind: 1 to 100 characters are allowed, got 101",
+    ),
+    (
+        "publish('unheard', NULL)",
+        "kind: 'unheard' is not registered; registered are: act",
+    ),
+    (
+        "publish('act', NULL, group_key => '')",
+        "group_key: 1 to 200 characters",
+    ),
+    (
+        "publish('act', NULL, dedup_key => repeat('d', 201))",
+        "dedup_key: 1 to 200 characters are allowed, got 201",
+    ),
+    (
+        "publish('act', NULL, correlation_id => '')",
+        "correlation_id: 1 to 200",
+    ),
+    (
+        "publish('act', NULL, available_at => 'infinity')",
+        "available_at: a finite time is allowed",
+    ),
+    (
+        "publish('act', NULL, expires_at => '-infinity')",
+        "expires_at: a finite time is allowed",
+    ),
+    (
+        "publish('act', NULL, max_attempts => 0)",
+        "max_attempts: 1 to 1000 is allowed, got 0",
+    ),
+    (
+        "publish('act', to_jsonb(repeat('x', 2000000)))",
+        "payload: at most 1048576 bytes are allowed",
+    ),
+    (
+        "publish_many('{}')",
+        "events: a JSON array of objects is allowed, got object",
+    ),
+    (
+        "publish_many('[7]')",
+        "event 1: an object is allowed, got number",
+    ),
+    (
+        "publish_many('[{\"kind\": \"act\"}, {\"kind\": \"act\", \"prio\": 1}]')",
+        "event 2: prio is no field of an event; allowed are: kind, payload",
+    ),
+    (
+        "publish_many('[{\"kind\": \"act\"}, {\"kind\": \"\"}]')",
+        "event 2: kind: 1 to 100",
+    ),
+];
+
 #[tokio::test]
 async fn b3_b25_bad_fields_are_refused_by_name_with_what_is_allowed() {
     let db = probe_database().await;
     let client = db.client().await;
     let long = "x".repeat(201);
-    let calls = [
-        (
-            "publish(NULL, NULL)",
-            "kind: 1 to 100 characters are allowed, got NULL".to_owned(),
-        ),
-        (
-            "publish('', NULL)",
-            "kind: 1 to 100 characters are allowed, got 0".to_owned(),
-        ),
-        (
-            "publish(repeat('k', 101), NULL)",
-            "kind: 1 to 100 characters are allowed, got 101".to_owned(),
-        ),
-        (
-            "publish('unheard', NULL)",
-            "kind: 'unheard' is not registered; registered are: act".to_owned(),
-        ),
-        (
-            "publish('act', NULL, group_key => '')",
-            "group_key: 1 to 200 characters".to_owned(),
-        ),
-        (
-            "publish('act', NULL, dedup_key => repeat('d', 201))",
-            "dedup_key: 1 to 200 characters are allowed, got 201".to_owned(),
-        ),
-        (
-            "publish('act', NULL, correlation_id => '')",
-            "correlation_id: 1 to 200".to_owned(),
-        ),
-        (
-            "publish('act', NULL, available_at => 'infinity')",
-            "available_at: a finite time is allowed".to_owned(),
-        ),
-        (
-            "publish('act', NULL, expires_at => '-infinity')",
-            "expires_at: a finite time is allowed".to_owned(),
-        ),
-        (
-            "publish('act', NULL, max_attempts => 0)",
-            "max_attempts: 1 to 1000 is allowed, got 0".to_owned(),
-        ),
-        (
-            "publish('act', to_jsonb(repeat('x', 2000000)))",
-            "payload: at most 1048576 bytes are allowed".to_owned(),
-        ),
-        (
-            "publish_many('{}')",
-            "events: a JSON array of objects is allowed, got object".to_owned(),
-        ),
-        (
-            "publish_many('[7]')",
-            "event 1: an object is allowed, got number".to_owned(),
-        ),
-        (
-            "publish_many('[{\"kind\": \"act\"}, {\"kind\": \"act\", \"prio\": 1}]')",
-            "event 2: prio is no field of an event; allowed are: kind, payload".to_owned(),
-        ),
-        (
-            "publish_many('[{\"kind\": \"act\"}, {\"kind\": \"\"}]')",
-            "event 2: kind: 1 to 100".to_owned(),
-        ),
-    ];
-    for (call, expected) in calls {
+    for (call, expected) in REFUSED {
         let error = client
             .query(&format!("SELECT * FROM tidegate.{call}"), &[])
             .await
             .unwrap_err();
         let error = error.as_db_error().unwrap();
         assert!(
-            error.message().starts_with(&expected),
+            error.message().starts_with(expected),
             "{call}: {}",
             error.message()
         );
@@ -437,7 +439,7 @@ async fn c4_c11_c12_d7_d9_b17_an_abandoned_event_is_taken_after_its_time_out_and
         let id = publish_acts(&client, 1).await[0];
         let started = SystemTime::now();
         let first = lease_with(&client, |request| {
-            (request.timeout, request.now) = (timeout, Some(started))
+            (request.timeout, request.now) = (timeout, Some(started));
         })
         .await;
         assert_eq!(ids(&first.events), [id]);
@@ -449,7 +451,7 @@ async fn c4_c11_c12_d7_d9_b17_an_abandoned_event_is_taken_after_its_time_out_and
             "only the newer one is free"
         );
         let again = lease_with(&client, |request| {
-            request.now = Some(started + timeout + second)
+            request.now = Some(started + timeout + second);
         })
         .await;
         assert_eq!(ids(&again.events), [id]);

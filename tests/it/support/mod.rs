@@ -4,8 +4,14 @@
 
 mod cluster;
 mod database;
+mod events;
+mod program;
+mod runtime_api;
 
 pub use database::{TestDb, database, database_for, empty_database};
+pub use events::{publish_letters, publish_views};
+pub use program::{command, terminate};
+pub use runtime_api::{Answer, Deadline, RuntimeApi};
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

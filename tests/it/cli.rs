@@ -1,0 +1,709 @@
+//! The command line as its user meets it: the real binary on a real Postgres. What it prints, how it
+//! exits, and what is in the database afterwards.
+
+use std::collections::BTreeSet;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate::{DrainReport, Event as _, StopReason, app};
+use tokio::io::AsyncWriteExt;
+use tokio_postgres::Client;
+
+use crate::probe::{live, number};
+use crate::services::{Mode, Services};
+use crate::support::{self, TestDb, publish_letters, publish_views, wait_until};
+
+/// No test waits longer for the program to end.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The program with the settings it will see.
+struct Cli(Vec<(String, String)>);
+
+/// How a run of it ended.
+#[derive(Debug)]
+struct Ran {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Cli {
+    fn on(db: &TestDb) -> Self {
+        Self::at(&db.url)
+    }
+
+    fn at(url: &str) -> Self {
+        Self::without_database().with("DATABASE_URL", url)
+    }
+
+    fn without_database() -> Self {
+        Self(Vec::new())
+    }
+
+    fn with(mut self, variable: &str, value: &str) -> Self {
+        self.0.push((variable.to_owned(), value.to_owned()));
+        self
+    }
+
+    fn with_services(mut self, services: &Services) -> Self {
+        for (variable, url) in services.variables() {
+            self = self.with(variable, &url);
+        }
+        self
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Ran {
+        self.run_with_input(arguments, "").await
+    }
+
+    async fn run_with_input(&self, arguments: &[&str], input: &str) -> Ran {
+        let mut child = self.command(arguments).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // A program that does not read its input may have gone already.
+        let _ = stdin.write_all(input.as_bytes()).await;
+        drop(stdin);
+        Ran::of(child).await
+    }
+
+    fn command(&self, arguments: &[&str]) -> tokio::process::Command {
+        let mut command = support::command("tidegate");
+        command
+            .args(arguments)
+            .envs(self.0.iter().map(|(variable, value)| (variable, value)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// The document of a run that must succeed.
+    async fn json(&self, arguments: &[&str]) -> Value {
+        let ran = self.run(&[arguments, &["--json"]].concat()).await;
+        assert_eq!(ran.code, Some(0), "{arguments:?}: {ran:?}");
+        ran.document()
+    }
+
+    async fn drain(&self, arguments: &[&str]) -> DrainReport {
+        let document = self.json(&[&["drain"], arguments].concat()).await;
+        let report: DrainReport = serde_json::from_value(document).unwrap();
+        assert!(report.is_balanced(), "{report:?}");
+        report
+    }
+}
+
+impl Ran {
+    async fn of(child: tokio::process::Child) -> Self {
+        let output = tokio::time::timeout(PATIENCE, child.wait_with_output())
+            .await
+            .expect("the program ends")
+            .unwrap();
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// The one JSON document on stdout, one line.
+    fn document(&self) -> Value {
+        assert_eq!(self.stdout.matches('\n').count(), 1, "{self:?}");
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Checks that it failed with this code and says all of this on stderr.
+    fn failed(&self, code: i32, says: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        for text in says {
+            assert!(self.stderr.contains(text), "{text:?} is not in {self:?}");
+        }
+    }
+}
+
+const VIEWED: &str = "grant_letter_viewed";
+
+async fn row(client: &Client, sql: &str) -> Value {
+    let sql = format!("SELECT to_jsonb(r)::text FROM ({sql}) AS r");
+    let text: String = client.query_one(&sql, &[]).await.unwrap().get(0);
+    serde_json::from_str(&text).unwrap()
+}
+
+// migrate
+
+#[tokio::test]
+async fn migrating_twice_applies_everything_once() {
+    let db = support::empty_database().await;
+    let cli = Cli::on(&db);
+    let first = cli.json(&["migrate"]).await;
+    assert_eq!(first["action"], "migrate");
+    assert_eq!(first["kinds"], app::Event::KINDS.len());
+    assert!(first["applied"].as_array().unwrap().len() >= 4, "{first}");
+    let second = cli.json(&["migrate"]).await;
+    let nothing_more = json!({"action": "migrate", "applied": [], "version": first["version"], "kinds": first["kinds"]});
+    assert_eq!(second, nothing_more);
+    let third = cli.run(&["migrate"]).await;
+    assert!(third.stdout.contains("nothing to apply"), "{third:?}");
+    let client = db.client().await;
+    let kinds = number(&client, "SELECT count(*) FROM tidegate.event_kind").await;
+    assert_eq!(kinds, i64::try_from(app::Event::KINDS.len()).unwrap());
+}
+
+#[tokio::test]
+async fn two_migrations_at_once_both_succeed() {
+    let db = support::empty_database().await;
+    let cli = Cli::on(&db);
+    let (one, other) = tokio::join!(cli.json(&["migrate"]), cli.json(&["migrate"]));
+    let applied = |report: &Value| report["applied"].as_array().unwrap().len();
+    assert_eq!(applied(&one).min(applied(&other)), 0, "{one} {other}");
+    assert!(applied(&one).max(applied(&other)) >= 4, "{one} {other}");
+}
+
+#[tokio::test]
+async fn a_database_newer_than_the_program_is_refused() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let newer = "INSERT INTO tidegate.queue_migrations (version, name, applied_on, checksum)
+                 SELECT 999, 'from_the_future', applied_on, checksum FROM tidegate.queue_migrations LIMIT 1";
+    client.execute(newer, &[]).await.unwrap();
+    let ran = Cli::on(&db).run(&["migrate"]).await;
+    ran.failed(1, &["999", "newer", "use a newer program"]);
+}
+
+#[tokio::test]
+async fn migrating_keeps_what_an_operator_has_edited() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let edit = "UPDATE tidegate.event_kind SET paused = true, retention_failed = '1 year' WHERE kind = 'case_opened'";
+    client.execute(edit, &[]).await.unwrap();
+    client
+        .execute(
+            "DELETE FROM tidegate.event_kind WHERE kind = 'form_archived'",
+            &[],
+        )
+        .await
+        .unwrap();
+    let sql = "SELECT * FROM tidegate.event_kind WHERE kind = 'case_opened'";
+    let edited = row(&client, sql).await;
+    Cli::on(&db).json(&["migrate"]).await;
+    assert_eq!(row(&client, sql).await, edited);
+    let missing = "SELECT count(*) FROM tidegate.event_kind WHERE kind = 'form_archived'";
+    assert_eq!(number(&client, missing).await, 1);
+}
+
+#[tokio::test]
+async fn b6_the_attempt_limit_given_to_migrate_is_the_default_of_later_publishes() {
+    let db = support::database().await;
+    let client = db.client().await;
+    publish_views(&client, 1).await;
+    let cli = Cli::on(&db);
+    let limited = Cli::on(&db).with("TIDEGATE_MAX_ATTEMPTS", "3");
+    limited.json(&["migrate"]).await;
+    publish_views(&client, 1).await;
+    // Without the setting the last word stays.
+    cli.json(&["migrate"]).await;
+    cli.json(&["publish", VIEWED]).await;
+    let insert = "INSERT INTO tidegate.event_queue (kind) VALUES ('grant_letter_viewed')";
+    client.execute(insert, &[]).await.unwrap();
+    let limits = row(
+        &client,
+        "SELECT array_agg(max_attempts ORDER BY id) AS limits FROM tidegate.event_queue",
+    )
+    .await;
+    assert_eq!(limits["limits"], json!([5, 3, 3, 3]));
+}
+
+// publish
+
+#[tokio::test]
+async fn b1_publish_stores_every_option() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let published = Cli::on(&db)
+        .json(&[
+            "publish",
+            VIEWED,
+            "--payload",
+            r#"{"grant_number": "G-1"}"#,
+            "--group",
+            "g",
+            "--dedup-key",
+            "d",
+            "--correlation-id",
+            "c",
+            "--delay",
+            "30s",
+            "--expires-in",
+            "1h",
+            "--max-attempts",
+            "7",
+        ])
+        .await;
+    let stored = row(
+        &client,
+        "SELECT id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts, delayed,
+                round(extract(epoch FROM available_at - created_at)) AS delay,
+                round(extract(epoch FROM expires_at - created_at)) AS expires_in
+           FROM tidegate.event_queue",
+    )
+    .await;
+    assert_eq!(
+        published,
+        json!({"action": "publish", "id": stored["id"], "created": true})
+    );
+    let expected = json!({
+        "id": stored["id"], "kind": VIEWED, "payload": {"grant_number": "G-1"}, "group_key": "g", "dedup_key": "d",
+        "correlation_id": "c", "status": "PENDING", "attempts": 0, "max_attempts": 7, "delayed": true, "delay": 30,
+        "expires_in": 3600,
+    });
+    assert_eq!(stored, expected);
+}
+
+#[tokio::test]
+async fn b2_a_payload_is_given_inline_in_a_file_on_stdin_or_not_at_all() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let cli = Cli::on(&db);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("payload.json");
+    std::fs::write(&file, "{\"from\": \"file\"}\n").unwrap();
+    let file = format!("@{}", file.display());
+    for arguments in [
+        &["publish", VIEWED, "--payload", "{\"from\": \"line\"}"][..],
+        &["publish", VIEWED, "--payload", &file],
+        &["publish", VIEWED, "--payload", "-"],
+        &["publish", VIEWED],
+    ] {
+        let ran = cli
+            .run_with_input(arguments, "{\"from\": \"stdin\"}\n")
+            .await;
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.stdout.starts_with("published event "), "{ran:?}");
+    }
+    let payloads = row(
+        &client,
+        "SELECT array_agg(payload->>'from' ORDER BY id) AS payloads FROM tidegate.event_queue",
+    )
+    .await;
+    assert_eq!(payloads["payloads"], json!(["line", "file", "stdin", null]));
+}
+
+#[tokio::test]
+async fn b3_what_cannot_be_published_is_refused_by_name() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let cli = Cli::on(&db);
+    let long = "x".repeat(201);
+    for (arguments, says) in [
+        (&[VIEWED, "--payload", "{canary"][..], "--payload"),
+        (&[VIEWED, "--payload", ""], "--payload"),
+        (&[VIEWED, "--payload", "@/no/such/file"], "/no/such/file"),
+        (&[VIEWED, "--group", &long], "group_key"),
+        (&[VIEWED, "--dedup-key", ""], "dedup_key"),
+        (&[VIEWED, "--max-attempts", "0"], "--max-attempts"),
+        (&[VIEWED, "--delay", "soon"], "500ms, 30s, 5m or 1h"),
+        (
+            &[VIEWED, "--expires-in", "99999999999y"],
+            "longer than ten years",
+        ),
+        (&["unheard_of"], "kind: 'unheard_of' is not registered"),
+        (&[], "<KIND>"),
+    ] {
+        let arguments = [&["publish"], arguments].concat();
+        let ran = cli.run(&arguments).await;
+        ran.failed(2, &[says]);
+        assert_eq!(ran.stdout, "", "{arguments:?}");
+        assert!(!ran.stderr.contains("canary"), "{ran:?}");
+    }
+    assert_eq!(live(&client).await, 0);
+}
+
+#[tokio::test]
+async fn a_duplicate_is_told_from_a_new_event() {
+    let db = support::database().await;
+    let cli = Cli::on(&db);
+    let arguments = ["publish", VIEWED, "--dedup-key", "once"];
+    let first = cli.json(&arguments).await;
+    let second = cli.json(&arguments).await;
+    assert_eq!(
+        second,
+        json!({"action": "publish", "id": first["id"], "created": false})
+    );
+    let told = cli.run(&arguments).await;
+    assert!(told.stdout.contains("nothing was published"), "{told:?}");
+    cli.drain(&[]).await;
+    assert_eq!(cli.json(&arguments).await["created"], true);
+}
+
+// drain
+
+#[tokio::test]
+async fn f1_a_drain_reports_exactly_the_fields_of_its_contract() {
+    let db = support::database().await;
+    let client = db.client().await;
+    publish_views(&client, 3).await;
+    let cli = Cli::on(&db);
+    let report = cli.json(&["drain"]).await;
+    let fields: BTreeSet<&str> = report
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    let contract = BTreeSet::from([
+        "action",
+        "leased",
+        "completed",
+        "completed_with_errors",
+        "failed",
+        "retried",
+        "released",
+        "lease_lost",
+        "expired",
+        "abandoned",
+        "published",
+        "batches",
+        "elapsed_ms",
+        "budget_ms",
+        "stop_reason",
+        "backlog",
+        "oldest_age_ms",
+    ]);
+    assert_eq!(fields, contract);
+    assert_eq!(
+        (&report["action"], &report["stop_reason"]),
+        (&json!("drain"), &json!("queue_empty"))
+    );
+    let report: DrainReport = serde_json::from_value(report).unwrap();
+    assert!(report.is_balanced(), "{report:?}");
+    assert_eq!((report.leased, report.completed, report.backlog), (3, 3, 0));
+    let told = cli.run(&["drain"]).await;
+    assert!(told.stdout.contains("the queue is empty"), "{told:?}");
+}
+
+#[tokio::test]
+async fn f2_a_drain_takes_no_more_events_than_it_is_told() {
+    let db = support::database().await;
+    let client = db.client().await;
+    publish_views(&client, 5).await;
+    let report = Cli::on(&db).drain(&["--max-events", "2"]).await;
+    assert_eq!((report.leased, report.completed, report.backlog), (2, 2, 3));
+    assert_eq!(report.stop_reason, StopReason::LimitReached);
+}
+
+#[tokio::test]
+async fn c12_settings_come_from_the_environment_and_flags_win() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let cli = Cli::on(&db)
+        .with("TIDEGATE_BUDGET", "7s")
+        .with("TIDEGATE_BATCH", "1")
+        .with("TIDEGATE_CONCURRENCY", "1")
+        .with("TIDEGATE_LINGER", "300ms");
+    publish_views(&client, 5).await;
+    let report = cli.drain(&[]).await;
+    assert_eq!((report.budget_ms, report.batches), (7000, 5), "{report:?}");
+    assert!(report.elapsed_ms >= 300, "{report:?}");
+    publish_views(&client, 5).await;
+    let flags = ["--budget", "9s", "--batch", "5", "--concurrency", "5"];
+    let report = cli.drain(&flags).await;
+    assert_eq!(report.budget_ms, 9000);
+    assert!(report.batches < 5, "{report:?}");
+    let report = cli.drain(&["--budget", "1s", "--linger", "1h"]).await;
+    assert_eq!(report.stop_reason, StopReason::BudgetSpent, "{report:?}");
+}
+
+#[tokio::test]
+async fn a_bad_setting_is_refused_by_the_variables_name() {
+    let db = support::database().await;
+    for (variable, value) in [
+        ("TIDEGATE_BUDGET", "soon"),
+        ("TIDEGATE_BATCH", "0"),
+        ("TIDEGATE_CONCURRENCY", "many"),
+        ("TIDEGATE_LEASE_TIMEOUT", "1"),
+        ("TIDEGATE_HANDLER_TIMEOUT", "-1s"),
+        ("TIDEGATE_LINGER", "x"),
+        ("TIDEGATE_BACKOFF_BASE", "x"),
+        ("TIDEGATE_BACKOFF_MAX", "1000000y"),
+        ("TIDEGATE_MAX_ATTEMPTS", "1001"),
+        ("TIDEGATE_LOG", "=,="),
+        ("ARCHIVE_URL", "ftp://archive"),
+        ("DATABASE_URL", "postgres://"),
+    ] {
+        let ran = Cli::on(&db).with(variable, value).run(&["drain"]).await;
+        ran.failed(2, &[variable]);
+        assert_eq!(ran.stdout, "");
+    }
+}
+
+#[tokio::test]
+async fn c12_a_handlers_limit_must_fit_into_a_lease() {
+    let db = support::database().await;
+    let limited = Cli::on(&db).with("TIDEGATE_HANDLER_TIMEOUT", "55s");
+    let ran = limited.run(&["drain"]).await;
+    ran.failed(2, &["handler timeout", "nine tenths of the lease timeout"]);
+    let longer = limited.with("TIDEGATE_LEASE_TIMEOUT", "2m");
+    longer.drain(&[]).await;
+}
+
+#[tokio::test]
+async fn f2_a_stop_signal_ends_a_drain_as_its_budget_would() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let services = Services::start().await;
+    services.set("archive", Mode::Slow { delay_ms: 100 });
+    publish_letters(&client, 500).await;
+    let cli = Cli::on(&db).with_services(&services);
+    let child = cli
+        .command(&["drain", "--json", "--concurrency", "2"])
+        .spawn()
+        .unwrap();
+    wait_until("the drain is at work", async || {
+        services.calls("archive").len() >= 4
+    })
+    .await;
+    support::terminate(&child);
+    let ran = Ran::of(child).await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let report: DrainReport = serde_json::from_value(ran.document()).unwrap();
+    assert!(report.is_balanced(), "{report:?}");
+    assert_eq!(report.stop_reason, StopReason::BudgetSpent);
+    assert!(report.completed >= 2 && report.released >= 1, "{report:?}");
+    assert_eq!((report.retried, report.lease_lost), (0, 0), "{report:?}");
+    let touched =
+        "SELECT count(*) FROM tidegate.event_queue WHERE attempts > 0 OR lease_token IS NOT NULL";
+    assert_eq!(number(&client, touched).await, 0);
+}
+
+#[tokio::test]
+async fn a_drain_without_a_schema_says_how_to_make_one() {
+    let db = support::empty_database().await;
+    for verb in [&["drain"][..], &["status"], &["list"], &["publish", VIEWED]] {
+        let ran = Cli::on(&db).run(verb).await;
+        ran.failed(1, &["run `tidegate migrate` first"]);
+    }
+}
+
+// status, show, list
+
+#[tokio::test]
+async fn c13_status_tells_depth_attempts_latency_and_failure_rate_by_kind() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let cli = Cli::on(&db);
+    publish_views(&client, 3).await;
+    cli.drain(&[]).await;
+    cli.json(&["publish", VIEWED, "--payload", "[]"]).await;
+    cli.drain(&[]).await;
+    publish_views(&client, 2).await;
+    cli.json(&["publish", VIEWED, "--delay", "1h"]).await;
+    client
+        .execute(
+            "UPDATE tidegate.event_queue SET created_at = clock_timestamp() - interval '623.6 s'",
+            &[],
+        )
+        .await
+        .unwrap();
+    let status = cli.json(&["status"]).await;
+    assert_eq!(
+        (&status["action"], &status["backlog"]),
+        (&json!("stats"), &json!(3))
+    );
+    assert!(
+        status["oldest_age_ms"].as_u64().unwrap() >= 623_600,
+        "{status}"
+    );
+    let kinds = status["kinds"].as_array().unwrap();
+    assert_eq!(kinds.len(), app::Event::KINDS.len());
+    let viewed = kinds.iter().find(|kind| kind["kind"] == VIEWED).unwrap();
+    for (field, value) in [
+        ("pending", json!(2)),
+        ("processing", json!(0)),
+        ("delayed", json!(1)),
+        ("completed", json!(3)),
+        ("completed_with_errors", json!(0)),
+        ("failed", json!(1)),
+        ("failure_rate", json!(0.25)),
+        ("attempts_per_event", json!(1)),
+    ] {
+        assert_eq!(viewed[field], value, "{field}: {viewed}");
+    }
+    assert!(viewed["latency_p95_ms"].is_u64(), "{viewed}");
+    let told = cli.run(&["status"]).await;
+    assert!(
+        told.stdout
+            .starts_with("3 events in the queue, the oldest 10m ")
+            && !told.stdout.contains("ms old")
+            && told.stdout.contains("25.0 %"),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn b8_show_finds_an_event_while_it_lives_and_after_it_has_ended() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let cli = Cli::on(&db);
+    publish_views(&client, 1).await;
+    let id = number(&client, "SELECT id FROM tidegate.event_queue")
+        .await
+        .to_string();
+    let alive = cli.json(&["show", &id]).await;
+    assert_eq!(
+        (&alive["in"], &alive["status"]),
+        (&json!("event_queue"), &json!("PENDING"))
+    );
+    assert_eq!(alive["payload"], json!({"grant_number": "G-1"}));
+    cli.drain(&[]).await;
+    let ended = cli.json(&["show", &id]).await;
+    assert_eq!(
+        (&ended["in"], &ended["status"], &ended["attempts"]),
+        (&json!("event_log"), &json!("COMPLETED"), &json!(1))
+    );
+    let told = cli.run(&["show", &id]).await;
+    assert!(told.stdout.contains("COMPLETED"), "{told:?}");
+    let unknown = cli.run(&["show", "987654321"]).await;
+    unknown.failed(1, &["event 987654321 is unknown"]);
+    cli.run(&["show", "one"]).await.failed(2, &["<ID>"]);
+}
+
+#[tokio::test]
+async fn b20_list_shows_live_and_finished_events_newest_first_by_status_and_kind() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let cli = Cli::on(&db);
+    publish_views(&client, 2).await;
+    cli.json(&["publish", VIEWED, "--payload", "[]"]).await;
+    cli.drain(&[]).await;
+    publish_views(&client, 1).await;
+    cli.json(&["publish", "form_archived", "--delay", "1h"])
+        .await;
+    let statuses = async |arguments: &[&str]| -> Vec<String> {
+        let listed = cli.json(&[&["list"], arguments].concat()).await;
+        let events = listed.as_array().unwrap();
+        let ids: Vec<i64> = events
+            .iter()
+            .map(|event| event["id"].as_i64().unwrap())
+            .collect();
+        assert!(ids.is_sorted_by(|newer, older| newer > older), "{ids:?}");
+        events
+            .iter()
+            .map(|event| event["status"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(
+        statuses(&[]).await,
+        ["PENDING", "PENDING", "FAILED", "COMPLETED", "COMPLETED"]
+    );
+    assert_eq!(statuses(&["--limit", "2"]).await, ["PENDING", "PENDING"]);
+    assert_eq!(statuses(&["--status", "failed"]).await, ["FAILED"]);
+    assert_eq!(statuses(&["--kind", "form_archived"]).await, ["PENDING"]);
+    assert_eq!(
+        statuses(&["--kind", VIEWED, "--status", "COMPLETED", "--limit", "1"]).await,
+        ["COMPLETED"]
+    );
+    assert!(statuses(&["--kind", "unheard_of"]).await.is_empty());
+    let told = cli.run(&["list", "--status", "FAILED"]).await;
+    assert!(told.stdout.contains("undecodable"), "{told:?}");
+    let wrong = cli.run(&["list", "--status", "DONE"]).await;
+    wrong.failed(2, &["--status", "COMPLETED_WITH_ERRORS"]);
+}
+
+// every verb
+
+/// The verbs as `--help` lists them.
+async fn verbs() -> Vec<String> {
+    let help = Cli::without_database().run(&["--help"]).await;
+    let commands = help.stdout.split_once("Commands:\n").unwrap().1;
+    let verbs: Vec<String> = commands
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|verb| *verb != "help")
+        .map(ToOwned::to_owned)
+        .collect();
+    assert!(verbs.len() >= 6, "{verbs:?}");
+    verbs
+}
+
+#[tokio::test]
+async fn the_help_of_every_verb_holds_an_example() {
+    for verb in verbs().await {
+        let help = Cli::without_database().run(&[&verb, "--help"]).await;
+        assert_eq!(help.code, Some(0));
+        let example = format!("Example:\n  tidegate {verb}");
+        assert!(help.stdout.contains(&example), "{}", help.stdout);
+    }
+}
+
+#[tokio::test]
+async fn with_json_stdout_is_one_document_also_when_a_verb_fails() {
+    let unreachable = Cli::at("postgres://nobody@127.0.0.1:1/nothing");
+    let unset = Cli::without_database();
+    for verb in verbs().await {
+        let argument = match verb.as_str() {
+            "publish" => Some(VIEWED),
+            "show" => Some("1"),
+            _ => None,
+        };
+        let right: Vec<&str> = [Some(verb.as_str()), argument, Some("--json")]
+            .into_iter()
+            .flatten()
+            .collect();
+        let wrong = [&right[..], &["--no-such-flag"]].concat();
+        for (cli, arguments, code) in [
+            (&unreachable, &right, None),
+            (&unset, &right, Some(2)),
+            (&unset, &wrong, Some(2)),
+        ] {
+            let ran = cli.run(arguments).await;
+            assert!(code.is_none_or(|code| ran.code == Some(code)), "{ran:?}");
+            assert_ne!(ran.code, Some(0), "{ran:?}");
+            let error = ran.document()["error"].as_str().unwrap().to_owned();
+            assert!(!error.is_empty() && ran.stderr.contains(&error), "{ran:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_verb_without_a_database_names_the_variable_that_is_missing() {
+    for variables in [vec![], vec![("DATABASE_URL", "")]] {
+        let mut cli = Cli::without_database();
+        for (variable, value) in variables {
+            cli = cli.with(variable, value);
+        }
+        for arguments in [
+            &["migrate"][..],
+            &["drain"],
+            &["status"],
+            &["list"],
+            &["show", "1"],
+            &["publish", VIEWED],
+        ] {
+            let ran = cli.run(arguments).await;
+            ran.failed(2, &["DATABASE_URL is not set"]);
+            assert_eq!(ran.stdout, "");
+        }
+    }
+}
+
+#[tokio::test]
+async fn i9_the_databases_password_is_in_no_output() {
+    let db = support::database().await;
+    let working = db.url.replace("://postgres@", "://postgres:canary@");
+    assert_ne!(working, db.url);
+    let unreachable = "postgres://postgres:canary@127.0.0.1:1/nothing".to_owned();
+    let missing = working.replace("/test_", "/missing_");
+    let malformed = "postgres://postgres:canary@127.0.0.1:canary/x".to_owned();
+    let words = "host=127.0.0.1 password=canary port=canary".to_owned();
+    let unsafe_mode = format!("{working}?sslmode=prefer");
+    for url in [working, unreachable, missing, malformed, words, unsafe_mode] {
+        let cli = Cli::at(&url).with("TIDEGATE_LOG", "trace");
+        for arguments in [&["drain", "--json"][..], &["migrate"], &["status"]] {
+            let ran = cli.run(arguments).await;
+            assert!(
+                !ran.stdout.contains("canary") && !ran.stderr.contains("canary"),
+                "{ran:?}"
+            );
+        }
+    }
+}

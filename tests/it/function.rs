@@ -1,0 +1,366 @@
+//! The Lambda function as Lambda meets it: the real binary between a stub of the Runtime API and a
+//! real Postgres.
+
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+use tidegate::{DrainReport, StopReason};
+use tokio::process::Child;
+
+use crate::probe::{live, number};
+use crate::services::{Mode, Services};
+use crate::support::{
+    self, Answer, Deadline, RuntimeApi, TestDb, publish_letters, publish_views, wait_until,
+};
+
+/// A deadline that does not matter.
+const AMPLE: Deadline = Deadline::In(Duration::from_mins(1));
+
+/// No test waits longer for the process to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running function; it ends with the test.
+struct Function {
+    api: RuntimeApi,
+    process: Child,
+    log: NamedTempFile,
+    errors: NamedTempFile,
+}
+
+impl Function {
+    async fn on(db: &TestDb, further: &[(&str, &str)]) -> Self {
+        let settings = [&[("DATABASE_URL", db.url.as_str())], further].concat();
+        Self::start(&settings).await
+    }
+
+    async fn with_services(db: &TestDb, services: &Services, further: &[(&str, &str)]) -> Self {
+        let urls = services.variables();
+        let urls: Vec<(&str, &str)> = urls.iter().map(|(name, url)| (*name, &**url)).collect();
+        Self::on(db, &[&urls, further].concat()).await
+    }
+
+    async fn start(settings: &[(&str, &str)]) -> Self {
+        let api = RuntimeApi::start().await;
+        let (log, errors) = (NamedTempFile::new().unwrap(), NamedTempFile::new().unwrap());
+        let process = support::command("tidegate-function")
+            .envs(api.variables())
+            .envs(settings.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(log.reopen().unwrap())
+            .stderr(errors.reopen().unwrap())
+            .spawn()
+            .unwrap();
+        Self {
+            api,
+            process,
+            log,
+            errors,
+        }
+    }
+
+    async fn invoke(&self, payload: &Value) -> Answer {
+        self.api.invoke(payload.to_string(), AMPLE).await
+    }
+
+    /// A drain that must be answered with a report that adds up.
+    async fn drain(&self, deadline: Deadline) -> (DrainReport, Duration) {
+        let answer = self.api.invoke(r#"{"action": "drain"}"#, deadline).await;
+        let took = answer.took;
+        (report(answer), took)
+    }
+
+    /// What it wrote to stdout, which is the function's log.
+    fn log(&self) -> Vec<Value> {
+        std::fs::read_to_string(self.log.path())
+            .unwrap()
+            .lines()
+            .map(|line| {
+                serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+            })
+            .collect()
+    }
+
+    fn errors(&self) -> String {
+        std::fs::read_to_string(self.errors.path()).unwrap()
+    }
+
+    async fn end(&mut self) -> ExitStatus {
+        tokio::time::timeout(PATIENCE, self.process.wait())
+            .await
+            .expect("the function ends")
+            .unwrap()
+    }
+}
+
+fn report(answer: Answer) -> DrainReport {
+    assert!(!answer.is_error, "{answer:?}");
+    let report: DrainReport = serde_json::from_value(answer.body).unwrap();
+    assert!(report.is_balanced(), "{report:?}");
+    report
+}
+
+fn fixture(name: &str) -> String {
+    std::fs::read_to_string(support::project_file("events").join(name)).unwrap()
+}
+
+#[tokio::test]
+async fn f1_a_scheduled_event_drains_the_queue_and_is_answered_with_a_report() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let function = Function::on(&db, &[]).await;
+    publish_views(&client, 3).await;
+    let report = report(function.api.invoke(fixture("scheduled.json"), AMPLE).await);
+    assert_eq!((report.leased, report.completed, report.backlog), (3, 3, 0));
+    assert_eq!(report.stop_reason, StopReason::QueueEmpty);
+    assert_eq!(live(&client).await, 0);
+}
+
+#[tokio::test]
+async fn f6_every_file_of_sample_invocations_is_answered() {
+    let db = support::empty_database().await;
+    let function = Function::on(&db, &[]).await;
+    let mut files: Vec<String> = support::project_file("events")
+        .read_dir()
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    files.sort_by_key(|file| (file != "migrate.json", file.clone()));
+    assert!(files.len() >= 4 && files[0] == "migrate.json", "{files:?}");
+    for file in files {
+        let answer = function.api.invoke(fixture(&file), AMPLE).await;
+        assert!(!answer.is_error, "{file}: {answer:?}");
+        let asked: Value = serde_json::from_str(&fixture(&file)).unwrap();
+        let action = asked["action"].as_str().unwrap_or("drain");
+        assert_eq!(answer.body["action"], action, "{file}");
+    }
+}
+
+#[tokio::test]
+async fn an_invocation_that_makes_no_sense_is_refused_by_name_and_the_next_one_is_served() {
+    let db = support::database().await;
+    let function = Function::on(&db, &[]).await;
+    for (payload, says) in [
+        (json!({"action": "explode"}), "explode"),
+        (json!({"action": "drain", "budgt": "1s"}), "budgt"),
+        (json!({"action": "drain", "budget": "soon"}), "soon"),
+        (json!({"action": "drain", "batch": 0}), "batch"),
+        (
+            json!({"action": "drain", "concurrency": 1001}),
+            "concurrency",
+        ),
+        (json!({"action": "migrate", "force": true}), "force"),
+        (json!({"budget": "1s"}), "action"),
+        (json!([{"action": "drain"}]), "an object"),
+        (json!("drain"), "an object"),
+        (Value::Null, "an object"),
+    ] {
+        let answer = function.invoke(&payload).await;
+        assert!(answer.is_error, "{payload}: {answer:?}");
+        assert_eq!(answer.body["errorType"], "InvalidInvocation", "{payload}");
+        let message = answer.body["errorMessage"].as_str().unwrap();
+        assert!(message.contains(says), "{payload}: {message}");
+    }
+    let broken = function.api.invoke("{\"action\": ", AMPLE).await;
+    assert!(broken.is_error, "{broken:?}");
+    let stats = function.invoke(&json!({"action": "stats"})).await;
+    assert!(!stats.is_error, "{stats:?}");
+    assert_eq!(stats.body["backlog"], 0);
+}
+
+#[tokio::test]
+async fn settings_that_do_not_hold_fail_every_invocation_and_not_the_process() {
+    let db = support::database().await;
+    for (settings, says) in [
+        (&[][..], "DATABASE_URL"),
+        (
+            &[("DATABASE_URL", db.url.as_str()), ("TIDEGATE_BATCH", "0")],
+            "TIDEGATE_BATCH",
+        ),
+        (
+            &[("DATABASE_URL", db.url.as_str()), ("TIDEGATE_LOG", "=,=")],
+            "TIDEGATE_LOG",
+        ),
+        (
+            &[
+                ("DATABASE_URL", db.url.as_str()),
+                ("TIDEGATE_HANDLER_TIMEOUT", "5m"),
+            ],
+            "handler timeout",
+        ),
+    ] {
+        let function = Function::start(settings).await;
+        for _ in 0..2 {
+            let answer = function.invoke(&json!({"action": "drain"})).await;
+            assert!(answer.is_error, "{answer:?}");
+            assert_eq!(answer.body["errorType"], "Configuration");
+            let message = answer.body["errorMessage"].as_str().unwrap();
+            assert!(message.contains(says), "{message}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_reached_is_told_and_the_next_invocation_tries_again() {
+    let url = "postgres://postgres:secret-canary@127.0.0.1:1/nothing";
+    let function = Function::start(&[("DATABASE_URL", url)]).await;
+    for action in ["stats", "drain", "migrate"] {
+        let deadline = Deadline::In(Duration::from_secs(10));
+        let payload = json!({"action": action}).to_string();
+        let answer = function.api.invoke(payload, deadline).await;
+        assert!(answer.is_error, "{answer:?}");
+        assert_eq!(
+            answer.body["errorType"], "DatabaseUnreachable",
+            "{answer:?}"
+        );
+        assert!(answer.took < Duration::from_secs(10), "{answer:?}");
+        assert!(!answer.body.to_string().contains("canary"), "{answer:?}");
+    }
+    assert!(!format!("{:?}", function.log()).contains("canary"));
+}
+
+#[tokio::test]
+async fn f2_a_drain_is_answered_before_the_deadline_and_gives_back_what_it_has_not_started() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let services = Services::start().await;
+    services.set("archive", Mode::Slow { delay_ms: 200 });
+    let events = 300;
+    publish_letters(&client, events).await;
+    let function = Function::with_services(&db, &services, &[("TIDEGATE_CONCURRENCY", "1")]).await;
+    let limit = Duration::from_secs(3);
+    let (report, took) = function.drain(Deadline::In(limit)).await;
+    assert!(took < limit, "{took:?}: {report:?}");
+    assert_eq!(report.stop_reason, StopReason::BudgetSpent, "{report:?}");
+    assert!(report.completed >= 1 && report.released >= 1, "{report:?}");
+    let touched =
+        "SELECT count(*) FROM tidegate.event_queue WHERE attempts > 0 OR lease_token IS NOT NULL";
+    let cut = i64::try_from(report.retried).unwrap();
+    assert!(number(&client, touched).await <= cut, "{report:?}");
+    let letters =
+        "SELECT count(*) FROM tidegate.event_queue WHERE kind = 'external_letter_received'";
+    let done = i64::try_from(report.published).unwrap();
+    assert_eq!(
+        number(&client, letters).await,
+        i64::from(events) - done,
+        "each letter that was handled published one event: {report:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_action_without_a_budget_of_its_own_is_answered_before_the_deadline_too() {
+    let db = support::database().await;
+    let mut client = db.client().await;
+    let function = Function::on(&db, &[]).await;
+    let other = client.transaction().await.unwrap();
+    other
+        .batch_execute("SELECT pg_advisory_xact_lock(1414087749, 0)")
+        .await
+        .unwrap();
+    let limit = Duration::from_secs(3);
+    let answer = function
+        .api
+        .invoke(fixture("migrate.json"), Deadline::In(limit))
+        .await;
+    assert!(answer.is_error && answer.took < limit, "{answer:?}");
+    assert_eq!(answer.body["errorType"], "RequestFailed");
+    other.rollback().await.unwrap();
+    let answer = function.api.invoke(fixture("migrate.json"), AMPLE).await;
+    assert!(!answer.is_error, "{answer:?}");
+}
+
+#[tokio::test]
+async fn f6_a_deadline_in_1970_as_emulators_send_it_leaves_the_configured_budget() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let function = Function::on(&db, &[("TIDEGATE_BUDGET", "7s")]).await;
+    publish_views(&client, 2).await;
+    let (report, _) = function.drain(Deadline::At(600)).await;
+    assert_eq!((report.budget_ms, report.completed), (7000, 2));
+    let (report, _) = function.drain(Deadline::In(Duration::from_secs(5))).await;
+    assert!(report.budget_ms < 4000, "{report:?}");
+}
+
+#[tokio::test]
+async fn a_stop_signal_during_a_drain_ends_it_and_its_answer_is_posted_before_the_process_goes() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let services = Services::start().await;
+    services.set("archive", Mode::Slow { delay_ms: 100 });
+    publish_letters(&client, 500).await;
+    let mut function =
+        Function::with_services(&db, &services, &[("TIDEGATE_CONCURRENCY", "1")]).await;
+    let (report, ()) = tokio::join!(
+        async {
+            let (report, _) = function.drain(AMPLE).await;
+            report
+        },
+        async {
+            wait_until("the drain is at work", async || {
+                services.calls("archive").len() >= 2
+            })
+            .await;
+            support::terminate(&function.process);
+        }
+    );
+    assert_eq!(report.stop_reason, StopReason::BudgetSpent);
+    assert!(report.completed >= 1 && report.released >= 1, "{report:?}");
+    let status = function.end().await;
+    assert_eq!(status.code(), Some(0), "{}", function.errors());
+}
+
+#[tokio::test]
+async fn an_idle_function_ends_at_once_when_asked() {
+    let db = support::database().await;
+    let mut function = Function::on(&db, &[]).await;
+    let answer = function.invoke(&json!({"action": "stats"})).await;
+    assert!(!answer.is_error, "{answer:?}");
+    support::terminate(&function.process);
+    assert_eq!(function.end().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn i9_the_log_is_json_lines_with_the_request_and_without_payloads() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let services = Services::start().await;
+    let settings = [("TIDEGATE_LOG", "debug"), ("TIDEGATE_BACKOFF_BASE", "0s")];
+    let function = Function::with_services(&db, &services, &settings).await;
+    // One that completes, one that is refused, one whose answer quotes it, one that does not decode.
+    for mode in [Mode::Up, Mode::Refuse { status: 422 }, Mode::Echo] {
+        services.set("archive", mode);
+        publish_letters(&client, 1).await;
+        function.drain(AMPLE).await;
+    }
+    let undecodable = "SELECT id FROM tidegate.publish('external_letter_received', '\"canary\"')";
+    client.query_one(undecodable, &[]).await.unwrap();
+    function.drain(AMPLE).await;
+    function.invoke(&json!({"action": "explode"})).await;
+    let ended = number(&client, "SELECT count(*) FROM tidegate.event_log").await;
+    assert!(ended >= 4, "{ended}");
+    let log = function.log();
+    let ours: Vec<&Value> = log
+        .iter()
+        .filter(|line| line["target"].as_str().unwrap().starts_with("tidegate"))
+        .collect();
+    for message in [
+        "invocation answered",
+        "invocation failed",
+        "event completed",
+        "event rejected by a handler",
+        "event failed for good",
+    ] {
+        assert!(
+            ours.iter().any(|line| line["message"] == message),
+            "{message}: {log:?}"
+        );
+    }
+    for line in ours {
+        assert!(line["timestamp"].is_string() && line["level"].is_string());
+        let request = &line["spans"][0]["request_id"];
+        assert!(request.as_str().unwrap().starts_with("request-"), "{line}");
+    }
+    assert!(!Value::from(log).to_string().contains("canary"));
+    assert_eq!(function.errors(), "");
+}

@@ -1,0 +1,37 @@
+//! Owns how tests start the package's binaries: without this process's own settings, and never
+//! outliving the test.
+
+use tokio::process::{Child, Command};
+
+use super::binary;
+use crate::services::SERVICES;
+
+/// One of the package's binaries, which sees no setting but those that the test gives it. It is
+/// killed when its [`Child`] is dropped.
+pub fn command(name: &str) -> Command {
+    let mut command = Command::new(binary(name));
+    for (variable, _) in std::env::vars_os() {
+        if is_setting(&variable.to_string_lossy()) {
+            command.env_remove(variable);
+        }
+    }
+    command.kill_on_drop(true);
+    command
+}
+
+fn is_setting(variable: &str) -> bool {
+    ["TIDEGATE_", "DATABASE_", "AWS_", "PG"]
+        .iter()
+        .any(|prefix| variable.starts_with(prefix))
+        || SERVICES.iter().any(|(_, name)| *name == variable)
+}
+
+/// Asks a process to end, as a service manager does.
+pub fn terminate(child: &Child) {
+    let id = child.id().expect("the process still runs").to_string();
+    let sent = std::process::Command::new("kill")
+        .args(["-TERM", &id])
+        .status()
+        .expect("kill is there");
+    assert!(sent.success());
+}
