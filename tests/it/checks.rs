@@ -469,6 +469,30 @@ async fn b34_of_five_checks_at_once_two_are_made_and_three_put_off() {
 }
 
 #[tokio::test]
+async fn b34_of_two_that_look_at_once_for_the_last_place_one_takes_it() {
+    let mut world = World::new().await;
+    world.others(1).await;
+    let other = world.db.client().await;
+    let pid: i32 = other
+        .query_one("SELECT pg_backend_pid()", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let take = "SELECT taken FROM checks.take_place($1, $1, 2, 60)";
+    let tx = world.client.transaction().await.unwrap();
+    let first: bool = tx.query_one(take, &[&"T1"]).await.unwrap().get(0);
+    let second = tokio::spawn(async move { other.query_one(take, &[&"T2"]).await });
+    support::wait_until("the second waits for the first", async || {
+        let waits = "SELECT cardinality(pg_blocking_pids($1)) > 0";
+        tx.query_one(waits, &[&pid]).await.unwrap().get(0)
+    })
+    .await;
+    tx.commit().await.unwrap();
+    let second: bool = second.await.unwrap().unwrap().get(0);
+    assert_eq!((first, second), (true, false));
+}
+
+#[tokio::test]
 async fn b9_a_check_that_is_put_off_shows_in_the_figures() {
     let mut world = World::new().await;
     world.others(2).await;
