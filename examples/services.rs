@@ -1,6 +1,6 @@
-//! Runs the stand-in for the forms system's services until its input closes or it is told to end.
+//! Runs the stand-in for the services of the shipped systems until its input closes or it is told to end.
 //!
-//! Prints the three base URLs as `NAME=value` lines, ready to be put into an environment.
+//! Prints their base URLs as `NAME=value` lines, ready to be put into an environment.
 //! `PUT /control/archive` with `{"mode":"down"}` makes the archive fail, `{"mode":"up"}` heals it,
 //! `GET /control` tells what every service was called for.
 
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 #[path = "../tests/support/services.rs"]
 mod services;
 
-/// A stand-in for the document archive, the case system and the notification service.
+/// A stand-in for the document archive, the case system, the notification and the AI service.
 #[derive(Parser)]
 struct Arguments {
     /// Port of the loopback interface; 0 is any free one.

@@ -1,6 +1,7 @@
 //! Owns the shipped events and the one `match` from each to its handlers. It knows nothing of how
 //! they are queued, leased or retried.
 
+pub mod checks;
 pub mod forms;
 pub mod http;
 
@@ -10,6 +11,8 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::handler::{DATABASE_ONLY, Dispatch, Handlers};
 
+use checks::IssuingCheck;
+use checks::handler::{AI_CHECK, Checks};
 use forms::events::{
     CaseOpened, ExternalLetterArchived, ExternalLetterReceived, FormArchived, FormCancelled,
     FormSubmitted, GrantLetterArchived, GrantLetterReceived, GrantLetterViewed, GrantSaved,
@@ -42,6 +45,8 @@ crate::events! {
         FormCancelled(FormCancelled) = "form_cancelled",
         /// Somebody looked at a grant letter.
         GrantLetterViewed(GrantLetterViewed) = "grant_letter_viewed",
+        /// An application is to be checked before it is issued.
+        IssuingsAiChecks(IssuingCheck) = "issuings-ai-checks",
     }
 }
 
@@ -49,11 +54,14 @@ crate::events! {
 #[derive(Debug, Clone)]
 pub struct App {
     forms: Services,
+    checks: Checks,
 }
 
 impl App {
     /// Reads the services' base URLs from the environment: `ARCHIVE_URL`, `CASES_URL`,
-    /// `NOTIFICATIONS_URL`. The handlers of a service that is not set retry; everything else works.
+    /// `NOTIFICATIONS_URL`, `AI_CHECK_URL`. The handlers of a service that is not set retry; everything
+    /// else works. `AI_CHECK_RETRY_DELAY` is how long a check is put off when others are under way;
+    /// by default as long as a drain's budget.
     ///
     /// # Errors
     /// [`Error::Config`] when one is malformed; names it and what is allowed.
@@ -71,6 +79,7 @@ impl App {
         let http = HttpClient::default();
         Ok(Self {
             forms: Services::from_settings(&setting, &http)?,
+            checks: Checks::from_settings(&setting, &http)?,
         })
     }
 }
@@ -155,6 +164,11 @@ impl Dispatch for App {
             Event::GrantLetterViewed(event) => {
                 Handlers::one("count_view", DATABASE_ONLY, handlers::count_view(event))
             }
+            Event::IssuingsAiChecks(event) => Handlers::one(
+                "check_issuing",
+                AI_CHECK,
+                self.checks.check_issuing(event, ctx),
+            ),
         }
     }
 }
@@ -204,6 +218,7 @@ mod tests {
             ],
         ),
         ("grant_letter_viewed", &[("count_view", "database")]),
+        ("issuings-ai-checks", &[("check_issuing", "ai_check")]),
     ];
 
     /// Fields enough for any kind.
@@ -224,6 +239,7 @@ mod tests {
             "case_number": "C1", "measure_id": "M1", "grant_number": "G1", "measure": measure,
             "grant": {"grant_number": "G1", "measure": measure, "company_number": "000000001",
                 "amount": 1, "valid_from": "2027-01-11", "valid_to": "2027-06-30"},
+            "triggerId": "T1", "applicationId": "A1",
         })
     }
 

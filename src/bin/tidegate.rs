@@ -51,6 +51,15 @@ enum Verb {
         after_help = "Example:\n  tidegate publish grant_letter_viewed --payload '{\"grant_number\": \"G-1\"}' --dedup-key view-1"
     )]
     Publish(PublishArgs),
+    /// Receive a message of the bus: store its AI check if it asks for one, else nothing.
+    #[command(
+        after_help = "Example:\n  tidegate receive-issuing --message '{\"kind\": \"issuing\", \"stage\": \"ai-check\", \"triggerId\": \"T1\", \"applicationId\": \"A1\"}'"
+    )]
+    ReceiveIssuing {
+        /// JSON, or @FILE, or - for stdin.
+        #[arg(long)]
+        message: String,
+    },
     /// Lease and handle events until the queue is empty or the budget is spent.
     #[command(after_help = "Example:\n  tidegate drain --budget 50s --concurrency 16")]
     Drain(DrainArgs),
@@ -244,6 +253,7 @@ async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
     match verb {
         Verb::Migrate => migrate(&service).await,
         Verb::Publish(args) => publish(&service, args).await,
+        Verb::ReceiveIssuing { message } => receive_issuing(&service, &message).await,
         Verb::Drain(args) => drain(&service, &args, json).await,
         Verb::Status => status(&service).await,
         Verb::Show { id } => show(&service, id).await,
@@ -286,7 +296,9 @@ async fn migrate(service: &Service) -> Result<Answer, Failed> {
 async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Failed> {
     let mut event = NewEvent::raw(
         args.kind,
-        args.payload.map(|text| payload(&text)).transpose()?,
+        args.payload
+            .map(|text| json_argument("--payload", &text))
+            .transpose()?,
     );
     if let Some(key) = args.group {
         event = event.group(key);
@@ -321,10 +333,25 @@ async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Failed>
     Ok(Answer { document, text })
 }
 
-/// Reads `--payload`: JSON, or @FILE, or - for stdin.
-fn payload(argument: &str) -> Result<Box<RawValue>, Error> {
-    let unreadable =
-        |error: std::io::Error| Error::Invalid(format!("--payload: {argument}: {error}"));
+async fn receive_issuing(service: &Service, message: &str) -> Result<Answer, Failed> {
+    let message: Box<RawValue> = json_argument("--message", message)?;
+    let message = serde_json::from_str(message.get())
+        .map_err(|error| Error::Invalid(format!("--message: {error}")))?;
+    let report = service.receive_issuing(&message).await?;
+    let text = match report.id {
+        None => "the message asks for no check; nothing was stored".to_owned(),
+        Some(id) if report.created => format!("published event {id}"),
+        Some(id) => format!("event {id} is to make this check already; nothing was stored"),
+    };
+    Ok(Answer {
+        document: document(&report)?,
+        text,
+    })
+}
+
+/// Reads a flag's JSON: as it stands, or @FILE, or - for stdin.
+fn json_argument(flag: &str, argument: &str) -> Result<Box<RawValue>, Error> {
+    let unreadable = |error: std::io::Error| Error::Invalid(format!("{flag}: {argument}: {error}"));
     let text = if argument == "-" {
         let mut text = String::new();
         std::io::stdin()
@@ -337,7 +364,7 @@ fn payload(argument: &str) -> Result<Box<RawValue>, Error> {
         argument.to_owned()
     };
     serde_json::from_str(text.trim())
-        .map_err(|error| Error::Invalid(format!("--payload: JSON, @FILE or - is allowed: {error}")))
+        .map_err(|error| Error::Invalid(format!("{flag}: JSON, @FILE or - is allowed: {error}")))
 }
 
 async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<Answer, Failed> {
