@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit schema check-schema lambda db tools
+.PHONY: help run test check unit schema check-schema lambda api db tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -14,7 +14,7 @@ help: ## list the targets
 run: tools ## start a local Postgres, publish sample events, drain them, show the result
 	@python3 scripts/run.py
 
-test: check unit check-schema lambda ## everything CI runs
+test: check unit check-schema lambda api ## everything CI runs
 
 check: tools ## format, lints with warnings denied, docs
 	cargo fmt --check
@@ -32,6 +32,9 @@ check-schema: tools ## compare migrations/schema.sql with what the migrations ma
 
 lambda: tools ## run the function under cargo lambda watch and invoke it with every file in events/
 	@python3 scripts/invoke.py
+
+api: tools ## try the HTTP interface with requests made up from its OpenAPI document
+	@python3 scripts/api.py
 
 db: tools ## serve a throwaway Postgres until Ctrl-C; DATA=folder keeps it
 	@python3 scripts/postgres.py serve $(if $(DATA),--data $(DATA))

@@ -112,7 +112,20 @@ impl Database {
     /// # Errors
     /// [`Error::Connect`] when none is free or can be opened in time.
     pub async fn pooled(&self) -> Result<Object, Error> {
-        self.pool.get().await.map_err(|error| match error {
+        self.pooled_within(POOL_WAIT).await
+    }
+
+    /// As [`Database::pooled`], but waits for a free connection no longer than `wait`.
+    ///
+    /// # Errors
+    /// As [`Database::pooled`].
+    pub async fn pooled_within(&self, wait: Duration) -> Result<Object, Error> {
+        let timeouts = Timeouts {
+            wait: Some(wait),
+            ..self.pool.timeouts()
+        };
+        let lent = self.pool.timeout_get(&timeouts).await;
+        lent.map_err(|error| match error {
             deadpool_postgres::PoolError::Backend(error) => Error::Connect(describe(&error)),
             other => Error::Connect(other.to_string()),
         })

@@ -324,7 +324,7 @@ impl NewEvent {
 pub const PAYLOAD_LIMIT: usize = 1_048_576;
 
 /// Whether JSON text holds the escape of a NUL character, which jsonb refuses.
-fn has_nul_escape(text: &str) -> bool {
+pub(crate) fn has_nul_escape(text: &str) -> bool {
     let mut rest = text;
     while let Some(at) = rest.find('\\') {
         if rest[at..].starts_with("\\u0000") {

@@ -15,7 +15,8 @@
 //!
 //! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
 //! [`invocation`] (both ends of the wire to Lambda and the command line), [`app`] (the shipped
-//! events and their handlers), [`service`] (what both shells do with them).
+//! events and their handlers), [`service`] (what both shells do with them), [`http`] (the HTTP
+//! interface of the jobs).
 
 pub mod app;
 pub mod budget;
@@ -26,6 +27,7 @@ pub mod drain;
 pub mod error;
 pub mod event;
 pub mod handler;
+pub mod http;
 pub mod invocation;
 pub mod migrate;
 pub mod outcome;

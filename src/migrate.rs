@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use refinery::{Migration, Runner};
 use serde::Serialize;
-use tokio_postgres::Client;
 use tokio_postgres::types::Type;
+use tokio_postgres::{Client, GenericClient};
 
 use crate::connect::Database;
 use crate::error::{Error, describe};
@@ -30,6 +30,13 @@ pub fn app_migrations() -> MigrationSet {
     }
 }
 
+fn queue_migrations() -> MigrationSet {
+    MigrationSet {
+        history: "tidegate.queue_migrations",
+        runner: embedded::migrations::runner(),
+    }
+}
+
 /// How long a migration waits for another one to end.
 const LOCK_WAIT: Duration = Duration::from_mins(1);
 
@@ -39,6 +46,14 @@ pub struct MigrationSet {
     pub history: &'static str,
     /// Made by `refinery::embed_migrations!`.
     pub runner: Runner,
+}
+
+impl MigrationSet {
+    /// The version it leads to.
+    fn version(&self) -> i32 {
+        let known = self.runner.get_migrations().iter().map(Migration::version);
+        known.max().unwrap_or(0)
+    }
 }
 
 /// What a migration did.
@@ -69,17 +84,8 @@ pub async fn migrate(
     let guard = database.connect().await?;
     lock(&guard).await?;
     let mut client = database.connect().await?;
-    let queue = MigrationSet {
-        history: "tidegate.queue_migrations",
-        runner: embedded::migrations::runner(),
-    };
-    let version = queue
-        .runner
-        .get_migrations()
-        .iter()
-        .map(Migration::version)
-        .max()
-        .unwrap_or(0);
+    let queue = queue_migrations();
+    let version = queue.version();
     batch(&client, "CREATE SCHEMA IF NOT EXISTS tidegate").await?;
     let mut applied = Vec::new();
     for set in std::iter::once(queue).chain(further) {
@@ -107,14 +113,9 @@ async fn lock(guard: &Client) -> Result<(), Error> {
 }
 
 async fn apply(client: &mut Client, set: MigrationSet) -> Result<Vec<String>, Error> {
+    let known = set.version();
     let mut runner = set.runner.set_abort_divergent(true).set_abort_missing(true);
     runner.set_migration_table_name(set.history);
-    let known = runner
-        .get_migrations()
-        .iter()
-        .map(Migration::version)
-        .max()
-        .unwrap_or(0);
     refuse_newer(client, set.history, known).await?;
     let report = runner
         .run_async(client)
@@ -129,6 +130,19 @@ async fn apply(client: &mut Client, set: MigrationSet) -> Result<Vec<String>, Er
 
 /// An older program must not touch a schema it does not know (D: rolling deploys).
 async fn refuse_newer(client: &Client, history: &str, known: i32) -> Result<(), Error> {
+    match applied_version(client, history).await? {
+        Some(version) if version > known => Err(Error::Migrate(format!(
+            "the database has version {version} of {history}, newer than this program's {known}; use a newer program"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The version a history has come to; `None` when it has not begun.
+async fn applied_version(
+    client: &(impl GenericClient + Sync),
+    history: &str,
+) -> Result<Option<i32>, Error> {
     let failed = |error: tokio_postgres::Error| Error::Migrate(describe(&error));
     let exists = client
         .query_typed("SELECT to_regclass($1)::text", &[(&history, Type::TEXT)])
@@ -139,18 +153,42 @@ async fn refuse_newer(client: &Client, history: &str, known: i32) -> Result<(), 
         .and_then(|row| row.get::<_, Option<String>>(0))
         .is_none()
     {
-        return Ok(());
+        return Ok(None);
     }
     let rows = client
         .query_typed(&format!("SELECT max(version)::int FROM {history}"), &[])
         .await
         .map_err(failed)?;
-    match rows.first().and_then(|row| row.get::<_, Option<i32>>(0)) {
-        Some(version) if version > known => Err(Error::Migrate(format!(
-            "the database has version {version} of {history}, newer than this program's {known}; use a newer program"
-        ))),
-        _ => Ok(()),
+    Ok(rows.first().and_then(|row| row.get(0)))
+}
+
+/// Tells whether the database is exactly what this program knows: every history at this program's
+/// version, every one of `kinds` registered. Changes nothing and takes no lock.
+///
+/// # Errors
+/// [`Error::Migrate`] says what is missing or newer.
+pub async fn check(
+    client: &(impl GenericClient + Sync),
+    kinds: &[&str],
+    further: Vec<MigrationSet>,
+) -> Result<(), Error> {
+    for set in std::iter::once(queue_migrations()).chain(further) {
+        let (known, history) = (set.version(), set.history);
+        let found = applied_version(client, history).await?.unwrap_or(0);
+        if found != known {
+            return Err(Error::Migrate(format!(
+                "the database has version {found} of {history}, this program knows {known}"
+            )));
+        }
     }
+    let unknown = queue::unregistered(client, kinds).await?;
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Migrate(format!(
+        "kinds not registered: {}",
+        unknown.join(", ")
+    )))
 }
 
 fn default_max_attempts(attempts: u16) -> String {

@@ -73,6 +73,11 @@ impl HttpService {
         })
     }
 
+    /// Whether there is a base URL.
+    pub(super) fn is_configured(&self) -> bool {
+        self.base.is_some()
+    }
+
     /// Sends `body` as JSON to `path` below the base URL. `key` is the same for every repetition of
     /// this call and no other.
     ///

@@ -4,6 +4,7 @@
 pub mod checks;
 pub mod forms;
 pub mod http;
+pub mod medical;
 
 use std::env;
 
@@ -20,6 +21,14 @@ use forms::events::{
 use forms::handlers;
 use forms::services::{ARCHIVE, CASES, NOTIFICATIONS, Services};
 use http::HttpClient;
+use medical::payload::{
+    ApprovalCreateJob, ApprovalResendJob, DiagnosticReportPackageCancelJob,
+    DiagnosticReportPackageCreateJob, EpisodeCancelJob, EpisodeCloseJob, EpisodeCreateJob,
+    EpisodeUpdateJob, PackageCancelJob, PackageCreateJob, ProcedureCancelJob, ProcedureCreateJob,
+    ServiceRequestCancelJob, ServiceRequestCloseJob, ServiceRequestCompleteJob,
+    ServiceRequestCreateJob, ServiceRequestProcessJob, ServiceRequestRecallJob,
+    ServiceRequestReleaseJob, ServiceRequestResendJob, ServiceRequestUseJob,
+};
 
 crate::events! {
     /// Every event this program publishes and handles.
@@ -47,6 +56,48 @@ crate::events! {
         GrantLetterViewed(GrantLetterViewed) = "grant_letter_viewed",
         /// An application is to be checked before it is issued.
         IssuingsAiChecks(IssuingCheck) = "issuings-ai-checks",
+        /// Lets somebody see or change some of the patient's data, once the patient agrees.
+        ApprovalCreateJob(ApprovalCreateJob) = "approval_create_job",
+        /// Sends the one-time password of a new approval again.
+        ApprovalResendJob(ApprovalResendJob) = "approval_resend_job",
+        /// Marks parts of a diagnostic report package as entered in error.
+        DiagnosticReportPackageCancelJob(DiagnosticReportPackageCancelJob) = "diagnostic_report_package_cancel_job",
+        /// Stores a diagnostic report with its observations.
+        DiagnosticReportPackageCreateJob(DiagnosticReportPackageCreateJob) = "diagnostic_report_package_create_job",
+        /// Marks an episode of care as entered in error.
+        EpisodeCancelJob(EpisodeCancelJob) = "episode_cancel_job",
+        /// Closes an episode of care, and the referrals it was opened for.
+        EpisodeCloseJob(EpisodeCloseJob) = "episode_close_job",
+        /// Opens an episode of care.
+        EpisodeCreateJob(EpisodeCreateJob) = "episode_create_job",
+        /// Changes an episode's name and care manager.
+        EpisodeUpdateJob(EpisodeUpdateJob) = "episode_update_job",
+        /// Marks parts of an encounter package as entered in error.
+        PackageCancelJob(PackageCancelJob) = "package_cancel_job",
+        /// Stores an encounter and all that was found and done at it.
+        PackageCreateJob(PackageCreateJob) = "package_create_job",
+        /// Marks a procedure as entered in error.
+        ProcedureCancelJob(ProcedureCancelJob) = "procedure_cancel_job",
+        /// Stores a procedure.
+        ProcedureCreateJob(ProcedureCreateJob) = "procedure_create_job",
+        /// Marks a service request as entered in error and tells the patient.
+        ServiceRequestCancelJob(ServiceRequestCancelJob) = "service_request_cancel_job",
+        /// Completes a service request whose episode was closed.
+        ServiceRequestCloseJob(ServiceRequestCloseJob) = "service_request_close_job",
+        /// Completes a service request with what came of it.
+        ServiceRequestCompleteJob(ServiceRequestCompleteJob) = "service_request_complete_job",
+        /// Stores a service request.
+        ServiceRequestCreateJob(ServiceRequestCreateJob) = "service_request_create_job",
+        /// Begins the service asked for.
+        ServiceRequestProcessJob(ServiceRequestProcessJob) = "service_request_process_job",
+        /// Takes a service request back and tells the patient.
+        ServiceRequestRecallJob(ServiceRequestRecallJob) = "service_request_recall_job",
+        /// Gives a service request free for others to use.
+        ServiceRequestReleaseJob(ServiceRequestReleaseJob) = "service_request_release_job",
+        /// Sends the patient the message about a service request again.
+        ServiceRequestResendJob(ServiceRequestResendJob) = "service_request_resend_job",
+        /// Takes a service request on.
+        ServiceRequestUseJob(ServiceRequestUseJob) = "service_request_use_job",
     }
 }
 
@@ -55,13 +106,15 @@ crate::events! {
 pub struct App {
     forms: Services,
     checks: Checks,
+    medical: medical::services::Services,
 }
 
 impl App {
     /// Reads the services' base URLs from the environment: `ARCHIVE_URL`, `CASES_URL`,
-    /// `NOTIFICATIONS_URL`, `AI_CHECK_URL`. The handlers of a service that is not set retry; everything
-    /// else works. `AI_CHECK_RETRY_DELAY` is how long a check is put off when others are under way;
-    /// by default as long as a drain's budget.
+    /// `NOTIFICATIONS_URL`; `AI_CHECK_URL`; `OTP_URL`, `SMS_URL`, `SIGNATURE_URL`. The handlers of a
+    /// service that is not set retry, but for the signature's, which is optional; everything else works.
+    /// `AI_CHECK_RETRY_DELAY` is how long a check is put off when others are under way; by default as
+    /// long as a drain's budget.
     ///
     /// # Errors
     /// [`Error::Config`] when one is malformed; names it and what is allowed.
@@ -80,6 +133,7 @@ impl App {
         Ok(Self {
             forms: Services::from_settings(&setting, &http)?,
             checks: Checks::from_settings(&setting, &http)?,
+            medical: medical::services::Services::from_settings(&setting, &http)?,
         })
     }
 }
@@ -169,6 +223,31 @@ impl Dispatch for App {
                 AI_CHECK,
                 self.checks.check_issuing(event, ctx),
             ),
+            Event::ApprovalCreateJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ApprovalResendJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::DiagnosticReportPackageCancelJob(job) => {
+                medical::handlers(&self.medical, job, ctx)
+            }
+            Event::DiagnosticReportPackageCreateJob(job) => {
+                medical::handlers(&self.medical, job, ctx)
+            }
+            Event::EpisodeCancelJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::EpisodeCloseJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::EpisodeCreateJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::EpisodeUpdateJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::PackageCancelJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::PackageCreateJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ProcedureCancelJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ProcedureCreateJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestCancelJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestCloseJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestCompleteJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestCreateJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestProcessJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestRecallJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestReleaseJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestResendJob(job) => medical::handlers(&self.medical, job, ctx),
+            Event::ServiceRequestUseJob(job) => medical::handlers(&self.medical, job, ctx),
         }
     }
 }

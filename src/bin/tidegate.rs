@@ -63,6 +63,13 @@ enum Verb {
     /// Lease and handle events until the queue is empty or the budget is spent.
     #[command(after_help = "Example:\n  tidegate drain --budget 50s --concurrency 16")]
     Drain(DrainArgs),
+    /// Serve the HTTP interface of the medical jobs until SIGTERM or Ctrl-C.
+    #[command(after_help = "Example:\n  tidegate serve --listen 127.0.0.1:8080")]
+    Serve {
+        /// Where to listen; port 0 is any free one.
+        #[arg(long, default_value = "127.0.0.1:8080")]
+        listen: std::net::SocketAddr,
+    },
     /// Show what is in the queue and how it is doing, by kind.
     #[command(after_help = "Example:\n  tidegate status --json")]
     Status,
@@ -255,6 +262,7 @@ async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
         Verb::Publish(args) => publish(&service, args).await,
         Verb::ReceiveIssuing { message } => receive_issuing(&service, &message).await,
         Verb::Drain(args) => drain(&service, &args, json).await,
+        Verb::Serve { listen } => serve(&service, listen, json).await,
         Verb::Status => status(&service).await,
         Verb::Show { id } => show(&service, id).await,
         Verb::List {
@@ -425,6 +433,30 @@ async fn progress_bar(service: &Service, hooks: &mut Hooks) -> Result<ProgressBa
         }
     });
     Ok(bar)
+}
+
+async fn serve(
+    service: &Service,
+    listen: std::net::SocketAddr,
+    json: bool,
+) -> Result<Answer, Failed> {
+    let failed = |error| Error::Config(format!("--listen {listen}: {error}"));
+    let listener = tokio::net::TcpListener::bind(listen).await;
+    let listener = listener.map_err(failed)?;
+    let url = format!("http://{}", listener.local_addr().map_err(failed)?);
+    let listening = format!("listening on {url}");
+    if json {
+        eprintln!("{listening}");
+    } else {
+        let _ = print(&listening);
+    }
+    let router = tidegate::http::router(service.database.clone());
+    let served = tidegate::http::serve(listener, router, stop_signal()).await;
+    served.map_err(failed)?;
+    Ok(Answer {
+        document: json!({"action": "serve", "url": url}),
+        text: "stopped".to_owned(),
+    })
 }
 
 async fn status(service: &Service) -> Result<Answer, Failed> {

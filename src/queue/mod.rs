@@ -22,7 +22,9 @@ pub use finalize::{
 };
 pub use lease::{LeaseRequest, LeasedBatch, lease, promote, reclaim, renew};
 pub use publish::{Published, publish, publish_batch};
-pub use read::{Backlog, backlog, list, register_kinds, show, stats};
+pub use read::{
+    Backlog, Job, JobStatus, backlog, job, list, register_kinds, show, stats, unregistered,
+};
 
 use self::sql::Statement;
 use crate::error::Error;

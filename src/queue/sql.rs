@@ -335,6 +335,21 @@ UNION ALL
 SELECT (to_jsonb(l) || jsonb_build_object('in', 'event_log'))::text FROM tidegate.event_log AS l WHERE id = $1",
 };
 
+/// One event as a job. A pending one is expected to end when the drain is woken next, every `$2`
+/// seconds from its publish on, so that the time told never lies in the past.
+pub static JOB: Statement = Statement {
+    name: "job",
+    params: &[Type::INT8, Type::FLOAT8],
+    text: "\
+SELECT jsonb_build_object('id', j.id, 'kind', j.kind, 'status', j.status, 'status_code', j.status_code,
+                          'result', j.result, 'errors', j.errors,
+                          'eta', to_char(coalesce(j.finished_at, j.created_at + make_interval(secs => $2)
+                              * (1 + floor(greatest(0, extract(epoch FROM clock_timestamp() - j.created_at)) / $2)::float8))
+                              AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'))::text
+  FROM tidegate.jobs AS j
+ WHERE j.id = $1",
+};
+
 /// Newest events first, live and logged, filtered by status and kind.
 pub static LIST: Statement = Statement {
     name: "list",
@@ -365,6 +380,15 @@ pub static REGISTER_KINDS: Statement = Statement {
 INSERT INTO tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO NOTHING",
 };
 
+/// Those of some kinds that are not registered.
+pub static UNREGISTERED: Statement = Statement {
+    name: "unregistered",
+    params: &[Type::TEXT_ARRAY],
+    text: "\
+SELECT k.kind FROM unnest($1) AS k(kind)
+ WHERE NOT EXISTS (SELECT FROM tidegate.event_kind AS e WHERE e.kind = k.kind) ORDER BY k.kind",
+};
+
 /// All of them, for the test that prepares each.
 pub static ALL: &[&Statement] = &[
     &LEASE,
@@ -382,6 +406,8 @@ pub static ALL: &[&Statement] = &[
     &BACKLOG,
     &STATS,
     &SHOW,
+    &JOB,
     &LIST,
     &REGISTER_KINDS,
+    &UNREGISTERED,
 ];

@@ -16,5 +16,6 @@ mod drain;
 mod forms;
 mod function;
 mod harness;
+mod http;
 mod process;
 mod queue;

@@ -44,6 +44,7 @@ pub fn binary(name: &str) -> PathBuf {
     match name {
         "tidegate" => env!("CARGO_BIN_EXE_tidegate").into(),
         "tidegate-function" => env!("CARGO_BIN_EXE_tidegate-function").into(),
+        "tidegate-http" => env!("CARGO_BIN_EXE_tidegate-http").into(),
         other => panic!("no binary {other:?} in this package"),
     }
 }

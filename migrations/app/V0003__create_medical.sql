@@ -1,0 +1,73 @@
+-- The medical jobs' own tables, in a schema of their own. All that is kept of a patient is one table:
+-- the jobs put the same few conditions on every kind of entity (is it there, in which state, whose is
+-- it, does it equal what was signed), so thirteen tables would say one thing thirteen times.
+
+CREATE SCHEMA medical;
+
+CREATE TABLE medical.entity (
+    kind            text        NOT NULL,
+    id              uuid        NOT NULL,
+    patient_id      uuid        NOT NULL,
+    -- What it is part of: an encounter's episode, an observation's encounter or report.
+    parent_id       uuid,
+    -- The legal entity it belongs to.
+    organization_id uuid        NOT NULL,
+    status          text        NOT NULL,
+    -- What was asked for or signed. A later signature is compared with it.
+    content         jsonb       NOT NULL,
+    -- What later jobs have said of it: who uses it, why it was closed.
+    facts           jsonb       NOT NULL DEFAULT '{}',
+    expires_at      timestamptz,
+    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    updated_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (kind, id),
+    CONSTRAINT status_is_one_of_its_kind CHECK (status = ANY (CASE kind
+        WHEN 'episode'              THEN ARRAY['active', 'closed', 'entered_in_error']
+        WHEN 'encounter'            THEN ARRAY['finished', 'entered_in_error']
+        WHEN 'condition'            THEN ARRAY['active', 'entered_in_error']
+        WHEN 'observation'          THEN ARRAY['valid', 'entered_in_error']
+        WHEN 'immunization'         THEN ARRAY['completed', 'entered_in_error']
+        WHEN 'allergy_intolerance'  THEN ARRAY['active', 'entered_in_error']
+        WHEN 'risk_assessment'      THEN ARRAY['final', 'entered_in_error']
+        WHEN 'device'               THEN ARRAY['active', 'entered_in_error']
+        WHEN 'medication_statement' THEN ARRAY['active', 'entered_in_error']
+        WHEN 'diagnostic_report'    THEN ARRAY['final', 'entered_in_error']
+        WHEN 'procedure'            THEN ARRAY['completed', 'entered_in_error']
+        WHEN 'service_request'      THEN ARRAY['active', 'in_progress', 'completed', 'recalled', 'entered_in_error']
+        WHEN 'approval'             THEN ARRAY['new', 'active', 'entered_in_error']
+        -- A kind that is missing here has no state it could be in.
+        ELSE ARRAY[]::text[] END)),
+    CONSTRAINT content_is_an_object CHECK (jsonb_typeof(content) = 'object'),
+    CONSTRAINT facts_is_an_object CHECK (jsonb_typeof(facts) = 'object'),
+    CONSTRAINT service_requests_and_no_others_expire CHECK ((kind = 'service_request') = (expires_at IS NOT NULL))
+);
+
+CREATE INDEX entity_patient ON medical.entity (patient_id);
+CREATE INDEX entity_parent ON medical.entity (parent_id) WHERE parent_id IS NOT NULL;
+
+-- Who changed what of a patient, at whose request: one row a change, committed with it.
+CREATE TABLE medical.audit (
+    id            bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at            timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The job's id in the queue and later in its log; no foreign key, the log is not kept for ever.
+    event_id      bigint      NOT NULL,
+    event_kind    text        NOT NULL,
+    request_id    text        NOT NULL,
+    user_id       uuid        NOT NULL,
+    client_id     uuid        NOT NULL,
+    patient_id    uuid        NOT NULL,
+    entity_kind   text        NOT NULL,
+    entity_id     uuid        NOT NULL,
+    -- Null when the change is that it is there at all.
+    status_before text,
+    status_after  text        NOT NULL,
+    -- A job changes an entity once; also what makes a second run of one show.
+    CONSTRAINT a_job_changes_an_entity_once UNIQUE (event_id, entity_kind, entity_id)
+);
+
+CREATE INDEX audit_patient ON medical.audit (patient_id, id);
+
+-- The queue's function, for it says just what is needed and comes with every database this runs on.
+CREATE TRIGGER audit_append_only
+    BEFORE UPDATE OR DELETE OR TRUNCATE ON medical.audit
+    FOR EACH STATEMENT EXECUTE FUNCTION tidegate.refuse_change();

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""`make api`: schemathesis against `tidegate serve` on a Postgres of its own, told by nothing but the OpenAPI document.
+
+No answer may be a 5xx or differ from the document; what fits the document must be accepted, what does not refused.
+API_SEED=number tries other requests than the usual ones.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from contextlib import ExitStack
+
+import local
+import pypi
+
+SCHEMATHESIS = "schemathesis==4.32.5"
+VALIDATOR = "openapi-spec-validator==0.9.0"
+# Requests for each operation that are made up at random, beside those that the document's own borders suggest.
+EXAMPLES = 30
+SEED = "20260101"
+RUN_LIMIT_S = 90
+ANSWER_LIMIT_S = 5
+
+
+def main():
+    validator = pypi.install(VALIDATOR, dependencies=True)
+    schemathesis = pypi.install(SCHEMATHESIS, dependencies=True)
+    programs = local.build("--bin", "tidegate")
+    with ExitStack() as started:
+        environment = {**local.environment(), **started.enter_context(local.postgres("--fast"))}
+        local.step("The schema", [programs / "tidegate", "migrate"], environment)
+        url = started.enter_context(Server(programs / "tidegate", environment)).url
+        print("\nThe document")
+        with tempfile.NamedTemporaryFile(suffix=".json") as document:
+            document.write(_document(url))
+            document.flush()
+            _run(validator, ["openapi_spec_validator", document.name])
+        print("\nThe interface")
+        _run(schemathesis, _command(url))
+        _is_alive(url)
+    return 0
+
+
+class Server:
+    """`tidegate serve` on a free port of the loopback address; it ends with this script."""
+
+    def __init__(self, tidegate, environment):
+        command = [sys.executable, local.SCRIPTS / "guard.py", tidegate, "serve", "--listen", "127.0.0.1:0"]
+        self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True, env=environment, start_new_session=True)
+
+    def __enter__(self):
+        line = self.process.stdout.readline().strip()
+        self.url = line.removeprefix("listening on ")
+        if self.url == line:
+            self.__exit__()
+            raise pypi.Unavailable("tidegate serve did not start to listen; its reason stands above")
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def _command(url):
+    command = ["schemathesis.cli", "run", f"{url}/openapi.json", "--checks", "all", "--max-examples", EXAMPLES]
+    command += ["--seed", os.environ.get("API_SEED", SEED), "--phases", "examples,coverage,fuzzing", "--no-shrink"]
+    # The document says in words that no text may hold NUL: its schemas would have to say it of every text.
+    command += ["--generation-allow-x00", "false", "--generation-database", "none", "--warnings", "off"]
+    return [*command, "--workers", 2, "--request-timeout", ANSWER_LIMIT_S, "--continue-on-failure"]
+
+
+def _document(url):
+    with urllib.request.urlopen(f"{url}/openapi.json", timeout=ANSWER_LIMIT_S) as answer:
+        return answer.read()
+
+
+def _run(folder, module):
+    """Runs a module of an installed package, without leaving files of its own behind."""
+    command = [sys.executable, "-m", *[str(part) for part in module]]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        code = subprocess.run(command, env=environment, timeout=RUN_LIMIT_S).returncode
+    except subprocess.TimeoutExpired:
+        print(f"{module[0]}: not done within {RUN_LIMIT_S} s", file=sys.stderr)
+        code = 1
+    if code != 0:
+        raise local.Failed(1)
+
+
+def _is_alive(url):
+    with urllib.request.urlopen(f"{url}/readyz", timeout=ANSWER_LIMIT_S) as answer:
+        assert json.load(answer) == {"status": "ok"}
+
+
+if __name__ == "__main__":
+    local.run_script(main)

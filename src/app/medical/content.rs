@@ -1,0 +1,341 @@
+//! Owns signed contents: base64 of JSON, what each must hold, and how it falls into entities. Only
+//! what the jobs decide by is prescribed; the rest of a content is stored as it was signed.
+//!
+//! The surprise: an entity is compared and stored as JSON, not as a type of ours. What was signed must
+//! stay what was signed, down to fields that this program has never heard of.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use utoipa::{PartialSchema, ToSchema};
+use uuid::Uuid;
+
+use super::entity::{EntityKind, EntityStatus};
+use super::payload;
+use super::schema::FieldError;
+use super::verdict::invalid;
+use crate::context::has_nul_escape;
+use crate::handler::HandlerError;
+
+/// A signed content of one shape.
+pub(super) trait Content: ToSchema {
+    /// What its root is.
+    const ROOT: EntityKind;
+    /// The field that holds the root; none when the whole content is the root.
+    const ROOT_FIELD: Option<&'static str> = None;
+    /// The fields that hold what belongs to the root.
+    const LISTS: &'static [(&'static str, EntityKind)] = &[];
+}
+
+/// One entity of a package; what else it says is kept and not looked at.
+#[derive(Deserialize, ToSchema)]
+pub struct PackageItem {
+    /// Its id.
+    pub id: Uuid,
+    /// Its state; the kind's first one when it is missing.
+    #[serde(default)]
+    pub status: Option<EntityStatus>,
+}
+
+/// The encounter that a package is about.
+#[derive(Deserialize, ToSchema)]
+pub struct Encounter {
+    /// Its id.
+    pub id: Uuid,
+    /// Its state; `finished` when it is missing.
+    #[serde(default)]
+    pub status: Option<EntityStatus>,
+    /// The episode of care it belongs to.
+    pub episode: Uuid,
+}
+
+/// An encounter and all that was found and done at it.
+#[derive(ToSchema, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "read as a schema; the entities stay JSON")]
+pub struct EncounterPackage {
+    encounter: Encounter,
+    #[serde(default)]
+    conditions: Vec<PackageItem>,
+    #[serde(default)]
+    observations: Vec<PackageItem>,
+    #[serde(default)]
+    immunizations: Vec<PackageItem>,
+    #[serde(default)]
+    allergy_intolerances: Vec<PackageItem>,
+    #[serde(default)]
+    risk_assessments: Vec<PackageItem>,
+    #[serde(default)]
+    devices: Vec<PackageItem>,
+    #[serde(default)]
+    medication_statements: Vec<PackageItem>,
+    #[serde(default)]
+    diagnostic_reports: Vec<PackageItem>,
+}
+
+impl Content for EncounterPackage {
+    const ROOT: EntityKind = EntityKind::Encounter;
+    const ROOT_FIELD: Option<&'static str> = Some("encounter");
+    const LISTS: &'static [(&'static str, EntityKind)] = &[
+        ("conditions", EntityKind::Condition),
+        ("observations", EntityKind::Observation),
+        ("immunizations", EntityKind::Immunization),
+        ("allergy_intolerances", EntityKind::AllergyIntolerance),
+        ("risk_assessments", EntityKind::RiskAssessment),
+        ("devices", EntityKind::Device),
+        ("medication_statements", EntityKind::MedicationStatement),
+        ("diagnostic_reports", EntityKind::DiagnosticReport),
+    ];
+}
+
+/// The result of an examination.
+#[derive(Deserialize, ToSchema)]
+pub struct DiagnosticReport {
+    /// Its id.
+    pub id: Uuid,
+    /// Its state; `final` when it is missing.
+    #[serde(default)]
+    pub status: Option<EntityStatus>,
+    /// The employee who recorded it, and so has to sign it.
+    pub recorded_by: Uuid,
+}
+
+/// A diagnostic report with its observations.
+#[derive(ToSchema, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "read as a schema; the entities stay JSON")]
+pub struct DiagnosticReportPackage {
+    diagnostic_report: DiagnosticReport,
+    #[serde(default)]
+    observations: Vec<PackageItem>,
+}
+
+impl Content for DiagnosticReportPackage {
+    const ROOT: EntityKind = EntityKind::DiagnosticReport;
+    const ROOT_FIELD: Option<&'static str> = Some("diagnostic_report");
+    const LISTS: &'static [(&'static str, EntityKind)] =
+        &[("observations", EntityKind::Observation)];
+}
+
+/// Something that was done.
+#[derive(Deserialize, ToSchema)]
+pub struct Procedure {
+    /// Its id.
+    pub id: Uuid,
+    /// Its state; `completed` when it is missing.
+    #[serde(default)]
+    pub status: Option<EntityStatus>,
+}
+
+impl Content for Procedure {
+    const ROOT: EntityKind = EntityKind::Procedure;
+}
+
+/// Something that is asked for.
+#[derive(Deserialize, ToSchema)]
+pub struct ServiceRequest {
+    /// Its id.
+    pub id: Uuid,
+    /// Its state; `active` when it is missing.
+    #[serde(default)]
+    pub status: Option<EntityStatus>,
+    /// The employee who asks, and so has to sign it.
+    pub requester_employee: Uuid,
+}
+
+impl Content for ServiceRequest {
+    const ROOT: EntityKind = EntityKind::ServiceRequest;
+}
+
+/// The schemas of the signed contents.
+pub(super) fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+    fn add<T: ToSchema + PartialSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((T::name().into_owned(), T::schema()));
+        T::schemas(schemas);
+    }
+    add::<EncounterPackage>(schemas);
+    add::<DiagnosticReportPackage>(schemas);
+    add::<Procedure>(schemas);
+    add::<ServiceRequest>(schemas);
+}
+
+/// One entity of a signed content.
+pub(super) struct Part {
+    pub kind: EntityKind,
+    pub id: Uuid,
+    pub status: Option<EntityStatus>,
+    /// Where it stands, for messages: `$.conditions[0]`.
+    pub at: String,
+    pub content: Value,
+}
+
+/// A signed content, taken apart.
+pub(super) struct Signed {
+    /// The root first, then what belongs to it.
+    pub parts: Vec<Part>,
+}
+
+/// Most entities of one package: their links have to fit into a stored result.
+const MAX_PARTS: usize = 60;
+
+/// Opens a signed content of this shape.
+///
+/// # Errors
+/// 422 when it is no base64 of JSON, or does not hold what the shape asks for.
+pub(super) fn open<T: Content>(signed_data: &str) -> Result<Signed, HandlerError> {
+    let json = decode(signed_data).ok_or_else(|| {
+        let allowed = "base64 of JSON without NUL characters is allowed";
+        invalid(vec![FieldError::new("$.signed_data", "format", allowed)])
+    })?;
+    let errors = payload::check::<T>(&json);
+    if !errors.is_empty() {
+        return Err(invalid(errors));
+    }
+    let parts = parts::<T>(&json);
+    if parts.len() > MAX_PARTS {
+        let allowed = format!("at most {MAX_PARTS} entities are allowed");
+        return Err(invalid(vec![FieldError::new("$", "length", allowed)]));
+    }
+    Ok(Signed { parts })
+}
+
+fn decode(signed_data: &str) -> Option<Value> {
+    let bytes = STANDARD.decode(signed_data).ok()?;
+    let text = std::str::from_utf8(&bytes).ok()?;
+    if has_nul_escape(text) {
+        return None;
+    }
+    serde_json::from_str(text).ok()
+}
+
+/// The schema has said that every part is an object with a good id and state.
+fn parts<T: Content>(json: &Value) -> Vec<Part> {
+    let part = |kind, at: String, content: &Value| {
+        let PackageItem { id, status } = PackageItem::deserialize(content).ok()?;
+        Some(Part {
+            kind,
+            id,
+            status,
+            at,
+            content: content.clone(),
+        })
+    };
+    let root = match T::ROOT_FIELD {
+        Some(field) => part(T::ROOT, format!("$.{field}"), &json[field]),
+        None => part(T::ROOT, "$".to_owned(), json),
+    };
+    let lists = T::LISTS.iter().flat_map(|(field, kind)| {
+        let items = json[field].as_array().into_iter().flatten().enumerate();
+        items.filter_map(move |(index, item)| part(*kind, format!("$.{field}[{index}]"), item))
+    });
+    root.into_iter().chain(lists).collect()
+}
+
+impl Signed {
+    /// The entity that the others belong to.
+    ///
+    /// # Errors
+    /// 422 when there is none, which the schema has excluded.
+    pub(super) fn root(&self) -> Result<&Part, HandlerError> {
+        self.parts.first().ok_or_else(rootless)
+    }
+
+    /// As [`Signed::root`], without the rest.
+    pub(super) fn into_root(self) -> Result<Part, HandlerError> {
+        self.parts.into_iter().next().ok_or_else(rootless)
+    }
+
+    /// What is wrong with entities that are to be new: an id twice, a state that is not the first.
+    pub(super) fn faults_of_new(&self) -> Vec<FieldError> {
+        let mut faults = Vec::new();
+        for (index, part) in self.parts.iter().enumerate() {
+            let earlier = &self.parts[..index];
+            if earlier
+                .iter()
+                .any(|other| (other.kind, other.id) == (part.kind, part.id))
+            {
+                let entry = format!("{}.id", part.at);
+                faults.push(FieldError::new(entry, "unique", "is there twice"));
+            }
+            let first = part.kind.initial();
+            if part.status.is_some_and(|status| status != first) {
+                let allowed = format!("{} is allowed", first.as_str());
+                let fault = FieldError::new(format!("{}.status", part.at), "inclusion", allowed);
+                faults.push(fault.with([json!(first)]));
+            }
+        }
+        faults
+    }
+}
+
+fn rootless() -> HandlerError {
+    invalid(vec![FieldError::new("$", "required", "is empty")])
+}
+
+impl Part {
+    /// A field of the content that the schema has declared a UUID.
+    ///
+    /// # Errors
+    /// 422 when it is none after all.
+    pub(super) fn uuid(&self, field: &str) -> Result<Uuid, HandlerError> {
+        Uuid::deserialize(&self.content[field]).map_err(|_| {
+            let entry = format!("{}.{field}", self.at);
+            invalid(vec![FieldError::new(entry, "format", "a UUID is allowed")])
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signed(content: &Value) -> String {
+        STANDARD.encode(content.to_string())
+    }
+
+    #[test]
+    fn what_is_no_base64_of_json_is_refused_and_never_quoted() {
+        let nul = STANDARD.encode(r#"{"id":"\u0000"}"#);
+        for bad in ["***", "c2VjcmV0", "", "/w==", nul.as_str()] {
+            let Err(error) = open::<Procedure>(bad) else {
+                panic!("{bad}")
+            };
+            assert_eq!(error.faults[0].code, "422", "{bad}");
+            assert!(!error.to_string().contains("secret"));
+        }
+    }
+
+    #[test]
+    fn a_package_falls_into_its_entities_root_first() {
+        let id = Uuid::from_u128;
+        let package = json!({
+            "encounter": {"id": id(1), "episode": id(9)},
+            "devices": [{"id": id(2)}],
+            "conditions": [{"id": id(3), "free": {"text": 1}}, {"id": id(3), "status": "closed"}],
+        });
+        let signed = open::<EncounterPackage>(&signed(&package)).ok().unwrap();
+        let found: Vec<(&str, EntityKind)> = signed
+            .parts
+            .iter()
+            .map(|part| (part.at.as_str(), part.kind))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("$.encounter", EntityKind::Encounter),
+                ("$.conditions[0]", EntityKind::Condition),
+                ("$.conditions[1]", EntityKind::Condition),
+                ("$.devices[0]", EntityKind::Device),
+            ]
+        );
+        let faults: Vec<String> = signed
+            .faults_of_new()
+            .into_iter()
+            .map(|fault| fault.entry)
+            .collect();
+        assert_eq!(faults, ["$.conditions[1].id", "$.conditions[1].status"]);
+    }
+}

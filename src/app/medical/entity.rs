@@ -1,0 +1,283 @@
+//! Owns what is kept of a patient: the kinds of entities, the states each of them can be in, and the
+//! conditions that jobs put on them. It knows neither SQL nor jobs.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::handler::HandlerError;
+
+/// What is kept of a patient.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum EntityKind {
+    /// A course of care for one problem.
+    Episode,
+    /// One contact of patient and care giver.
+    Encounter,
+    /// A diagnosis or complaint.
+    Condition,
+    /// A measurement or finding.
+    Observation,
+    /// A vaccination.
+    Immunization,
+    /// An allergy or intolerance.
+    AllergyIntolerance,
+    /// An assessment of a risk.
+    RiskAssessment,
+    /// A device in use.
+    Device,
+    /// A medicine that is taken.
+    MedicationStatement,
+    /// The result of an examination.
+    DiagnosticReport,
+    /// Something that was done.
+    Procedure,
+    /// Something that is asked for.
+    ServiceRequest,
+    /// Access that was given to somebody.
+    Approval,
+}
+
+/// A state of an entity. Which ones a kind can be in, the table's own check says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EntityStatus {
+    /// Waiting for the patient's word.
+    New,
+    /// In force.
+    Active,
+    /// Over, as planned.
+    Closed,
+    /// Over, and its record is whole.
+    Finished,
+    /// Recorded.
+    Valid,
+    /// Released.
+    Final,
+    /// Being done.
+    InProgress,
+    /// Done.
+    Completed,
+    /// Taken back.
+    Recalled,
+    /// Should not have been.
+    EnteredInError,
+}
+
+impl EntityKind {
+    /// The kind's name and its plural in addresses, and the state a new one is in.
+    fn facts(self) -> (&'static str, &'static str, EntityStatus) {
+        use EntityStatus::{Active, Completed, Final, Finished, New, Valid};
+        match self {
+            Self::Episode => ("episode", "episodes", Active),
+            Self::Encounter => ("encounter", "encounters", Finished),
+            Self::Condition => ("condition", "conditions", Active),
+            Self::Observation => ("observation", "observations", Valid),
+            Self::Immunization => ("immunization", "immunizations", Completed),
+            Self::AllergyIntolerance => ("allergy_intolerance", "allergy_intolerances", Active),
+            Self::RiskAssessment => ("risk_assessment", "risk_assessments", Final),
+            Self::Device => ("device", "devices", Active),
+            Self::MedicationStatement => ("medication_statement", "medication_statements", Active),
+            Self::DiagnosticReport => ("diagnostic_report", "diagnostic_reports", Final),
+            Self::Procedure => ("procedure", "procedures", Completed),
+            Self::ServiceRequest => ("service_request", "service_requests", Active),
+            Self::Approval => ("approval", "approvals", New),
+        }
+    }
+
+    /// As stored.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.facts().0
+    }
+
+    /// The state a new one is in.
+    pub(super) fn initial(self) -> EntityStatus {
+        self.facts().2
+    }
+
+    /// Where it can be read: `/patients/…/episodes/…`.
+    #[must_use]
+    pub fn href(self, patient_id: Uuid, id: Uuid) -> String {
+        format!("/patients/{patient_id}/{}/{id}", self.facts().1)
+    }
+}
+
+impl EntityStatus {
+    /// As stored.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Active => "active",
+            Self::Closed => "closed",
+            Self::Finished => "finished",
+            Self::Valid => "valid",
+            Self::Final => "final",
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::Recalled => "recalled",
+            Self::EnteredInError => "entered_in_error",
+        }
+    }
+}
+
+/// A stored entity.
+#[derive(Deserialize)]
+pub(super) struct Entity {
+    pub kind: EntityKind,
+    pub id: Uuid,
+    pub status: EntityStatus,
+    /// The legal entity it belongs to.
+    pub organization_id: Uuid,
+    /// What was asked for or signed when it was made.
+    pub content: Value,
+    /// What later jobs have said of it.
+    pub facts: Value,
+    /// Whether its time is over, by the database's clock; only service requests have one.
+    pub expired: bool,
+}
+
+impl Entity {
+    pub(super) fn is(&self, status: EntityStatus) -> bool {
+        self.status == status
+    }
+
+    /// # Errors
+    /// 409 when it is in none of these states.
+    pub(super) fn must_be(&self, allowed: &[EntityStatus]) -> Result<(), HandlerError> {
+        if allowed.contains(&self.status) {
+            return Ok(());
+        }
+        let allowed: Vec<&str> = allowed.iter().map(|status| status.as_str()).collect();
+        Err(conflict(format!(
+            "the {} is {}, needed is {}",
+            self.kind.as_str(),
+            self.status.as_str(),
+            allowed.join(" or ")
+        )))
+    }
+
+    /// # Errors
+    /// 409 when it belongs to another legal entity than the user asks for.
+    pub(super) fn must_belong_to(&self, client_id: Uuid) -> Result<(), HandlerError> {
+        if self.organization_id == client_id {
+            return Ok(());
+        }
+        let kind = self.kind.as_str();
+        Err(conflict(format!(
+            "the {kind} belongs to another legal entity"
+        )))
+    }
+
+    /// # Errors
+    /// 409 when its time is over.
+    pub(super) fn must_not_be_expired(&self) -> Result<(), HandlerError> {
+        if self.expired {
+            return Err(conflict(format!("the {} has expired", self.kind.as_str())));
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// 409 when the content, but for status and its reasons, is not what is stored.
+    pub(super) fn must_equal(&self, content: &Value) -> Result<(), HandlerError> {
+        if same_but_status(&self.content, content) {
+            return Ok(());
+        }
+        let kind = self.kind.as_str();
+        Err(conflict(format!(
+            "the content of the {kind} is not the stored one"
+        )))
+    }
+
+    /// Whether a later job wrote this legal entity down as the one that uses it.
+    pub(super) fn is_used_by(&self, client_id: Uuid) -> bool {
+        self.facts["used_by_legal_entity"] == json!(client_id)
+    }
+}
+
+/// What a cancellation may change.
+const STATUS_FIELDS: [&str; 3] = ["status", "status_reason", "explanatory_letter"];
+
+fn same_but_status(stored: &Value, given: &Value) -> bool {
+    let bare = |value: &Value| {
+        let mut value = value.clone();
+        if let Some(fields) = value.as_object_mut() {
+            fields.retain(|name, _| !STATUS_FIELDS.contains(&name.as_str()));
+        }
+        value
+    };
+    same(&bare(stored), &bare(given))
+}
+
+/// Equal as JSON. The database may write a number in another way than it was given: 1e2 is 100.
+fn same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => {
+            one == other
+                || one
+                    .as_f64()
+                    .zip(other.as_f64())
+                    .is_some_and(|(a, b)| a.total_cmp(&b).is_eq())
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(one, other))
+        }
+        (Value::Object(one), Value::Object(other)) => {
+            one.len() == other.len()
+                && one
+                    .iter()
+                    .all(|(name, one)| other.get(name).is_some_and(|other| same(one, other)))
+        }
+        _ => one == other,
+    }
+}
+
+/// An expected error: what is asked for does not go with what is there.
+pub(super) fn conflict(message: impl std::fmt::Display) -> HandlerError {
+    HandlerError::reject("409", message)
+}
+
+/// An expected error: what is asked for is not there.
+pub(super) fn not_found(what: &str) -> HandlerError {
+    HandlerError::reject("404", format!("{what} not found"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_interface() {
+        for kind in [EntityKind::AllergyIntolerance, EntityKind::Episode] {
+            assert_eq!(json!(kind), kind.as_str());
+        }
+        for status in [
+            EntityStatus::EnteredInError,
+            EntityStatus::InProgress,
+            EntityStatus::New,
+        ] {
+            assert_eq!(json!(status), status.as_str());
+        }
+    }
+
+    #[test]
+    fn contents_are_compared_without_their_status_and_numbers_by_value() {
+        let stored = json!({"id": 1, "status": "final", "value": {"n": 100, "list": [1, 2]}});
+        let given = json!({"id": 1, "status": "entered_in_error", "status_reason": "x",
+            "explanatory_letter": "y", "value": {"list": [1, 2.0], "n": 1e2}});
+        assert!(same_but_status(&stored, &given));
+        for other in [
+            json!({"id": 1, "value": {"n": 101, "list": [1, 2]}}),
+            json!({"id": 1, "value": {"n": 100, "list": [2, 1]}}),
+            json!({"id": 1, "value": {"n": 100, "list": [1, 2], "status": "inner"}}),
+        ] {
+            assert!(!same_but_status(&stored, &other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,572 @@
+//! Owns the rules of the 21 kinds, one short arm each, in the order of the table in requirements 1.3,
+//! whose right-hand column says which error code is whose.
+//!
+//! How the table is read where it leaves a choice:
+//!
+//! - What a job names and is not there, or is another patient's, is 404 in every kind; what it merely
+//!   refers to (the resources of an approval, the episode of a new encounter) is 422.
+//! - A content that is no base64 of JSON, lacks what it must hold or was signed by nobody is 422; one
+//!   that does not go with what is stored is 409.
+//! - There is no register of employees and legal entities here. The signer is the user who asks
+//!   (`user_id`); "signer = employee" means that the content names that user (`recorded_by`,
+//!   `requester_employee`), else 409. "Own organization" means `client_id`: an episode belongs to its
+//!   `managing_organization`, everything else to the client that made it.
+//! - There is no register of patients either: a patient is somebody of whom something is kept.
+//! - "Equals stored" leaves `status`, `status_reason` and `explanatory_letter` of each entity aside, and
+//!   asks for the whole package, no entity more and none less.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::content::{
+    Content, DiagnosticReportPackage, EncounterPackage, Part, Procedure, ServiceRequest, Signed,
+    open,
+};
+use super::entity::EntityStatus::{
+    Active, Closed, Completed, EnteredInError, InProgress, New, Recalled,
+};
+use super::entity::{Entity, EntityKind, conflict, not_found};
+use super::payload::{
+    ApprovalCreateJob, ApprovalResendJob, DiagnosticReportPackageCancelJob,
+    DiagnosticReportPackageCreateJob, EpisodeCancelJob, EpisodeCloseJob, EpisodeCreateJob,
+    EpisodeUpdateJob, PackageCancelJob, PackageCreateJob, ProcedureCancelJob, ProcedureCreateJob,
+    ServiceRequestCancelJob, ServiceRequestCloseJob, ServiceRequestCompleteJob,
+    ServiceRequestCreateJob, ServiceRequestProcessJob, ServiceRequestRecallJob,
+    ServiceRequestReleaseJob, ServiceRequestResendJob, ServiceRequestUseJob,
+};
+use super::schema::FieldError;
+use super::services::{Call, OTP, SMS};
+use super::store::NewEntity;
+use super::transition::{Patient, Plan, SIGNED, Transition};
+use super::verdict::invalid;
+use crate::handler::HandlerError;
+
+type Planned = Result<Plan, HandlerError>;
+
+// --- Approvals ---
+
+impl Transition for ApprovalCreateJob {
+    const SERVICE: &'static str = OTP;
+
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        match (&self.resources, self.service_request) {
+            (Some(_), None) => self.resources_must_exist(patient).await?,
+            (None, Some(id)) => service_request_must_be_open(patient, id).await?,
+            _ => return Err(invalid(vec![either_resources_or_request()])),
+        }
+        let wanted = (EntityKind::Approval, self.id, "$.id".to_owned());
+        patient.must_be_new(&[wanted]).await?;
+        let mut content = json!({"id": self.id, "granted_to": self.granted_to,
+            "access_level": self.access_level});
+        if let Some(id) = self.service_request {
+            content["service_request"] = json!(id);
+        } else {
+            content["resources"] = json!(self.resources);
+        }
+        let mut approval = content.clone();
+        approval["status"] = json!(New);
+        let created = new_entity(patient, EntityKind::Approval, self.id, content);
+        Ok(Plan::answer(json!({ "response_data": approval }))
+            .create(created)
+            .tell(Call::Otp(self.id)))
+    }
+}
+
+impl ApprovalCreateJob {
+    async fn resources_must_exist(&self, patient: &Patient<'_>) -> Result<(), HandlerError> {
+        let wanted: Vec<(EntityKind, Uuid)> = self
+            .resources
+            .iter()
+            .flatten()
+            .map(|resource| (resource.entity, resource.id))
+            .collect();
+        let found = patient.find_all(&wanted).await?;
+        let is_there = |wanted: &(EntityKind, Uuid)| {
+            found
+                .iter()
+                .any(|entity| (entity.kind, entity.id) == *wanted)
+        };
+        let missing = wanted
+            .iter()
+            .enumerate()
+            .filter(|(_, wanted)| !is_there(wanted));
+        let faults: Vec<FieldError> = missing
+            .map(|(index, _)| does_not_exist(format!("$.resources[{index}]")))
+            .collect();
+        if faults.is_empty() {
+            Ok(())
+        } else {
+            Err(invalid(faults))
+        }
+    }
+}
+
+/// What the schema says of payloads that come over the interface, for those that do not.
+fn either_resources_or_request() -> FieldError {
+    let description = "exactly one of resources and service_request is allowed";
+    FieldError::new("$", "exclusive", description)
+}
+
+async fn service_request_must_be_open(patient: &Patient<'_>, id: Uuid) -> Result<(), HandlerError> {
+    let request = patient.find(EntityKind::ServiceRequest, id).await?;
+    let request = request.ok_or_else(|| invalid(vec![does_not_exist("$.service_request")]))?;
+    request.must_be(&[Active])?;
+    request.must_not_be_expired()
+}
+
+impl Transition for ApprovalResendJob {
+    const SERVICE: &'static str = OTP;
+
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let approval = patient.get(EntityKind::Approval, self.id).await?;
+        approval.must_be(&[New])?;
+        Ok(Plan::answer(json!({ "response_data": "" })).tell(Call::Otp(self.id)))
+    }
+}
+
+// --- Diagnostic reports ---
+
+impl Transition for DiagnosticReportPackageCreateJob {
+    const SERVICE: &'static str = SIGNED;
+
+    fn signed_data(&self) -> Option<&str> {
+        Some(&self.signed_data)
+    }
+
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let signed = open::<DiagnosticReportPackage>(&self.signed_data)?;
+        must_be_signed_by(patient, signed.root()?, "recorded_by")?;
+        create_package(patient, &signed, None).await
+    }
+}
+
+impl Transition for DiagnosticReportPackageCancelJob {
+    const SERVICE: &'static str = SIGNED;
+
+    fn signed_data(&self) -> Option<&str> {
+        Some(&self.signed_data)
+    }
+
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let signed = open::<DiagnosticReportPackage>(&self.signed_data)?;
+        cancel_package(patient, &signed).await
+    }
+}
+
+// --- Episodes ---
+
+impl Transition for EpisodeCreateJob {
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let wanted = (EntityKind::Episode, self.id, "$.id".to_owned());
+        patient.must_be_new(&[wanted]).await?;
+        let content = json!({"id": self.id, "name": self.name, "type": self.r#type,
+            "managing_organization": self.managing_organization, "period": self.period,
+            "care_manager": self.care_manager, "referral_requests": self.referral_requests});
+        let episode = NewEntity {
+            organization_id: self.managing_organization,
+            ..new_entity(patient, EntityKind::Episode, self.id, content)
+        };
+        Ok(Plan::answer(patient.links(&[(EntityKind::Episode, self.id)])).create(episode))
+    }
+}
+
+impl Transition for EpisodeUpdateJob {
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let episode = patient.get(EntityKind::Episode, self.id).await?;
+        episode.must_be(&[Active])?;
+        let content = json!(self.request_params);
+        Ok(linked(patient, &episode).rewrite(&episode, Active, content, json!({})))
+    }
+}
+
+impl Transition for EpisodeCloseJob {
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let episode = patient.get(EntityKind::Episode, self.id).await?;
+        episode.must_be(&[Active])?;
+        episode.must_belong_to(patient.common.client_id)?;
+        let end = json!(self.request_params.period.end);
+        let mut period = episode.content["period"].clone();
+        // Days are stored as texts that compare as the days do.
+        if end.as_str() < period["start"].as_str() {
+            let description = "a day not before the start of the episode is allowed";
+            let entry = "$.request_params.period.end";
+            return Err(invalid(vec![FieldError::new(entry, "order", description)]));
+        }
+        period["end"] = end;
+        let facts = json!({"closing_summary": self.request_params.closing_summary,
+            "status_reason": self.request_params.status_reason});
+        let plan =
+            linked(patient, &episode).rewrite(&episode, Closed, json!({"period": period}), facts);
+        self.close_referrals(plan, &episode)
+    }
+}
+
+impl EpisodeCloseJob {
+    /// One job for each referral: each may be in a state of its own, and one that cannot be closed
+    /// must not keep the episode open.
+    fn close_referrals(&self, plan: Plan, episode: &Entity) -> Planned {
+        let referrals = Vec::<Uuid>::deserialize(&episode.content["referral_requests"]);
+        referrals
+            .unwrap_or_default()
+            .into_iter()
+            .try_fold(plan, |plan, id| {
+                plan.follow_up(&ServiceRequestCloseJob {
+                    request_id: self.request_id.clone(),
+                    patient_id: self.patient_id,
+                    user_id: self.user_id,
+                    client_id: self.client_id,
+                    id,
+                })
+            })
+    }
+}
+
+impl Transition for EpisodeCancelJob {
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let episode = patient.get(EntityKind::Episode, self.id).await?;
+        episode.must_be(&[Active, Closed])?;
+        episode.must_belong_to(patient.common.client_id)?;
+        let children = patient.children_of(self.id).await?;
+        if !children.iter().all(|child| child.is(EnteredInError)) {
+            return Err(conflict("an encounter of the episode is not cancelled"));
+        }
+        let facts = json!(self.request_params);
+        Ok(linked(patient, &episode).change(&episode, EnteredInError, facts))
+    }
+}
+
+// --- Encounter packages ---
+
+impl Transition for PackageCreateJob {
+    const SERVICE: &'static str = SIGNED;
+
+    fn signed_data(&self) -> Option<&str> {
+        Some(&self.signed_data)
+    }
+
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let signed = open::<EncounterPackage>(&self.signed_data)?;
+        let episode_id = signed.root()?.uuid("episode")?;
+        let episode = patient.find(EntityKind::Episode, episode_id).await?;
+        if !episode.is_some_and(|episode| episode.is(Active)) {
+            let description = "an active episode of the patient is needed";
+            let fault = FieldError::new("$.encounter.episode", "existence", description);
+            return Err(invalid(vec![fault]));
+        }
+        let plan = create_package(patient, &signed, Some(episode_id)).await?;
+        Ok(plan.remember(json!({ "visit": self.visit })))
+    }
+}
+
+impl Transition for PackageCancelJob {
+    const SERVICE: &'static str = SIGNED;
+
+    fn signed_data(&self) -> Option<&str> {
+        Some(&self.signed_data)
+    }
+
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let signed = open::<EncounterPackage>(&self.signed_data)?;
+        if !patient.is_known().await? {
+            return Err(not_found("patient"));
+        }
+        let root = signed.root()?;
+        patient.get(EntityKind::Encounter, root.id).await?;
+        patient
+            .get(EntityKind::Episode, root.uuid("episode")?)
+            .await?;
+        cancel_package(patient, &signed).await
+    }
+}
+
+// --- Procedures ---
+
+impl Transition for ProcedureCreateJob {
+    const SERVICE: &'static str = SIGNED;
+
+    fn signed_data(&self) -> Option<&str> {
+        Some(&self.signed_data)
+    }
+
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let signed = open::<Procedure>(&self.signed_data)?;
+        create_package(patient, &signed, None).await
+    }
+}
+
+impl Transition for ProcedureCancelJob {
+    const SERVICE: &'static str = SIGNED;
+
+    fn signed_data(&self) -> Option<&str> {
+        Some(&self.signed_data)
+    }
+
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let (procedure, root) =
+            signed_entity::<Procedure>(patient, self.id, &self.signed_data).await?;
+        procedure.must_belong_to(patient.common.client_id)?;
+        procedure.must_be(&[Completed])?;
+        procedure.must_equal(&root.content)?;
+        Ok(linked(patient, &procedure).change(&procedure, EnteredInError, reasons(&root)))
+    }
+}
+
+// --- Service requests ---
+
+impl Transition for ServiceRequestCreateJob {
+    const SERVICE: &'static str = SIGNED;
+
+    fn signed_data(&self) -> Option<&str> {
+        Some(&self.signed_data)
+    }
+
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let signed = open::<ServiceRequest>(&self.signed_data)?;
+        must_be_signed_by(patient, signed.root()?, "requester_employee")?;
+        create_package(patient, &signed, None).await
+    }
+}
+
+impl Transition for ServiceRequestUseJob {
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let request = service_request(patient, self.service_request_id).await?;
+        request.must_be(&[Active])?;
+        request.must_not_be_expired()?;
+        if !request.facts["used_by_legal_entity"].is_null() {
+            return Err(conflict("the service_request is used already"));
+        }
+        let facts = json!({"used_by_employee": self.used_by_employee,
+            "used_by_legal_entity": self.used_by_legal_entity});
+        Ok(linked(patient, &request).change(&request, Active, facts))
+    }
+}
+
+impl Transition for ServiceRequestReleaseJob {
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let request = service_request(patient, self.service_request_id).await?;
+        request.must_be(&[Active])?;
+        request.must_not_be_expired()?;
+        let facts = json!({"used_by_employee": null, "used_by_legal_entity": null});
+        Ok(linked(patient, &request).change(&request, Active, facts))
+    }
+}
+
+impl Transition for ServiceRequestProcessJob {
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let request = service_request(patient, self.service_request_id).await?;
+        request.must_be(&[Active])?;
+        must_be_used_by_client(patient, &request)?;
+        Ok(linked(patient, &request).change(&request, InProgress, json!({})))
+    }
+}
+
+impl Transition for ServiceRequestCompleteJob {
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let request = service_request(patient, self.service_request_id).await?;
+        request.must_be(&[InProgress])?;
+        must_be_used_by_client(patient, &request)?;
+        let facts =
+            json!({"completed_with": self.completed_with, "status_reason": self.status_reason});
+        Ok(linked(patient, &request).change(&request, Completed, facts))
+    }
+}
+
+impl Transition for ServiceRequestRecallJob {
+    const SERVICE: &'static str = SMS;
+
+    fn signed_data(&self) -> Option<&str> {
+        Some(&self.signed_data)
+    }
+
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let id = self.service_request_id;
+        let (request, root) =
+            signed_entity::<ServiceRequest>(patient, id, &self.signed_data).await?;
+        request.must_be(&[Active])?;
+        request.must_equal(&root.content)?;
+        Ok(linked(patient, &request)
+            .tell(Call::Sms(id, "recalled"))
+            .change(&request, Recalled, reasons(&root)))
+    }
+}
+
+impl Transition for ServiceRequestCancelJob {
+    const SERVICE: &'static str = SMS;
+
+    fn signed_data(&self) -> Option<&str> {
+        Some(&self.signed_data)
+    }
+
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let id = self.service_request_id;
+        let (request, root) =
+            signed_entity::<ServiceRequest>(patient, id, &self.signed_data).await?;
+        request.must_be(&[Active, Completed])?;
+        request.must_equal(&root.content)?;
+        Ok(linked(patient, &request)
+            .tell(Call::Sms(id, "cancelled"))
+            .change(&request, EnteredInError, reasons(&root)))
+    }
+}
+
+impl Transition for ServiceRequestCloseJob {
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let request = service_request(patient, self.id).await?;
+        request.must_be(&[Active])?;
+        Ok(linked(patient, &request).change(&request, Completed, json!({})))
+    }
+}
+
+impl Transition for ServiceRequestResendJob {
+    const SERVICE: &'static str = SMS;
+
+    async fn plan(&self, patient: &Patient<'_>) -> Planned {
+        let request = service_request(patient, self.service_request_id).await?;
+        request.must_be(&[Active])?;
+        Ok(linked(patient, &request).tell(Call::Sms(request.id, "resent")))
+    }
+}
+
+// --- What several rules share ---
+
+async fn service_request(patient: &Patient<'_>, id: Uuid) -> Result<Entity, HandlerError> {
+    patient.get(EntityKind::ServiceRequest, id).await
+}
+
+/// The stored entity that a signed content is about, and the content.
+async fn signed_entity<T: Content>(
+    patient: &Patient<'_>,
+    id: Uuid,
+    signed_data: &str,
+) -> Result<(Entity, Part), HandlerError> {
+    let root = open::<T>(signed_data)?.into_root()?;
+    if root.id != id {
+        let description = "the id that the job is about is allowed";
+        return Err(invalid(vec![FieldError::new(
+            "$.id",
+            "inclusion",
+            description,
+        )]));
+    }
+    Ok((patient.get(T::ROOT, id).await?, root))
+}
+
+fn must_be_used_by_client(patient: &Patient<'_>, request: &Entity) -> Result<(), HandlerError> {
+    if request.is_used_by(patient.common.client_id) {
+        return Ok(());
+    }
+    Err(conflict(
+        "the service_request is not used by this legal entity",
+    ))
+}
+
+fn must_be_signed_by(
+    patient: &Patient<'_>,
+    root: &Part,
+    employee: &str,
+) -> Result<(), HandlerError> {
+    if root.uuid(employee)? == patient.common.user_id {
+        return Ok(());
+    }
+    let kind = root.kind.as_str();
+    Err(conflict(format!(
+        "the signer is not the {employee} of the {kind}"
+    )))
+}
+
+/// All entities of a signed content, the root below `parent_id`, the others below the root.
+async fn create_package(
+    patient: &Patient<'_>,
+    signed: &Signed,
+    parent_id: Option<Uuid>,
+) -> Planned {
+    let faults = signed.faults_of_new();
+    if !faults.is_empty() {
+        return Err(invalid(faults));
+    }
+    let parts = &signed.parts;
+    let wanted: Vec<_> = parts
+        .iter()
+        .map(|part| (part.kind, part.id, format!("{}.id", part.at)))
+        .collect();
+    patient.must_be_new(&wanted).await?;
+    let root_id = signed.root()?.id;
+    let links: Vec<_> = parts.iter().map(|part| (part.kind, part.id)).collect();
+    let plan = Plan::answer(patient.links(&links));
+    Ok(parts.iter().enumerate().fold(plan, |plan, (index, part)| {
+        plan.create(NewEntity {
+            parent_id: if index == 0 { parent_id } else { Some(root_id) },
+            ..new_entity(patient, part.kind, part.id, part.content.clone())
+        })
+    }))
+}
+
+/// Marks those entities of a package that the content calls `entered_in_error`.
+async fn cancel_package(patient: &Patient<'_>, signed: &Signed) -> Planned {
+    let root = signed.root()?;
+    let stored_root = patient.get(root.kind, root.id).await?;
+    let mut stored = patient.children_of(root.id).await?;
+    stored.push(stored_root);
+    let mut plan = Plan::answer(patient.links(&[]));
+    let mut cancelled = 0;
+    for part in &signed.parts {
+        let at = stored
+            .iter()
+            .position(|entity| (entity.kind, entity.id) == (part.kind, part.id));
+        let entity = at
+            .map(|at| stored.swap_remove(at))
+            .ok_or_else(not_the_package)?;
+        entity.must_equal(&part.content)?;
+        match part.status {
+            Some(EnteredInError) if !entity.is(EnteredInError) => {
+                cancelled += 1;
+                plan = plan.change(&entity, EnteredInError, reasons(part));
+            }
+            // What was entered in error stays so, and no other state can be signed into being.
+            Some(status) => entity.must_be(&[status])?,
+            None => {}
+        }
+    }
+    if !stored.is_empty() {
+        return Err(not_the_package());
+    }
+    if cancelled == 0 {
+        return Err(conflict("nothing is newly entered_in_error"));
+    }
+    Ok(plan)
+}
+
+fn not_the_package() -> HandlerError {
+    conflict("the entities of the package are not the stored ones")
+}
+
+/// Why something was cancelled, as its signed content says.
+fn reasons(part: &Part) -> Value {
+    json!({"status_reason": part.content["status_reason"],
+        "explanatory_letter": part.content["explanatory_letter"]})
+}
+
+fn linked(patient: &Patient<'_>, entity: &Entity) -> Plan {
+    Plan::answer(patient.links(&[(entity.kind, entity.id)]))
+}
+
+/// An entity that belongs to the client and to nothing else.
+fn new_entity(patient: &Patient<'_>, kind: EntityKind, id: Uuid, content: Value) -> NewEntity {
+    NewEntity {
+        kind,
+        id,
+        parent_id: None,
+        organization_id: patient.common.client_id,
+        content,
+        facts: json!({}),
+    }
+}
+
+fn does_not_exist(entry: impl Into<String>) -> FieldError {
+    FieldError::new(
+        entry,
+        "existence",
+        "something of the patient's that exists is needed",
+    )
+}

@@ -1,0 +1,251 @@
+//! Owns the check of JSON against a published schema: everything that is wrong, by its place. It
+//! knows no kind of job.
+//!
+//! Only the words of JSON Schema that our types use are understood; a test fails when a type
+//! begins to use another. The validators on crates.io know them all, and weigh more than the rest of
+//! the program's JSON handling together; for a function that starts cold that is too much.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
+use uuid::Uuid;
+
+use super::value::is_date;
+
+/// One thing that is wrong with a request. It never quotes the request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FieldError {
+    /// Where, such as `$.period.start` or `$.resources[0].id`.
+    pub entry: String,
+    /// The rule that was broken, for programs: `required`, `format`, `length` …
+    pub rule: String,
+    /// What the rule allows, for programs; dropped first when the stored result is too long.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Value>)]
+    pub params: Vec<Value>,
+    /// What is allowed, for people.
+    pub description: String,
+}
+
+impl FieldError {
+    /// Without parameters.
+    pub fn new(
+        entry: impl Into<String>,
+        rule: impl Into<String>,
+        description: impl Into<String>,
+    ) -> Self {
+        Self {
+            entry: entry.into(),
+            rule: rule.into(),
+            params: Vec::new(),
+            description: description.into(),
+        }
+    }
+
+    pub(super) fn with(mut self, params: impl IntoIterator<Item = Value>) -> Self {
+        self.params = params.into_iter().collect();
+        self
+    }
+}
+
+/// Schemas by name, ready to check with.
+pub(super) struct Schemas(BTreeMap<String, Value>);
+
+impl Schemas {
+    pub(super) fn of(schemas: BTreeMap<String, RefOr<Schema>>) -> Self {
+        let json = |(name, schema)| (name, serde_json::to_value(schema).unwrap_or_default());
+        Self(schemas.into_iter().map(json).collect())
+    }
+
+    /// Everything that is wrong with `value`, in the order of the schema.
+    pub(super) fn check(&self, name: &str, value: &Value) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        match self.0.get(name) {
+            Some(schema) => self.any(schema, value, "$", &mut errors),
+            None => errors.push(FieldError::new("$", "schema", "has no schema")),
+        }
+        errors
+    }
+
+    fn any(&self, schema: &Value, value: &Value, at: &str, errors: &mut Vec<FieldError>) {
+        if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+            let name = reference.rsplit('/').next().unwrap_or_default();
+            return match self.0.get(name) {
+                Some(schema) => self.any(schema, value, at, errors),
+                None => errors.push(FieldError::new(at, "schema", "has no schema")),
+            };
+        }
+        for schema in schema["allOf"].as_array().into_iter().flatten() {
+            self.any(schema, value, at, errors);
+        }
+        if let Some(choices) = schema["oneOf"].as_array() {
+            return self.one_of(choices, value, at, errors);
+        }
+        if let Some(error) = wrong_type(&schema["type"], value, at) {
+            return errors.push(error);
+        }
+        match value {
+            Value::Object(fields) => self.object(schema, fields, at, errors),
+            Value::Array(items) => self.array(schema, items, at, errors),
+            Value::String(text) => errors.extend(wrong_text(schema, text, at)),
+            _ => {}
+        }
+    }
+
+    fn one_of(&self, choices: &[Value], value: &Value, at: &str, errors: &mut Vec<FieldError>) {
+        // Null or something: then what is wrong with the something is worth telling.
+        if let [one, other] = choices
+            && let Some(something) = match (&one["type"], &other["type"]) {
+                (null, _) if null == "null" => Some(other),
+                (_, null) if null == "null" => Some(one),
+                _ => None,
+            }
+        {
+            if !value.is_null() {
+                self.any(something, value, at, errors);
+            }
+            return;
+        }
+        let fits = |choice: &&Value| {
+            let mut errors = Vec::new();
+            self.any(choice, value, at, &mut errors);
+            errors.is_empty()
+        };
+        if choices.iter().filter(fits).count() != 1 {
+            let fields = choices
+                .iter()
+                .filter_map(|choice| choice["required"][0].as_str());
+            let names: Vec<&str> = fields.collect();
+            let description = format!("exactly one of {} is allowed", names.join(" and "));
+            let error = FieldError::new(at, "exclusive", description);
+            errors.push(error.with(names.into_iter().map(Value::from)));
+        }
+    }
+
+    fn object(
+        &self,
+        schema: &Value,
+        fields: &Map<String, Value>,
+        at: &str,
+        errors: &mut Vec<FieldError>,
+    ) {
+        for name in schema["required"].as_array().into_iter().flatten() {
+            let name = name.as_str().unwrap_or_default();
+            if !fields.contains_key(name) {
+                let entry = format!("{at}.{name}");
+                errors.push(FieldError::new(entry, "required", "is needed"));
+            }
+        }
+        let known = schema["properties"].as_object();
+        let closed = schema["additionalProperties"] == json!(false);
+        for (name, value) in fields {
+            match known.and_then(|known| known.get(name)) {
+                Some(schema) => self.any(schema, value, &format!("{at}.{name}"), errors),
+                // An unknown name came from outside and is not repeated.
+                None if closed => {
+                    errors.push(FieldError::new(
+                        at,
+                        "unknown",
+                        "has a field that is not allowed",
+                    ));
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn array(&self, schema: &Value, items: &[Value], at: &str, errors: &mut Vec<FieldError>) {
+        let (min, max) = (
+            limit(schema, "minItems", 0),
+            limit(schema, "maxItems", usize::MAX),
+        );
+        if !(min..=max).contains(&items.len()) {
+            let allowed = format!("{} items are allowed", range(min, max));
+            errors.push(FieldError::new(at, "items", allowed).with(bounds(min, max)));
+        }
+        for (index, item) in items.iter().enumerate() {
+            self.any(&schema["items"], item, &format!("{at}[{index}]"), errors);
+        }
+    }
+}
+
+fn wrong_type(allowed: &Value, value: &Value, at: &str) -> Option<FieldError> {
+    let found = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let names: Vec<&str> = match allowed {
+        Value::String(name) => vec![name],
+        Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
+        _ => return None,
+    };
+    (!names.contains(&found)).then(|| {
+        let description = format!("{} is allowed, got {found}", names.join(" or "));
+        FieldError::new(at, "type", description).with(names.into_iter().map(Value::from))
+    })
+}
+
+fn wrong_text(schema: &Value, text: &str, at: &str) -> Option<FieldError> {
+    if let Some(allowed) = schema["enum"].as_array()
+        && !allowed.iter().any(|one| one == text)
+    {
+        let names: Vec<&str> = allowed.iter().filter_map(Value::as_str).collect();
+        let description = format!("{} is allowed", names.join(" or "));
+        return Some(FieldError::new(at, "inclusion", description).with(allowed.clone()));
+    }
+    let (min, max) = (
+        limit(schema, "minLength", 0),
+        limit(schema, "maxLength", usize::MAX),
+    );
+    if !(min..=max).contains(&text.chars().count()) {
+        let description = format!("{} characters are allowed", range(min, max));
+        return Some(FieldError::new(at, "length", description).with(bounds(min, max)));
+    }
+    if text.contains('\0') {
+        return Some(FieldError::new(at, "format", "no NUL character is allowed"));
+    }
+    let format = schema["format"].as_str().unwrap_or_default();
+    let description = match format {
+        "uuid" if !is_uuid(text) => "a UUID with hyphens is allowed",
+        "date" if !is_date(text) => "a day that exists, YYYY-MM-DD, is allowed",
+        _ => return None,
+    };
+    Some(FieldError::new(at, "format", description).with([Value::from(format)]))
+}
+
+/// Only the form with hyphens; the parser would take braces and bare digits too.
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36 && Uuid::try_parse(text).is_ok()
+}
+
+fn limit(schema: &Value, word: &str, otherwise: usize) -> usize {
+    let limit = schema[word].as_u64();
+    limit
+        .and_then(|limit| usize::try_from(limit).ok())
+        .unwrap_or(otherwise)
+}
+
+fn range(min: usize, max: usize) -> String {
+    if max == usize::MAX {
+        format!("at least {min}")
+    } else {
+        format!("{min} to {max}")
+    }
+}
+
+fn bounds(min: usize, max: usize) -> Vec<Value> {
+    let max = (max != usize::MAX).then_some(max);
+    [Some(min), max]
+        .into_iter()
+        .flatten()
+        .map(Value::from)
+        .collect()
+}

@@ -1,0 +1,238 @@
+//! Owns the SQL of the medical tables: entities are found, locked, made and changed here, and every
+//! write leaves its row in the audit in the same statement.
+
+use serde_json::{Value, json};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
+use uuid::Uuid;
+
+use super::entity::{Entity, EntityKind, EntityStatus};
+use super::payload::Common;
+use crate::error::Error;
+
+/// An entity as the jobs see it, as one JSON value.
+macro_rules! entity {
+    () => {
+        "jsonb_build_object('kind', kind, 'id', id, 'status', status, 'organization_id', organization_id, \
+         'content', content, 'facts', facts, 'expired', coalesce(expires_at <= clock_timestamp(), false))::text"
+    };
+}
+
+/// The patient's entities of these kinds and ids. Locked in one order, whoever asks, until the
+/// transaction ends: nobody changes what a decision rests on.
+const FIND: &str = concat!(
+    "SELECT ",
+    entity!(),
+    " FROM medical.entity
+  WHERE patient_id = $1
+    AND (kind, id) IN (SELECT kind, id FROM jsonb_to_recordset($2::jsonb) AS g(kind text, id uuid))
+  ORDER BY kind, id
+    FOR NO KEY UPDATE"
+);
+
+const FIND_CHILDREN: &str = concat!(
+    "SELECT ",
+    entity!(),
+    " FROM medical.entity
+  WHERE patient_id = $1 AND parent_id = $2
+  ORDER BY kind, id
+    FOR NO KEY UPDATE"
+);
+
+/// Which of these are taken, by whatever patient.
+const TAKEN: &str = "\
+SELECT e.kind, e.id
+  FROM medical.entity AS e
+  JOIN jsonb_to_recordset($1::jsonb) AS g(kind text, id uuid) USING (kind, id)";
+
+const KNOWS_PATIENT: &str = "SELECT EXISTS (SELECT FROM medical.entity WHERE patient_id = $1)";
+
+/// Service requests end with the seventh day after the one they were made on (requirements 1.3). The
+/// day is that of UTC: the servers of one system may stand in several zones.
+const CREATE: &str = "\
+WITH created AS (
+    INSERT INTO medical.entity
+           (kind, id, patient_id, parent_id, organization_id, status, content, facts, expires_at)
+    SELECT kind, id, $1, parent_id, organization_id, status, content, facts,
+           CASE WHEN kind = 'service_request'
+                THEN (date_trunc('day', clock_timestamp() AT TIME ZONE 'UTC')
+                      + interval '7 days 23:59:59') AT TIME ZONE 'UTC' END
+      FROM jsonb_to_recordset($2::jsonb)
+           AS g(kind text, id uuid, parent_id uuid, organization_id uuid, status text, content jsonb,
+                facts jsonb)
+    RETURNING kind, id, status)
+INSERT INTO medical.audit
+       (event_id, event_kind, request_id, user_id, client_id, patient_id, entity_kind, entity_id, status_after)
+SELECT $3, $4, $5, $6, $7, $1, kind, id, status FROM created";
+
+/// A fact of null is forgotten.
+const CHANGE: &str = "\
+WITH given AS (
+    SELECT g.kind, g.id, g.status, g.content, g.facts, e.status AS status_before
+      FROM jsonb_to_recordset($2::jsonb)
+           AS g(kind text, id uuid, status text, content jsonb, facts jsonb)
+      JOIN medical.entity AS e USING (kind, id)
+), changed AS (
+    UPDATE medical.entity AS e
+       SET status = given.status, content = e.content || given.content,
+           facts = jsonb_strip_nulls(e.facts || given.facts), updated_at = clock_timestamp()
+      FROM given
+     WHERE e.kind = given.kind AND e.id = given.id AND e.patient_id = $1
+    RETURNING e.kind, e.id, given.status_before, given.status)
+INSERT INTO medical.audit
+       (event_id, event_kind, request_id, user_id, client_id, patient_id, entity_kind, entity_id,
+        status_before, status_after)
+SELECT $3, $4, $5, $6, $7, $1, kind, id, status_before, status FROM changed";
+
+/// A new entity.
+pub(super) struct NewEntity {
+    pub kind: EntityKind,
+    pub id: Uuid,
+    pub parent_id: Option<Uuid>,
+    pub organization_id: Uuid,
+    pub content: Value,
+    pub facts: Value,
+}
+
+/// What is to change of an entity.
+pub(super) struct Change {
+    pub kind: EntityKind,
+    pub id: Uuid,
+    pub status: EntityStatus,
+    /// Fields of the content that get another value.
+    pub content: Value,
+    /// Facts to remember, or to forget: null.
+    pub facts: Value,
+}
+
+/// On whose behalf something is written.
+pub(super) struct Author<'a> {
+    pub event_id: i64,
+    pub event_kind: &'static str,
+    pub common: Common<'a>,
+}
+
+pub(super) async fn find(
+    client: &Client,
+    patient_id: Uuid,
+    wanted: &[(EntityKind, Uuid)],
+) -> Result<Vec<Entity>, Error> {
+    let wanted = names(wanted);
+    let params: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&patient_id, Type::UUID), (&wanted, Type::JSONB)];
+    decode(&query(client, "medical.find", FIND, &params).await?)
+}
+
+pub(super) async fn find_children(
+    client: &Client,
+    patient_id: Uuid,
+    parent_id: Uuid,
+) -> Result<Vec<Entity>, Error> {
+    let params: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&patient_id, Type::UUID), (&parent_id, Type::UUID)];
+    decode(&query(client, "medical.find_children", FIND_CHILDREN, &params).await?)
+}
+
+/// Those of the wanted that are there already, as kind's name and id.
+pub(super) async fn taken(
+    client: &Client,
+    wanted: &[(EntityKind, Uuid)],
+) -> Result<Vec<(String, Uuid)>, Error> {
+    let wanted = names(wanted);
+    let rows = query(client, "medical.taken", TAKEN, &[(&wanted, Type::JSONB)]).await?;
+    Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+}
+
+pub(super) async fn knows_patient(client: &Client, patient_id: Uuid) -> Result<bool, Error> {
+    let params: [(&(dyn ToSql + Sync), Type); 1] = [(&patient_id, Type::UUID)];
+    let rows = query(client, "medical.knows_patient", KNOWS_PATIENT, &params).await?;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
+}
+
+pub(super) async fn create(
+    client: &Client,
+    author: &Author<'_>,
+    entities: &[NewEntity],
+) -> Result<(), Error> {
+    let rows = entities.iter().map(|entity| {
+        json!({"kind": entity.kind, "id": entity.id, "parent_id": entity.parent_id,
+            "organization_id": entity.organization_id, "status": entity.kind.initial(),
+            "content": entity.content, "facts": entity.facts})
+    });
+    write(client, "medical.create", CREATE, author, rows.collect()).await
+}
+
+pub(super) async fn change(
+    client: &Client,
+    author: &Author<'_>,
+    changes: &[Change],
+) -> Result<(), Error> {
+    let rows = changes.iter().map(|change| {
+        json!({"kind": change.kind, "id": change.id, "status": change.status,
+            "content": change.content, "facts": change.facts})
+    });
+    write(client, "medical.change", CHANGE, author, rows.collect()).await
+}
+
+/// Every row has to be written: one that is not there would be a change that nobody made.
+async fn write(
+    client: &Client,
+    stage: &'static str,
+    sql: &str,
+    author: &Author<'_>,
+    rows: Vec<Value>,
+) -> Result<(), Error> {
+    let asked = rows.len();
+    if asked == 0 {
+        return Ok(());
+    }
+    let rows = Value::Array(rows);
+    let common = &author.common;
+    let params: [(&(dyn ToSql + Sync), Type); 7] = [
+        (&common.patient_id, Type::UUID),
+        (&rows, Type::JSONB),
+        (&author.event_id, Type::INT8),
+        (&author.event_kind, Type::TEXT),
+        (&common.request_id, Type::TEXT),
+        (&common.user_id, Type::UUID),
+        (&common.client_id, Type::UUID),
+    ];
+    let written = query(client, stage, &format!("{sql} RETURNING id"), &params).await?;
+    if written.len() == asked {
+        return Ok(());
+    }
+    let written = written.len();
+    Err(Error::Invalid(format!(
+        "{stage}: wrote {written} of {asked} rows"
+    )))
+}
+
+fn names(wanted: &[(EntityKind, Uuid)]) -> Value {
+    wanted
+        .iter()
+        .map(|(kind, id)| json!({"kind": kind, "id": id}))
+        .collect()
+}
+
+/// Sent with its types, in one round trip, so that it keeps no state in the session.
+async fn query(
+    client: &Client,
+    stage: &'static str,
+    sql: &str,
+    params: &[(&(dyn ToSql + Sync), Type)],
+) -> Result<Vec<Row>, Error> {
+    // Through our own error, because the driver's may show the detail, and that quotes the row.
+    client
+        .query_typed(sql, params)
+        .await
+        .map_err(|source| Error::Database { stage, source })
+}
+
+fn decode(rows: &[Row]) -> Result<Vec<Entity>, Error> {
+    let entity = |row: &Row| {
+        // The decoder's own message may quote the row.
+        serde_json::from_str(row.get(0))
+            .map_err(|_| Error::Invalid("medical.entity: a row does not decode".to_owned()))
+    };
+    rows.iter().map(entity).collect()
+}

@@ -1,0 +1,253 @@
+//! Owns the one way in which a job becomes a change: what is there is loaded and locked, the job's
+//! rules make a [`Plan`] of it or an expected error, the plan is written down with its audit and the
+//! job's end in one transaction (E12). The rules themselves are in `rules`.
+//!
+//! The surprise: a job that talks to the patient is planned twice. The first plan says that the job
+//! is allowed and what to tell; then its transaction is given up, since no lock may wait for
+//! another system; after the call the second plan decides again, on what is there by then.
+
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::entity::{Entity, EntityKind, EntityStatus, not_found};
+use super::payload::{Common, Job};
+use super::schema::FieldError;
+use super::services::{Call, SIGNATURE, Services};
+use super::store::{self, Author, Change, NewEntity};
+use super::verdict::{self, fit, invalid};
+use super::{ValidJob, new_event};
+use crate::context::{Context, Transaction};
+use crate::event::NewEvent;
+use crate::handler::{DATABASE_ONLY, Done, HandlerError, HandlerResult, Handlers, Verdicts};
+
+/// The rules of a kind: the arm that a new kind needs beside its variant and its payload.
+pub trait Transition: Job {
+    /// The external service it talks to (A18). Jobs that both verify a signature and tell the patient
+    /// talk to two, and are named for the second; a signature once verified is not verified again.
+    const SERVICE: &'static str = DATABASE_ONLY;
+
+    /// Base64 of a signed content, if it has one.
+    fn signed_data(&self) -> Option<&str> {
+        None
+    }
+
+    /// What is to be done, or an expected error: 404, 409 or 422.
+    fn plan(
+        &self,
+        patient: &Patient<'_>,
+    ) -> impl Future<Output = Result<Plan, HandlerError>> + Send;
+}
+
+/// The service of a job with nothing but a signature.
+pub(super) const SIGNED: &str = SIGNATURE;
+
+/// The one handler of a job, named for its kind.
+pub(in crate::app) fn handlers<'a, J: Transition>(
+    services: &'a Services,
+    job: &'a J,
+    ctx: &'a Context,
+) -> Handlers<'a> {
+    Handlers::one(J::KIND, J::SERVICE, run(services, job, ctx))
+}
+
+async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> HandlerResult {
+    let common = job.common();
+    if let Some(data) = job.signed_data().filter(|_| services.verify_signatures()) {
+        let key = ctx.idempotency_key("signature");
+        let verified = services.verify(data, common.user_id, &key);
+        ctx.once("signature", verified).await?;
+    }
+    let (mut tx, mut plan) = prepare(job, ctx).await?;
+    if let Some(call) = plan.call {
+        drop(tx);
+        let key = ctx.idempotency_key("call");
+        ctx.once("call", services.tell(call, common.patient_id, &key))
+            .await?;
+        (tx, plan) = prepare(job, ctx).await?;
+    }
+    let author = Author {
+        event_id: ctx.event_id(),
+        event_kind: J::KIND,
+        common,
+    };
+    store::create(&tx, &author, &plan.created)
+        .await
+        .retryable()?;
+    store::change(&tx, &author, &plan.changed)
+        .await
+        .retryable()?;
+    for event in plan.follow_ups {
+        ctx.emit_new(event)?;
+    }
+    tx.complete(Done::with(&fit(plan.result, verdict::RESULT_LIMIT))?)
+        .await
+}
+
+async fn prepare<'a, J: Transition>(
+    job: &J,
+    ctx: &'a Context,
+) -> Result<(Transaction<'a>, Plan), HandlerError> {
+    let tx = ctx.transaction().await?;
+    let patient = Patient {
+        client: &tx,
+        common: job.common(),
+    };
+    let plan = job.plan(&patient).await?;
+    Ok((tx, plan))
+}
+
+/// What a job is going to do.
+pub struct Plan {
+    created: Vec<NewEntity>,
+    changed: Vec<Change>,
+    follow_ups: Vec<NewEvent>,
+    call: Option<Call>,
+    result: Value,
+}
+
+impl Plan {
+    /// Nothing but an answer.
+    pub(super) fn answer(result: Value) -> Self {
+        Self {
+            created: Vec::new(),
+            changed: Vec::new(),
+            follow_ups: Vec::new(),
+            call: None,
+            result,
+        }
+    }
+
+    pub(super) fn create(mut self, entity: NewEntity) -> Self {
+        self.created.push(entity);
+        self
+    }
+
+    /// Facts to remember of the first entity that is made.
+    pub(super) fn remember(mut self, facts: Value) -> Self {
+        if let Some(root) = self.created.first_mut() {
+            root.facts = facts;
+        }
+        self
+    }
+
+    /// Moves an entity to a state and remembers facts of it; a fact of null is forgotten.
+    pub(super) fn change(self, entity: &Entity, status: EntityStatus, facts: Value) -> Self {
+        self.rewrite(entity, status, Value::Object(serde_json::Map::new()), facts)
+    }
+
+    /// As [`Plan::change`], and replaces fields of its content.
+    pub(super) fn rewrite(
+        mut self,
+        entity: &Entity,
+        status: EntityStatus,
+        content: Value,
+        facts: Value,
+    ) -> Self {
+        let Entity { kind, id, .. } = *entity;
+        self.changed.push(Change {
+            kind,
+            id,
+            status,
+            content,
+            facts,
+        });
+        self
+    }
+
+    /// Tells the patient before anything is written.
+    pub(super) fn tell(mut self, call: Call) -> Self {
+        self.call = Some(call);
+        self
+    }
+
+    /// Asks for a further job of the same patient; it is there if and only if this one is processed.
+    pub(super) fn follow_up(mut self, job: &impl Job) -> Result<Self, HandlerError> {
+        let job = ValidJob::of(job).reject("follow_up")?;
+        self.follow_ups.push(new_event(&job).reject("follow_up")?);
+        Ok(self)
+    }
+}
+
+/// The patient a job is about, inside the job's transaction. Of other patients it sees nothing.
+pub struct Patient<'a> {
+    client: &'a Transaction<'a>,
+    pub(super) common: Common<'a>,
+}
+
+impl Patient<'_> {
+    fn id(&self) -> Uuid {
+        self.common.patient_id
+    }
+
+    /// Those of the wanted that are there, locked.
+    pub(super) async fn find_all(
+        &self,
+        wanted: &[(EntityKind, Uuid)],
+    ) -> Result<Vec<Entity>, HandlerError> {
+        store::find(self.client, self.id(), wanted)
+            .await
+            .retryable()
+    }
+
+    /// An entity that may be missing, locked.
+    pub(super) async fn find(
+        &self,
+        kind: EntityKind,
+        id: Uuid,
+    ) -> Result<Option<Entity>, HandlerError> {
+        Ok(self.find_all(&[(kind, id)]).await?.pop())
+    }
+
+    /// An entity that has to be there: 404 else. Locked.
+    pub(super) async fn get(&self, kind: EntityKind, id: Uuid) -> Result<Entity, HandlerError> {
+        let found = self.find(kind, id).await?;
+        found.ok_or_else(|| not_found(kind.as_str()))
+    }
+
+    /// What belongs to an entity, locked.
+    pub(super) async fn children_of(&self, parent_id: Uuid) -> Result<Vec<Entity>, HandlerError> {
+        store::find_children(self.client, self.id(), parent_id)
+            .await
+            .retryable()
+    }
+
+    /// Whether anything is kept of this patient.
+    pub(super) async fn is_known(&self) -> Result<bool, HandlerError> {
+        store::knows_patient(self.client, self.id())
+            .await
+            .retryable()
+    }
+
+    /// Refuses ids that are taken, with 422 and the places where they stand.
+    pub(super) async fn must_be_new(
+        &self,
+        wanted: &[(EntityKind, Uuid, String)],
+    ) -> Result<(), HandlerError> {
+        let ids: Vec<(EntityKind, Uuid)> =
+            wanted.iter().map(|(kind, id, _)| (*kind, *id)).collect();
+        let taken = store::taken(self.client, &ids).await.retryable()?;
+        let is_taken = |kind: EntityKind, id| {
+            taken
+                .iter()
+                .any(|(name, taken)| name == kind.as_str() && *taken == id)
+        };
+        let faults: Vec<FieldError> = wanted
+            .iter()
+            .filter(|(kind, id, _)| is_taken(*kind, *id))
+            .map(|(kind, _, entry)| {
+                let kind = kind.as_str();
+                FieldError::new(entry, "unique", format!("a new {kind}'s id is needed"))
+            })
+            .collect();
+        if faults.is_empty() {
+            Ok(())
+        } else {
+            Err(invalid(faults))
+        }
+    }
+
+    /// Links to entities of this patient, as a result.
+    pub(super) fn links(&self, entities: &[(EntityKind, Uuid)]) -> Value {
+        verdict::links(self.id(), entities)
+    }
+}

@@ -1,0 +1,260 @@
+//! Owns what a job looks like to those who asked for it: the table "Reading a job" of requirements
+//! 1.3, row by row. Every body is `{"data": …}`.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::app::medical::FieldError;
+use crate::handler::Fault;
+use crate::queue::{Job, JobStatus};
+
+/// The body of every answer about a job.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Data<T: ToSchema> {
+    /// The job.
+    data: T,
+}
+
+/// An entity and where it is.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(super) struct Link {
+    /// What it is, such as `job` or `episode`.
+    entity: String,
+    /// Its path.
+    href: String,
+}
+
+/// A job that was accepted.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub(super) enum AcceptedJob {
+    /// It waits.
+    Pending(Pending),
+}
+
+/// A job that is pending, or whose end has something to tell.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub(super) enum JobAnswer {
+    /// It waits or is being processed.
+    Pending(Pending),
+    /// It is done.
+    Processed(Responded),
+    /// It was refused: an expected error.
+    Failed(Failed),
+    /// It was given up: an error of the system.
+    FailedWithError(GivenUp),
+}
+
+/// A job that is done and has made or changed entities.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub(super) enum LinkedJob {
+    /// It is done.
+    Processed(Linked),
+}
+
+/// A job in the queue.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Pending {
+    /// When it is expected to end: the next time the queue is drained, which is every minute from its
+    /// acceptance on. A job that has to be tried again takes longer.
+    #[schema(format = DateTime)]
+    eta: String,
+    /// The job itself.
+    links: Vec<Link>,
+}
+
+/// What a processed job made or changed.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Linked {
+    /// Always 200.
+    status_code: u16,
+    /// When it ended.
+    #[schema(format = DateTime)]
+    eta: String,
+    /// The entities; none for a package that was cancelled.
+    links: Vec<Link>,
+}
+
+/// What a processed job has to say.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Responded {
+    /// Always 200.
+    status_code: u16,
+    /// When it ended.
+    #[schema(format = DateTime)]
+    eta: String,
+    /// The result itself: an object, or an empty string.
+    response_data: Value,
+}
+
+/// Why a job was refused.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Failed {
+    /// What it would have been answered if it had been waited for: 403, 404, 409 or 422.
+    status_code: u16,
+    /// When it ended.
+    #[schema(format = DateTime)]
+    eta: String,
+    /// The reason.
+    error: Expected,
+}
+
+/// The reason of an expected error; a text alone with the codes 403 and 404.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(super) enum Expected {
+    /// With the codes 409 and 422.
+    Typed {
+        /// `request_conflict` (409) or `validation_failed` (422).
+        #[serde(rename = "type")]
+        kind: &'static str,
+        /// For people.
+        message: String,
+        /// What is wrong with the request, with `validation_failed`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        invalid: Option<Vec<FieldError>>,
+    },
+    /// With every other code.
+    Text(String),
+}
+
+/// That a job was given up.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct GivenUp {
+    /// Always 500.
+    status_code: u16,
+    /// When it ended.
+    #[schema(format = DateTime)]
+    eta: String,
+    /// No more than that: the reason is the operator's (`tidegate show`).
+    error: Internal,
+}
+
+/// An error of the system.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Internal {
+    /// Always `internal_error`.
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// For people.
+    message: &'static str,
+}
+
+/// The answer to a job that was accepted, or was pending already.
+pub(super) fn accepted(job: Job) -> Response {
+    let data = AcceptedJob::Pending(pending(job));
+    (StatusCode::ACCEPTED, Json(Data { data })).into_response()
+}
+
+/// The answer to a job that is read.
+pub(super) fn read(job: Job) -> Response {
+    let eta = job.eta.clone();
+    let data = match job.status {
+        JobStatus::Pending => JobAnswer::Pending(pending(job)),
+        JobStatus::Processed => return processed(job),
+        JobStatus::Failed => JobAnswer::Failed(failed(job)),
+        JobStatus::FailedWithError => JobAnswer::FailedWithError(GivenUp {
+            status_code: 500,
+            eta,
+            error: Internal {
+                kind: "internal_error",
+                message: "the job could not be processed; nothing of it was done",
+            },
+        }),
+    };
+    Json(Data { data }).into_response()
+}
+
+fn pending(Job { id, eta, .. }: Job) -> Pending {
+    let itself = Link {
+        entity: "job".to_owned(),
+        href: format!("/jobs/{id}"),
+    };
+    Pending {
+        eta,
+        links: vec![itself],
+    }
+}
+
+/// What the consumer of a job keeps as its result: one of the two.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Links(Vec<Link>),
+    ResponseData(Value),
+}
+
+/// 303 without `location`: the links lead into other systems and may be several or none, and a client
+/// that followed one by itself would lose this body.
+fn processed(job: Job) -> Response {
+    let (status_code, eta) = (200, job.eta);
+    match outcome(job.result) {
+        Outcome::Links(links) => {
+            let data = LinkedJob::Processed(Linked {
+                status_code,
+                eta,
+                links,
+            });
+            (StatusCode::SEE_OTHER, Json(Data { data })).into_response()
+        }
+        Outcome::ResponseData(response_data) => {
+            let data = JobAnswer::Processed(Responded {
+                status_code,
+                eta,
+                response_data,
+            });
+            Json(Data { data }).into_response()
+        }
+    }
+}
+
+/// The result of the job's one handler; links, if it left none. What is neither links nor data was cut
+/// down because it was too long, and is shown as it is.
+fn outcome(result: Option<Value>) -> Outcome {
+    let of_handler = match result {
+        Some(Value::Object(handlers)) => handlers.into_iter().next().map(|(_, value)| value),
+        _ => None,
+    };
+    of_handler.map_or(Outcome::Links(Vec::new()), |value| {
+        Outcome::deserialize(&value).unwrap_or(Outcome::ResponseData(value))
+    })
+}
+
+fn failed(job: Job) -> Failed {
+    let status_code = job.status_code.unwrap_or(409);
+    let (message, details) = match job.errors.into_iter().next_back() {
+        Some(Fault {
+            message, details, ..
+        }) => (message, details),
+        None => (String::new(), None),
+    };
+    let typed = |kind, message, invalid| Expected::Typed {
+        kind,
+        message,
+        invalid,
+    };
+    let error = match status_code {
+        409 => typed("request_conflict", message, None),
+        422 => typed("validation_failed", message, Some(invalid(details))),
+        _ => Expected::Text(message),
+    };
+    Failed {
+        status_code,
+        eta: job.eta,
+        error,
+    }
+}
+
+/// The fields that the consumer found to be wrong.
+fn invalid(details: Option<Value>) -> Vec<FieldError> {
+    let entries = details.and_then(|mut details| details.get_mut("invalid").map(Value::take));
+    entries
+        .and_then(|entries| serde_json::from_value(entries).ok())
+        .unwrap_or_default()
+}

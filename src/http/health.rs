@@ -1,0 +1,64 @@
+//! Whether this process lives, and whether it can work.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::problem::{Common, Problem};
+use super::{begin, connection};
+use crate::app::Event as AppEvent;
+use crate::connect::Database;
+use crate::error::Error;
+use crate::event::Event;
+use crate::migrate;
+
+/// All is well.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Health {
+    #[schema(example = "ok")]
+    status: &'static str,
+}
+
+const OK: Json<Health> = Json(Health { status: "ok" });
+
+/// Whether the process answers; asks nobody else.
+#[utoipa::path(
+    get, path = "/healthz", tag = "operation",
+    responses((status = 200, description = "It does", body = Health), Common)
+)]
+pub(super) async fn healthz() -> Json<Health> {
+    OK
+}
+
+/// Whether the database can be reached and has exactly the schema that this program knows.
+#[utoipa::path(
+    get, path = "/readyz", tag = "operation",
+    responses((status = 200, description = "It can, and it has", body = Health), Common)
+)]
+pub(super) async fn readyz(State(database): State<Database>) -> Result<Json<Health>, Problem> {
+    match check(&database).await {
+        Ok(()) => Ok(OK),
+        Err(error @ Error::Migrate(_)) => {
+            tracing::warn!(error = %error, "not ready");
+            Err(Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "schema_mismatch",
+                "the database does not have the schema that this program knows",
+            ))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn check(database: &Database) -> Result<(), Error> {
+    let mut client = connection(database).await?;
+    let transaction = begin(&mut client).await?;
+    migrate::check(
+        &transaction,
+        AppEvent::KINDS,
+        vec![migrate::app_migrations()],
+    )
+    .await
+}

@@ -1,0 +1,203 @@
+//! Accepting and reading jobs (requirements 1.3, E1–E3).
+
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{MatchedPath, Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use deadpool_postgres::Object;
+use serde_json::Value;
+use utoipa::openapi::path::{Operation, PathItem, Paths};
+use utoipa::openapi::request_body::RequestBodyBuilder;
+use utoipa::openapi::schema::Schema;
+use utoipa::openapi::{ContentBuilder, HttpMethod, Ref, RefOr, Required};
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
+use utoipa_axum::routes;
+
+use super::answer::{self, AcceptedJob, Data, JobAnswer, LinkedJob};
+use super::problem::{Common, Problem, Refusal};
+use super::{begin, connection, limits};
+use crate::app::medical::{self, ValidJob};
+use crate::connect::Database;
+use crate::error::Error;
+use crate::queue::{self, Job};
+
+/// How often the shipped schedule wakes the drain (`template.yaml`); a job's `eta` counts by it.
+const WAKE_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Where a kind is posted to, in front of the kind.
+const JOBS: &str = "/jobs/";
+
+pub(super) fn routes() -> OpenApiRouter<Database> {
+    let routes = OpenApiRouter::new()
+        .routes(each_kind(routes!(submit)))
+        .routes(routes!(read, unknown_kind));
+    limits::bounded(routes)
+}
+
+/// Makes of the one documented route a route for each kind, each with its own payload.
+fn each_kind(
+    (mut schemas, template, method): UtoipaMethodRouter<Database>,
+) -> UtoipaMethodRouter<Database> {
+    let payloads = medical::schemas();
+    let operations = template.paths.into_values().filter_map(|item| item.post);
+    let mut paths = Paths::new();
+    for operation in operations {
+        for kind in medical::KINDS {
+            let name = medical::schema_name(kind).unwrap_or_default();
+            let payload = payloads.get(name).map(|schema| (name, schema));
+            let operation = for_kind(operation.clone(), kind, payload);
+            let item = PathItem::new(HttpMethod::Post, operation);
+            paths.paths.insert(format!("{JOBS}{kind}"), item);
+        }
+    }
+    schemas.extend(payloads);
+    (schemas, paths, method)
+}
+
+fn for_kind(
+    mut operation: Operation,
+    kind: &str,
+    payload: Option<(&str, &RefOr<Schema>)>,
+) -> Operation {
+    let Some((name, schema)) = payload else {
+        return operation;
+    };
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(name)));
+    let body = RequestBodyBuilder::new()
+        .content("application/json", content.build())
+        .required(Some(Required::True));
+    operation.request_body = Some(body.build().into());
+    operation.operation_id = Some(kind.to_owned());
+    if let RefOr::T(Schema::Object(object)) = schema {
+        operation.summary.clone_from(&object.description);
+    }
+    operation
+}
+
+/// Accepts a job of this kind. While an equal one is pending, equal but for `request_id`, it is that
+/// job that is answered and nothing new is made; approvals are never taken for each other. Sending a
+/// request again after a lost answer is therefore safe.
+#[utoipa::path(
+    post, path = "/jobs/{kind}", tag = "jobs",
+    responses(
+        (status = 202, description = "Accepted, or pending already", body = Data<AcceptedJob>),
+        (status = 400, description = "The body is no JSON", body = Refusal),
+        (status = 413, description = "The body is larger than 1 MiB and 64 KiB, or what would be stored than 1 MiB", body = Refusal),
+        (status = 415, description = "The body's content type is not application/json", body = Refusal),
+        (status = 422, description = "The body is JSON, but no request of this kind; `invalid` says all that is wrong", body = Refusal),
+        Common
+    )
+)]
+async fn submit(
+    State(database): State<Database>,
+    route: MatchedPath,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let kind = route.as_str().trim_start_matches(JOBS);
+    let job = medical::validate(kind, &json(&headers, &body)?)?;
+    let mut client = connection(&database).await?;
+    let accepted = accept(&mut client, &job).await;
+    if accepted.as_ref().is_err_and(Error::is_connection_lost) {
+        drop(Object::take(client));
+    }
+    Ok(answer::accepted(accepted.map_err(refused)?))
+}
+
+/// Publishes the job and reads it back, in one transaction (E2).
+async fn accept(client: &mut Object, job: &ValidJob) -> Result<Job, Error> {
+    let transaction = begin(client).await?;
+    let id = medical::submit(&transaction, job).await?.id;
+    let job = queue::job(&transaction, id, WAKE_INTERVAL).await?;
+    let job = job.ok_or(Error::UnknownEvent(id))?;
+    let stage = "commit";
+    let committed = transaction.commit().await;
+    committed.map_err(|source| Error::Database { stage, source })?;
+    Ok(job)
+}
+
+/// Tells what became of a job.
+#[utoipa::path(
+    get, path = "/jobs/{id}", tag = "jobs",
+    params(("id" = i64, Path, minimum = 1, example = 1, description = "The job's id, from the link in the answer to its request")),
+    responses(
+        (status = 200, description = "Pending, or ended with something to tell", body = Data<JobAnswer>),
+        (status = 303, description = "Processed; the links lead to what it made or changed", body = Data<LinkedJob>),
+        (status = 404, description = "There is no such job, or no longer", body = Refusal),
+        Common
+    )
+)]
+async fn read(
+    State(database): State<Database>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Problem> {
+    let id = id.ok().and_then(|Path(text)| job_id(&text));
+    let job = find(&database, id.ok_or_else(no_such_job)?).await?;
+    Ok(answer::read(job.ok_or_else(no_such_job)?))
+}
+
+/// Only as we write it ourselves: an id has one address.
+fn job_id(text: &str) -> Option<i64> {
+    let id: i64 = text.parse().ok()?;
+    (id > 0 && id.to_string() == text).then_some(id)
+}
+
+async fn find(database: &Database, id: i64) -> Result<Option<Job>, Error> {
+    let mut client = connection(database).await?;
+    let transaction = begin(&mut client).await?;
+    let job = queue::job(&transaction, id, WAKE_INTERVAL).await?;
+    // Events of the other systems are no jobs.
+    Ok(job.filter(|job| medical::KINDS.contains(&job.kind.as_str())))
+}
+
+/// Refuses a kind that there is not; the kinds have paths of their own.
+#[utoipa::path(
+    post, path = "/jobs/{id}", tag = "jobs",
+    params(("id" = String, Path, description = "Anything but a kind")),
+    responses((status = 404, description = "There is no such kind of job", body = Refusal), Common)
+)]
+async fn unknown_kind() -> Problem {
+    let known = medical::KINDS.join(", ");
+    let message = format!("there is no such kind of job; there are: {known}");
+    Problem::new(StatusCode::NOT_FOUND, "unknown_kind", message)
+}
+
+fn no_such_job() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "not_found", "there is no such job")
+}
+
+fn json(headers: &HeaderMap, body: &[u8]) -> Result<Value, Problem> {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok());
+    let essence = content_type.and_then(|text| text.split(';').next());
+    if !essence.is_some_and(|text| text.trim().eq_ignore_ascii_case("application/json")) {
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "unsupported_media_type",
+            "the content type application/json is allowed",
+        ));
+    }
+    serde_json::from_slice(body).map_err(|error| {
+        // The parser's own text may quote the body; its place does not.
+        let (line, column) = (error.line(), error.column());
+        let message = format!("the body is no JSON: line {line}, column {column}");
+        Problem::new(StatusCode::BAD_REQUEST, "malformed_json", message)
+    })
+}
+
+/// A refusal by the queue itself, in the words of the queue: they begin with the field.
+fn refused(error: Error) -> Problem {
+    match error {
+        Error::Invalid(reason) if reason.starts_with("payload:") => {
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", reason)
+        }
+        Error::Invalid(reason) if reason.starts_with("kind:") => {
+            tracing::error!(error = reason, "not ready");
+            Problem::unavailable("this kind of job is not taken yet; try again")
+        }
+        error => error.into(),
+    }
+}

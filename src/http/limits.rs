@@ -1,0 +1,205 @@
+//! Owns what surrounds every request, the same in both shells: an id, a log line without a payload, a
+//! time limit, limits of size, and an answer even when a handler panics.
+//!
+//! Header fields are limited here and not in the server, for there is none of ours in front of the
+//! function. Under `tidegate serve` hyper has limits of its own, 100 fields and 400 KiB, before these.
+
+use std::any::Any;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::error_handling::HandleErrorLayer;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
+use axum::http::header::CACHE_CONTROL;
+use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
+use axum::middleware::{Next, from_fn, map_request, map_response};
+use axum::response::IntoResponse;
+use tower::ServiceBuilder;
+use tower::limit::GlobalConcurrencyLimitLayer;
+use tower::load_shed::LoadShedLayer;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::request_id::{MakeRequestUuid, PropagateRequestIdLayer, SetRequestIdLayer};
+use tower_http::set_header::SetResponseHeaderLayer;
+use tower_http::timeout::TimeoutLayer;
+use tower_http::trace::TraceLayer;
+use tracing::Span;
+use utoipa_axum::router::OpenApiRouter;
+
+use super::problem::{Problem, in_one_shape};
+use crate::context::PAYLOAD_LIMIT;
+
+/// Largest body, in bytes: a payload of the largest size and white space around it. Signed content is
+/// base64 inside the payload, so at most three quarters of this.
+pub const BODY_LIMIT: usize = PAYLOAD_LIMIT + 64 * 1024;
+
+/// Most header fields of a request.
+pub const HEADER_COUNT: usize = 64;
+
+/// Largest header fields of a request, names and values together, in bytes.
+pub const HEADER_BYTES: usize = 16 * 1024;
+
+/// A request is answered within this, its body's arrival included, or told to come again. Below the
+/// 29 s of an API gateway.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Most requests about jobs at once; the next is told to come again. It bounds the memory for bodies;
+/// the pool bounds the work.
+pub const IN_FLIGHT: usize = 64;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Puts everything that surrounds a request around these routes.
+pub(super) fn around(routes: Router) -> Router {
+    let nosniff = SetResponseHeaderLayer::overriding(
+        HeaderName::from_static("x-content-type-options"),
+        HeaderValue::from_static("nosniff"),
+    );
+    // The last is the outermost: nothing inside it is answered without an id and a log line.
+    let trace = TraceLayer::new_for_http()
+        .make_span_with(span)
+        .on_request(())
+        .on_body_chunk(())
+        .on_eos(())
+        .on_failure(())
+        .on_response(log);
+    let timeout = TimeoutLayer::with_status_code(StatusCode::SERVICE_UNAVAILABLE, REQUEST_TIMEOUT);
+    routes
+        .layer(DefaultBodyLimit::max(BODY_LIMIT))
+        .layer(from_fn(within_header_limits))
+        .layer(timeout)
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(map_response(in_one_shape))
+        .layer(nosniff)
+        .layer(PropagateRequestIdLayer::new(REQUEST_ID))
+        .layer(trace)
+        .layer(SetRequestIdLayer::new(REQUEST_ID, MakeRequestUuid))
+        .layer(map_request(without_odd_id))
+}
+
+/// Refuses what comes while [`IN_FLIGHT`] requests are at work on these routes, and has no answer of
+/// theirs kept on the way: they are about patients, and change.
+pub(super) fn bounded<S: Clone + Send + Sync + 'static>(
+    routes: OpenApiRouter<S>,
+) -> OpenApiRouter<S> {
+    let overloaded = |_| async { Problem::unavailable("too many requests at once; try again") };
+    let no_store =
+        SetResponseHeaderLayer::overriding(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    routes.layer(
+        ServiceBuilder::new()
+            .layer(no_store)
+            .layer(HandleErrorLayer::new(overloaded))
+            .layer(LoadShedLayer::new())
+            .layer(GlobalConcurrencyLimitLayer::new(IN_FLIGHT)),
+    )
+}
+
+/// Forgets a request id that is no plain word, or one of several: it will stand in logs.
+async fn without_odd_id(mut request: Request) -> Request {
+    let ids: Vec<&HeaderValue> = request.headers().get_all(REQUEST_ID).iter().collect();
+    let sane = |id: &HeaderValue| {
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
+        (1..=128).contains(&id.len()) && id.as_bytes().iter().all(plain)
+    };
+    if ids.len() > 1 || ids.iter().any(|id| !sane(id)) {
+        request.headers_mut().remove(REQUEST_ID);
+    }
+    request
+}
+
+/// Method and route; not the path itself, which may hold anything.
+fn span(request: &Request) -> Span {
+    let route = request.extensions().get::<MatchedPath>();
+    let id = request.headers().get(REQUEST_ID);
+    tracing::info_span!(
+        "request",
+        method = %request.method(),
+        route = route.map_or("none", MatchedPath::as_str),
+        request_id = id.and_then(|id| id.to_str().ok()).unwrap_or_default(),
+    )
+}
+
+fn log(response: &Response<Body>, latency: Duration, _: &Span) {
+    let elapsed_ms = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(
+        status = response.status().as_u16(),
+        elapsed_ms,
+        "request answered"
+    );
+}
+
+/// The panic's own message, which may quote anything, goes where the process's panic hook sends it.
+fn panicked(_: Box<dyn Any + Send>) -> Response<Body> {
+    tracing::error!("a request's handler panicked");
+    StatusCode::INTERNAL_SERVER_ERROR.into_response()
+}
+
+async fn within_header_limits(request: Request, next: Next) -> Response<Body> {
+    let headers = request.headers();
+    let size = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
+    if headers.len() <= HEADER_COUNT && headers.iter().map(size).sum::<usize>() <= HEADER_BYTES {
+        return next.run(request).await;
+    }
+    let allowed = format!("at most {HEADER_COUNT} header fields and {HEADER_BYTES} bytes");
+    Problem::new(
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        "headers_too_large",
+        allowed,
+    )
+    .into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::to_bytes;
+    use axum::http::header::CONTENT_TYPE;
+    use axum::routing::get;
+    use tower::Service;
+
+    use super::*;
+
+    async fn answer(routes: Router) -> (StatusCode, String) {
+        let request = Request::get("/").body(Body::empty()).unwrap();
+        let response = around(routes).call(request).await.unwrap();
+        assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
+        let status = response.status();
+        let body = to_bytes(response.into_body(), BODY_LIMIT).await.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_500_of_the_usual_shape_and_does_not_tell_its_text() {
+        async fn panics() {
+            panic!("canary");
+        }
+        let (status, body) = answer(Router::new().route("/", get(panics))).await;
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(
+            body.contains("internal_error") && !body.contains("canary"),
+            "{body}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_takes_too_long_is_a_503_of_the_usual_shape() {
+        let routes = Router::new().route("/", get(std::future::pending::<()>));
+        let (status, body) = answer(routes).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(body.contains("unavailable"), "{body}");
+    }
+
+    #[tokio::test]
+    async fn a_request_beyond_those_in_flight_is_told_to_come_again() {
+        let slow = OpenApiRouter::new().route("/", get(std::future::pending::<()>));
+        let (mut routes, _) = bounded(slow).split_for_parts();
+        let request = || Request::get("/").body(Body::empty()).unwrap();
+        let mut waiting: Vec<_> = (0..IN_FLIGHT)
+            .map(|_| Box::pin(routes.call(request())))
+            .collect();
+        for one in &mut waiting {
+            assert!(futures_util::poll!(one).is_pending());
+        }
+        let answer = routes.call(request()).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+}

@@ -1,0 +1,133 @@
+//! Owns the HTTP interface of the medical jobs (requirements 1.3): accept a job, read it, and tell
+//! whether this process can work. One router for both shells, `tidegate serve` and the function
+//! `tidegate-http`. It refuses to know what a job does ([`crate::app`]) and how it is queued
+//! ([`crate::queue`]).
+//!
+//! # Layout
+//!
+//! - `jobs`: `POST /jobs/{kind}` and `GET /jobs/{id}`;
+//! - `answer`: the bodies, by the table "Reading a job";
+//! - `problem`: every refusal, in one shape;
+//! - `health`: `GET /healthz`, `GET /readyz`;
+//! - `limits`: what surrounds every request: its id, its log line, its time, its size;
+//! - `serve`: the router on a socket.
+//!
+//! The surprise: each kind has a route and an OpenAPI path of its own, `/jobs/episode_create_job` and
+//! so on. OpenAPI cannot tell `POST /jobs/{kind}` from `GET /jobs/{id}`, for two templates of one shape
+//! are one path; and only so does the document say which body belongs to which kind.
+
+mod answer;
+mod health;
+mod jobs;
+mod limits;
+mod problem;
+mod serve;
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use deadpool_postgres::Object;
+use tokio_postgres::{Client, Transaction};
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::connect::Database;
+use crate::error::Error;
+
+pub use limits::{BODY_LIMIT, HEADER_BYTES, HEADER_COUNT, IN_FLIGHT, REQUEST_TIMEOUT};
+pub use problem::Problem;
+pub use serve::serve;
+
+use problem::Common;
+
+/// A request waits no longer for a free connection; then it is told to come again.
+const CONNECTION_WAIT: Duration = Duration::from_secs(2);
+
+/// The database ends a statement by itself after this, in milliseconds: a request that is given up must
+/// not leave one behind that waits for a lock.
+const STATEMENT_TIMEOUT_MS: u32 = 5000;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Tidegate medical jobs",
+        description = "Accepts jobs that change patients' medical records and tells what became of them. \
+            A job is answered with 202 at once and processed later; jobs of one patient are processed in \
+            the order they were accepted. Repeating a request while its job is pending returns that job. \
+            No text may hold the character NUL.",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
+    ),
+    servers((url = "/")),
+    tags(
+        (name = "jobs", description = "Accepting and reading jobs"),
+        (name = "operation", description = "For those who run the service")
+    )
+)]
+struct Document;
+
+/// The router over this database, and everything that surrounds a request.
+pub fn router(database: Database) -> Router {
+    let (routes, _) = documented().split_for_parts();
+    limits::around(routes.with_state(database))
+}
+
+/// The OpenAPI 3.1 document, generated from the routes and their types.
+#[must_use]
+pub fn document() -> utoipa::openapi::OpenApi {
+    documented().into_openapi()
+}
+
+/// The router of a function whose settings do not hold: it says so, to everyone, and goes on living.
+pub fn unconfigured() -> Router {
+    limits::around(Router::new().fallback(|| async {
+        Problem::unavailable("this service is not configured; its log says why")
+    }))
+}
+
+/// Routes together with their documentation: there is no way to have one without the other.
+fn documented() -> OpenApiRouter<Database> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(openapi))
+        .merge(jobs::routes())
+}
+
+/// This document.
+#[utoipa::path(
+    get, path = "/openapi.json", tag = "operation",
+    responses((status = 200, description = "An OpenAPI 3.1 document", body = serde_json::Value), Common)
+)]
+async fn openapi() -> impl IntoResponse {
+    // The same for the whole life of the process. Strings and maps always serialize.
+    static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_json().unwrap_or_default());
+    ([(CONTENT_TYPE, "application/json")], DOCUMENT.as_str())
+}
+
+/// A connection of the pool that answers, soon or not at all. A function that was frozen between two
+/// requests may find its connection dead; then there is another.
+async fn connection(database: &Database) -> Result<Object, Error> {
+    let client = database.pooled_within(CONNECTION_WAIT).await?;
+    let answer = tokio::time::timeout(CONNECTION_WAIT, client.check_connection()).await;
+    if matches!(answer, Ok(Ok(()))) {
+        return Ok(client);
+    }
+    drop(Object::take(client));
+    database.pooled_within(CONNECTION_WAIT).await
+}
+
+/// Opens a transaction that rolls back when dropped, as it is when a client goes away in the middle
+/// of its request, and whose statements the database itself ends in time.
+async fn begin(client: &mut Object) -> Result<Transaction<'_>, Error> {
+    let stage = "begin";
+    let failed = |source| Error::Database { stage, source };
+    let client: &mut Client = client;
+    let transaction = client.transaction().await.map_err(failed)?;
+    let limit = format!("SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}");
+    transaction.batch_execute(&limit).await.map_err(failed)?;
+    Ok(transaction)
+}

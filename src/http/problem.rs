@@ -1,0 +1,174 @@
+//! Owns every refusal: one body, `{"error": {"type", "message", "invalid"?}}`, whoever refuses, the
+//! router's own 404 and 405 included. It never repeats what the client sent.
+
+use axum::Json;
+use axum::body::Body;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, Response, StatusCode};
+use axum::response::IntoResponse;
+use serde::Serialize;
+use tokio_postgres::error::SqlState;
+use utoipa::{IntoResponses, ToSchema};
+
+use crate::app::medical::{self, FieldError};
+use crate::error::Error;
+
+/// The body of every refusal.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Refusal {
+    /// What went wrong.
+    pub error: Reason,
+}
+
+/// Why a request was refused.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct Reason {
+    /// Short and stable, for programs.
+    #[serde(rename = "type")]
+    #[schema(example = "not_found")]
+    pub kind: &'static str,
+    /// For people. Never holds anything of the request's body.
+    pub message: String,
+    /// What is wrong with the request, with the type `validation_failed`: everything, up to 1,000.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub invalid: Vec<FieldError>,
+}
+
+/// A body of nothing but mistakes must not be answered with ten times its size.
+const MOST_INVALID: usize = 1000;
+
+/// A refusal with its status.
+#[derive(Debug, Clone)]
+pub struct Problem {
+    status: StatusCode,
+    reason: Reason,
+}
+
+impl Problem {
+    /// A refusal of this type.
+    pub fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        let invalid = Vec::new();
+        let reason = Reason {
+            kind,
+            message,
+            invalid,
+        };
+        Self { status, reason }
+    }
+
+    /// Not now; the same request may succeed later.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+    }
+
+    /// What there is to say of a bare status.
+    fn of(status: StatusCode) -> Self {
+        let (kind, message) = match status {
+            StatusCode::NOT_FOUND => ("not_found", "there is nothing here"),
+            StatusCode::METHOD_NOT_ALLOWED => {
+                ("method_not_allowed", "the header `allow` lists what is")
+            }
+            StatusCode::PAYLOAD_TOO_LARGE => ("payload_too_large", "the body is too large"),
+            StatusCode::SERVICE_UNAVAILABLE => ("unavailable", "no answer in time; try again"),
+            status if status.is_client_error() => ("bad_request", "the request is malformed"),
+            _ => ("internal_error", "the request failed; the log says why"),
+        };
+        Self::new(status, kind, message)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response<Body> {
+        let body = Refusal { error: self.reason };
+        let mut response = (self.status, Json(body)).into_response();
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            let soon = HeaderValue::from_static("1");
+            response.headers_mut().insert(RETRY_AFTER, soon);
+        }
+        response
+    }
+}
+
+/// All that is wrong with a request, as a list (E1).
+impl From<medical::Refusal> for Problem {
+    fn from(refusal: medical::Refusal) -> Self {
+        let mut invalid = match refusal {
+            medical::Refusal::Fields(invalid) => invalid,
+            medical::Refusal::UnknownKind => return Self::of(StatusCode::NOT_FOUND),
+        };
+        let message = format!("{} mistakes in the request", invalid.len());
+        invalid.truncate(MOST_INVALID);
+        let mut problem = Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "validation_failed",
+            message,
+        );
+        problem.reason.invalid = invalid;
+        problem
+    }
+}
+
+/// Gives every refusal that is not in our shape that shape: the router's own, and those of layers.
+pub(super) async fn in_one_shape(response: Response<Body>) -> Response<Body> {
+    let (status, headers) = (response.status(), response.headers());
+    let refused = status.is_client_error() || status.is_server_error();
+    let is_ours = headers.get(CONTENT_TYPE) == Some(&HeaderValue::from_static("application/json"));
+    if !refused || is_ours {
+        return response;
+    }
+    let mut shaped = Problem::of(status).into_response();
+    for (name, value) in headers {
+        if name != CONTENT_TYPE && name != CONTENT_LENGTH {
+            shaped.headers_mut().insert(name, value.clone());
+        }
+    }
+    shaped
+}
+
+/// An infrastructure failure: logged here, once, and told to the client without its inner reasons.
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        if is_passing(&error) {
+            tracing::warn!(error = %error, "request failed for now");
+            return Self::unavailable(
+                "the service is busy or its database cannot be reached; try again",
+            );
+        }
+        tracing::error!(error = %error, "request failed");
+        Self::of(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+}
+
+/// Whether the same request may succeed later: no connection, none free, cut off or out of time, or
+/// a database that is still to be migrated.
+fn is_passing(error: &Error) -> bool {
+    let passing = [
+        SqlState::QUERY_CANCELED,
+        SqlState::LOCK_NOT_AVAILABLE,
+        SqlState::UNDEFINED_TABLE,
+        SqlState::UNDEFINED_FUNCTION,
+        SqlState::INVALID_SCHEMA_NAME,
+    ];
+    error.is_connection_lost()
+        || error.is_transient()
+        || error.sqlstate().is_some_and(|state| {
+            // Class 53 is a database without room, for connections or for anything else.
+            passing.contains(state) || state.code().starts_with("53")
+        })
+}
+
+/// What any request may be answered.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "only documents; made by the layers")]
+pub(super) enum Common {
+    /// Too many or too large header fields
+    #[response(status = 431)]
+    Headers(Refusal),
+    /// The request failed; the log says why
+    #[response(status = 500)]
+    Internal(Refusal),
+    /// Busy, out of time, or the database cannot be reached: try again after `retry-after` seconds
+    #[response(status = 503, headers(("retry-after" = u32, description = "Seconds")))]
+    Unavailable(Refusal),
+}

@@ -1,0 +1,850 @@
+//! The HTTP interface of the medical jobs: the real router on a real Postgres, over a real socket.
+
+use std::collections::BTreeSet;
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
+
+use reqwest::header::{ALLOW, CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use reqwest::{Method, Response, redirect};
+use serde_json::{Value, json};
+use tidegate::app::{Event as AppEvent, medical};
+use tidegate::outcome::Status;
+use tidegate::queue::{ErrorEntry, Finalization, LeaseRequest};
+use tidegate::{Database, Event, Fault, NewEvent, http, queue};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpListener;
+use tokio::process::Child;
+use tokio::task::AbortHandle;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use crate::support::{self, Deadline, RuntimeApi, TestDb};
+
+/// The interface, served; and what a test wants beside it.
+struct Api {
+    url: String,
+    http: reqwest::Client,
+    client: Client,
+    server: AbortHandle,
+    _db: TestDb,
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Api {
+    async fn new() -> Self {
+        let db = support::database().await;
+        let database = db.database();
+        Self::over(db, database).await
+    }
+
+    async fn over(db: TestDb, database: Database) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let serving = http::serve(listener, http::router(database), std::future::pending());
+        Self {
+            url,
+            http: client(),
+            client: db.client().await,
+            server: tokio::spawn(serving).abort_handle(),
+            _db: db,
+        }
+    }
+
+    async fn send(&self, method: Method, path: &str, body: impl Into<reqwest::Body>) -> Response {
+        self.http
+            .request(method, format!("{}{path}", self.url))
+            .header(CONTENT_TYPE, "application/json")
+            .body(body)
+            .send()
+            .await
+            .unwrap()
+    }
+
+    async fn post(&self, kind: &str, body: &Value) -> (u16, Value) {
+        let path = format!("/jobs/{kind}");
+        parts(self.send(Method::POST, &path, body.to_string()).await).await
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        parts(self.send(Method::GET, path, "").await).await
+    }
+
+    /// Asks for a job that is accepted; its id.
+    async fn accepted(&self, kind: &str, body: &Value) -> i64 {
+        let (status, answer) = self.post(kind, body).await;
+        assert_eq!(status, 202, "{answer}");
+        id_of(&answer)
+    }
+
+    /// Ends a job as its handler would.
+    async fn end(&self, id: i64, status: Status, faults: &[Fault], result: Option<Value>) {
+        let token = Uuid::new_v4();
+        let request = LeaseRequest {
+            limit: 100,
+            page: 100,
+            after: id - 1,
+            token,
+            held: &[],
+            timeout: Duration::from_mins(1),
+            kinds: AppEvent::KINDS,
+            now: None,
+        };
+        let leased = queue::lease(&self.client, &request).await.unwrap();
+        let event = leased.events.iter().find(|event| event.lease.id == id);
+        let errors = faults
+            .iter()
+            .map(|fault| ErrorEntry::new(Some("job"), fault, 1));
+        let end = Finalization {
+            lease: event.expect("the job is ready").lease,
+            status,
+            errors: errors.collect(),
+            result: result.map(|result| json!({"job": result})),
+            progress: None,
+            follow_ups: Vec::new(),
+        };
+        let flushed = queue::finalize(&self.client, &[end]).await.unwrap();
+        assert_eq!(flushed.ended.len(), 1);
+    }
+
+    /// Reads a new job that ended so.
+    async fn read_ended(
+        &self,
+        status: Status,
+        faults: &[Fault],
+        result: Option<Value>,
+    ) -> (u16, Value) {
+        let id = self.accepted("service_request_use_job", &use_job()).await;
+        self.end(id, status, faults, result).await;
+        self.get(&format!("/jobs/{id}")).await
+    }
+
+    async fn count(&self, table: &str) -> i64 {
+        let count = format!("SELECT count(*) FROM tidegate.{table}");
+        self.client.query_one(&count, &[]).await.unwrap().get(0)
+    }
+}
+
+fn client() -> reqwest::Client {
+    reqwest::Client::builder()
+        .redirect(redirect::Policy::none())
+        .timeout(Duration::from_secs(30))
+        .no_proxy()
+        .build()
+        .unwrap()
+}
+
+async fn parts(response: Response) -> (u16, Value) {
+    let status = response.status().as_u16();
+    assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
+    (status, response.json().await.unwrap())
+}
+
+fn id_of(answer: &Value) -> i64 {
+    let href = answer["data"]["links"][0]["href"].as_str().unwrap();
+    href.strip_prefix("/jobs/").unwrap().parse().unwrap()
+}
+
+fn uuid() -> String {
+    Uuid::new_v4().to_string()
+}
+
+/// A request that no other one equals.
+fn use_job() -> Value {
+    json!({"request_id": "r1", "patient_id": uuid(), "user_id": uuid(), "client_id": uuid(),
+        "service_request_id": uuid(), "used_by_employee": uuid(), "used_by_legal_entity": uuid()})
+}
+
+/// The data of an ended job without its `eta`, which must lie between the test's start and now.
+fn data(mut answer: Value) -> Value {
+    let mut data = answer["data"].take();
+    assert_eq!(answer, json!({"data": null}), "nothing but data");
+    let eta = data.as_object_mut().unwrap().remove("eta").unwrap();
+    let eta = seconds(eta.as_str().unwrap());
+    assert!((-60.0..1.0).contains(&(eta - now())), "{eta}");
+    data
+}
+
+fn now() -> f64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap().as_secs_f64()
+}
+
+/// An RFC 3339 time in UTC as seconds of the epoch.
+fn seconds(text: &str) -> f64 {
+    let time = humantime::parse_rfc3339(text).unwrap();
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap().as_secs_f64()
+}
+
+#[tokio::test]
+async fn an_accepted_job_and_a_pending_one_are_answered_alike() {
+    let api = Api::new().await;
+    let body = use_job();
+    let (status, answer) = api.post("service_request_use_job", &body).await;
+    let id = id_of(&answer);
+    assert_eq!(status, 202);
+    let eta = answer["data"]["eta"].as_str().unwrap();
+    assert!(
+        (55.0..61.0).contains(&(seconds(eta) - now())),
+        "at the next tick: {eta}"
+    );
+    let links = json!([{"entity": "job", "href": format!("/jobs/{id}")}]);
+    let pending = json!({"data": {"status": "pending", "eta": eta, "links": links}});
+    assert_eq!(answer, pending);
+    assert_eq!(api.get(&format!("/jobs/{id}")).await, (200, pending));
+
+    let stored = queue::show(&api.client, id).await.unwrap().unwrap();
+    assert_eq!(stored["kind"], "service_request_use_job");
+    assert_eq!(stored["payload"], body);
+    let patient = body["patient_id"].as_str().unwrap();
+    assert_eq!(stored["group_key"], format!("patient:{patient}"), "E5");
+}
+
+#[tokio::test]
+async fn the_eta_of_a_pending_job_never_lies_in_the_past() {
+    let api = Api::new().await;
+    let id = api.accepted("service_request_use_job", &use_job()).await;
+    let age = "UPDATE tidegate.event_queue SET created_at = clock_timestamp() - interval '150 s'";
+    api.client.batch_execute(age).await.unwrap();
+    let (_, answer) = api.get(&format!("/jobs/{id}")).await;
+    let left = seconds(answer["data"]["eta"].as_str().unwrap()) - now();
+    assert!((25.0..31.0).contains(&left), "{left}");
+}
+
+#[tokio::test]
+async fn a_processed_job_with_links_is_303_without_a_location() {
+    let api = Api::new().await;
+    for links in [
+        json!([{"entity": "episode", "href": "/episodes/1"}]),
+        json!([]),
+    ] {
+        let id = api.accepted("service_request_use_job", &use_job()).await;
+        let result = Some(json!({"links": links}));
+        api.end(id, Status::Completed, &[], result).await;
+        let response = api.send(Method::GET, &format!("/jobs/{id}"), "").await;
+        assert!(!response.headers().contains_key(LOCATION));
+        assert_eq!(response.headers()["cache-control"], "no-store");
+        let (status, answer) = parts(response).await;
+        let expected = json!({"status": "processed", "status_code": 200, "links": links});
+        assert_eq!((status, data(answer)), (303, expected));
+    }
+}
+
+#[tokio::test]
+async fn a_processed_job_with_response_data_is_200() {
+    let api = Api::new().await;
+    for response in [json!({"id": "a1", "status": "new"}), json!("")] {
+        let result = Some(json!({"response_data": response}));
+        let (status, answer) = api.read_ended(Status::Completed, &[], result).await;
+        let expected =
+            json!({"status": "processed", "status_code": 200, "response_data": response});
+        assert_eq!((status, data(answer)), (200, expected));
+    }
+}
+
+#[tokio::test]
+async fn e15_a_failed_job_is_200_with_what_its_handler_said() {
+    let api = Api::new().await;
+    let invalid = json!([{"entry": "$.id", "rule": "unique", "description": "exists already"}]);
+    let conflict = Fault::new("409", "the episode is closed");
+    let unfit = Fault::new("422", "not allowed").with_details(json!({"invalid": invalid}));
+    for (fault, code, error) in [
+        (
+            conflict,
+            409,
+            json!({"type": "request_conflict", "message": "the episode is closed"}),
+        ),
+        (
+            unfit,
+            422,
+            json!({"type": "validation_failed", "message": "not allowed", "invalid": invalid}),
+        ),
+        (Fault::new("403", "not yours"), 403, json!("not yours")),
+        (
+            Fault::new("404", "no such episode"),
+            404,
+            json!("no such episode"),
+        ),
+    ] {
+        let ended = Status::CompletedWithErrors;
+        let (status, answer) = api.read_ended(ended, &[fault], None).await;
+        let expected = json!({"status": "failed", "status_code": code, "error": error});
+        assert_eq!((status, data(answer)), (200, expected));
+    }
+}
+
+#[tokio::test]
+async fn e15_a_job_that_was_given_up_is_200_with_an_internal_error() {
+    let api = Api::new().await;
+    let secret = Fault::new("database", "canary of the inside");
+    let (status, answer) = api.read_ended(Status::Failed, &[secret], None).await;
+    assert!(!answer.to_string().contains("canary"), "{answer}");
+    let message = answer["data"]["error"]["message"].clone();
+    let error = json!({"type": "internal_error", "message": message});
+    let expected = json!({"status": "failed_with_error", "status_code": 500, "error": error});
+    assert_eq!((status, data(answer)), (200, expected));
+}
+
+#[tokio::test]
+async fn an_unknown_or_malformed_id_is_404() {
+    let api = Api::new().await;
+    let form = NewEvent::raw(
+        "grant_letter_viewed",
+        Some(raw(&json!({"grant_number": "G1"}))),
+    );
+    let form = queue::publish(&api.client, &form).await.unwrap().id;
+    let job = api.accepted("service_request_use_job", &use_job()).await;
+    let unknown = [
+        "0",
+        "-1",
+        "999999",
+        "abc",
+        "9223372036854775808",
+        "%ff",
+        "%20",
+    ];
+    let aliases = [format!("0{job}"), format!("+{job}"), format!("{job}.0")];
+    let ids = unknown.map(ToOwned::to_owned).into_iter().chain(aliases);
+    for id in ids.chain([form.to_string()]) {
+        let (status, answer) = api.get(&format!("/jobs/{id}")).await;
+        assert_eq!(
+            (status, &answer["error"]["type"]),
+            (404, &json!("not_found")),
+            "{id}"
+        );
+    }
+}
+
+fn raw(value: &Value) -> Box<serde_json::value::RawValue> {
+    serde_json::value::to_raw_value(value).unwrap()
+}
+
+#[tokio::test]
+async fn e3_a_duplicate_of_a_pending_job_is_that_job_and_after_its_end_a_new_one() {
+    let api = Api::new().await;
+    let kind = "service_request_use_job";
+    let body = use_job();
+    let first = api.accepted(kind, &body).await;
+    let mut again = body.clone();
+    again["request_id"] = json!("r2");
+    assert_eq!(
+        api.accepted(kind, &again).await,
+        first,
+        "the request's own id does not count"
+    );
+    let mut other = body.clone();
+    other["user_id"] = json!(uuid());
+    assert_ne!(
+        api.accepted(kind, &other).await,
+        first,
+        "another user is another job"
+    );
+    assert_eq!(api.count("event_queue").await, 2);
+
+    api.end(first, Status::Completed, &[], Some(json!({"links": []})))
+        .await;
+    let second = api.accepted(kind, &body).await;
+    assert_ne!(second, first);
+    assert_eq!(api.get(&format!("/jobs/{first}")).await.0, 303);
+    assert_eq!(api.get(&format!("/jobs/{second}")).await.0, 200);
+}
+
+#[tokio::test]
+async fn e3_concurrent_twins_are_one_job() {
+    let api = Api::new().await;
+    let body = use_job();
+    let twins = (0..16).map(|_| api.accepted("service_request_use_job", &body));
+    let ids: BTreeSet<i64> = futures_util::future::join_all(twins)
+        .await
+        .into_iter()
+        .collect();
+    assert_eq!((ids.len(), api.count("event_queue").await), (1, 1));
+}
+
+#[tokio::test]
+async fn e1_all_that_is_wrong_is_listed_and_nothing_is_stored() {
+    let api = Api::new().await;
+    let mut body = use_job();
+    body["patient_id"] = json!("canary");
+    body["used_by_employee"] = json!(7);
+    body["canary"] = json!("canary");
+    body.as_object_mut().unwrap().remove("service_request_id");
+    let (status, answer) = api.post("service_request_use_job", &body).await;
+    assert_eq!(
+        (status, &answer["error"]["type"]),
+        (422, &json!("validation_failed"))
+    );
+    let entries: BTreeSet<&str> = answer["error"]["invalid"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|invalid| invalid["entry"].as_str().unwrap())
+        .collect();
+    let wrong = [
+        "$",
+        "$.patient_id",
+        "$.service_request_id",
+        "$.used_by_employee",
+    ];
+    assert_eq!(entries, BTreeSet::from(wrong));
+    assert!(!answer.to_string().contains("canary"), "{answer}");
+
+    for body in ["[]", "null", "7", "\"\"", "{}"] {
+        let path = "/jobs/service_request_use_job";
+        let (status, answer) = parts(api.send(Method::POST, path, body).await).await;
+        assert_eq!(
+            (status, &answer["error"]["type"]),
+            (422, &json!("validation_failed")),
+            "{body}"
+        );
+    }
+    assert_eq!(api.count("event_queue").await, 0);
+}
+
+#[tokio::test]
+async fn a_body_of_nothing_but_mistakes_is_answered_briefly() {
+    let api = Api::new().await;
+    let fields: Vec<String> = (0..20_000).map(|n| format!("\"x{n}\":0")).collect();
+    let body = format!("{{{}}}", fields.join(","));
+    let path = "/jobs/service_request_use_job";
+    let (status, answer) = parts(api.send(Method::POST, path, body).await).await;
+    assert_eq!(status, 422);
+    assert_eq!(answer["error"]["invalid"].as_array().unwrap().len(), 1000);
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("20007 mistakes"), "{message}");
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_json_is_400_and_one_of_another_type_415() {
+    let api = Api::new().await;
+    let path = "/jobs/service_request_use_job";
+    for body in ["", "{", "canary", "{\"a\": 1e999}", "\u{feff}{}"] {
+        let (status, answer) = parts(api.send(Method::POST, path, body).await).await;
+        assert_eq!(
+            (status, &answer["error"]["type"]),
+            (400, &json!("malformed_json")),
+            "{body}"
+        );
+        assert!(!answer.to_string().contains("canary"), "{answer}");
+    }
+    let typed = |content_type: &'static str| {
+        let request = api.http.post(format!("{}{path}", api.url));
+        request
+            .header(CONTENT_TYPE, content_type)
+            .body(use_job().to_string())
+            .send()
+    };
+    assert_eq!(typed("text/plain").await.unwrap().status(), 415);
+    assert_eq!(
+        typed("Application/JSON; charset=utf-8")
+            .await
+            .unwrap()
+            .status(),
+        202
+    );
+}
+
+#[tokio::test]
+async fn e4_only_the_medical_kinds_are_jobs() {
+    let api = Api::new().await;
+    for kind in medical::KINDS {
+        let (status, _) = api.post(kind, &json!({})).await;
+        assert_eq!(status, 422, "{kind}");
+    }
+    for kind in ["form_submitted", "grant_letter_viewed", "no_such_job", "1"] {
+        let (status, answer) = api.post(kind, &use_job()).await;
+        assert_eq!(
+            (status, &answer["error"]["type"]),
+            (404, &json!("unknown_kind")),
+            "{kind}"
+        );
+    }
+    assert_eq!(api.count("event_queue").await, 0);
+}
+
+#[tokio::test]
+async fn every_refusal_has_one_shape_the_routers_own_included() {
+    let api = Api::new().await;
+    let kind = "/jobs/service_request_use_job";
+    for (method, path, status, name) in [
+        (Method::GET, "/", 404, "not_found"),
+        (Method::GET, "/jobs", 404, "not_found"),
+        (Method::POST, "/jobs/", 404, "not_found"),
+        (Method::GET, kind, 405, "method_not_allowed"),
+        (Method::DELETE, "/jobs/1", 405, "method_not_allowed"),
+        (Method::POST, "/healthz", 405, "method_not_allowed"),
+    ] {
+        let response = api.send(method, path, "").await;
+        assert_eq!(
+            response.headers().contains_key(ALLOW),
+            status == 405,
+            "{path}"
+        );
+        assert!(response.headers().contains_key("x-request-id"));
+        assert_eq!(response.headers()["x-content-type-options"], "nosniff");
+        let (found, answer) = parts(response).await;
+        assert_eq!(
+            (found, &answer["error"]["type"]),
+            (status, &json!(name)),
+            "{path}"
+        );
+        assert!(answer["error"]["message"].is_string());
+    }
+}
+
+#[tokio::test]
+async fn bodies_and_headers_are_limited() {
+    let api = Api::new().await;
+    let path = "/jobs/service_request_use_job";
+    let longest = format!("{{{}}}", " ".repeat(http::BODY_LIMIT - 2));
+    let longer = format!("{longest} ");
+    let (status, _) = parts(api.send(Method::POST, path, longest).await).await;
+    assert_eq!(status, 422, "it is read");
+    let (status, answer) = parts(api.send(Method::POST, path, longer).await).await;
+    assert_eq!(
+        (status, &answer["error"]["type"]),
+        (413, &json!("payload_too_large"))
+    );
+
+    let get = || api.http.get(format!("{}/healthz", api.url));
+    let many =
+        (0..http::HEADER_COUNT).fold(get(), |request, n| request.header(format!("x-{n}"), "1"));
+    let large = get().header("x-large", "x".repeat(http::HEADER_BYTES));
+    for request in [many, large] {
+        let (status, answer) = parts(request.send().await.unwrap()).await;
+        assert_eq!(
+            (status, &answer["error"]["type"]),
+            (431, &json!("headers_too_large"))
+        );
+    }
+    assert_eq!(
+        get()
+            .header("x-fits", "x".repeat(8000))
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        200
+    );
+}
+
+#[tokio::test]
+async fn a_request_id_is_echoed_if_it_is_a_plain_word_and_made_if_it_is_not() {
+    let api = Api::new().await;
+    let echoed = async |id: &str| {
+        let request = api.http.get(format!("{}/healthz", api.url));
+        let response = request.header("x-request-id", id).send().await.unwrap();
+        response.headers()["x-request-id"]
+            .to_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert_eq!(
+        echoed("Root=1-67891233:abc.def").await.len(),
+        36,
+        "an equals sign is odd"
+    );
+    for sane in ["abc-123_X.y:z", &"x".repeat(128)] {
+        assert_eq!(echoed(sane).await, sane);
+    }
+    for odd in ["", "two words", "<script>", "ünï", &"x".repeat(129)] {
+        let made = echoed(odd).await;
+        assert!(Uuid::try_parse(&made).is_ok(), "{odd:?} became {made:?}");
+    }
+}
+
+#[tokio::test]
+async fn readyz_asks_for_exactly_the_schema_that_this_program_knows() {
+    let api = Api::new().await;
+    let ok = (200, json!({"status": "ok"}));
+    assert_eq!(api.get("/readyz").await, ok);
+    for (change, undo) in [
+        (
+            "INSERT INTO tidegate.queue_migrations SELECT version + 1, 'newer', applied_on, checksum
+               FROM tidegate.queue_migrations ORDER BY version DESC LIMIT 1",
+            "DELETE FROM tidegate.queue_migrations WHERE name = 'newer'",
+        ),
+        (
+            "CREATE TABLE kept AS SELECT * FROM tidegate.app_migrations; DELETE FROM tidegate.app_migrations",
+            "INSERT INTO tidegate.app_migrations SELECT * FROM kept",
+        ),
+        (
+            "DELETE FROM tidegate.event_kind WHERE kind = 'episode_create_job'",
+            "INSERT INTO tidegate.event_kind (kind) VALUES ('episode_create_job')",
+        ),
+    ] {
+        api.client.batch_execute(change).await.unwrap();
+        let (status, answer) = api.get("/readyz").await;
+        assert_eq!((status, &answer["error"]["type"]), (503, &json!("schema_mismatch")), "{change}");
+        api.client.batch_execute(undo).await.unwrap();
+        assert_eq!(api.get("/readyz").await, ok, "{undo}");
+    }
+}
+
+#[tokio::test]
+async fn without_a_schema_it_lives_but_is_not_ready_and_takes_no_job() {
+    let db = support::empty_database().await;
+    let database = db.database();
+    let api = Api::over(db, database).await;
+    assert_eq!(api.get("/healthz").await.0, 200);
+    assert_eq!(api.get("/readyz").await.0, 503);
+    assert_eq!(api.post("service_request_use_job", &use_job()).await.0, 503);
+    assert_eq!(api.get("/jobs/1").await.0, 503);
+}
+
+#[tokio::test]
+async fn without_a_database_it_lives_but_is_not_ready_and_says_nothing_of_where_it_is() {
+    let nobody = Database::new("postgres://canary@127.0.0.1:1/canary", 1).unwrap();
+    let api = Api::over(support::empty_database().await, nobody).await;
+    assert_eq!(api.get("/healthz").await.0, 200);
+    for path in ["/readyz", "/jobs/1"] {
+        let (status, answer) = api.get(path).await;
+        assert_eq!(
+            (status, &answer["error"]["type"]),
+            (503, &json!("unavailable"))
+        );
+        assert!(!answer.to_string().contains("canary") && !answer.to_string().contains("127.0"));
+    }
+}
+
+#[tokio::test]
+async fn a_kind_that_is_not_registered_yet_is_no_fault_of_the_client() {
+    let api = Api::new().await;
+    let forget = "DELETE FROM tidegate.event_kind WHERE kind = 'service_request_use_job'";
+    api.client.batch_execute(forget).await.unwrap();
+    assert_eq!(api.post("service_request_use_job", &use_job()).await.0, 503);
+}
+
+#[tokio::test]
+async fn when_every_connection_is_in_use_the_client_is_told_to_come_again() {
+    let db = support::database().await;
+    let database = Database::new(&db.url, 1).unwrap();
+    let held = database.pooled().await.unwrap();
+    let api = Api::over(db, database).await;
+    let path = "/jobs/service_request_use_job";
+    let response = api.send(Method::POST, path, use_job().to_string()).await;
+    assert_eq!(response.headers()[RETRY_AFTER], "1");
+    let (status, answer) = parts(response).await;
+    assert_eq!(
+        (status, &answer["error"]["type"]),
+        (503, &json!("unavailable"))
+    );
+    drop(held);
+    api.accepted("service_request_use_job", &use_job()).await;
+}
+
+#[tokio::test]
+async fn a_publish_that_waits_for_a_lock_is_given_up_and_leaves_nothing_behind() {
+    let db = support::database().await;
+    let database = Database::new(&db.url, 1).unwrap();
+    let api = Api::over(db, database).await;
+    let body = use_job();
+    let group = format!("patient:{}", body["patient_id"].as_str().unwrap());
+    api.client.batch_execute("BEGIN").await.unwrap();
+    let lock = "SELECT tidegate.lock_groups(ARRAY[$1::text])";
+    api.client.execute(lock, &[&group]).await.unwrap();
+    assert_eq!(api.post("service_request_use_job", &body).await.0, 503);
+    api.client.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(api.count("event_queue").await, 0);
+    api.accepted("service_request_use_job", &body).await;
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_leaves_a_usable_connection() {
+    let db = support::database().await;
+    let database = Database::new(&db.url, 1).unwrap();
+    let api = Api::over(db, database).await;
+    let body = use_job();
+    let group = format!("patient:{}", body["patient_id"].as_str().unwrap());
+    api.client.batch_execute("BEGIN").await.unwrap();
+    let lock = "SELECT tidegate.lock_groups(ARRAY[$1::text])";
+    api.client.execute(lock, &[&group]).await.unwrap();
+    let request = api
+        .http
+        .post(format!("{}/jobs/service_request_use_job", api.url));
+    let request = request
+        .header(CONTENT_TYPE, "application/json")
+        .body(body.to_string());
+    let impatient = request.timeout(Duration::from_millis(300)).send().await;
+    assert!(impatient.is_err_and(|error| error.is_timeout()));
+    api.client.batch_execute("ROLLBACK").await.unwrap();
+    api.accepted("service_request_use_job", &use_job()).await;
+    assert_eq!(
+        api.count("event_queue").await,
+        1,
+        "what was not answered was rolled back"
+    );
+}
+
+#[tokio::test]
+async fn the_openapi_document_covers_every_route_and_every_kind() {
+    let api = Api::new().await;
+    let (status, document) = api.get("/openapi.json").await;
+    assert_eq!((status, &document["openapi"]), (200, &json!("3.1.0")));
+    for (method, path) in [
+        ("get", "/jobs/{id}"),
+        ("post", "/jobs/{id}"),
+        ("get", "/healthz"),
+        ("get", "/readyz"),
+        ("get", "/openapi.json"),
+    ] {
+        assert!(
+            document["paths"][path][method].is_object(),
+            "{method} {path}"
+        );
+    }
+    let schemas = &document["components"]["schemas"];
+    for kind in medical::KINDS {
+        let operation = &document["paths"][format!("/jobs/{kind}")]["post"];
+        assert_eq!(operation["operationId"], **kind);
+        assert!(operation["summary"].is_string(), "{kind}");
+        let name = medical::schema_name(kind).unwrap();
+        let body = &operation["requestBody"]["content"]["application/json"]["schema"];
+        assert_eq!(body["$ref"], format!("#/components/schemas/{name}"));
+        assert_eq!(schemas[name]["additionalProperties"], false, "{kind}");
+    }
+    let paths = document["paths"].as_object().unwrap().len();
+    assert_eq!(
+        paths,
+        medical::KINDS.len() + 4,
+        "nothing else is documented"
+    );
+    let mut references = Vec::new();
+    find_references(&document, &mut references);
+    for reference in references {
+        let pointer = reference.strip_prefix('#').unwrap();
+        assert!(
+            document.pointer(pointer).is_some(),
+            "{reference} leads nowhere"
+        );
+    }
+}
+
+fn find_references(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            found.extend(
+                fields
+                    .get("$ref")
+                    .and_then(Value::as_str)
+                    .map(ToOwned::to_owned),
+            );
+            fields
+                .values()
+                .for_each(|value| find_references(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| find_references(item, found)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn serve_prints_its_address_logs_no_payload_and_stops_when_asked() {
+    let db = support::database().await;
+    let mut server = support::command("tidegate")
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .env("DATABASE_URL", &db.url)
+        .env("TIDEGATE_LOG", "info")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut output = BufReader::new(server.stdout.take().unwrap()).lines();
+    let line = output.next_line().await.unwrap().unwrap();
+    let url = line.strip_prefix("listening on ").unwrap();
+    let path = format!("{url}/jobs/service_request_resend_job");
+    let body = json!({"request_id": "canary-1", "patient_id": uuid(), "user_id": uuid(),
+        "client_id": uuid(), "service_request_id": "canary-2"});
+    let request = client()
+        .post(path)
+        .header("x-request-id", "trace-me")
+        .json(&body);
+    assert_eq!(request.send().await.unwrap().status(), 422);
+    support::terminate(&server);
+    let ended = tokio::time::timeout(Duration::from_secs(30), server.wait_with_output()).await;
+    let ended = ended.expect("it ends").unwrap();
+    let log = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.success(), "{log}");
+    assert!(log.contains("trace-me") && log.contains("422"), "{log}");
+    let patient = body["patient_id"].as_str().unwrap();
+    assert!(!log.contains("canary") && !log.contains(patient), "{log}");
+}
+
+/// A request as a function URL or an HTTP API hands it to a function.
+fn gateway(method: &str, path: &str, body: &Value) -> String {
+    json!({
+        "version": "2.0", "routeKey": "$default", "rawPath": path, "rawQueryString": "",
+        "headers": {"content-type": "application/json", "x-request-id": "trace-me"},
+        "requestContext": {"accountId": "123456789012", "apiId": "api", "domainName": "api.example.org",
+            "domainPrefix": "api", "requestId": "gateway-1", "routeKey": "$default", "stage": "$default",
+            "http": {"method": method, "path": path, "protocol": "HTTP/1.1", "sourceIp": "192.0.2.1",
+                "userAgent": "test"},
+            "time": "01/Jan/2026:00:00:00 +0000", "timeEpoch": 1_767_225_600_000_i64},
+        "body": body.to_string(), "isBase64Encoded": false,
+    })
+    .to_string()
+}
+
+/// Asks the real function; its status and body.
+async fn invoke(api: &RuntimeApi, method: &str, path: &str, body: &Value) -> (Value, Value) {
+    let deadline = Deadline::In(Duration::from_secs(30));
+    let answer = api.invoke(gateway(method, path, body), deadline).await;
+    assert!(!answer.is_error, "{:?}", answer.body);
+    assert_eq!(answer.body["headers"]["x-request-id"], "trace-me");
+    let text = answer.body["body"].as_str().unwrap();
+    let document = serde_json::from_str(text).unwrap();
+    (answer.body["statusCode"].clone(), document)
+}
+
+async fn function(settings: &[(&str, &str)]) -> (RuntimeApi, Child) {
+    let api = RuntimeApi::start().await;
+    let process = support::command("tidegate-http")
+        .envs(api.variables())
+        .envs(settings.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    (api, process)
+}
+
+#[tokio::test]
+async fn the_function_answers_as_the_server_does() {
+    let db = support::database().await;
+    let (api, _process) = function(&[("DATABASE_URL", &db.url)]).await;
+    let kind = "/jobs/service_request_use_job";
+    let (status, answer) = invoke(&api, "POST", kind, &use_job()).await;
+    assert_eq!(
+        (status, &answer["data"]["status"]),
+        (json!(202), &json!("pending"))
+    );
+    let job = format!("/jobs/{}", id_of(&answer));
+    let read = invoke(&api, "GET", &job, &Value::Null).await;
+    assert_eq!(read, (json!(200), answer));
+    assert_eq!(invoke(&api, "POST", kind, &json!({})).await.0, 422);
+    assert_eq!(invoke(&api, "GET", "/readyz", &Value::Null).await.0, 200);
+
+    // A function is frozen between requests, for longer than its connection may live.
+    let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    db.client().await.execute(cut, &[]).await.unwrap();
+    assert_eq!(invoke(&api, "GET", &job, &Value::Null).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_function_without_settings_answers_503_and_does_not_say_which() {
+    let (api, _process) = function(&[]).await;
+    for path in ["/healthz", "/jobs/1"] {
+        let (status, answer) = invoke(&api, "GET", path, &Value::Null).await;
+        assert_eq!(
+            (status, &answer["error"]["type"]),
+            (json!(503), &json!("unavailable"))
+        );
+        assert!(!answer.to_string().contains("DATABASE"));
+    }
+}
