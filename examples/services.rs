@@ -1,4 +1,4 @@
-//! Runs the stand-in for the services of all systems until its input closes or it is told to end.
+//! Runs the stand-in for the services of the shipped systems until its input closes or it is told to end.
 //!
 //! Prints their base URLs as `NAME=value` lines, ready to be put into an environment.
 //! `PUT /control/archive` with `{"mode":"down"}` makes the archive fail, `{"mode":"up"}` heals it,
@@ -13,8 +13,7 @@ use tokio::sync::oneshot;
 #[path = "../tests/support/services.rs"]
 mod services;
 
-/// A stand-in for the document archive, the case system, the notification service, one-time passwords,
-/// text messages and signatures.
+/// A stand-in for every service that the shipped systems talk to.
 #[derive(Parser)]
 struct Arguments {
     /// Port of the loopback interface; 0 is any free one.

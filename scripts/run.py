@@ -11,7 +11,8 @@ import local
 
 
 def main():
-    programs = local.build("--bin", "tidegate", "--example", "services", "--example", "publish_forms")
+    programs = local.build("--bin", "tidegate", "--example", "services",
+                           "--example", "publish_forms", "--example", "publish_checks")
     tidegate = programs / "tidegate"
     with ExitStack() as started:
         environment = dict(os.environ)
@@ -21,6 +22,7 @@ def main():
         environment.update(started.enter_context(local.services(programs)))
         local.step("The schema", [tidegate, "migrate"], environment)
         local.step("Publish what the forms system publishes", [programs / "examples" / "publish_forms"], environment)
+        local.step("Receive what may ask for AI checks", [programs / "examples" / "publish_checks"], environment)
         local.step("Drain the queue", [tidegate, "drain", "--budget", "20s"], environment)
         local.step("What the queue holds and has held", [tidegate, "status"], environment)
         local.step("The events, newest first", [tidegate, "list", "--limit", "30"], environment)

@@ -68,6 +68,20 @@ impl Database {
         Ok(Self { config, tls, pool })
     }
 
+    /// The same database with an empty pool. Each run has one of its own: a function may be frozen
+    /// between two runs for longer than its sockets live.
+    ///
+    /// # Errors
+    /// As [`Database::new`].
+    pub fn with_own_pool(&self) -> Result<Self, Error> {
+        let size = self.pool.status().max_size;
+        let pool = Arc::new(pool(&self.config, self.tls.as_ref(), size)?);
+        Ok(Self {
+            pool,
+            ..self.clone()
+        })
+    }
+
     /// Opens a connection of its own, outside the pool. It ends when the client is dropped.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ pub enum Error {
     #[error("connect: {0}")]
     Connect(String),
     /// A statement failed.
-    #[error("queue: {stage}: {}", describe(source))]
+    #[error("queue: {stage}: {}{}", describe(source), remedy(source))]
     Database {
         /// The statement's name.
         stage: &'static str,
@@ -97,18 +97,7 @@ impl Error {
 #[must_use]
 pub fn describe(error: &tokio_postgres::Error) -> String {
     if let Some(db) = error.as_db_error() {
-        let code = db.code();
-        let unmigrated = [
-            SqlState::UNDEFINED_TABLE,
-            SqlState::INVALID_SCHEMA_NAME,
-            SqlState::UNDEFINED_FUNCTION,
-        ];
-        let hint = if unmigrated.contains(code) && db.message().contains("tidegate") {
-            "; run `tidegate migrate` first"
-        } else {
-            ""
-        };
-        return format!("{} ({}){hint}", db.message(), code.code());
+        return format!("{} ({})", db.message(), db.code().code());
     }
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -117,4 +106,18 @@ pub fn describe(error: &tokio_postgres::Error) -> String {
         cause = source.source();
     }
     text
+}
+
+/// What to do when one of the queue's own statements does not find its schema.
+fn remedy(error: &tokio_postgres::Error) -> &'static str {
+    let unmigrated = [
+        SqlState::UNDEFINED_TABLE,
+        SqlState::UNDEFINED_COLUMN,
+        SqlState::UNDEFINED_FUNCTION,
+        SqlState::INVALID_SCHEMA_NAME,
+    ];
+    match error.code() {
+        Some(code) if unmigrated.contains(code) => "; run `tidegate migrate` first",
+        _ => "",
+    }
 }

@@ -20,15 +20,25 @@ pub enum Request {
     Stats(NoOptions),
     /// Bring the schema up to date.
     Migrate(NoOptions),
+    /// Receive a message that may ask for an AI check.
+    ReceiveIssuing(ReceiveIssuingRequest),
 }
 
 /// The actions, as an error message lists them.
-const ACTIONS: &str = "drain, stats, migrate";
+const ACTIONS: &str = "drain, stats, migrate, receive_issuing";
 
 /// An action without options; it refuses every field.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoOptions {}
+
+/// A message of the bus, as [`crate::app::checks::receive`] reads it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReceiveIssuingRequest {
+    /// The whole message, relevant or not.
+    pub message: Value,
+}
 
 /// Options of a drain; what is not given comes from the environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -188,6 +198,18 @@ pub struct StatsReport {
     pub kinds: Vec<Value>,
 }
 
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "action", rename = "receive_issuing")]
+pub struct ReceiveIssuingReport {
+    /// Whether it asks for a check. If not, nothing was stored.
+    pub relevant: bool,
+    /// The event that makes the check.
+    pub id: Option<i64>,
+    /// Whether that event is new; if not, nothing was stored.
+    pub created: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -221,6 +243,7 @@ mod tests {
             (json!({"action": "drain", "budgt": "1s"}), "budgt"),
             (json!({"action": "migrate", "force": true}), "force"),
             (json!({"action": "explode"}), "explode"),
+            (json!({"action": "receive_issuing"}), "message"),
             (json!({}), "action"),
             (json!([]), "action"),
             (json!({"action": 7}), "action"),

@@ -32,7 +32,6 @@ fn main() -> Result<(), lambda_runtime::Error> {
         .flatten_event(true)
         .with_env_filter(filter.as_ref().map_or_else(|_| "info".into(), Clone::clone))
         .init();
-    log_panics();
     let service = filter.and_then(|_| Service::new(&environment));
     if let Err(error) = &service {
         tracing::error!(error = %error, "settings do not hold; every invocation will fail");
@@ -53,13 +52,13 @@ async fn serve(
         let (service, stopped) = (service.clone(), stopped.clone());
         async move { logged(event, service.as_ref().as_ref(), stopped).await }
     });
-    Runtime::new(handler)
-        .layer(layer_fn(|inner| Watched {
-            inner,
-            busy: busy.clone(),
-        }))
-        .run()
-        .await
+    let runtime = Runtime::new(handler).layer(layer_fn(|inner| Watched {
+        inner,
+        busy: busy.clone(),
+    }));
+    // Only now: a panic of the runtime's start names the variable that it misses.
+    log_panics();
+    runtime.run().await
 }
 
 /// Answers an invocation, and says so in the log.

@@ -7,13 +7,14 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::app::checks::{self, Received};
 use crate::app::{App, Event as AppEvent};
 use crate::config::{self, Lookup};
 use crate::connect::Database;
 use crate::drain::{DrainError, DrainOptions, Hooks, drain_with};
-use crate::error::Error;
+use crate::error::{Error, describe};
 use crate::event::Event;
-use crate::invocation::{DrainReport, Request, StatsReport};
+use crate::invocation::{DrainReport, ReceiveIssuingReport, Request, StatsReport};
 use crate::migrate::{MigrateReport, app_migrations, migrate};
 use crate::queue;
 
@@ -82,6 +83,9 @@ impl Service {
                 action: "migrate",
                 report: within(time, self.migrate()).await?,
             })?),
+            Request::ReceiveIssuing(asked) => Ok(serde_json::to_value(
+                within(time, self.receive_issuing(&asked.message)).await?,
+            )?),
         }
     }
 
@@ -109,6 +113,28 @@ impl Service {
             backlog: backlog.events,
             oldest_age_ms: backlog.oldest_age_ms,
             kinds,
+        })
+    }
+
+    /// Receives a message that may ask for an AI check (B32), in a transaction of its own.
+    ///
+    /// # Errors
+    /// As [`checks::receive`].
+    pub async fn receive_issuing(&self, message: &Value) -> Result<ReceiveIssuingReport, Error> {
+        let failed = |error: tokio_postgres::Error| Error::Connect(describe(&error));
+        let mut client = self.database.connect().await?;
+        let tx = client.transaction().await.map_err(failed)?;
+        let received = checks::receive(&tx, message).await?;
+        tx.commit().await.map_err(failed)?;
+        let (id, created) = match received {
+            Received::Irrelevant => (None, false),
+            Received::Stored { event_id } => (Some(event_id), true),
+            Received::Duplicate { event_id } => (Some(event_id), false),
+        };
+        Ok(ReceiveIssuingReport {
+            relevant: id.is_some(),
+            id,
+            created,
         })
     }
 
@@ -150,8 +176,8 @@ async fn within<T>(
     tokio::time::timeout(limit, work).await.unwrap_or(Err(late))
 }
 
-/// Logs a panic by its place alone: its text may quote a payload (I9), and a handler's is kept with
-/// the event anyway.
+/// Has panics logged from now on, by their place alone: the text may quote a payload (I9), and a
+/// handler's is kept with the event anyway.
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);

@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 use crate::error::Error;
 use crate::handler::HandlerError;
 
-/// No call takes longer, its answer included.
+/// No call takes longer, its answer included, unless its caller says so.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Made at the first call: building it reads the system's certificates, which a run without calls
@@ -28,10 +28,7 @@ impl HttpClient {
     async fn get(&self) -> Result<&Client, reqwest::Error> {
         let build = || async {
             // A redirected POST would arrive as a GET; better to see it as the failure it is.
-            Client::builder()
-                .timeout(CALL_TIMEOUT)
-                .redirect(redirect::Policy::none())
-                .build()
+            Client::builder().redirect(redirect::Policy::none()).build()
         };
         self.0.get_or_try_init(build).await
     }
@@ -94,7 +91,21 @@ impl HttpService {
         key: &str,
         body: &impl Serialize,
     ) -> Result<T, HandlerError> {
-        self.call(path, key, body, |status| status.is_success())
+        self.post_within(path, key, body, CALL_TIMEOUT).await
+    }
+
+    /// As [`HttpService::post`], to a service that may take this long, its answer included.
+    ///
+    /// # Errors
+    /// As [`HttpService::post`].
+    pub async fn post_within<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        key: &str,
+        body: &impl Serialize,
+        limit: Duration,
+    ) -> Result<T, HandlerError> {
+        self.call(path, key, body, limit, |status| status.is_success())
             .await
     }
 
@@ -109,7 +120,7 @@ impl HttpService {
         key: &str,
         body: &impl Serialize,
     ) -> Result<T, HandlerError> {
-        self.call(path, key, body, |status| {
+        self.call(path, key, body, CALL_TIMEOUT, |status| {
             status.is_success() || status == StatusCode::CONFLICT
         })
         .await
@@ -120,19 +131,20 @@ impl HttpService {
         path: &str,
         key: &str,
         body: &impl Serialize,
+        limit: Duration,
         is_answer: impl Fn(StatusCode) -> bool,
     ) -> Result<T, HandlerError> {
         let request = self
-            .request(path)
+            .request(path, limit)
             .await?
             .header("Idempotency-Key", key)
             .json(body);
         let response = request
             .send()
             .await
-            .map_err(|error| self.unavailable(reason(&error)))?;
+            .map_err(|error| self.unavailable(reason(&error, limit)))?;
         match response.status() {
-            status if is_answer(status) => self.decode(response).await,
+            status if is_answer(status) => self.decode(response, limit).await,
             status if is_refusal(status) => {
                 let message = format!("{} answered {}", self.name, status.as_u16());
                 Err(HandlerError::reject(
@@ -144,7 +156,7 @@ impl HttpService {
         }
     }
 
-    async fn request(&self, path: &str) -> Result<RequestBuilder, HandlerError> {
+    async fn request(&self, path: &str, limit: Duration) -> Result<RequestBuilder, HandlerError> {
         let base = self.base.as_ref().ok_or_else(|| {
             self.unavailable(format_args!(
                 "is not configured: set {} to its base URL",
@@ -158,17 +170,21 @@ impl HttpService {
             .http
             .get()
             .await
-            .map_err(|error| self.unavailable(reason(&error)))?;
-        Ok(client.post(url))
+            .map_err(|error| self.unavailable(reason(&error, limit)))?;
+        Ok(client.post(url).timeout(limit))
     }
 
-    async fn decode<T: DeserializeOwned>(&self, response: Response) -> Result<T, HandlerError> {
+    async fn decode<T: DeserializeOwned>(
+        &self,
+        response: Response,
+        limit: Duration,
+    ) -> Result<T, HandlerError> {
         response.json().await.map_err(|error| {
             if error.is_decode() {
                 // The decoder's own message may quote the answer.
                 self.unavailable("gave an answer that does not decode")
             } else {
-                self.unavailable(reason(&error))
+                self.unavailable(reason(&error, limit))
             }
         })
     }
@@ -203,9 +219,9 @@ fn is_refusal(status: StatusCode) -> bool {
 }
 
 /// Why a call failed, with its causes, without the URL.
-fn reason(error: &reqwest::Error) -> String {
+fn reason(error: &reqwest::Error, limit: Duration) -> String {
     if error.is_timeout() {
-        return format!("gave no answer within {} s", CALL_TIMEOUT.as_secs());
+        return format!("gave no answer within {limit:.1?}");
     }
     let mut text = if error.is_connect() {
         "cannot be reached"

@@ -1,6 +1,7 @@
 //! Owns the shipped events and the one `match` from each to its handlers. It knows nothing of how
 //! they are queued, leased or retried.
 
+pub mod checks;
 pub mod forms;
 pub mod http;
 pub mod medical;
@@ -11,6 +12,8 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::handler::{DATABASE_ONLY, Dispatch, Handlers};
 
+use checks::IssuingCheck;
+use checks::handler::{AI_CHECK, Checks};
 use forms::events::{
     CaseOpened, ExternalLetterArchived, ExternalLetterReceived, FormArchived, FormCancelled,
     FormSubmitted, GrantLetterArchived, GrantLetterReceived, GrantLetterViewed, GrantSaved,
@@ -51,6 +54,8 @@ crate::events! {
         FormCancelled(FormCancelled) = "form_cancelled",
         /// Somebody looked at a grant letter.
         GrantLetterViewed(GrantLetterViewed) = "grant_letter_viewed",
+        /// An application is to be checked before it is issued.
+        IssuingsAiChecks(IssuingCheck) = "issuings-ai-checks",
         /// Lets somebody see or change some of the patient's data, once the patient agrees.
         ApprovalCreateJob(ApprovalCreateJob) = "approval_create_job",
         /// Sends the one-time password of a new approval again.
@@ -100,12 +105,16 @@ crate::events! {
 #[derive(Debug, Clone)]
 pub struct App {
     forms: Services,
+    checks: Checks,
     medical: medical::services::Services,
 }
 
 impl App {
     /// Reads the services' base URLs from the environment: `ARCHIVE_URL`, `CASES_URL`,
-    /// `NOTIFICATIONS_URL`; `OTP_URL`, `SMS_URL`, `SIGNATURE_URL`. The handlers of a service that is not set retry; everything else works.
+    /// `NOTIFICATIONS_URL`; `AI_CHECK_URL`; `OTP_URL`, `SMS_URL`, `SIGNATURE_URL`. The handlers of a
+    /// service that is not set retry, but for the signature's, which is optional; everything else works.
+    /// `AI_CHECK_RETRY_DELAY` is how long a check is put off when others are under way; by default as
+    /// long as a drain's budget.
     ///
     /// # Errors
     /// [`Error::Config`] when one is malformed; names it and what is allowed.
@@ -123,6 +132,7 @@ impl App {
         let http = HttpClient::default();
         Ok(Self {
             forms: Services::from_settings(&setting, &http)?,
+            checks: Checks::from_settings(&setting, &http)?,
             medical: medical::services::Services::from_settings(&setting, &http)?,
         })
     }
@@ -208,6 +218,11 @@ impl Dispatch for App {
             Event::GrantLetterViewed(event) => {
                 Handlers::one("count_view", DATABASE_ONLY, handlers::count_view(event))
             }
+            Event::IssuingsAiChecks(event) => Handlers::one(
+                "check_issuing",
+                AI_CHECK,
+                self.checks.check_issuing(event, ctx),
+            ),
             Event::ApprovalCreateJob(job) => medical::handlers(&self.medical, job, ctx),
             Event::ApprovalResendJob(job) => medical::handlers(&self.medical, job, ctx),
             Event::DiagnosticReportPackageCancelJob(job) => {
@@ -282,6 +297,7 @@ mod tests {
             ],
         ),
         ("grant_letter_viewed", &[("count_view", "database")]),
+        ("issuings-ai-checks", &[("check_issuing", "ai_check")]),
         // A medical job's one handler is named for its kind. Two are exceptions from A18:
         // service_request_recall_job and _cancel_job also verify a signature, once.
         ("approval_create_job", &[("approval_create_job", "otp")]),
@@ -367,6 +383,7 @@ mod tests {
             "case_number": "C1", "measure_id": "M1", "grant_number": "G1", "measure": measure,
             "grant": {"grant_number": "G1", "measure": measure, "company_number": "000000001",
                 "amount": 1, "valid_from": "2027-01-11", "valid_to": "2027-06-30"},
+            "triggerId": "T1", "applicationId": "A1",
         })
     }
 

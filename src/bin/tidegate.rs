@@ -51,6 +51,15 @@ enum Verb {
         after_help = "Example:\n  tidegate publish grant_letter_viewed --payload '{\"grant_number\": \"G-1\"}' --dedup-key view-1"
     )]
     Publish(PublishArgs),
+    /// Receive a message of the bus: store its AI check if it asks for one, else nothing.
+    #[command(
+        after_help = "Example:\n  tidegate receive-issuing --message '{\"kind\": \"issuing\", \"stage\": \"ai-check\", \"triggerId\": \"T1\", \"applicationId\": \"A1\"}'"
+    )]
+    ReceiveIssuing {
+        /// JSON, or @FILE, or - for stdin.
+        #[arg(long)]
+        message: String,
+    },
     /// Lease and handle events until the queue is empty or the budget is spent.
     #[command(after_help = "Example:\n  tidegate drain --budget 50s --concurrency 16")]
     Drain(DrainArgs),
@@ -179,7 +188,6 @@ fn run(verb: Verb, json: bool) -> Result<Answer, Failed> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    log_panics();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -213,11 +221,12 @@ fn print(text: &str) -> ExitCode {
 }
 
 fn fail(failed: &Failed, as_json: bool) -> ExitCode {
+    let report = failed.report.as_deref();
     if as_json {
-        let _ =
-            print(&json!({"error": failed.error.to_string(), "report": failed.report}).to_string());
-    } else if let Some(report) = &failed.report {
-        let _ = print(&text::drained(report));
+        let report = report.map(counts);
+        let _ = print(&json!({"error": failed.error.to_string(), "report": report}).to_string());
+    } else if let Some(report) = report.filter(|report| **report != untouched(report)) {
+        let _ = print(&text::broken_off(report));
     }
     eprintln!("tidegate: {}", failed.error);
     match failed.error {
@@ -226,11 +235,32 @@ fn fail(failed: &Failed, as_json: bool) -> ExitCode {
     }
 }
 
+/// A drain that failed has no reason to stop of its own, and has not looked what it leaves behind.
+fn counts(report: &DrainReport) -> Value {
+    let mut counts = json!(report);
+    if let Some(fields) = counts.as_object_mut() {
+        for unknown in ["stop_reason", "backlog", "oldest_age_ms"] {
+            fields.remove(unknown);
+        }
+    }
+    counts
+}
+
+/// The report of a run of the same length that did nothing.
+fn untouched(report: &DrainReport) -> DrainReport {
+    DrainReport {
+        elapsed_ms: report.elapsed_ms,
+        budget_ms: report.budget_ms,
+        ..DrainReport::default()
+    }
+}
+
 async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
     let service = Service::new(&environment)?;
     match verb {
         Verb::Migrate => migrate(&service).await,
         Verb::Publish(args) => publish(&service, args).await,
+        Verb::ReceiveIssuing { message } => receive_issuing(&service, &message).await,
         Verb::Drain(args) => drain(&service, &args, json).await,
         Verb::Serve { listen } => serve(&service, listen, json).await,
         Verb::Status => status(&service).await,
@@ -274,7 +304,9 @@ async fn migrate(service: &Service) -> Result<Answer, Failed> {
 async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Failed> {
     let mut event = NewEvent::raw(
         args.kind,
-        args.payload.map(|text| payload(&text)).transpose()?,
+        args.payload
+            .map(|text| json_argument("--payload", &text))
+            .transpose()?,
     );
     if let Some(key) = args.group {
         event = event.group(key);
@@ -309,10 +341,25 @@ async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Failed>
     Ok(Answer { document, text })
 }
 
-/// Reads `--payload`: JSON, or @FILE, or - for stdin.
-fn payload(argument: &str) -> Result<Box<RawValue>, Error> {
-    let unreadable =
-        |error: std::io::Error| Error::Invalid(format!("--payload: {argument}: {error}"));
+async fn receive_issuing(service: &Service, message: &str) -> Result<Answer, Failed> {
+    let message: Box<RawValue> = json_argument("--message", message)?;
+    let message = serde_json::from_str(message.get())
+        .map_err(|error| Error::Invalid(format!("--message: {error}")))?;
+    let report = service.receive_issuing(&message).await?;
+    let text = match report.id {
+        None => "the message asks for no check; nothing was stored".to_owned(),
+        Some(id) if report.created => format!("published event {id}"),
+        Some(id) => format!("event {id} is to make this check already; nothing was stored"),
+    };
+    Ok(Answer {
+        document: document(&report)?,
+        text,
+    })
+}
+
+/// Reads a flag's JSON: as it stands, or @FILE, or - for stdin.
+fn json_argument(flag: &str, argument: &str) -> Result<Box<RawValue>, Error> {
+    let unreadable = |error: std::io::Error| Error::Invalid(format!("{flag}: {argument}: {error}"));
     let text = if argument == "-" {
         let mut text = String::new();
         std::io::stdin()
@@ -325,7 +372,7 @@ fn payload(argument: &str) -> Result<Box<RawValue>, Error> {
         argument.to_owned()
     };
     serde_json::from_str(text.trim())
-        .map_err(|error| Error::Invalid(format!("--payload: JSON, @FILE or - is allowed: {error}")))
+        .map_err(|error| Error::Invalid(format!("{flag}: JSON, @FILE or - is allowed: {error}")))
 }
 
 async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<Answer, Failed> {
@@ -352,6 +399,7 @@ async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<Answer
     } else {
         None
     };
+    log_panics();
     let report = service.drain(&options, hooks).await;
     if let Some(bar) = bar {
         bar.finish_and_clear();
@@ -402,6 +450,7 @@ async fn serve(
     } else {
         let _ = print(&listening);
     }
+    log_panics();
     let router = tidegate::http::router(service.database.clone());
     let served = tidegate::http::serve(listener, router, stop_signal()).await;
     served.map_err(failed)?;

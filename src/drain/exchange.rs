@@ -97,18 +97,22 @@ impl<D: Dispatch> Drain<D> {
             held.as_ref().is_some_and(|held| held.contains(lease))
         };
         self.report.published += written.published;
-        for (end, class) in &job.ends {
-            self.let_go(end.lease.token);
-            let class = if written.unstorable.contains(&end.lease) {
+        for end in &job.ends {
+            let lease = end.finalization.lease;
+            self.let_go(lease.token);
+            let class = if written.unstorable.contains(&lease) {
                 Class::Handled(Status::Failed)
             } else {
-                *class
+                end.class
             };
-            match class {
-                _ if came_back(&written.ended, &end.lease) => count(&mut self.report, class),
-                Class::Handled(_) => self.count_lost(end.lease),
-                Class::Expired | Class::Abandoned => {}
+            if came_back(&written.ended, &lease) {
+                count(&mut self.report, class);
+                continue;
             }
+            if let Class::Handled(_) = class {
+                self.count_lost(lease);
+            }
+            self.give_back_group(end.group.as_deref());
         }
         for retry in &job.retries {
             self.let_go(retry.lease.token);
@@ -146,6 +150,14 @@ impl<D: Dispatch> Drain<D> {
             .min()
         {
             self.pace.back_to(lowest);
+        }
+    }
+
+    /// An event turns out not to be over: what is in hand behind it must not start.
+    fn give_back_group(&mut self, group: Option<&str>) {
+        if let Some(group) = group {
+            let behind = self.schedule.take_group(group);
+            self.release(behind);
         }
     }
 

@@ -27,10 +27,17 @@ pub(super) enum Class {
     Abandoned,
 }
 
+/// An event's end, with what the loop must know when it is written.
+pub(super) struct End {
+    pub finalization: Finalization,
+    pub class: Class,
+    pub group: Option<String>,
+}
+
 /// One round of writing.
 #[derive(Default)]
 pub(super) struct Job {
-    pub ends: Vec<(Finalization, Class)>,
+    pub ends: Vec<End>,
     pub retries: Vec<Retried>,
     pub releases: Vec<Released>,
     pub renewals: Vec<Lease>,
@@ -113,7 +120,7 @@ async fn write(
             let missing: Vec<Lease> = job
                 .ends
                 .iter()
-                .map(|(end, _)| end.lease)
+                .map(|end| end.finalization.lease)
                 .filter(|lease| !ended.contains(lease))
                 .collect();
             ended.extend(queue::finished_under(client, &missing).await?);
@@ -154,7 +161,7 @@ async fn finalize(
     job: &Job,
     written: &mut Written,
 ) -> Result<HashSet<Lease>, Error> {
-    let ends = job.ends.iter().map(|(end, _)| end.clone());
+    let ends = job.ends.iter().map(|end| end.finalization.clone());
     let (locking, free): (Vec<_>, Vec<_>) =
         ends.partition(|end| end.follow_ups.iter().any(|event| event.group_key.is_some()));
     let mut ended = finalize_batch(client, free, written).await?;

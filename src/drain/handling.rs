@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::execute::{Limits, execute, timed_out};
-use super::flusher::Class;
+use super::flusher::{Class, End};
 use super::settle::{Settled, count, given_up, log_end, settle};
 use super::{Drain, Running};
 use crate::context::{Context, Flushed};
@@ -171,7 +171,11 @@ impl<D: Dispatch> Drain<D> {
     /// Notes an event's end, to be written with the next flush.
     fn finish(&mut self, event: &LeasedEvent, end: Finalization, class: Class) {
         self.pend();
-        self.pending.ends.push((end, class));
+        self.pending.ends.push(End {
+            finalization: end,
+            class,
+            group: event.group_key.clone(),
+        });
         if let Some(group) = &event.group_key {
             self.group_ends.insert(group.clone(), self.completions);
         }

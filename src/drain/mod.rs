@@ -150,11 +150,14 @@ pub async fn drain_with<D: Dispatch>(
     options: &DrainOptions,
     hooks: Hooks,
 ) -> Result<DrainReport, DrainError> {
-    let mut drain = Drain::new(database, app, options, hooks);
-    let ended = match options.check() {
-        Ok(()) => drain.run().await,
-        Err(error) => Err(error),
+    let refused = |source| DrainError {
+        report: Box::default(),
+        source,
     };
+    options.check().map_err(refused)?;
+    let database = database.with_own_pool().map_err(refused)?;
+    let mut drain = Drain::new(&database, app, options, hooks);
+    let ended = drain.run().await;
     drain.report.elapsed_ms = millis(drain.budget.elapsed());
     match ended {
         Ok(()) => Ok(drain.report),

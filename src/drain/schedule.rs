@@ -51,6 +51,16 @@ impl Schedule {
         behind
     }
 
+    /// Everything of a group that has not started, when the group's event was lost.
+    pub(super) fn take_group(&mut self, group: &str) -> Vec<LeasedEvent> {
+        let of_group = |event: &LeasedEvent| event.group_key.as_deref() == Some(group);
+        let head = self.ready.values().find(|event| of_group(event));
+        let head = head.map(|event| event.lease);
+        let head = head.and_then(|lease| self.ready.remove(&lease));
+        let behind = self.close(group);
+        head.into_iter().chain(behind).collect()
+    }
+
     /// Everything unstarted, at the end of the run.
     pub(super) fn take_all(&mut self) -> Vec<LeasedEvent> {
         self.waiting = 0;
@@ -193,6 +203,14 @@ mod tests {
         assert!(schedule.remove(lease(99)).is_none());
         assert_eq!(schedule.len(), 3);
         assert_eq!(schedule.leases().count(), 3);
+    }
+
+    #[test]
+    fn taking_a_group_leaves_the_others() {
+        let mut schedule = filled();
+        assert_eq!(ids(&schedule.take_group("a")), [1, 2, 5]);
+        assert_eq!(schedule.len(), 2);
+        assert!(schedule.take_group("a").is_empty());
     }
 
     #[test]

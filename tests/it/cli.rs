@@ -483,6 +483,19 @@ async fn a_drain_without_a_schema_says_how_to_make_one() {
     }
 }
 
+#[tokio::test]
+async fn a_drain_that_fails_does_not_claim_that_the_queue_is_empty() {
+    let cli = Cli::at("postgres://nobody@127.0.0.1:1/nothing");
+    let ran = cli.run(&["drain"]).await;
+    ran.failed(1, &["connect"]);
+    assert_eq!(ran.stdout, "");
+    let report = &cli.run(&["drain", "--json"]).await.document()["report"];
+    assert_eq!(report["leased"], 0);
+    for unknown in ["stop_reason", "backlog", "oldest_age_ms"] {
+        assert!(report.get(unknown).is_none(), "{report}");
+    }
+}
+
 // status, show, list
 
 #[tokio::test]
@@ -643,6 +656,8 @@ async fn with_json_stdout_is_one_document_also_when_a_verb_fails() {
         let argument = match verb.as_str() {
             "publish" => Some(VIEWED),
             "show" => Some("1"),
+            // Without a database it would serve all the same; this address is nobody's.
+            "serve" => Some("--listen=192.0.2.1:1"),
             _ => None,
         };
         let right: Vec<&str> = [Some(verb.as_str()), argument, Some("--json")]

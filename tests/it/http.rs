@@ -782,15 +782,17 @@ async fn the_openapi_document_covers_every_route_and_every_kind() {
         );
     }
     let schemas = &document["components"]["schemas"];
+    let mut summaries = BTreeSet::new();
     for kind in medical::KINDS {
         let operation = &document["paths"][format!("/jobs/{kind}")]["post"];
         assert_eq!(operation["operationId"], **kind);
-        assert!(operation["summary"].is_string(), "{kind}");
         let name = medical::schema_name(kind).unwrap();
         let body = &operation["requestBody"]["content"]["application/json"]["schema"];
         assert_eq!(body["$ref"], format!("#/components/schemas/{name}"));
-        assert_eq!(schemas[name]["additionalProperties"], false, "{kind}");
+        assert!(schemas[name].is_object(), "{kind}");
+        summaries.insert(operation["summary"].as_str().unwrap());
     }
+    assert_eq!(summaries.len(), medical::KINDS.len(), "{summaries:?}");
     let paths = document["paths"].as_object().unwrap().len();
     assert_eq!(
         paths,

@@ -10,6 +10,7 @@ mod probe;
 mod services;
 mod support;
 
+mod checks;
 mod cli;
 mod drain;
 mod forms;

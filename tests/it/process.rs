@@ -45,11 +45,18 @@ impl Worker {
         assert!(sent.success());
     }
 
-    /// Waits for its end; the report it printed, if it came that far.
-    fn report(mut self) -> Option<DrainReport> {
+    /// Waits for its end; all that it printed.
+    fn output(mut self) -> String {
         let mut output = String::new();
-        std::io::Read::read_to_string(self.0.stdout.as_mut().unwrap(), &mut output).unwrap();
+        let stdout = self.0.stdout.as_mut().unwrap();
+        std::io::Read::read_to_string(stdout, &mut output).unwrap();
         self.0.wait().unwrap();
+        output
+    }
+
+    /// Waits for its end; the report it printed, if it came that far.
+    fn report(self) -> Option<DrainReport> {
+        let output = self.output();
         let report = output
             .lines()
             .find_map(|line| line.split_once("REPORT "))?
@@ -86,6 +93,10 @@ fn short_lease() -> DrainOptions {
 #[ignore = "the worker process of the tests in this file"]
 async fn worker() {
     let behaviour = std::env::var(WORKER).expect("only other tests start this one");
+    tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(std::io::stdout)
+        .init();
     let url = std::env::var("DATABASE_URL").unwrap();
     let dies = ["hang", "abort"].contains(&behaviour.as_str());
     let app = ProbeApp::new(move |call, _| {
@@ -98,6 +109,7 @@ async fn worker() {
                 "flaky" if call.attempt == 1 && call.id % 7 == 3 => {
                     return Err(HandlerError::retry("down", "once"));
                 }
+                "down" => return Err(HandlerError::retry("down", "again")),
                 "slow" => tokio::time::sleep(Duration::from_millis(100)).await,
                 _ => {}
             }
@@ -274,4 +286,24 @@ async fn b10_e5_e7_e8_three_worker_processes_keep_each_groups_order_through_retr
         SELECT l.id, lag(l.id) OVER (PARTITION BY l.group_key ORDER BY e.position) AS ahead
           FROM effect AS e JOIN tidegate.event_log AS l USING (id)) AS pairs WHERE ahead > id";
     assert_eq!(number(&client, out_of_order).await, 0);
+}
+
+#[tokio::test]
+async fn b30_failures_that_will_be_retried_and_final_ones_are_two_different_log_lines() {
+    let (db, client) = database_with_effects().await;
+    queue::publish(&client, &act("secret-canary").max_attempts(2))
+        .await
+        .unwrap();
+    let log = Worker::start(&db, "down").output();
+    assert_eq!(
+        log.matches("event failed, will be retried").count(),
+        1,
+        "{log}"
+    );
+    assert_eq!(log.matches("event failed for good").count(), 1, "{log}");
+    assert!(
+        log.contains("ERROR") && log.contains("event.attempt=2"),
+        "{log}"
+    );
+    assert!(!log.contains("canary"), "a payload is in the log: {log}");
 }

@@ -1,4 +1,4 @@
-//! A stand-in for the services of the forms system and the medical jobs, over real HTTP. It keeps what it is told,
+//! A stand-in for the services of the shipped systems, over real HTTP. It keeps what it is told,
 //! knows a repetition by its idempotency key or by its reference, and answers one as the real ones
 //! do. Told to, it fails: see [`Mode`]. Other processes tell it through `/control`.
 
@@ -23,10 +23,11 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
 /// The services and the variables their base URLs are read from.
-pub const SERVICES: [(&str, &str); 6] = [
+pub const SERVICES: [(&str, &str); 7] = [
     ("archive", "ARCHIVE_URL"),
     ("cases", "CASES_URL"),
     ("notifications", "NOTIFICATIONS_URL"),
+    ("ai_check", "AI_CHECK_URL"),
     ("otp", "OTP_URL"),
     ("sms", "SMS_URL"),
     ("signature", "SIGNATURE_URL"),
@@ -49,6 +50,8 @@ pub enum Mode {
     Refuse { status: u16 },
     /// 200 with what it was sent, as one string: a decoder that expects anything else would quote it.
     Echo,
+    /// 200 with a NUL character: JSON, but nothing that Postgres stores.
+    Nul,
 }
 
 /// One call as it came in.
@@ -213,6 +216,7 @@ impl Service {
             Mode::Down => refusal(503, "down"),
             Mode::Refuse { status } => refusal(status, "refused"),
             Mode::Echo => (StatusCode::OK, Json(Value::String(body.to_string()))),
+            Mode::Nul => (StatusCode::OK, Json(json!({ "verdict": "\0" }))),
             Mode::Mute => {
                 let _ = self.keep(name, path, key, &reference);
                 refusal(500, "lost")
@@ -264,6 +268,7 @@ fn answer(name: &str, reference: &str) -> Value {
         "cases" => {
             json!({ "case_number": format!("C-{id:016x}"), "measure_id": format!("M-{id:016x}") })
         }
+        "ai_check" => json!({ "verdict": "pass", "check_id": format!("A-{id:016x}") }),
         _ => json!({ "result": "created" }),
     }
 }

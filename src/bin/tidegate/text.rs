@@ -58,6 +58,24 @@ pub fn drained(report: &DrainReport) -> String {
         StopReason::BudgetSpent => "the budget is spent",
         StopReason::LimitReached => "the limit of events is reached",
     };
+    let mut table = counts(report);
+    table.add_row(vec![
+        "left in the queue".to_owned(),
+        report.backlog.to_string(),
+    ]);
+    format!(
+        "drained for {}: {reason}\n{table}",
+        coarse(report.elapsed_ms)
+    )
+}
+
+/// What a drain did until it failed.
+pub fn broken_off(report: &DrainReport) -> String {
+    let table = counts(report);
+    format!("failed after {}\n{table}", coarse(report.elapsed_ms))
+}
+
+fn counts(report: &DrainReport) -> Table {
     let mut table = plain_table(&["what", "events"]);
     for (what, events) in [
         ("leased", report.leased),
@@ -70,14 +88,10 @@ pub fn drained(report: &DrainReport) -> String {
         ("expired", report.expired),
         ("abandoned", report.abandoned),
         ("follow-ups published", report.published),
-        ("left in the queue", report.backlog),
     ] {
         table.add_row(vec![what.to_owned(), events.to_string()]);
     }
-    format!(
-        "drained for {}: {reason}\n{table}",
-        coarse(report.elapsed_ms)
-    )
+    table
 }
 
 /// Everything that is stored about an event, a line for each field that has a value.

@@ -1,0 +1,72 @@
+-- The AI checks' own table, in a schema of its own, as the forms system has one. It exists for three
+-- reasons: an event carries nothing but two ids, so when its task is due must stand somewhere; the
+-- gate counts rows; and an answer must outlive the log.
+
+CREATE SCHEMA checks;
+
+CREATE TABLE checks.issuing_check (
+    id             bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    -- Both, or neither: a check that somebody else does takes a place at the gate as well, and of
+    -- that one nothing need be known. `INSERT INTO checks.issuing_check DEFAULT VALUES` is one.
+    trigger_id     text,
+    application_id text,
+    -- PLANNED: received, nobody is at it. NEW: under way, not answered; only this one counts at the
+    -- gate. DONE: answered. OVERDUE: ended unchecked. REFUSED: the AI service will not have it.
+    work_statusom  text        NOT NULL DEFAULT 'NEW',
+    -- Past this the task is overdue; null is never.
+    due_at         timestamptz,
+    -- When a NEW row stops counting although nobody has said so: its worker went away. Null is
+    -- never, for a row that somebody else put there.
+    place_ends_at  timestamptz,
+    -- What the AI service said, whole.
+    answer         jsonb,
+    answered_at    timestamptz,
+    created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    updated_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT trigger_is_checked_once_for_an_application UNIQUE (trigger_id, application_id),
+    CONSTRAINT ids_are_whole CHECK ((trigger_id IS NULL) = (application_id IS NULL)),
+    CONSTRAINT trigger_id_is_1_to_100_characters CHECK (char_length(trigger_id) BETWEEN 1 AND 100),
+    CONSTRAINT application_id_is_1_to_100_characters CHECK (char_length(application_id) BETWEEN 1 AND 100),
+    CONSTRAINT work_statusom_is_planned_new_done_overdue_or_refused
+        CHECK (work_statusom IN ('PLANNED', 'NEW', 'DONE', 'OVERDUE', 'REFUSED')),
+    CONSTRAINT only_a_new_check_has_a_place CHECK (place_ends_at IS NULL OR work_statusom = 'NEW'),
+    CONSTRAINT answer_is_whole CHECK ((answer IS NULL) = (answered_at IS NULL)),
+    CONSTRAINT only_a_done_check_has_an_answer CHECK (answer IS NULL OR work_statusom = 'DONE')
+);
+
+-- The gate counts these few, whatever else the table has gathered.
+CREATE INDEX issuing_check_new ON checks.issuing_check (id) WHERE work_statusom = 'NEW';
+
+-- Takes one of `places` for a check, for at most `held_for` seconds: its row is NEW from then on. A
+-- function, because counting and taking must be one step that commits before the call goes out, and
+-- the count needs a snapshot from after the lock.
+CREATE FUNCTION checks.take_place(
+    trigger_id text, application_id text, places integer, held_for double precision
+) RETURNS TABLE (taken boolean, at timestamptz)
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+#variable_conflict use_column
+BEGIN
+    -- Without it, two that look at once both see one NEW row, and there are three.
+    PERFORM pg_advisory_xact_lock(1128811347, 0);
+    take_place.at := clock_timestamp();
+    -- SKIP LOCKED: a row that is being finished this moment is not worth waiting for.
+    UPDATE checks.issuing_check SET work_statusom = 'PLANNED', place_ends_at = NULL, updated_at = take_place.at
+     WHERE id IN (SELECT id FROM checks.issuing_check
+                   WHERE work_statusom = 'NEW' AND place_ends_at <= take_place.at
+                     FOR NO KEY UPDATE SKIP LOCKED);
+    -- A check does not wait for itself: after a worker's death its own row may still be NEW.
+    SELECT count(*) < take_place.places INTO take_place.taken
+      FROM checks.issuing_check AS i
+     WHERE i.work_statusom = 'NEW'
+       AND (i.trigger_id, i.application_id) IS DISTINCT FROM (take_place.trigger_id, take_place.application_id);
+    IF take_place.taken THEN
+        INSERT INTO checks.issuing_check AS i (trigger_id, application_id, work_statusom, place_ends_at)
+        VALUES (take_place.trigger_id, take_place.application_id, 'NEW',
+                take_place.at + make_interval(secs => take_place.held_for))
+        ON CONFLICT (trigger_id, application_id) DO UPDATE
+           SET work_statusom = 'NEW', place_ends_at = excluded.place_ends_at, updated_at = take_place.at
+         WHERE i.work_statusom <> 'DONE';
+    END IF;
+    RETURN NEXT;
+END $$;

@@ -1,0 +1,278 @@
+//! Owns what happens at `issuings-ai-checks`: the four steps of seed 001, in its order (B33 to B35).
+//!
+//! The AI service is slow: tens of seconds are normal. So nothing is held while it is asked but the
+//! place at the gate: no transaction, no connection of the pool. A check in hand keeps one of the
+//! drain's handlers busy and no other (B16).
+//!
+//! A check that is put off ends well, as a new event that has all its attempts before it. That event is
+//! emitted, so it is published by the statement that moves this one to the log (A17): both or neither,
+//! fenced by the lease, without a transaction of our own. Nothing of ours is written with it that
+//! would need one.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::IssuingCheck;
+use super::store::{self, Gate, Left, Standing};
+use crate::app::http::{HttpClient, HttpService};
+use crate::config::parse_duration;
+use crate::context::Context;
+use crate::drain::DrainOptions;
+use crate::error::Error;
+use crate::handler::{Done, HandlerError, HandlerResult, Verdict, Verdicts};
+
+/// The service that checks applications.
+pub(crate) const AI_CHECK: &str = "ai_check";
+
+/// From this many NEW checks on, another one is put off (B34).
+const PLACES: i32 = 2;
+
+/// Kept of a handler's time for storing the answer: a tenth, at most this.
+const RESERVE: Duration = Duration::from_secs(2);
+
+/// A place outlives its handler's limit by this, so that only a worker's death ends it by time.
+const PLACE_MARGIN: Duration = Duration::from_secs(5);
+
+/// Shortest and longest `AI_CHECK_RETRY_DELAY`.
+const DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(24));
+
+/// How checks are made and put off.
+#[derive(Debug, Clone)]
+pub(crate) struct Checks {
+    service: HttpService,
+    delay: Duration,
+}
+
+/// How an event ended, kept as its result.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum End {
+    Overdue,
+    PutOff,
+    Checked,
+    /// It was answered before; the service was not asked again (D8).
+    AnsweredBefore,
+}
+
+impl End {
+    fn done(self) -> HandlerResult {
+        Done::with(&json!({ "ended": self }))
+    }
+}
+
+impl Checks {
+    /// Reads `AI_CHECK_URL`, and `AI_CHECK_RETRY_DELAY`: how long a check that found the gate full is
+    /// put off. Without the latter, as long as a drain's budget (`TIDEGATE_BUDGET`, else 50 s): what a
+    /// run puts off is not due before that run is over, however long it lingers. A drain that is
+    /// given more time than the delay may meet the event again, once a delay.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable and what is allowed.
+    pub(crate) fn from_settings(
+        setting: impl Fn(&str) -> Option<String>,
+        http: &HttpClient,
+    ) -> Result<Self, Error> {
+        let service = HttpService::from_setting(AI_CHECK, "AI_CHECK_URL", &setting, http.clone())?;
+        let read = |name: &str| {
+            let text = setting(name).filter(|text| !text.is_empty());
+            let parsed = text.map(|text| parse_duration(&text)).transpose();
+            parsed.map_err(|allowed| Error::Config(format!("{name}: {allowed}")))
+        };
+        let (least, most) = DELAYS;
+        let delay = match read("AI_CHECK_RETRY_DELAY")? {
+            Some(delay) if delay < least || delay > most => {
+                return Err(Error::Config(
+                    "AI_CHECK_RETRY_DELAY: 1s to 24h is allowed".to_owned(),
+                ));
+            }
+            Some(delay) => delay,
+            None => read("TIDEGATE_BUDGET")?
+                .unwrap_or(DrainOptions::default().budget)
+                .clamp(least, most),
+        };
+        Ok(Self { service, delay })
+    }
+
+    /// The four steps.
+    pub(crate) async fn check_issuing(&self, check: &IssuingCheck, ctx: &Context) -> HandlerResult {
+        check.check().reject("payload")?;
+        match standing(check, ctx).await? {
+            Standing::Answered => return End::AnsweredBefore.done(),
+            Standing::Overdue => return end_overdue(check, ctx).await,
+            Standing::Open => {}
+        }
+        if let Gate::Full { at } = take_place(check, ctx).await? {
+            return self.put_off(check, ctx, at);
+        }
+        let checked = self.ask(check, ctx).await;
+        if let Err(error) = &checked {
+            leave_place(check, ctx, error).await;
+        }
+        checked
+    }
+
+    /// Saves the event anew: same payload, group, correlation id, deadline and number of attempts, none
+    /// of them spent. The new one may have the key of the one that ends, which is gone by then.
+    fn put_off(&self, check: &IssuingCheck, ctx: &Context, at: SystemTime) -> HandlerResult {
+        let left = ctx
+            .start_before()
+            .map(|deadline| deadline.duration_since(at).unwrap_or_default());
+        let mut event = check
+            .event()
+            .reject("emit")?
+            .delay(delay_within(self.delay, left));
+        if let Some(group) = ctx.group_key() {
+            event = event.group(group);
+        }
+        if let Some(deadline) = ctx.start_before() {
+            event = event.start_before(deadline);
+        }
+        if let Ok(attempts) = u16::try_from(ctx.max_attempts()) {
+            event = event.max_attempts(attempts);
+        }
+        ctx.emit_new(event)?;
+        End::PutOff.done()
+    }
+
+    /// Asks the AI service and stores what it says together with the event's end.
+    async fn ask(&self, check: &IssuingCheck, ctx: &Context) -> HandlerResult {
+        let key = check.key().reject("payload")?;
+        let body = json!({
+            "reference": key,
+            "triggerId": check.trigger_id,
+            "applicationId": check.application_id,
+        });
+        let time = time_left(ctx);
+        let limit = time.saturating_sub(RESERVE.min(time / 10));
+        let answer: Value = self
+            .service
+            .post_within("checks", &key, &body, limit)
+            .await?;
+        let tx = ctx.transaction().await?;
+        store::answer(&*tx, check, &answer.to_string())
+            .await
+            .map_err(unstored)?;
+        tx.complete(End::Checked.done()?).await
+    }
+}
+
+/// How long to put a check off that must start within `left`, if it has a deadline. When the full
+/// delay would reach the deadline: for half of what is left, so that it comes again in time, but for
+/// no less than a second, so that it does not come all the time. In its last second it is saved to
+/// start at its deadline, which is never: it ends there, as expired (B13).
+fn delay_within(delay: Duration, left: Option<Duration>) -> Duration {
+    match left {
+        Some(left) if left <= delay => (left / 2).max(DELAYS.0).min(left),
+        _ => delay,
+    }
+}
+
+fn time_left(ctx: &Context) -> Duration {
+    ctx.deadline().saturating_duration_since(Instant::now())
+}
+
+async fn standing(check: &IssuingCheck, ctx: &Context) -> Result<Standing, HandlerError> {
+    let connection = ctx.connection().await?;
+    store::standing(&*connection, check).await.retryable()
+}
+
+async fn end_overdue(check: &IssuingCheck, ctx: &Context) -> HandlerResult {
+    let tx = ctx.transaction().await?;
+    store::end_overdue(&*tx, check).await.retryable()?;
+    tx.complete(End::Overdue.done()?).await
+}
+
+/// Not in a transaction of the event's: that the check is NEW must be seen by others at once.
+async fn take_place(check: &IssuingCheck, ctx: &Context) -> Result<Gate, HandlerError> {
+    let held_for = time_left(ctx) + PLACE_MARGIN;
+    let connection = ctx.connection().await?;
+    store::take_place(&*connection, check, PLACES, held_for)
+        .await
+        .retryable()
+}
+
+/// A check that failed does not keep others waiting while it waits itself. If the place cannot be
+/// given back now, it ends by itself.
+async fn leave_place(check: &IssuingCheck, ctx: &Context, error: &HandlerError) {
+    let left = match error.verdict {
+        Verdict::Reject => Left::Refused,
+        Verdict::Retry { .. } => Left::Planned,
+    };
+    let given_back = async {
+        let connection = ctx.connection().await?;
+        store::leave_place(&*connection, check, left)
+            .await
+            .retryable()
+    };
+    if let Err(error) = given_back.await {
+        tracing::warn!(error = %error, "a check keeps its place until it runs out");
+    }
+}
+
+/// An answer that Postgres cannot store, such as one with `\u0000` in it, stays so: asking again for it
+/// five times would be slow and in vain.
+fn unstored(error: Error) -> HandlerError {
+    if error.is_bad_data() {
+        return HandlerError::reject("ai_check_answer", "the answer cannot be stored");
+    }
+    HandlerError::retry("error", error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn checks(variable: &str, value: &str) -> Result<Checks, Error> {
+        let setting = |name: &str| (name == variable).then(|| value.to_owned());
+        Checks::from_settings(setting, &HttpClient::default())
+    }
+
+    #[test]
+    fn b34_a_check_is_put_off_past_its_drain_unless_told_otherwise() {
+        assert_eq!(
+            checks("", "").unwrap().delay,
+            DrainOptions::default().budget
+        );
+        for (variable, value, delay) in [
+            ("TIDEGATE_BUDGET", "5m", 300 * SECOND),
+            ("TIDEGATE_BUDGET", "1ms", SECOND),
+            ("AI_CHECK_RETRY_DELAY", "7s", 7 * SECOND),
+        ] {
+            assert_eq!(checks(variable, value).unwrap().delay, delay, "{variable}");
+        }
+        for bad in ["0s", "999ms", "25h", "soon"] {
+            let error = checks("AI_CHECK_RETRY_DELAY", bad).expect_err(bad);
+            let error = error.to_string();
+            assert!(error.contains("AI_CHECK_RETRY_DELAY: "), "{error}");
+        }
+    }
+
+    #[test]
+    fn b34_a_check_is_not_put_off_past_its_deadline_and_does_not_spin_before_it() {
+        let delay = 30 * SECOND;
+        for (left, expected) in [
+            (None, delay),
+            (Some(31 * SECOND), delay),
+            (Some(30 * SECOND), 15 * SECOND),
+            (Some(3 * SECOND), 3 * SECOND / 2),
+            (Some(2 * SECOND), SECOND),
+            (Some(3 * SECOND / 2), SECOND),
+            (Some(SECOND / 2), SECOND / 2),
+            (Some(Duration::ZERO), Duration::ZERO),
+        ] {
+            assert_eq!(delay_within(delay, left), expected, "{left:?}");
+        }
+        let mut left = 30 * SECOND;
+        let mut times = 0;
+        while left > Duration::ZERO {
+            left -= delay_within(delay, Some(left));
+            times += 1;
+        }
+        assert!(times <= 7, "{times}");
+    }
+}

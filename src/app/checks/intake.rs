@@ -1,0 +1,183 @@
+//! Owns what enters the AI checks: decides which messages matter, and stores the event of one that
+//! does, or nothing (B32), in the caller's transaction (B1).
+
+use std::time::SystemTime;
+
+use serde_json::Value;
+use tokio_postgres::Transaction;
+
+use super::{IssuingCheck, store};
+use crate::error::Error;
+use crate::queue::publish;
+
+/// The `kind` of a relevant message.
+const KIND: &str = "issuing";
+
+/// The `stage` of a relevant message.
+const STAGE: &str = "ai-check";
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Received {
+    /// It asks for no check; nothing is stored.
+    Irrelevant,
+    /// It asks for a check; this event will make it.
+    Stored {
+        /// The event's id.
+        event_id: i64,
+    },
+    /// It asks for a check that a live event is to make already; nothing is stored.
+    Duplicate {
+        /// That event's id.
+        event_id: i64,
+    },
+}
+
+/// Receives one message of the bus. Relevant is a JSON object with
+///
+/// ```json
+/// {"kind": "issuing", "stage": "ai-check", "triggerId": "T1", "applicationId": "A1",
+///  "dueAt": "2027-01-11T09:00:00Z", "startBefore": "2027-01-12T09:00:00Z"}
+/// ```
+///
+/// Another `kind` or `stage`, or none, makes it somebody else's message. `dueAt` (the task is overdue
+/// from then on; never, without it) and `startBefore` (the event's deadline, B13; none, without it)
+/// may be missing or null; further fields may stand there and are not looked at.
+///
+/// Events of one application share a group, so its checks run one after the other (the seed's own
+/// example of a group), and a correlation id. When a message comes again after its event has ended, it
+/// makes a new event; the handler sees whether the check is done.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+pub async fn receive(tx: &Transaction<'_>, message: &Value) -> Result<Received, Error> {
+    let Some(wanted) = Wanted::in_message(message)? else {
+        return Ok(Received::Irrelevant);
+    };
+    let application_id = &wanted.check.application_id;
+    let event = wanted.check.event();
+    let mut event = event
+        .map_err(|error| Error::Invalid(format!("payload: {error}")))?
+        .group(format!("application:{application_id}"))
+        .correlation(application_id);
+    if let Some(deadline) = wanted.start_before {
+        event = event.start_before(deadline);
+    }
+    let published = publish(tx, &event).await?;
+    let event_id = published.id;
+    if !published.created {
+        return Ok(Received::Duplicate { event_id });
+    }
+    store::plan(tx, &wanted.check, wanted.due_at).await?;
+    Ok(Received::Stored { event_id })
+}
+
+/// What a relevant message asks for.
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    check: IssuingCheck,
+    due_at: Option<SystemTime>,
+    start_before: Option<SystemTime>,
+}
+
+impl Wanted {
+    /// None when the message is somebody else's.
+    fn in_message(message: &Value) -> Result<Option<Self>, Error> {
+        if !message.is_object() {
+            return Err(Error::Invalid(
+                "message: a JSON object is allowed".to_owned(),
+            ));
+        }
+        if message["kind"] != KIND || message["stage"] != STAGE {
+            return Ok(None);
+        }
+        let check = IssuingCheck {
+            trigger_id: text(message, "triggerId")?,
+            application_id: text(message, "applicationId")?,
+        };
+        check.check()?;
+        Ok(Some(Self {
+            check,
+            due_at: instant(message, "dueAt")?,
+            start_before: instant(message, "startBefore")?,
+        }))
+    }
+}
+
+fn text(message: &Value, field: &str) -> Result<String, Error> {
+    let text = message[field].as_str().map(ToOwned::to_owned);
+    text.ok_or_else(|| Error::Invalid(format!("{field}: is needed, as a JSON string")))
+}
+
+/// The one way to write a time that cannot be misread: RFC 3339 in UTC.
+fn instant(message: &Value, field: &str) -> Result<Option<SystemTime>, Error> {
+    let instant = match &message[field] {
+        Value::Null => return Ok(None),
+        Value::String(text) => humantime::parse_rfc3339(text).ok(),
+        _ => None,
+    };
+    instant.map(Some).ok_or_else(|| {
+        Error::Invalid(format!(
+            "{field}: a time in UTC such as 2027-01-11T09:00:00Z is allowed"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A relevant message with one field of another value; null is as good as missing.
+    fn message_with(field: &str, value: Value) -> Value {
+        let mut message = json!({"kind": "issuing", "stage": "ai-check", "triggerId": "T1",
+            "applicationId": "A1", "dueAt": "2027-01-11T09:00:00Z", "more": [1]});
+        message[field] = value;
+        message
+    }
+
+    #[test]
+    fn b32_only_an_issuing_at_the_stage_of_the_ai_check_is_relevant() {
+        let wanted = Wanted::in_message(&message_with("more", Value::Null)).unwrap();
+        let wanted = wanted.unwrap();
+        assert_eq!(wanted.check.trigger_id, "T1");
+        assert_eq!(wanted.check.application_id, "A1");
+        assert!(wanted.due_at.is_some() && wanted.start_before.is_none());
+        for (field, value) in [
+            ("kind", json!("payment")),
+            ("kind", json!(7)),
+            ("kind", Value::Null),
+            ("stage", json!("signing")),
+            ("stage", Value::Null),
+        ] {
+            let foreign = Wanted::in_message(&message_with(field, value)).unwrap();
+            assert_eq!(foreign, None, "{field}");
+        }
+        assert_eq!(Wanted::in_message(&json!({})).unwrap(), None);
+    }
+
+    #[test]
+    fn a_bad_field_of_a_relevant_message_is_named_and_not_quoted() {
+        for (field, value) in [
+            ("triggerId", Value::Null),
+            ("triggerId", json!(1)),
+            ("triggerId", json!("")),
+            ("triggerId", json!(" \t")),
+            ("triggerId", json!("secret\0")),
+            ("applicationId", json!("secret".repeat(17))),
+            ("applicationId", json!({})),
+            ("dueAt", json!("secret")),
+            ("dueAt", json!("infinity")),
+            ("dueAt", json!("2027-02-30T00:00:00Z")),
+            ("startBefore", json!(1_800_000_000)),
+        ] {
+            let error = Wanted::in_message(&message_with(field, value)).expect_err(field);
+            let error = error.to_string();
+            assert!(error.starts_with(&format!("{field}: ")), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+        let error = Wanted::in_message(&json!([])).expect_err("an array");
+        assert!(error.to_string().starts_with("message: "), "{error}");
+    }
+}

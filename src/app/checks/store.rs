@@ -1,0 +1,176 @@
+//! Owns the SQL of the AI checks' own table, each statement a verb. `checks.take_place` is in the
+//! migration, where what it needs of Postgres is said.
+
+use std::time::{Duration, SystemTime};
+
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{GenericClient, Row};
+
+use super::IssuingCheck;
+use crate::error::Error;
+
+/// A message may move the due time, and may open a check again that ended without an answer.
+const PLAN: &str = "\
+INSERT INTO checks.issuing_check AS i (trigger_id, application_id, work_statusom, due_at)
+VALUES ($1, $2, 'PLANNED', $3)
+    ON CONFLICT (trigger_id, application_id) DO UPDATE
+   SET due_at = excluded.due_at, updated_at = clock_timestamp(),
+       work_statusom = CASE WHEN i.work_statusom IN ('OVERDUE', 'REFUSED') THEN 'PLANNED'
+                            ELSE i.work_statusom END";
+
+const STANDING: &str = "\
+SELECT CASE WHEN work_statusom = 'DONE' THEN 'answered'
+            WHEN due_at <= clock_timestamp() THEN 'overdue'
+            ELSE 'open' END
+  FROM checks.issuing_check WHERE trigger_id = $1 AND application_id = $2";
+
+const TAKE_PLACE: &str = "SELECT taken, at FROM checks.take_place($1, $2, $3, $4)";
+
+/// The first answer stays.
+const ANSWER: &str = "\
+INSERT INTO checks.issuing_check AS i (trigger_id, application_id, work_statusom, answer, answered_at)
+VALUES ($1, $2, 'DONE', $3::text::jsonb, clock_timestamp())
+    ON CONFLICT (trigger_id, application_id) DO UPDATE
+   SET work_statusom = 'DONE', place_ends_at = NULL, updated_at = clock_timestamp(),
+       answer = coalesce(i.answer, excluded.answer), answered_at = coalesce(i.answered_at, excluded.answered_at)";
+
+const END_OVERDUE: &str = "\
+UPDATE checks.issuing_check
+   SET work_statusom = 'OVERDUE', place_ends_at = NULL, updated_at = clock_timestamp()
+ WHERE trigger_id = $1 AND application_id = $2 AND work_statusom <> 'DONE'";
+
+const LEAVE_PLACE: &str = "\
+UPDATE checks.issuing_check
+   SET work_statusom = $3, place_ends_at = NULL, updated_at = clock_timestamp()
+ WHERE trigger_id = $1 AND application_id = $2 AND work_statusom = 'NEW'";
+
+/// How a check stands before anything is done for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It has its answer.
+    Answered,
+    /// Its task's due time has passed, by the database's clock.
+    Overdue,
+    /// It is to be made. So is one that has no row: nothing says that it is due.
+    Open,
+}
+
+/// What the gate said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// The check is NEW now.
+    Taken,
+    /// As many checks as may be are NEW already; it was so at this time of the database's clock.
+    Full { at: SystemTime },
+}
+
+/// What a check becomes that leaves its place without an answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Left {
+    /// To be made again.
+    Planned,
+    /// The AI service will not have it.
+    Refused,
+}
+
+/// Keeps a check that is to be made, with its due time.
+pub(super) async fn plan(
+    client: &(impl GenericClient + Sync),
+    check: &IssuingCheck,
+    due_at: Option<SystemTime>,
+) -> Result<(), Error> {
+    let more = [(&due_at as &(dyn ToSql + Sync), Type::TIMESTAMPTZ)];
+    query(client, "checks.plan", PLAN, check, &more).await?;
+    Ok(())
+}
+
+pub(super) async fn standing(
+    client: &(impl GenericClient + Sync),
+    check: &IssuingCheck,
+) -> Result<Standing, Error> {
+    let rows = query(client, "checks.standing", STANDING, check, &[]).await?;
+    Ok(match rows.first().map(|row| row.get(0)) {
+        Some("answered") => Standing::Answered,
+        Some("overdue") => Standing::Overdue,
+        _ => Standing::Open,
+    })
+}
+
+/// Makes the check NEW unless `places` others are.
+pub(super) async fn take_place(
+    client: &(impl GenericClient + Sync),
+    check: &IssuingCheck,
+    places: i32,
+    held_for: Duration,
+) -> Result<Gate, Error> {
+    let held_for = held_for.as_secs_f64();
+    let more = [
+        (&places as &(dyn ToSql + Sync), Type::INT4),
+        (&held_for, Type::FLOAT8),
+    ];
+    let rows = query(client, "checks.take_place", TAKE_PLACE, check, &more).await?;
+    let row = rows
+        .first()
+        .ok_or_else(|| Error::Invalid("checks.take_place: the database returned no row".into()))?;
+    Ok(if row.get(0) {
+        Gate::Taken
+    } else {
+        Gate::Full { at: row.get(1) }
+    })
+}
+
+/// Stores the AI service's answer; the check is DONE.
+pub(super) async fn answer(
+    client: &(impl GenericClient + Sync),
+    check: &IssuingCheck,
+    answer: &str,
+) -> Result<(), Error> {
+    let more = [(&answer as &(dyn ToSql + Sync), Type::TEXT)];
+    query(client, "checks.answer", ANSWER, check, &more).await?;
+    Ok(())
+}
+
+/// Ends a check that came too late.
+pub(super) async fn end_overdue(
+    client: &(impl GenericClient + Sync),
+    check: &IssuingCheck,
+) -> Result<(), Error> {
+    query(client, "checks.end_overdue", END_OVERDUE, check, &[]).await?;
+    Ok(())
+}
+
+/// Gives a place back without an answer.
+pub(super) async fn leave_place(
+    client: &(impl GenericClient + Sync),
+    check: &IssuingCheck,
+    left: Left,
+) -> Result<(), Error> {
+    let status = match left {
+        Left::Planned => "PLANNED",
+        Left::Refused => "REFUSED",
+    };
+    let more = [(&status as &(dyn ToSql + Sync), Type::TEXT)];
+    query(client, "checks.leave_place", LEAVE_PLACE, check, &more).await?;
+    Ok(())
+}
+
+/// Sends a statement about one check: its ids are `$1` and `$2`. With its types, in one round trip, so
+/// that it keeps no state in the session.
+async fn query(
+    client: &(impl GenericClient + Sync),
+    stage: &'static str,
+    sql: &str,
+    check: &IssuingCheck,
+    more: &[(&(dyn ToSql + Sync), Type)],
+) -> Result<Vec<Row>, Error> {
+    let mut params: Vec<(&(dyn ToSql + Sync), Type)> = vec![
+        (&check.trigger_id, Type::TEXT),
+        (&check.application_id, Type::TEXT),
+    ];
+    params.extend_from_slice(more);
+    // Through our own error, because the driver's may show the detail, and that quotes the row.
+    client
+        .query_typed(sql, &params)
+        .await
+        .map_err(|source| Error::Database { stage, source })
+}
