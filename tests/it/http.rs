@@ -299,10 +299,9 @@ async fn drain(api: &Api) {
     assert!(report.unwrap().is_balanced());
 }
 
-#[tokio::test]
-async fn real_jobs_end_as_the_table_says() {
-    let api = Api::new().await;
-    let (patient, organization, episode) = (uuid(), uuid(), uuid());
+/// Asks for a job of each end about one episode of one patient; their ids, in order.
+async fn one_of_each_end(api: &Api, patient: &str, episode: &str) -> Vec<i64> {
+    let organization = uuid();
     let job = |own: Value| {
         let mut job = json!({"request_id": "r1", "patient_id": patient, "user_id": uuid(),
             "client_id": organization});
@@ -318,29 +317,32 @@ async fn real_jobs_end_as_the_table_says() {
         )
     };
     let change = json!({"name": "Other", "care_manager": uuid()});
-    let close = json!({"period": {"end": "2026-02-01"}, "closing_summary": "Well", "status_reason": "healed"});
-    let approval = json!({"id": uuid(), "resources": [{"entity": "episode", "id": episode}],
-        "granted_to": uuid(), "access_level": "read"});
+    let update = |id: &str| job(json!({"id": id, "request_params": change}));
+    let close = json!({"period": {"end": "2026-02-01"}, "closing_summary": "Well",
+        "status_reason": "healed"});
+    let close = job(json!({"id": episode, "request_params": close}));
+    let resources = json!([{"entity": "episode", "id": episode}]);
+    let approval = job(json!({"id": uuid(), "resources": resources,
+        "granted_to": uuid(), "access_level": "read"}));
     let mut ids = Vec::new();
     for (kind, body) in [
         ("episode_create_job", create()),
         ("episode_create_job", create()),
-        (
-            "episode_update_job",
-            job(json!({"id": uuid(), "request_params": change})),
-        ),
-        (
-            "episode_close_job",
-            job(json!({"id": episode, "request_params": close})),
-        ),
-        (
-            "episode_update_job",
-            job(json!({"id": episode, "request_params": change})),
-        ),
-        ("approval_create_job", job(approval)),
+        ("episode_update_job", update(&uuid())),
+        ("episode_close_job", close),
+        ("episode_update_job", update(episode)),
+        ("approval_create_job", approval),
     ] {
         ids.push(api.accepted(kind, &body).await);
     }
+    ids
+}
+
+#[tokio::test]
+async fn real_jobs_end_as_the_table_says() {
+    let api = Api::new().await;
+    let (patient, episode) = (uuid(), uuid());
+    let ids = one_of_each_end(&api, &patient, &episode).await;
     let once = "UPDATE tidegate.event_queue SET max_attempts = 1";
     api.client.batch_execute(once).await.unwrap();
     drain(&api).await;
