@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 #[path = "../tests/support/services.rs"]
 mod services;
 
-/// A stand-in for the document archive, the case system, the notification and the AI service.
+/// A stand-in for the document archive, the case system, the notification service, the AI service,
+/// one-time passwords, text messages and signatures.
 #[derive(Parser)]
 struct Arguments {
     /// Port of the loopback interface; 0 is any free one.

@@ -17,5 +17,6 @@ mod forms;
 mod function;
 mod harness;
 mod http;
+mod medical;
 mod process;
 mod queue;

@@ -369,3 +369,75 @@ fn with_exclusion(mut schemas: BTreeMap<String, RefOr<Schema>>) -> BTreeMap<Stri
     }
     schemas
 }
+
+#[cfg(test)]
+pub(in crate::app) mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A good payload of a kind.
+    pub(in crate::app) fn sample(kind: &str) -> Value {
+        let id = Uuid::nil();
+        let mut payload =
+            json!({"request_id": "r", "patient_id": id, "user_id": id, "client_id": id});
+        let own = match kind {
+            "approval_create_job" => json!({"id": id, "service_request": id, "granted_to": id,
+                "access_level": "read"}),
+            "episode_create_job" => json!({"id": id, "name": "Episode 1", "type": "primary_care",
+                "status": "active", "managing_organization": id, "period": {"start": "2027-01-11"},
+                "care_manager": id, "referral_requests": [id]}),
+            "episode_update_job" => {
+                json!({"id": id, "request_params": {"name": "Episode 1", "care_manager": id}})
+            }
+            "episode_close_job" => json!({"id": id, "request_params": {"status_reason": "cured",
+                "period": {"end": "2027-01-12"}, "closing_summary": "Summary"}}),
+            "episode_cancel_job" => json!({"id": id, "request_params": {"status_reason": "mistake",
+                "explanatory_letter": "Letter"}}),
+            "package_create_job" => json!({"signed_data": "e30=",
+                "visit": {"id": id, "period": {"start": "2027-01-11", "end": "2027-01-11"}}}),
+            "procedure_cancel_job" => json!({"id": id, "signed_data": "e30="}),
+            "service_request_use_job" => json!({"service_request_id": id, "used_by_employee": id,
+                "used_by_legal_entity": id}),
+            "service_request_complete_job" => json!({"service_request_id": id,
+                "completed_with": {"entity": "procedure", "id": id}, "status_reason": "done"}),
+            "service_request_recall_job" | "service_request_cancel_job" => {
+                json!({"service_request_id": id, "signed_data": "e30="})
+            }
+            "service_request_process_job"
+            | "service_request_release_job"
+            | "service_request_resend_job" => json!({"service_request_id": id}),
+            "approval_resend_job" | "service_request_close_job" => json!({"id": id}),
+            _ => json!({"signed_data": "e30="}),
+        };
+        for (name, field) in own.as_object().into_iter().flatten() {
+            payload[name] = field.clone();
+        }
+        payload
+    }
+
+    #[test]
+    fn e1_a_good_payload_is_stored_as_it_was_and_every_missing_field_is_told() {
+        for kind in KINDS {
+            let good = sample(kind);
+            let job = validate(kind, &good).unwrap_or_else(|refusal| panic!("{kind}: {refusal:?}"));
+            let stored: Value = serde_json::from_str(job.payload.get()).unwrap();
+            assert_eq!(stored, good, "{kind}");
+            for field in good.as_object().unwrap().keys() {
+                let mut bad = good.clone();
+                bad.as_object_mut().unwrap().remove(field);
+                let Err(Refusal::Fields(errors)) = validate(kind, &bad) else {
+                    panic!("{kind} without {field}")
+                };
+                assert_eq!(errors.len(), 1, "{kind} without {field}: {errors:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_payloads_debug_text_shows_none_of_it() {
+        let payload: EpisodeCreateJob =
+            serde_json::from_value(sample("episode_create_job")).unwrap();
+        assert_eq!(format!("{payload:?}"), "EpisodeCreateJob { .. }");
+    }
+}

@@ -53,7 +53,7 @@ impl Transition for ApprovalCreateJob {
         match (&self.resources, self.service_request) {
             (Some(_), None) => self.resources_must_exist(patient).await?,
             (None, Some(id)) => service_request_must_be_open(patient, id).await?,
-            _ => return Err(invalid(vec![either_resources_or_request()])),
+            _ => return Err(invalid(&[either_resources_or_request()])),
         }
         let wanted = (EntityKind::Approval, self.id, "$.id".to_owned());
         patient.must_be_new(&[wanted]).await?;
@@ -97,7 +97,7 @@ impl ApprovalCreateJob {
         if faults.is_empty() {
             Ok(())
         } else {
-            Err(invalid(faults))
+            Err(invalid(&faults))
         }
     }
 }
@@ -110,7 +110,7 @@ fn either_resources_or_request() -> FieldError {
 
 async fn service_request_must_be_open(patient: &Patient<'_>, id: Uuid) -> Result<(), HandlerError> {
     let request = patient.find(EntityKind::ServiceRequest, id).await?;
-    let request = request.ok_or_else(|| invalid(vec![does_not_exist("$.service_request")]))?;
+    let request = request.ok_or_else(|| invalid(&[does_not_exist("$.service_request")]))?;
     request.must_be(&[Active])?;
     request.must_not_be_expired()
 }
@@ -191,7 +191,7 @@ impl Transition for EpisodeCloseJob {
         if end.as_str() < period["start"].as_str() {
             let description = "a day not before the start of the episode is allowed";
             let entry = "$.request_params.period.end";
-            return Err(invalid(vec![FieldError::new(entry, "order", description)]));
+            return Err(invalid(&[FieldError::new(entry, "order", description)]));
         }
         period["end"] = end;
         let facts = json!({"closing_summary": self.request_params.closing_summary,
@@ -252,7 +252,7 @@ impl Transition for PackageCreateJob {
         if !episode.is_some_and(|episode| episode.is(Active)) {
             let description = "an active episode of the patient is needed";
             let fault = FieldError::new("$.encounter.episode", "existence", description);
-            return Err(invalid(vec![fault]));
+            return Err(invalid(&[fault]));
         }
         let plan = create_package(patient, &signed, Some(episode_id)).await?;
         Ok(plan.remember(json!({ "visit": self.visit })))
@@ -443,7 +443,7 @@ async fn signed_entity<T: Content>(
     let root = open::<T>(signed_data)?.into_root()?;
     if root.id != id {
         let description = "the id that the job is about is allowed";
-        return Err(invalid(vec![FieldError::new(
+        return Err(invalid(&[FieldError::new(
             "$.id",
             "inclusion",
             description,
@@ -483,7 +483,7 @@ async fn create_package(
 ) -> Planned {
     let faults = signed.faults_of_new();
     if !faults.is_empty() {
-        return Err(invalid(faults));
+        return Err(invalid(&faults));
     }
     let parts = &signed.parts;
     let wanted: Vec<_> = parts

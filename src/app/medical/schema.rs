@@ -249,3 +249,70 @@ fn bounds(min: usize, max: usize) -> Vec<Value> {
         .map(Value::from)
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::medical::payload::schemas;
+
+    /// What [`Schemas::check`] understands, and what only people read.
+    const WORDS: [&str; 15] = [
+        "$ref",
+        "additionalProperties",
+        "allOf",
+        "description",
+        "enum",
+        "format",
+        "items",
+        "maxItems",
+        "maxLength",
+        "minItems",
+        "minLength",
+        "oneOf",
+        "properties",
+        "required",
+        "type",
+    ];
+
+    fn words(schema: &Value, found: &mut Vec<String>) {
+        for (word, value) in schema.as_object().into_iter().flatten() {
+            found.push(word.clone());
+            match word.as_str() {
+                "properties" => value
+                    .as_object()
+                    .unwrap()
+                    .values()
+                    .for_each(|one| words(one, found)),
+                "items" => words(value, found),
+                "allOf" | "oneOf" => value
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .for_each(|one| words(one, found)),
+                "format" => assert!(
+                    ["uuid", "date"].iter().any(|known| value == known),
+                    "{value}"
+                ),
+                "additionalProperties" => assert_eq!(value, false),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn every_word_of_our_schemas_is_understood_and_every_reference_leads_somewhere() {
+        let schemas = Schemas::of(schemas());
+        for (name, schema) in &schemas.0 {
+            let mut found = Vec::new();
+            words(schema, &mut found);
+            assert!(found.len() > 1, "{name}: {schema}");
+            let unknown = found.iter().find(|word| !WORDS.contains(&word.as_str()));
+            assert_eq!(unknown, None, "{name}");
+        }
+        let all = json!(schemas.0).to_string();
+        for rest in all.split("#/components/schemas/").skip(1) {
+            let name = rest.split('"').next().unwrap();
+            assert!(schemas.0.contains_key(name), "{name}");
+        }
+    }
+}

@@ -4,6 +4,8 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::schema::FieldError;
+use super::verdict::invalid;
 use crate::app::http::{HttpClient, HttpService};
 use crate::error::Error;
 use crate::handler::{HandlerError, Verdict};
@@ -95,7 +97,11 @@ impl Services {
         let answer: Result<Value, _> = self.signature.post("verifications", key, &body).await;
         answer.map(drop).map_err(|error| match error.verdict {
             Verdict::Retry { .. } => error,
-            Verdict::Reject => HandlerError::reject("422", "the signature is not valid"),
+            Verdict::Reject => invalid(&[FieldError::new(
+                "$.signed_data",
+                "signature",
+                "a valid signature of the user is needed",
+            )]),
         })
     }
 }

@@ -1,0 +1,181 @@
+//! Owns a database, the stand-in and the program between them, and the made-up patients in it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use tidegate::app::{App, medical};
+use tidegate::outcome::RetryPolicy;
+use tidegate::{Database, DrainOptions, DrainReport, Published};
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use super::services::Services;
+use crate::support;
+
+pub const PATIENT: Uuid = Uuid::from_u128(0xA1);
+pub const OTHER_PATIENT: Uuid = Uuid::from_u128(0xA2);
+/// Who asks, and so who signs.
+pub const USER: Uuid = Uuid::from_u128(0xB1);
+/// The legal entity the user asks for.
+pub const CLIENT: Uuid = Uuid::from_u128(0xC1);
+pub const OTHER_CLIENT: Uuid = Uuid::from_u128(0xC2);
+
+/// What must not be found in an error, however a job ends.
+pub const CANARY: &str = "Canary Complaint";
+
+pub fn id(number: u128) -> Uuid {
+    Uuid::from_u128(number)
+}
+
+pub fn signed(content: &Value) -> String {
+    STANDARD.encode(content.to_string())
+}
+
+/// `own` with the fields that every kind has.
+pub fn payload(own: &Value) -> Value {
+    let common = json!({"request_id": "request-1", "patient_id": PATIENT, "user_id": USER, "client_id": CLIENT});
+    with(&common, own)
+}
+
+/// `value` with the fields of `more`, in the place of its own where both have one.
+pub fn with(value: &Value, more: &Value) -> Value {
+    let mut value = value.clone();
+    for (name, field) in more.as_object().expect("an object") {
+        value[name] = field.clone();
+    }
+    value
+}
+
+pub struct World {
+    pub database: Database,
+    pub client: Client,
+    pub services: Services,
+    pub app: Arc<App>,
+    db: support::TestDb,
+}
+
+impl World {
+    pub async fn new() -> Self {
+        let services = Services::start().await;
+        let app =
+            App::from_settings(|name| services.setting(name)).expect("the URLs are well formed");
+        let db = support::database().await;
+        Self {
+            database: db.database(),
+            client: db.client().await,
+            services,
+            app: Arc::new(app),
+            db,
+        }
+    }
+
+    /// Drains once. A retry waits an hour: the test itself says when it may come, see `requeue`.
+    pub async fn drain(&self) -> DrainReport {
+        drain(&self.database, &self.app, 8).await
+    }
+
+    /// A further connection.
+    pub async fn connect(&self) -> Client {
+        self.db.client().await
+    }
+
+    /// Lets jobs that wait for their retry run at the next drain.
+    pub async fn requeue(&self) {
+        self.execute("UPDATE tidegate.events SET status = 'PENDING'")
+            .await;
+    }
+
+    /// Makes the next attempt of every waiting job its last.
+    pub async fn last_attempt(&self) {
+        self.execute("UPDATE tidegate.event_queue SET max_attempts = attempts + 1")
+            .await;
+    }
+
+    pub async fn submit(&mut self, kind: &str, payload: &Value) -> Published {
+        submit(&mut self.client, kind, payload).await
+    }
+
+    /// Submits a job and drains: how it ended, as the view of jobs tells.
+    pub async fn run(&mut self, kind: &str, payload: &Value) -> Value {
+        let Published { id, .. } = self.submit(kind, payload).await;
+        self.drain().await;
+        self.job(id).await
+    }
+
+    pub async fn job(&self, id: i64) -> Value {
+        self.value(&format!(
+            "SELECT to_jsonb(j) FROM tidegate.jobs j WHERE id = {id}"
+        ))
+        .await
+    }
+
+    pub async fn execute(&self, sql: &str) {
+        self.client
+            .batch_execute(sql)
+            .await
+            .expect("the statement is right");
+    }
+
+    pub async fn value(&self, sql: &str) -> Value {
+        let row = self
+            .client
+            .query_one(&format!("SELECT to_jsonb(({sql}))"), &[])
+            .await;
+        row.expect("the query is right")
+            .get::<_, Option<Value>>(0)
+            .unwrap_or(Value::Null)
+    }
+
+    /// Puts entities there, as if earlier jobs had. What a seed leaves out is usual.
+    pub async fn seed(&self, entities: &[Value]) {
+        let insert = "\
+INSERT INTO medical.entity (kind, id, patient_id, parent_id, organization_id, status, content, facts, expires_at)
+SELECT kind, id, coalesce(patient_id, $2), parent_id, coalesce(organization_id, $3), status,
+       coalesce(content, '{}'), coalesce(facts, '{}'),
+       CASE WHEN kind = 'service_request'
+            THEN clock_timestamp() + CASE WHEN expired THEN interval '-1 second' ELSE interval '1 day' END END
+  FROM jsonb_to_recordset($1) AS s(kind text, id uuid, patient_id uuid, parent_id uuid, organization_id uuid,
+       status text, content jsonb, facts jsonb, expired boolean)";
+        self.client
+            .execute(insert, &[&json!(entities), &PATIENT, &CLIENT])
+            .await
+            .expect("the entities are good");
+    }
+
+    /// `kind status` of all entities of all patients, sorted.
+    pub async fn entities(&self) -> Vec<String> {
+        let all = self
+            .value("SELECT coalesce(jsonb_agg(kind || ' ' || status ORDER BY kind, status), '[]') FROM medical.entity")
+            .await;
+        serde_json::from_value(all).expect("a list of texts")
+    }
+}
+
+pub async fn drain(database: &Database, app: &Arc<App>, concurrency: usize) -> DrainReport {
+    let hour = Duration::from_hours(1);
+    let options = DrainOptions {
+        concurrency,
+        retry: RetryPolicy {
+            base: hour,
+            max: hour,
+        },
+        ..DrainOptions::default()
+    };
+    let report = tidegate::drain(database, Arc::clone(app), &options)
+        .await
+        .expect("the database answers");
+    assert!(report.is_balanced(), "{report:?}");
+    report
+}
+
+pub async fn submit(client: &mut Client, kind: &str, payload: &Value) -> Published {
+    let job =
+        medical::validate(kind, payload).unwrap_or_else(|refusal| panic!("{kind}: {refusal:?}"));
+    let tx = client.transaction().await.expect("a transaction starts");
+    let published = medical::submit(&tx, &job).await.expect("it is published");
+    tx.commit().await.expect("it commits");
+    published
+}
