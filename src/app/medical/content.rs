@@ -179,7 +179,7 @@ pub(super) struct Signed {
 }
 
 /// Most entities of one package: their links have to fit into a stored result.
-const MAX_PARTS: usize = 60;
+pub(super) const MAX_PARTS: usize = 60;
 
 /// Opens a signed content of this shape.
 ///

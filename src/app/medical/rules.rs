@@ -12,6 +12,13 @@
 //!   `requester_employee`), else 409. "Own organization" means `client_id`: an episode belongs to its
 //!   `managing_organization`, everything else to the client that made it.
 //! - There is no register of patients either: a patient is somebody of whom something is kept.
+//! - A use by another legal entity than the client is taken at its word; a release of what nobody uses
+//!   succeeds. A resend changes no data, so it leaves no audit.
+//! - An encounter's episode has to be active when the package is made. At most 60 entities are in one
+//!   package, so that the links to them fit into a stored result.
+//! - Service requests end at 23:59:59 UTC of the seventh day after the one they were made on.
+//! - ✗500 is not an answer of ours: a service that is down, or refuses, is retried until the attempts are
+//!   spent, and then the job has `failed_with_error`.
 //! - "Equals stored" leaves `status`, `status_reason` and `explanatory_letter` of each entity aside, and
 //!   asks for the whole package, no entity more and none less.
 

@@ -135,6 +135,14 @@ mod tests {
     }
 
     #[test]
+    fn the_links_of_the_largest_package_fit_uncut() {
+        let largest =
+            [(EntityKind::MedicationStatement, Uuid::max()); super::super::content::MAX_PARTS];
+        let result = links(Uuid::max(), &largest);
+        assert_eq!(fit(result.clone(), RESULT_LIMIT), result);
+    }
+
+    #[test]
     fn nothing_is_ever_longer() {
         let hopeless = json!({ "list": vec![0; 20_000] });
         assert_eq!(fit(hopeless, RESULT_LIMIT), "...");
