@@ -13,8 +13,7 @@ use tokio::sync::oneshot;
 #[path = "../tests/support/services.rs"]
 mod services;
 
-/// A stand-in for the document archive, the case system, the notification service, the AI service,
-/// one-time passwords, text messages and signatures.
+/// A stand-in for every service that the shipped systems talk to.
 #[derive(Parser)]
 struct Arguments {
     /// Port of the loopback interface; 0 is any free one.

@@ -450,6 +450,7 @@ async fn serve(
     } else {
         let _ = print(&listening);
     }
+    log_panics();
     let router = tidegate::http::router(service.database.clone());
     let served = tidegate::http::serve(listener, router, stop_signal()).await;
     served.map_err(failed)?;

@@ -164,7 +164,7 @@ pub(super) fn read(job: Job) -> Response {
             eta,
             error: Internal {
                 kind: "internal_error",
-                message: "the job could not be processed; nothing of it was done",
+                message: "the job could not be processed; ask for it again or tell the operator its id",
             },
         }),
     };

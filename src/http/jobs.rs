@@ -72,10 +72,18 @@ fn for_kind(
         .required(Some(Required::True));
     operation.request_body = Some(body.build().into());
     operation.operation_id = Some(kind.to_owned());
-    if let RefOr::T(Schema::Object(object)) = schema {
-        operation.summary.clone_from(&object.description);
-    }
+    operation.summary = description(schema).or(operation.summary);
     operation
+}
+
+/// What a payload's schema says of it, whatever it is put together from.
+fn description(schema: &RefOr<Schema>) -> Option<String> {
+    match schema {
+        RefOr::T(Schema::Object(object)) => object.description.clone(),
+        RefOr::T(Schema::AllOf(parts)) => parts.description.clone(),
+        RefOr::T(Schema::OneOf(choices)) => choices.description.clone(),
+        _ => None,
+    }
 }
 
 /// Accepts a job of this kind. While an equal one is pending, equal but for `request_id`, it is that
