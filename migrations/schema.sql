@@ -4,6 +4,8 @@ CREATE SCHEMA checks;
 
 CREATE SCHEMA forms;
 
+CREATE SCHEMA medical;
+
 CREATE SCHEMA tidegate;
 
 CREATE FUNCTION checks.take_place(trigger_id text, application_id text, places integer, held_for double precision) RETURNS TABLE(taken boolean, at timestamp with time zone)
@@ -244,6 +246,15 @@ BEGIN
         USING ERRCODE = 'insufficient_privilege';
 END $$;
 
+CREATE FUNCTION tidegate.refuse_status_change() RETURNS trigger
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'event % has ended as %: its status does not change again', OLD.id, OLD.status
+        USING ERRCODE = 'check_violation';
+END $$;
+
 CREATE TABLE tidegate.event_kind (
     kind text NOT NULL,
     retention_completed interval DEFAULT '30 days'::interval NOT NULL,
@@ -379,6 +390,64 @@ CREATE TABLE forms.message (
     CONSTRAINT external_id_is_1_to_200_characters CHECK (((char_length(external_id) >= 1) AND (char_length(external_id) <= 200))),
     CONSTRAINT source_is_1_to_100_characters CHECK (((char_length(source) >= 1) AND (char_length(source) <= 100))),
     CONSTRAINT subject_is_grant_letter_or_cancellation CHECK ((subject = ANY (ARRAY['grant_letter'::text, 'cancellation'::text])))
+);
+
+CREATE TABLE medical.audit (
+    id bigint NOT NULL,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    event_id bigint NOT NULL,
+    event_kind text NOT NULL,
+    request_id text NOT NULL,
+    user_id uuid NOT NULL,
+    client_id uuid NOT NULL,
+    patient_id uuid NOT NULL,
+    entity_kind text NOT NULL,
+    entity_id uuid NOT NULL,
+    status_before text,
+    status_after text NOT NULL
+);
+
+ALTER TABLE medical.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME medical.audit_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE medical.entity (
+    kind text NOT NULL,
+    id uuid NOT NULL,
+    patient_id uuid NOT NULL,
+    parent_id uuid,
+    organization_id uuid NOT NULL,
+    status text NOT NULL,
+    content jsonb NOT NULL,
+    facts jsonb DEFAULT '{}'::jsonb NOT NULL,
+    expires_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT content_is_an_object CHECK ((jsonb_typeof(content) = 'object'::text)),
+    CONSTRAINT facts_is_an_object CHECK ((jsonb_typeof(facts) = 'object'::text)),
+    CONSTRAINT service_requests_and_no_others_expire CHECK (((kind = 'service_request'::text) = (expires_at IS NOT NULL))),
+    CONSTRAINT status_is_one_of_its_kind CHECK ((status = ANY (
+CASE kind
+    WHEN 'episode'::text THEN ARRAY['active'::text, 'closed'::text, 'entered_in_error'::text]
+    WHEN 'encounter'::text THEN ARRAY['finished'::text, 'entered_in_error'::text]
+    WHEN 'condition'::text THEN ARRAY['active'::text, 'entered_in_error'::text]
+    WHEN 'observation'::text THEN ARRAY['valid'::text, 'entered_in_error'::text]
+    WHEN 'immunization'::text THEN ARRAY['completed'::text, 'entered_in_error'::text]
+    WHEN 'allergy_intolerance'::text THEN ARRAY['active'::text, 'entered_in_error'::text]
+    WHEN 'risk_assessment'::text THEN ARRAY['final'::text, 'entered_in_error'::text]
+    WHEN 'device'::text THEN ARRAY['active'::text, 'entered_in_error'::text]
+    WHEN 'medication_statement'::text THEN ARRAY['active'::text, 'entered_in_error'::text]
+    WHEN 'diagnostic_report'::text THEN ARRAY['final'::text, 'entered_in_error'::text]
+    WHEN 'procedure'::text THEN ARRAY['completed'::text, 'entered_in_error'::text]
+    WHEN 'service_request'::text THEN ARRAY['active'::text, 'in_progress'::text, 'completed'::text, 'recalled'::text, 'entered_in_error'::text]
+    WHEN 'approval'::text THEN ARRAY['new'::text, 'active'::text, 'entered_in_error'::text]
+    ELSE ARRAY[]::text[]
+END)))
 );
 
 CREATE TABLE tidegate.app_migrations (
@@ -670,6 +739,15 @@ ALTER TABLE ONLY forms.message
 ALTER TABLE ONLY forms.message
     ADD CONSTRAINT message_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY medical.audit
+    ADD CONSTRAINT a_job_changes_an_entity_once UNIQUE (event_id, entity_kind, entity_id);
+
+ALTER TABLE ONLY medical.audit
+    ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY medical.entity
+    ADD CONSTRAINT entity_pkey PRIMARY KEY (kind, id);
+
 ALTER TABLE ONLY tidegate.app_migrations
     ADD CONSTRAINT app_migrations_pkey PRIMARY KEY (version);
 
@@ -692,6 +770,12 @@ CREATE INDEX awarded_grant_form ON forms.awarded_grant USING btree (form_id) WHE
 CREATE UNIQUE INDEX form_case ON forms.form USING btree (case_number, measure_id) WHERE (case_number IS NOT NULL);
 
 CREATE INDEX message_form ON forms.message USING btree (form_id) WHERE (form_id IS NOT NULL);
+
+CREATE INDEX audit_patient ON medical.audit USING btree (patient_id, id);
+
+CREATE INDEX entity_parent ON medical.entity USING btree (parent_id) WHERE (parent_id IS NOT NULL);
+
+CREATE INDEX entity_patient ON medical.entity USING btree (patient_id);
 
 CREATE INDEX event_log_correlation ON ONLY tidegate.event_log USING btree (correlation_id) WHERE (correlation_id IS NOT NULL);
 
@@ -727,7 +811,11 @@ ALTER INDEX tidegate.event_log_finished ATTACH PARTITION tidegate.event_log_defa
 
 ALTER INDEX tidegate.event_log_id ATTACH PARTITION tidegate.event_log_default_id_idx;
 
+CREATE TRIGGER audit_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON medical.audit FOR EACH STATEMENT EXECUTE FUNCTION tidegate.refuse_change();
+
 CREATE TRIGGER audit_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON tidegate.audit FOR EACH STATEMENT EXECUTE FUNCTION tidegate.refuse_change();
+
+CREATE TRIGGER event_log_status_is_final BEFORE UPDATE ON tidegate.event_log FOR EACH ROW WHEN ((new.status IS DISTINCT FROM old.status)) EXECUTE FUNCTION tidegate.refuse_status_change();
 
 CREATE TRIGGER event_queue_delayed_insert BEFORE INSERT ON tidegate.event_queue FOR EACH ROW WHEN ((new.available_at > clock_timestamp())) EXECUTE FUNCTION tidegate.mark_delayed();
 

@@ -16,7 +16,8 @@ from pypi import PROJECT, Unavailable
 
 SCRIPTS = Path(__file__).resolve().parent
 STOP_LIMIT_S = 40
-SERVICES = ("ARCHIVE_URL", "CASES_URL", "NOTIFICATIONS_URL", "AI_CHECK_URL")
+SERVICES = ("ARCHIVE_URL", "CASES_URL", "NOTIFICATIONS_URL", "AI_CHECK_URL", "OTP_URL", "SMS_URL",
+            "SIGNATURE_URL")
 
 
 class Failed(Exception):

@@ -11,8 +11,8 @@ import local
 
 
 def main():
-    programs = local.build("--bin", "tidegate", "--example", "services",
-                           "--example", "publish_forms", "--example", "publish_checks")
+    examples = ("services", "publish_forms", "publish_checks", "publish_jobs")
+    programs = local.build("--bin", "tidegate", *(word for name in examples for word in ("--example", name)))
     tidegate = programs / "tidegate"
     with ExitStack() as started:
         environment = dict(os.environ)
@@ -23,7 +23,8 @@ def main():
         local.step("The schema", [tidegate, "migrate"], environment)
         local.step("Publish what the forms system publishes", [programs / "examples" / "publish_forms"], environment)
         local.step("Receive what may ask for AI checks", [programs / "examples" / "publish_checks"], environment)
-        local.step("Drain the queue", [tidegate, "drain", "--budget", "20s"], environment)
+        local.step("Publish a sample of medical jobs", [programs / "examples" / "publish_jobs"], environment)
+        local.step("Drain the queue", [tidegate, "drain", "--budget", "20s", "--linger", "2s"], environment)
         local.step("What the queue holds and has held", [tidegate, "status"], environment)
         local.step("The events, newest first", [tidegate, "list", "--limit", "30"], environment)
     return 0

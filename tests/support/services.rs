@@ -33,6 +33,9 @@ pub const SERVICES: [(&str, &str); 7] = [
     ("signature", "SIGNATURE_URL"),
 ];
 
+/// A patient whom nothing reaches: whatever is to be told is answered as by a service that is down.
+pub const UNREACHABLE: &str = "00000000-0000-4000-8000-000000000000";
+
 /// How a service behaves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "mode", rename_all = "snake_case")]
@@ -210,7 +213,10 @@ async fn serve(
 impl Service {
     /// Does the work, as far as the mode lets it, and takes the call down.
     fn take(&mut self, name: &str, path: &str, key: &str, body: Value) -> (Mode, Reply) {
-        let mode = self.path_modes.get(path).copied().unwrap_or(self.mode);
+        let mut mode = self.path_modes.get(path).copied().unwrap_or(self.mode);
+        if body["patient_id"] == UNREACHABLE {
+            mode = Mode::Down;
+        }
         let reference = body["reference"].as_str().unwrap_or_default().to_owned();
         let reply = match mode {
             Mode::Down => refusal(503, "down"),

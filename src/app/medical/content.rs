@@ -179,7 +179,7 @@ pub(super) struct Signed {
 }
 
 /// Most entities of one package: their links have to fit into a stored result.
-const MAX_PARTS: usize = 60;
+pub(super) const MAX_PARTS: usize = 60;
 
 /// Opens a signed content of this shape.
 ///
@@ -188,16 +188,16 @@ const MAX_PARTS: usize = 60;
 pub(super) fn open<T: Content>(signed_data: &str) -> Result<Signed, HandlerError> {
     let json = decode(signed_data).ok_or_else(|| {
         let allowed = "base64 of JSON without NUL characters is allowed";
-        invalid(vec![FieldError::new("$.signed_data", "format", allowed)])
+        invalid(&[FieldError::new("$.signed_data", "format", allowed)])
     })?;
     let errors = payload::check::<T>(&json);
     if !errors.is_empty() {
-        return Err(invalid(errors));
+        return Err(invalid(&errors));
     }
     let parts = parts::<T>(&json);
     if parts.len() > MAX_PARTS {
         let allowed = format!("at most {MAX_PARTS} entities are allowed");
-        return Err(invalid(vec![FieldError::new("$", "length", allowed)]));
+        return Err(invalid(&[FieldError::new("$", "length", allowed)]));
     }
     Ok(Signed { parts })
 }
@@ -272,7 +272,7 @@ impl Signed {
 }
 
 fn rootless() -> HandlerError {
-    invalid(vec![FieldError::new("$", "required", "is empty")])
+    invalid(&[FieldError::new("$", "required", "is empty")])
 }
 
 impl Part {
@@ -283,7 +283,7 @@ impl Part {
     pub(super) fn uuid(&self, field: &str) -> Result<Uuid, HandlerError> {
         Uuid::deserialize(&self.content[field]).map_err(|_| {
             let entry = format!("{}.{field}", self.at);
-            invalid(vec![FieldError::new(entry, "format", "a UUID is allowed")])
+            invalid(&[FieldError::new(entry, "format", "a UUID is allowed")])
         })
     }
 }

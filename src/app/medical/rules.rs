@@ -12,6 +12,13 @@
 //!   `requester_employee`), else 409. "Own organization" means `client_id`: an episode belongs to its
 //!   `managing_organization`, everything else to the client that made it.
 //! - There is no register of patients either: a patient is somebody of whom something is kept.
+//! - A use by another legal entity than the client is taken at its word; a release of what nobody uses
+//!   succeeds. A resend changes no data, so it leaves no audit.
+//! - An encounter's episode has to be active when the package is made. At most 60 entities are in one
+//!   package, so that the links to them fit into a stored result.
+//! - Service requests end at 23:59:59 UTC of the seventh day after the one they were made on.
+//! - ✗500 is not an answer of ours: a service that is down, or refuses, is retried until the attempts are
+//!   spent, and then the job has `failed_with_error`.
 //! - "Equals stored" leaves `status`, `status_reason` and `explanatory_letter` of each entity aside, and
 //!   asks for the whole package, no entity more and none less.
 
@@ -53,7 +60,7 @@ impl Transition for ApprovalCreateJob {
         match (&self.resources, self.service_request) {
             (Some(_), None) => self.resources_must_exist(patient).await?,
             (None, Some(id)) => service_request_must_be_open(patient, id).await?,
-            _ => return Err(invalid(vec![either_resources_or_request()])),
+            _ => return Err(invalid(&[either_resources_or_request()])),
         }
         let wanted = (EntityKind::Approval, self.id, "$.id".to_owned());
         patient.must_be_new(&[wanted]).await?;
@@ -97,7 +104,7 @@ impl ApprovalCreateJob {
         if faults.is_empty() {
             Ok(())
         } else {
-            Err(invalid(faults))
+            Err(invalid(&faults))
         }
     }
 }
@@ -110,7 +117,7 @@ fn either_resources_or_request() -> FieldError {
 
 async fn service_request_must_be_open(patient: &Patient<'_>, id: Uuid) -> Result<(), HandlerError> {
     let request = patient.find(EntityKind::ServiceRequest, id).await?;
-    let request = request.ok_or_else(|| invalid(vec![does_not_exist("$.service_request")]))?;
+    let request = request.ok_or_else(|| invalid(&[does_not_exist("$.service_request")]))?;
     request.must_be(&[Active])?;
     request.must_not_be_expired()
 }
@@ -191,7 +198,7 @@ impl Transition for EpisodeCloseJob {
         if end.as_str() < period["start"].as_str() {
             let description = "a day not before the start of the episode is allowed";
             let entry = "$.request_params.period.end";
-            return Err(invalid(vec![FieldError::new(entry, "order", description)]));
+            return Err(invalid(&[FieldError::new(entry, "order", description)]));
         }
         period["end"] = end;
         let facts = json!({"closing_summary": self.request_params.closing_summary,
@@ -252,7 +259,7 @@ impl Transition for PackageCreateJob {
         if !episode.is_some_and(|episode| episode.is(Active)) {
             let description = "an active episode of the patient is needed";
             let fault = FieldError::new("$.encounter.episode", "existence", description);
-            return Err(invalid(vec![fault]));
+            return Err(invalid(&[fault]));
         }
         let plan = create_package(patient, &signed, Some(episode_id)).await?;
         Ok(plan.remember(json!({ "visit": self.visit })))
@@ -443,7 +450,7 @@ async fn signed_entity<T: Content>(
     let root = open::<T>(signed_data)?.into_root()?;
     if root.id != id {
         let description = "the id that the job is about is allowed";
-        return Err(invalid(vec![FieldError::new(
+        return Err(invalid(&[FieldError::new(
             "$.id",
             "inclusion",
             description,
@@ -483,7 +490,7 @@ async fn create_package(
 ) -> Planned {
     let faults = signed.faults_of_new();
     if !faults.is_empty() {
-        return Err(invalid(faults));
+        return Err(invalid(&faults));
     }
     let parts = &signed.parts;
     let wanted: Vec<_> = parts

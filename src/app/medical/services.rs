@@ -97,7 +97,7 @@ impl Services {
         let answer: Result<Value, _> = self.signature.post("verifications", key, &body).await;
         answer.map(drop).map_err(|error| match error.verdict {
             Verdict::Retry { .. } => error,
-            Verdict::Reject => invalid(vec![FieldError::new(
+            Verdict::Reject => invalid(&[FieldError::new(
                 "$.signed_data",
                 "signature",
                 "a valid signature of the user is needed",

@@ -242,7 +242,7 @@ impl Patient<'_> {
         if faults.is_empty() {
             Ok(())
         } else {
-            Err(invalid(faults))
+            Err(invalid(&faults))
         }
     }
 

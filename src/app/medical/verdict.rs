@@ -15,7 +15,7 @@ pub const RESULT_LIMIT: usize = 10_000;
 const DETAILS_LIMIT: usize = RESULT_LIMIT - 200;
 
 /// An expected error: the request itself is wrong, in these places.
-pub(super) fn invalid(errors: Vec<FieldError>) -> HandlerError {
+pub(super) fn invalid(errors: &[FieldError]) -> HandlerError {
     let details = fit(json!({ "invalid": errors }), DETAILS_LIMIT);
     HandlerError::reject_all(vec![
         Fault::new("422", "the request is not valid").with_details(details),
@@ -135,10 +135,18 @@ mod tests {
     }
 
     #[test]
+    fn the_links_of_the_largest_package_fit_uncut() {
+        let largest =
+            [(EntityKind::MedicationStatement, Uuid::max()); super::super::content::MAX_PARTS];
+        let result = links(Uuid::max(), &largest);
+        assert_eq!(fit(result.clone(), RESULT_LIMIT), result);
+    }
+
+    #[test]
     fn nothing_is_ever_longer() {
         let hopeless = json!({ "list": vec![0; 20_000] });
         assert_eq!(fit(hopeless, RESULT_LIMIT), "...");
-        let error = invalid(vec![FieldError::new("$", "r", "x".repeat(50_000))]);
+        let error = invalid(&[FieldError::new("$", "r", "x".repeat(50_000))]);
         assert!(serde_json::to_string(&error.faults[0]).unwrap().len() <= RESULT_LIMIT);
     }
 }

@@ -155,15 +155,28 @@ SELECT kind, id, coalesce(patient_id, $2), parent_id, coalesce(organization_id, 
 }
 
 pub async fn drain(database: &Database, app: &Arc<App>, concurrency: usize) -> DrainReport {
+    drain_with(database, app, |options| options.concurrency = concurrency).await
+}
+
+/// A drain that takes one job and no other, nor the same again.
+pub async fn drain_one(database: &Database, app: &Arc<App>) -> DrainReport {
+    drain_with(database, app, |options| options.max_events = Some(1)).await
+}
+
+async fn drain_with(
+    database: &Database,
+    app: &Arc<App>,
+    change: impl FnOnce(&mut DrainOptions),
+) -> DrainReport {
     let hour = Duration::from_hours(1);
-    let options = DrainOptions {
-        concurrency,
+    let mut options = DrainOptions {
         retry: RetryPolicy {
             base: hour,
             max: hour,
         },
         ..DrainOptions::default()
     };
+    change(&mut options);
     let report = tidegate::drain(database, Arc::clone(app), &options)
         .await
         .expect("the database answers");

@@ -1,0 +1,181 @@
+//! Asks for a sample of medical jobs, at least one of each family, and says what it did. Two patients:
+//! one with a story, in which a duplicate, a conflict and an invalid request happen on purpose, and one
+//! whom no message reaches, so that a job spends its attempts. May be run again and again: every run
+//! makes its own patients.
+//!
+//! Everybody in it is made up.
+
+use std::process::ExitCode;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use tidegate::app::medical;
+use tidegate::{Database, Published};
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+#[path = "../tests/support/services.rs"]
+mod services;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match publish_all().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn publish_all() -> Outcome<()> {
+    let url =
+        std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL: a postgres:// URL is needed")?;
+    let mut client = Database::new(&url, 1)?.connect().await?;
+    let patient = Sample::of(Uuid::new_v4());
+    for (what, kind, own) in patient.story() {
+        patient.ask(&mut client, what, kind, own).await?;
+    }
+    unreachable_patient(&mut client).await
+}
+
+/// A message to this patient fails for ever; two attempts are enough to see it.
+async fn unreachable_patient(client: &mut Client) -> Outcome<()> {
+    let patient = Sample::of(services::UNREACHABLE.parse()?);
+    let create = json!({"signed_data": patient.service_request()});
+    patient
+        .ask(client, "is made", "service_request_create_job", create)
+        .await?;
+    let resend = json!({"service_request_id": patient.request});
+    let what = "cannot be told: spends its attempts";
+    let job = patient
+        .ask(client, what, "service_request_resend_job", resend)
+        .await?;
+    let fewer = "UPDATE tidegate.events SET max_attempts = 2 WHERE id = $1";
+    client.execute(fewer, &[&job.id]).await?;
+    Ok(())
+}
+
+/// A patient and the ids of one story.
+struct Sample {
+    patient: Uuid,
+    user: Uuid,
+    client: Uuid,
+    episode: Uuid,
+    request: Uuid,
+}
+
+impl Sample {
+    fn of(patient: Uuid) -> Self {
+        Self {
+            patient,
+            user: Uuid::new_v4(),
+            client: Uuid::new_v4(),
+            episode: Uuid::new_v4(),
+            request: Uuid::new_v4(),
+        }
+    }
+
+    async fn ask(
+        &self,
+        client: &mut Client,
+        what: &str,
+        kind: &str,
+        own: Value,
+    ) -> Outcome<Published> {
+        let mut payload = json!({"request_id": Uuid::new_v4(), "patient_id": self.patient,
+            "user_id": self.user, "client_id": self.client});
+        for (name, field) in own.as_object().into_iter().flatten() {
+            payload[name] = field.clone();
+        }
+        let job =
+            medical::validate(kind, &payload).map_err(|refusal| format!("{kind}: {refusal:?}"))?;
+        let tx = client.transaction().await?;
+        let published = medical::submit(&tx, &job).await?;
+        tx.commit().await?;
+        let is = if published.created {
+            "job"
+        } else {
+            "duplicate of job"
+        };
+        println!("{kind} ({what}): {is} {}", published.id);
+        Ok(published)
+    }
+
+    fn service_request(&self) -> String {
+        signed(&json!({"id": self.request, "requester_employee": self.user, "text": "Sample"}))
+    }
+
+    /// What is asked for, in order, with what should become of it.
+    fn story(&self) -> Vec<(&'static str, &'static str, Value)> {
+        let Self {
+            user,
+            client,
+            episode,
+            request,
+            ..
+        } = self;
+        let open = |name: &str| {
+            json!({"id": episode, "name": name, "type": "primary_care", "status": "active",
+            "managing_organization": client, "period": {"start": "2027-01-11"}, "care_manager": user,
+            "referral_requests": [request]})
+        };
+        let encounter = json!({"encounter": {"id": Uuid::new_v4(), "episode": episode},
+            "conditions": [{"id": Uuid::new_v4()}], "observations": [{"id": Uuid::new_v4(), "value": 36.6}]});
+        let report = json!({"diagnostic_report": {"id": Uuid::new_v4(), "recorded_by": user},
+            "observations": [{"id": Uuid::new_v4(), "value": 120}]});
+        let procedure = json!({"id": Uuid::new_v4(), "text": "Sample"});
+        let visit = json!({"id": Uuid::new_v4(), "period": {"start": "2027-01-11"}});
+        let approval = json!({"id": Uuid::new_v4(), "service_request": request, "granted_to": user,
+            "access_level": "read"});
+        let close = json!({"id": episode, "request_params": {"period": {"end": "2027-02-01"},
+            "closing_summary": "Sample", "status_reason": "cured"}});
+        vec![
+            (
+                "is made",
+                "service_request_create_job",
+                json!({"signed_data": self.service_request()}),
+            ),
+            ("is opened", "episode_create_job", open("Sample")),
+            ("asked for twice", "episode_create_job", open("Sample")),
+            (
+                "its id is taken: 422",
+                "episode_create_job",
+                open("Another name"),
+            ),
+            (
+                "is stored",
+                "package_create_job",
+                json!({"visit": visit, "signed_data": signed(&encounter)}),
+            ),
+            (
+                "is stored",
+                "diagnostic_report_package_create_job",
+                signed_data(&report),
+            ),
+            ("is stored", "procedure_create_job", signed_data(&procedure)),
+            (
+                "waits for the patient's word",
+                "approval_create_job",
+                approval,
+            ),
+            (
+                "nobody uses it: 409",
+                "service_request_process_job",
+                json!({"service_request_id": request}),
+            ),
+            ("closes its referral too", "episode_close_job", close),
+        ]
+    }
+}
+
+fn signed(content: &Value) -> String {
+    STANDARD.encode(content.to_string())
+}
+
+fn signed_data(content: &Value) -> Value {
+    json!({"signed_data": signed(content)})
+}
