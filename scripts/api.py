@@ -79,11 +79,12 @@ def _document(url):
 
 
 def _run(folder, module):
-    """Runs a module of an installed package, without leaving files of its own behind."""
+    """Runs a module of an installed package in a folder of its own: what it keeps for its next run is of no use."""
     command = [sys.executable, "-m", *[str(part) for part in module]]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        code = subprocess.run(command, env=environment, timeout=RUN_LIMIT_S).returncode
+        with tempfile.TemporaryDirectory() as room:
+            code = subprocess.run(command, cwd=room, env=environment, timeout=RUN_LIMIT_S).returncode
     except subprocess.TimeoutExpired:
         print(f"{module[0]}: not done within {RUN_LIMIT_S} s", file=sys.stderr)
         code = 1
