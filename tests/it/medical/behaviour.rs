@@ -9,11 +9,11 @@ use tidegate::app::Event;
 use tidegate::app::medical::{self, KINDS, Refusal};
 use uuid::Uuid;
 
-use super::services::Mode;
 use super::world::{
     CANARY, CLIENT, OTHER_CLIENT, OTHER_PATIENT, PATIENT, USER, World, drain, drain_one, id,
     payload, signed, submit, with,
 };
+use crate::services::Mode;
 use crate::support::wait_until;
 
 const EPISODE: u128 = 1;

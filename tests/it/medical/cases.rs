@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use tidegate::app::medical::KINDS;
 
-use super::services::Mode;
 use super::world::{
     CANARY, OTHER_CLIENT, OTHER_PATIENT, PATIENT, USER, World, id, payload, signed, with,
 };
+use crate::services::Mode;
 
 /// One job and how it has to end.
 struct Case {

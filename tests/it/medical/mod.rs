@@ -2,9 +2,6 @@
 //! signatures. `cases` walks all kinds through every end their row in requirements 1.3 lists; here is
 //! what the queue and the transactions promise around them.
 
-#[path = "../../support/services.rs"]
-mod services;
-
 mod behaviour;
 mod cases;
 mod world;

@@ -12,7 +12,7 @@ use tidegate::{Database, DrainOptions, DrainReport, Published};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::services::Services;
+use crate::services::Services;
 use crate::support;
 
 pub const PATIENT: Uuid = Uuid::from_u128(0xA1);
