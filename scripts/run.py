@@ -26,7 +26,7 @@ def main():
         local.step("Publish a sample of medical jobs", [programs / "examples" / "publish_jobs"], environment)
         local.step("Drain the queue", [tidegate, "drain", "--budget", "20s", "--linger", "2s"], environment)
         local.step("What the queue holds and has held", [tidegate, "status"], environment)
-        local.step("The events, newest first", [tidegate, "list", "--limit", "30"], environment)
+        local.step("The events, newest first", [tidegate, "list", "--limit", "50"], environment)
     return 0
 
 
