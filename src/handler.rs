@@ -16,7 +16,31 @@ use serde_json::Value;
 use crate::context::Context;
 use crate::event::Event;
 
-/// A program's dispatcher: one exhaustive `match` from event to handlers (requirement A12).
+/// A program's dispatcher: one exhaustive `match` from event to handlers (requirement A12). A kind
+/// that is added to the enum and not to the `match` does not compile (E6):
+///
+/// ```compile_fail,E0004
+/// use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, Handlers};
+///
+/// tidegate::events! {
+///     pub enum Shop {
+///         Opened(()) = "opened",
+///         Closed(()) = "closed",
+///     }
+/// }
+///
+/// struct App;
+///
+/// impl Dispatch for App {
+///     type Event = Shop;
+///
+///     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
+///         match event {
+///             Shop::Opened(()) => Handlers::one("greet", DATABASE_ONLY, async { Ok(Done::ok()) }),
+///         }
+///     }
+/// }
+/// ```
 pub trait Dispatch: Send + Sync + 'static {
     /// The program's event enum.
     type Event: Event;

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a12_every_kind_has_handlers_and_a18_each_names_its_one_service() {
+    fn a12_f3_every_kind_has_handlers_and_a18_each_names_its_one_service() {
         let app = App::from_settings(|_| None).unwrap();
         assert!(
             Event::KINDS

@@ -368,7 +368,7 @@ async fn a_page_of_blocked_events_does_not_hide_a_ready_one_behind_it() {
 }
 
 #[tokio::test]
-async fn b12_handlers_overlap_up_to_the_concurrency_and_not_at_all_with_one() {
+async fn b12_e11_handlers_overlap_up_to_the_concurrency_and_not_at_all_with_one() {
     for concurrency in [1, 4] {
         let db = probe_database().await;
         let client = db.client().await;

@@ -105,7 +105,7 @@ fn e1_an_approval_is_for_resources_or_for_a_service_request() {
 }
 
 #[tokio::test]
-async fn e3_while_a_job_is_pending_an_equal_one_is_the_same_job() {
+async fn e2_e3_while_a_job_is_pending_an_equal_one_is_the_same_job() {
     let mut world = World::new().await;
     let first = world
         .submit("episode_create_job", &new_episode(EPISODE, &[]))
