@@ -346,24 +346,38 @@ impl<D: Dispatch> Drain<D> {
         wake.max(now + Duration::from_millis(1))
     }
 
+    /// When the run must be over, whatever the database does.
+    fn limit(&self) -> Duration {
+        self.budget.total() + OVERRUN.max(self.budget.total() / 20)
+    }
+
     /// The database has had its time: the caller's own deadline comes first.
     fn refuse_overrun(&self) -> Result<(), Error> {
-        let overrun = OVERRUN.max(self.budget.total() / 20);
-        if self.budget.elapsed() > self.budget.total() + overrun {
+        let limit = self.limit();
+        if self.budget.elapsed() > limit {
             return Err(Error::TimedOut {
                 stage: "finish",
-                limit: self.budget.total() + overrun,
+                limit,
             });
         }
         Ok(())
     }
 
+    /// The last question to the database, bounded like all before it.
     async fn count_backlog(&mut self) -> Result<(), Error> {
-        if let Some(link) = self.leasing.idle() {
-            let backlog = queue::backlog(link.client().await?).await?;
-            self.report.backlog = backlog.events;
-            self.report.oldest_age_ms = backlog.oldest_age_ms;
-        }
+        let limit = self.limit();
+        let left = limit.saturating_sub(self.budget.elapsed());
+        let Some(link) = self.leasing.idle() else {
+            return Ok(());
+        };
+        let counted =
+            tokio::time::timeout(left, async { queue::backlog(link.client().await?).await });
+        let backlog = counted.await.map_err(|_| Error::TimedOut {
+            stage: "backlog",
+            limit,
+        })??;
+        self.report.backlog = backlog.events;
+        self.report.oldest_age_ms = backlog.oldest_age_ms;
         Ok(())
     }
 }
