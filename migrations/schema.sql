@@ -555,6 +555,7 @@ CREATE TABLE tidegate.event_log (
     lease_token uuid,
     parent_id bigint,
     replay_of bigint,
+    deadline timestamp with time zone,
     CONSTRAINT errors_is_an_array CHECK ((jsonb_typeof(errors) = 'array'::text)),
     CONSTRAINT status_is_terminal CHECK ((status = ANY (ARRAY['COMPLETED'::text, 'COMPLETED_WITH_ERRORS'::text, 'FAILED'::text])))
 )
@@ -580,6 +581,7 @@ CREATE TABLE tidegate.event_log_default (
     lease_token uuid,
     parent_id bigint,
     replay_of bigint,
+    deadline timestamp with time zone,
     CONSTRAINT errors_is_an_array CHECK ((jsonb_typeof(errors) = 'array'::text)),
     CONSTRAINT status_is_terminal CHECK ((status = ANY (ARRAY['COMPLETED'::text, 'COMPLETED_WITH_ERRORS'::text, 'FAILED'::text])))
 );
@@ -793,6 +795,14 @@ CREATE INDEX event_log_id ON ONLY tidegate.event_log USING btree (id);
 
 CREATE INDEX event_log_default_id_idx ON tidegate.event_log_default USING btree (id);
 
+CREATE INDEX event_log_parent ON ONLY tidegate.event_log USING btree (parent_id) WHERE (parent_id IS NOT NULL);
+
+CREATE INDEX event_log_default_parent_id_idx ON tidegate.event_log_default USING btree (parent_id) WHERE (parent_id IS NOT NULL);
+
+CREATE INDEX event_log_replay ON ONLY tidegate.event_log USING btree (replay_of) WHERE (replay_of IS NOT NULL);
+
+CREATE INDEX event_log_default_replay_of_idx ON tidegate.event_log_default USING btree (replay_of) WHERE (replay_of IS NOT NULL);
+
 CREATE INDEX event_queue_correlation ON tidegate.event_queue USING btree (correlation_id) WHERE (correlation_id IS NOT NULL);
 
 CREATE UNIQUE INDEX event_queue_dedup ON tidegate.event_queue USING btree (kind, dedup_key) WHERE (dedup_key IS NOT NULL);
@@ -801,7 +811,11 @@ CREATE INDEX event_queue_due ON tidegate.event_queue USING btree (available_at) 
 
 CREATE INDEX event_queue_group ON tidegate.event_queue USING btree (group_key, id) WHERE (group_key IS NOT NULL);
 
+CREATE INDEX event_queue_parent ON tidegate.event_queue USING btree (parent_id) WHERE (parent_id IS NOT NULL);
+
 CREATE INDEX event_queue_ready ON tidegate.event_queue USING btree (id) WHERE (NOT delayed);
+
+CREATE UNIQUE INDEX event_queue_replay ON tidegate.event_queue USING btree (replay_of) WHERE (replay_of IS NOT NULL);
 
 ALTER INDEX tidegate.event_log_correlation ATTACH PARTITION tidegate.event_log_default_correlation_id_idx;
 
@@ -810,6 +824,10 @@ ALTER INDEX tidegate.event_log_dead ATTACH PARTITION tidegate.event_log_default_
 ALTER INDEX tidegate.event_log_finished ATTACH PARTITION tidegate.event_log_default_finished_at_idx1;
 
 ALTER INDEX tidegate.event_log_id ATTACH PARTITION tidegate.event_log_default_id_idx;
+
+ALTER INDEX tidegate.event_log_parent ATTACH PARTITION tidegate.event_log_default_parent_id_idx;
+
+ALTER INDEX tidegate.event_log_replay ATTACH PARTITION tidegate.event_log_default_replay_of_idx;
 
 CREATE TRIGGER audit_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON medical.audit FOR EACH STATEMENT EXECUTE FUNCTION tidegate.refuse_change();
 

@@ -140,7 +140,7 @@ pub async fn finalize(
     let events = EventColumns::of(follow_ups.iter().map(|(_, event)| *event));
     let rows = query(
         client,
-        &sql::FINALIZE,
+        &sql::live::FINALIZE,
         &[
             &ids,
             &tokens,
@@ -256,7 +256,7 @@ pub async fn finalize_one(
     if !finalize(client, &[end]).await?.ended.is_empty() {
         return Ok(Finalized::Now);
     }
-    let rows = query(client, &sql::WHEREABOUTS, &[&lease.id]).await?;
+    let rows = query(client, &sql::live::WHEREABOUTS, &[&lease.id]).await?;
     match rows.first().map(|row| row.get::<_, &str>(0)) {
         Some("logged") => Ok(Finalized::Already),
         Some(_) => Err(Error::LeaseLost(lease.id)),
@@ -273,7 +273,7 @@ pub async fn finished_under(
     leases: &[Lease],
 ) -> Result<Vec<Lease>, Error> {
     let (ids, tokens) = columns(leases);
-    let rows = query(client, &sql::LOGGED_UNDER, &[&ids, &tokens]).await?;
+    let rows = query(client, &sql::live::LOGGED_UNDER, &[&ids, &tokens]).await?;
     Ok(as_leases(&rows))
 }
 
@@ -300,7 +300,7 @@ pub async fn retry(
     let progress: Vec<Option<String>> = retries.iter().map(|r| json(r.progress.as_ref())).collect();
     let rows = query(
         client,
-        &sql::RETRY,
+        &sql::live::RETRY,
         &[&ids, &tokens, &delays, &last_errors, &errors, &progress],
     )
     .await?;
@@ -318,7 +318,7 @@ pub async fn release(
     let (ids, tokens): (Vec<i64>, Vec<Uuid>) =
         released.iter().map(|r| (r.lease.id, r.lease.token)).unzip();
     let counted: Vec<i32> = released.iter().map(|r| i32::from(r.counted)).collect();
-    let rows = query(client, &sql::RELEASE, &[&ids, &tokens, &counted]).await?;
+    let rows = query(client, &sql::live::RELEASE, &[&ids, &tokens, &counted]).await?;
     Ok(as_leases(&rows))
 }
 
@@ -334,7 +334,7 @@ pub async fn save_progress(
     let text = json(Some(progress));
     let rows = query(
         client,
-        &sql::SAVE_PROGRESS,
+        &sql::live::SAVE_PROGRESS,
         &[&lease.id, &lease.token, &text],
     )
     .await?;

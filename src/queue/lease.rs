@@ -54,7 +54,7 @@ pub async fn lease(
 ) -> Result<LeasedBatch, Error> {
     let rows = query(
         client,
-        &sql::LEASE,
+        &sql::live::LEASE,
         &[
             &request.after,
             &i64::from(request.page.max(request.limit)),
@@ -92,7 +92,7 @@ pub async fn reclaim(
     let reach = i64::from(request.page) * 4 + 1000;
     query(
         client,
-        &sql::RECLAIM,
+        &sql::live::RECLAIM,
         &[&request.after, &reach, &request.token],
     )
     .await
@@ -155,7 +155,7 @@ pub async fn promote(
     limit: u32,
     now: Option<SystemTime>,
 ) -> Result<(u64, Option<i64>), Error> {
-    let rows = query(client, &sql::PROMOTE, &[&i64::from(limit), &now]).await?;
+    let rows = query(client, &sql::live::PROMOTE, &[&i64::from(limit), &now]).await?;
     let (count, lowest) = rows
         .first()
         .map_or((0, None), |row| (row.get::<_, i64>(0), row.get(1)));
@@ -174,7 +174,7 @@ pub async fn renew(
     let (ids, tokens) = columns(leases);
     let rows = query(
         client,
-        &sql::RENEW,
+        &sql::live::RENEW,
         &[&ids, &tokens, &timeout.as_secs_f64()],
     )
     .await?;

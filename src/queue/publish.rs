@@ -33,7 +33,7 @@ pub async fn publish(
     let expires_in = event.expires_in.map(|time| time.as_secs_f64());
     let rows = query(
         client,
-        &sql::PUBLISH_ONE,
+        &sql::live::PUBLISH_ONE,
         &[
             &event.kind,
             &event.payload.as_deref().map(RawValue::get),
@@ -69,7 +69,7 @@ pub async fn publish_batch(
     let columns = EventColumns::of(events.iter());
     let rows = query(
         client,
-        &sql::PUBLISH,
+        &sql::live::PUBLISH,
         &[
             &columns.kinds,
             &columns.payloads,

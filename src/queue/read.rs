@@ -24,7 +24,7 @@ pub struct Backlog {
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn backlog(client: &(impl GenericClient + Sync)) -> Result<Backlog, Error> {
-    let rows = query(client, &sql::BACKLOG, &[]).await?;
+    let rows = query(client, &sql::look::BACKLOG, &[]).await?;
     Ok(rows.first().map_or_else(Backlog::default, |row| Backlog {
         events: row.get::<_, i64>(0).unsigned_abs(),
         oldest_age_ms: row.get::<_, Option<i64>>(1).unwrap_or(0).unsigned_abs(),
@@ -36,7 +36,7 @@ pub async fn backlog(client: &(impl GenericClient + Sync)) -> Result<Backlog, Er
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn stats(client: &(impl GenericClient + Sync)) -> Result<Vec<Value>, Error> {
-    Ok(documents(&query(client, &sql::STATS, &[]).await?))
+    Ok(documents(&query(client, &sql::look::STATS, &[]).await?))
 }
 
 /// All columns of one event, with `in` telling its table; `None` when there is no such event.
@@ -44,7 +44,7 @@ pub async fn stats(client: &(impl GenericClient + Sync)) -> Result<Vec<Value>, E
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn show(client: &(impl GenericClient + Sync), id: i64) -> Result<Option<Value>, Error> {
-    Ok(documents(&query(client, &sql::SHOW, &[&id]).await?)
+    Ok(documents(&query(client, &sql::look::SHOW, &[&id]).await?)
         .into_iter()
         .next())
 }
@@ -95,7 +95,7 @@ pub async fn job(
     wake_interval: Duration,
 ) -> Result<Option<Job>, Error> {
     let interval = wake_interval.as_secs_f64();
-    let rows = query(client, &sql::JOB, &[&id, &interval]).await?;
+    let rows = query(client, &sql::look::JOB, &[&id, &interval]).await?;
     let Some(row) = rows.first() else {
         return Ok(None);
     };
@@ -116,7 +116,7 @@ pub async fn list(
 ) -> Result<Vec<Value>, Error> {
     let limit = i64::from(limit);
     Ok(documents(
-        &query(client, &sql::LIST, &[&status, &kind, &limit]).await?,
+        &query(client, &sql::look::LIST, &[&status, &kind, &limit]).await?,
     ))
 }
 
@@ -128,7 +128,7 @@ pub async fn register_kinds(
     client: &(impl GenericClient + Sync),
     kinds: &[&str],
 ) -> Result<(), Error> {
-    query(client, &sql::REGISTER_KINDS, &[&kinds])
+    query(client, &sql::look::REGISTER_KINDS, &[&kinds])
         .await
         .map(drop)
 }
@@ -141,7 +141,7 @@ pub async fn unregistered(
     client: &(impl GenericClient + Sync),
     kinds: &[&str],
 ) -> Result<Vec<String>, Error> {
-    let rows = query(client, &sql::UNREGISTERED, &[&kinds]).await?;
+    let rows = query(client, &sql::look::UNREGISTERED, &[&kinds]).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 

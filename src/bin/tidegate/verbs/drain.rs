@@ -1,0 +1,70 @@
+//! A drain, with a bar that follows it on a terminal.
+
+use std::io::IsTerminal;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tidegate::drain::{DrainOptions, Hooks};
+use tidegate::invocation::DrainReport;
+use tidegate::service::{Service, log_panics, stop_signal};
+use tokio::sync::watch;
+
+use crate::args::DrainArgs;
+use crate::{Answer, Failed, document, text};
+
+pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<Answer, Failed> {
+    let configured = service.options.clone();
+    let options = DrainOptions {
+        budget: args.budget.unwrap_or(configured.budget),
+        batch: args.batch.unwrap_or(configured.batch),
+        concurrency: args.concurrency.map_or(configured.concurrency, usize::from),
+        linger: args.linger.unwrap_or(configured.linger),
+        max_events: args.max_events,
+        ..configured
+    };
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(async move {
+        stop_signal().await;
+        let _ = stop.send(true);
+    });
+    let mut hooks = Hooks {
+        stop: Some(stopped),
+        progress: None,
+    };
+    let bar = if std::io::stderr().is_terminal() && !json {
+        Some(progress_bar(service, &mut hooks).await?)
+    } else {
+        None
+    };
+    log_panics();
+    let report = service.drain(&options, hooks).await;
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let report = report?;
+    let text = text::drained(&report);
+    Ok(Answer::new(document(&report)?, text))
+}
+
+/// A bar that follows the run's counts: done of what is there, rate, time left.
+async fn progress_bar(service: &Service, hooks: &mut Hooks) -> Result<ProgressBar, Failed> {
+    let backlog = service.stats().await?.backlog;
+    let bar = ProgressBar::new(backlog);
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:30} {pos}/{len} events, {per_sec}, {eta} left")
+    {
+        bar.set_style(style);
+    }
+    let (told, mut progress) = watch::channel(DrainReport::default());
+    hooks.progress = Some(told);
+    let shown = bar.clone();
+    tokio::spawn(async move {
+        while progress.changed().await.is_ok() {
+            let report = progress.borrow_and_update();
+            let done =
+                report.completed + report.completed_with_errors + report.failed + report.retried;
+            shown.set_length((backlog + report.published).max(done));
+            shown.set_position(done);
+        }
+    });
+    Ok(bar)
+}

@@ -1,0 +1,7 @@
+//! What each verb does: calls the library and turns its report into an answer.
+
+pub mod drain;
+pub mod look;
+pub mod migrate;
+pub mod publish;
+pub mod serve;

@@ -1,0 +1,22 @@
+//! Every statement on the live queue and its log, by name. A test prepares each against a migrated
+//! database. All times are the database's: `clock_timestamp()`, since `now()` stands still for a
+//! whole transaction.
+
+pub mod live;
+pub mod look;
+
+use tokio_postgres::types::Type;
+
+/// A statement with the types of its parameters, which travel with it: nothing is prepared.
+#[derive(Debug)]
+pub struct Statement {
+    /// For error messages.
+    pub name: &'static str,
+    /// Types of `$1`, `$2` and so on.
+    pub params: &'static [Type],
+    /// The text.
+    pub text: &'static str,
+}
+
+/// All of them, for the test that prepares each.
+pub static ALL: &[&[&Statement]] = &[live::ALL, look::ALL];
