@@ -80,7 +80,7 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
 $$;
 
 CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer) RETURNS TABLE(id bigint, created boolean)
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
@@ -122,7 +122,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE(id bigint, created boolean)
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
@@ -168,7 +168,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION tidegate.publish_rows(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[]) RETURNS TABLE(id bigint, created boolean)
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
@@ -846,3 +846,31 @@ ALTER TABLE ONLY forms.awarded_grant
 
 ALTER TABLE ONLY forms.message
     ADD CONSTRAINT message_form_id_fkey FOREIGN KEY (form_id) REFERENCES forms.form(id);
+
+REVOKE ALL ON FUNCTION checks.take_place(trigger_id text, application_id text, places integer, held_for double precision) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.default_max_attempts() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.lock_groups(group_keys text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.mark_delayed() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.publish_many(events jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.publish_rows(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.refusal(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.refuse_change() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.refuse_status_change() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.unregistered(kind text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.update_event() FROM PUBLIC;

@@ -19,7 +19,7 @@ pub enum Request {
     /// Queue figures.
     Stats(NoOptions),
     /// Bring the schema up to date.
-    Migrate(NoOptions),
+    Migrate(MigrateRequest),
     /// Receive a message that may ask for an AI check.
     ReceiveIssuing(ReceiveIssuingRequest),
 }
@@ -31,6 +31,15 @@ const ACTIONS: &str = "drain, stats, migrate, receive_issuing";
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoOptions {}
+
+/// Options of a migration.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MigrateRequest {
+    /// Create the database roles and grant them what is theirs.
+    #[serde(default)]
+    pub roles: bool,
+}
 
 /// A message of the bus, as [`crate::app::checks::receive`] reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

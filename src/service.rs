@@ -15,7 +15,7 @@ use crate::drain::{DrainError, DrainOptions, Hooks, drain_with};
 use crate::error::{Error, describe};
 use crate::event::Event;
 use crate::invocation::{DrainReport, ReceiveIssuingReport, Request, StatsReport};
-use crate::migrate::{MigrateReport, app_migrations, migrate};
+use crate::migrate::{MigrateOptions, MigrateReport, app_migrations, migrate};
 use crate::queue;
 
 /// The shipped application, ready to answer requests.
@@ -79,9 +79,9 @@ impl Service {
                 Ok(serde_json::to_value(self.drain(&options, hooks).await?)?)
             }
             Request::Stats(_) => Ok(serde_json::to_value(within(time, self.stats()).await?)?),
-            Request::Migrate(_) => Ok(serde_json::to_value(Migrated {
+            Request::Migrate(asked) => Ok(serde_json::to_value(Migrated {
                 action: "migrate",
-                report: within(time, self.migrate()).await?,
+                report: within(time, self.migrate(asked.roles)).await?,
             })?),
             Request::ReceiveIssuing(asked) => Ok(serde_json::to_value(
                 within(time, self.receive_issuing(&asked.message)).await?,
@@ -138,15 +138,20 @@ impl Service {
         })
     }
 
-    /// Brings the schema up to date, of the queue and of the application.
+    /// Brings the schema up to date, of the queue and of the application; with `roles`, creates the
+    /// database roles and grants them what is theirs.
     ///
     /// # Errors
     /// As [`migrate`].
-    pub async fn migrate(&self) -> Result<MigrateReport, Error> {
+    pub async fn migrate(&self, roles: bool) -> Result<MigrateReport, Error> {
+        let options = MigrateOptions {
+            max_attempts: self.max_attempts,
+            roles,
+        };
         migrate(
             &self.database,
             AppEvent::KINDS,
-            self.max_attempts,
+            options,
             vec![app_migrations()],
         )
         .await

@@ -20,3 +20,4 @@ mod http;
 mod medical;
 mod process;
 mod queue;
+mod roles;

@@ -30,8 +30,12 @@ pub struct Cli {
 #[derive(Subcommand)]
 pub enum Verb {
     /// Bring the schema up to date and register this program's kinds of events.
-    #[command(after_help = "Example:\n  tidegate migrate")]
-    Migrate,
+    #[command(after_help = "Example:\n  tidegate migrate --roles")]
+    Migrate {
+        /// Also create the roles tidegate_publish, _drain, _operate and _read, and grant them what is theirs.
+        #[arg(long)]
+        roles: bool,
+    },
     /// Publish one event.
     #[command(
         after_help = "Example:\n  tidegate publish grant_letter_viewed --payload '{\"grant_number\": \"G-1\"}' --dedup-key view-1"

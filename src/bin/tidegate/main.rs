@@ -162,7 +162,7 @@ fn untouched(report: &DrainReport) -> DrainReport {
 async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
     let service = Service::new(&environment)?;
     match verb {
-        Verb::Migrate => verbs::migrate::migrate(&service).await,
+        Verb::Migrate { roles } => verbs::migrate::migrate(&service, roles).await,
         Verb::Publish(args) => verbs::publish::publish(&service, args).await,
         Verb::ReceiveIssuing { message } => {
             verbs::publish::receive_issuing(&service, &message).await
