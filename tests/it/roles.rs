@@ -164,14 +164,11 @@ fn may_run(statement: &Statement) -> &'static [Role] {
     match statement.name {
         "lease" | "reclaim" | "promote" | "renew" | "finalize" | "retry" | "release"
         | "save_progress" => &[Drain],
-        "logged_under" => &[Drain, Operate],
-        "whereabouts" | "backlog" => &[Drain, Operate, Read],
+        "logged_under" | "show" => &[Drain, Operate],
+        "whereabouts" | "backlog" | "list" | "unregistered" => &[Drain, Operate, Read],
         "publish_one" | "publish" => &[Publish, Drain],
-        "list" => &[Drain, Operate, Read],
         "stats" | "job" => &[Operate, Read],
-        "show" => &[Drain, Operate],
         "register_kinds" => &[],
-        "unregistered" => &[Drain, Operate, Read],
         other => panic!("{other}: say who may run it"),
     }
 }
