@@ -202,16 +202,22 @@ BEGIN
     RETURNING q.id, q.replay_of;
 END $$;
 
+-- Whether an audit row's ids were replayed.
+CREATE FUNCTION tidegate.made_replays(entry tidegate.audit) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    RETURN entry.action = 'replay' OR entry.action = 'unblock' AND entry.filter->>'how' = 'skip';
+
 -- What a replay would take, and of everything else that was asked for, what is in the way.
 --
 -- A filter must be safe to repeat: the same window twice runs nothing twice. So it leaves out what was
 -- replayed before, and what is a replay itself and so came into an open window by the first try. That
 -- an event was replayed is known from its replay, and from the audit after the replay's own retention.
 -- `again` takes both, but of one lineage only the event that the others go back to. What an operator
--- has cancelled does not come back by a filter either.
+-- has cancelled does not come back by a filter either. `known` is the last audit row of a replay that the
+-- caller had seen before it waited for others.
 CREATE FUNCTION tidegate.replay_candidates(
     ids bigint[], kind text, status text, since timestamptz, until timestamptz, again boolean,
-    failed_handlers_only boolean, started timestamptz
+    failed_handlers_only boolean, known bigint
 ) RETURNS TABLE (id bigint, event_kind text, group_key text, deadline timestamptz, finished_at timestamptz,
                  in_log boolean, obstacle text, obstructed_by bigint)
     LANGUAGE sql
@@ -230,18 +236,21 @@ CREATE FUNCTION tidegate.replay_candidates(
         SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of
           FROM asked JOIN tidegate.event_log AS l USING (id)
     ), ended_replay AS (
-        SELECT l.replay_of, max(l.id) AS id, max(l.created_at) AS created_at
+        SELECT l.replay_of, max(l.id) AS id
           FROM tidegate.event_log AS l WHERE l.replay_of IS NOT NULL GROUP BY l.replay_of
     ), audited AS (
         -- The day is for a clock that was set back.
-        SELECT DISTINCT unnest(a.ids) AS id FROM tidegate.audit AS a
-         WHERE replay_candidates.ids IS NULL AND a.at >= replay_candidates.since - interval '1 day'
-           AND (a.action = 'replay' OR a.action = 'unblock' AND a.filter->>'how' = 'skip')
+        SELECT unnest(a.ids) AS id, bool_or(a.id > replay_candidates.known) AS just_now
+          FROM tidegate.audit AS a
+         WHERE tidegate.made_replays(a)
+           AND (a.id > replay_candidates.known
+                OR replay_candidates.ids IS NULL AND a.at >= replay_candidates.since - interval '1 day')
+         GROUP BY 1
     ), judged AS (
         SELECT m.*, twin.id AS twin,
                coalesce(live.id, ended.id) AS replay,
                CASE WHEN live.id IS NOT NULL THEN 'its replay is live'
-                    WHEN ended.created_at >= replay_candidates.started THEN 'somebody else has replayed it just now'
+                    WHEN audited.just_now THEN 'somebody else has replayed it just now'
                     WHEN replay_candidates.ids IS NOT NULL THEN NULL
                     WHEN replay_candidates.again AND original.id IS NOT NULL THEN 'a replay whose original is among them'
                     WHEN replay_candidates.again THEN NULL
@@ -360,7 +369,7 @@ CREATE FUNCTION tidegate.replay(
     AS $$
 DECLARE
     most_groups constant integer := 2000;
-    started timestamptz := clock_timestamp();
+    known bigint := (SELECT coalesce(max(a.id), 0) FROM tidegate.audit AS a WHERE tidegate.made_replays(a));
     report jsonb;
     chosen bigint[];
     passed bigint[];
@@ -380,7 +389,7 @@ BEGIN
     END IF;
     WITH candidate AS MATERIALIZED (
         SELECT * FROM tidegate.replay_candidates(replay.ids, replay.kind, replay.status, replay.since, replay.until,
-                                                 replay.again, replay.failed_handlers_only, started)
+                                                 replay.again, replay.failed_handlers_only, known)
     ), fit AS (
         SELECT c.*, c.group_key IS NOT NULL AND row_number() OVER (PARTITION BY c.group_key ORDER BY c.id) = 1 AS opens_group
           FROM candidate AS c WHERE c.obstacle IS NULL

@@ -18,5 +18,6 @@ mod function;
 mod harness;
 mod http;
 mod medical;
+mod operate;
 mod process;
 mod queue;
