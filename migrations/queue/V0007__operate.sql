@@ -192,7 +192,8 @@ BEGIN
            (id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of)
     OVERRIDING SYSTEM VALUE
     SELECT pair.new_id, l.kind, l.payload, l.group_key, l.dedup_key, l.correlation_id, l.max_attempts,
-           CASE WHEN l.deadline <= clock_timestamp() THEN clock_timestamp() + expires_in ELSE l.deadline END,
+           CASE WHEN l.deadline <= clock_timestamp() AND expires_in IS NOT NULL
+                THEN clock_timestamp() + expires_in ELSE l.deadline END,
            CASE WHEN failed_handlers_only THEN tidegate.done_so_far(l.progress, l.status, l.errors) END,
            l.id
       FROM unnest(drawn, originals) AS pair(new_id, id)

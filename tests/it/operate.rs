@@ -1132,6 +1132,24 @@ async fn i5_an_event_that_is_cancelled_or_skipped_while_it_is_handled_is_lost_to
 }
 
 #[tokio::test]
+async fn i7_when_the_first_event_ends_at_the_last_moment_the_next_one_is_left_alone() {
+    let db = probe_database().await;
+    let (mut worker, operator, witness) = (db.client().await, db.client().await, db.client().await);
+    let ids = blocked_group(&db, &witness).await;
+    let transaction = worker.transaction().await.unwrap();
+    let end = "DELETE FROM tidegate.event_queue WHERE id = $1";
+    transaction.execute(end, &[&ids[0]]).await.unwrap();
+    let waiting = tokio::spawn(async move { unblock(&operator, "g", How::Cancel).await });
+    wait_for_a_lock(&witness).await;
+    transaction.commit().await.unwrap();
+    let report = waiting.await.unwrap();
+    let refused = format!("event {} has just ended by itself", ids[0]);
+    assert_eq!((report.id, report.refused), (None, Some(refused)));
+    assert_eq!(order(&db).await, ids[1..]);
+    assert_eq!(audit(&witness).await[0]["count"], 0);
+}
+
+#[tokio::test]
 async fn unblocking_a_group_without_live_events_is_told_and_recorded() {
     let db = probe_database().await;
     let client = db.client().await;
