@@ -56,6 +56,8 @@ GRANT SELECT ON tidegate.event_kind, tidegate.audit, tidegate.jobs, tidegate.sta
 -- Operate: its functions write the audit row themselves; nothing is changed without one.
 GRANT SELECT ON tidegate.event_queue, tidegate.event_log, tidegate.events TO tidegate_operate;
 GRANT UPDATE (status, available_at, expires_at, max_attempts) ON tidegate.events TO tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.pause, tidegate.resume, tidegate.unblock
+   TO tidegate_operate;
 
 -- The shipped application's own tables, where it is installed.
 DO $$

@@ -18,6 +18,7 @@ mod function;
 mod harness;
 mod http;
 mod medical;
+mod operate;
 mod process;
 mod queue;
 mod roles;

@@ -168,6 +168,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "whereabouts" | "backlog" | "list" | "unregistered" => &[Drain, Operate, Read],
         "publish_one" | "publish" => &[Publish, Drain],
         "stats" | "job" => &[Operate, Read],
+        "replay" | "requeue" | "pause" | "resume" | "unblock" => &[Operate],
         "register_kinds" => &[],
         other => panic!("{other}: say who may run it"),
     }
@@ -246,6 +247,19 @@ const BY_HAND: &[(&str, &[Role])] = &[
     ),
     ("CREATE TABLE tidegate.mine (id int)", &[]),
     ("SELECT tidegate.lock_groups(ARRAY['g'])", &[]),
+    (
+        "SELECT tidegate.replay(ids => ARRAY[1], reason => 'r')",
+        &[Operate],
+    ),
+    ("SELECT tidegate.requeue(ARRAY[1], 'r')", &[Operate]),
+    ("SELECT tidegate.pause('case_opened')", &[Operate]),
+    ("SELECT tidegate.unblock('g', 'retry', 'r')", &[Operate]),
+    ("SELECT tidegate.end_leases(ARRAY[1])", &[]),
+    (
+        "SELECT tidegate.record_action('replay', 'me', '{}', ARRAY[1], 'r')",
+        &[],
+    ),
+    ("SELECT tidegate.insert_replays(ARRAY[1], false, NULL)", &[]),
     ("SELECT nextval('tidegate.event_queue_id_seq')", &[]),
     ("SELECT * FROM forms.form", &[Publish, Drain]),
     ("SELECT * FROM medical.entity", &[Drain]),
@@ -363,6 +377,9 @@ const VERBS: &[(&[&str], &[Role])] = &[
     (&["drain", "--max-events", "1"], &[Drain]),
     (&["status"], &[Operate, Read]),
     (&["list"], &[Drain, Operate, Read]),
+    (&["replay", "--id", "1", "--reason", "r"], &[Operate]),
+    (&["pause", "case_opened"], &[Operate]),
+    (&["resume", "case_opened"], &[Operate]),
     (&["migrate"], &[]),
 ];
 

@@ -172,6 +172,11 @@ async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
         Verb::Status => verbs::look::status(&service).await,
         Verb::Show { id } => verbs::look::show(&service, id).await,
         Verb::List(args) => verbs::look::list(&service, &args).await,
+        Verb::Replay(args) => verbs::operate::replay(&service, args).await,
+        Verb::Requeue(args) => verbs::operate::requeue(&service, args).await,
+        Verb::Pause(args) => verbs::operate::pause(&service, args).await,
+        Verb::Resume(args) => verbs::operate::resume(&service, args).await,
+        Verb::Unblock(args) => verbs::operate::unblock(&service, args).await,
     }
 }
 

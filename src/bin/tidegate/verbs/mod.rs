@@ -3,5 +3,6 @@
 pub mod drain;
 pub mod look;
 pub mod migrate;
+pub mod operate;
 pub mod publish;
 pub mod serve;
