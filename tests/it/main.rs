@@ -5,6 +5,8 @@
     reason = "clippy allows it in test functions; their helpers are no different"
 )]
 
+#[path = "../support/explain.rs"]
+mod explain;
 mod probe;
 #[path = "../support/services.rs"]
 mod services;
@@ -19,6 +21,7 @@ mod harness;
 mod http;
 mod medical;
 mod operate;
+mod plans;
 mod process;
 mod queue;
 mod roles;
