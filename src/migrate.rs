@@ -11,7 +11,7 @@ use tokio_postgres::{Client, GenericClient};
 
 use crate::connect::Database;
 use crate::error::{Error, describe};
-use crate::queue;
+use crate::{queue, retention};
 
 mod embedded {
     refinery::embed_migrations!("migrations/queue");
@@ -67,7 +67,7 @@ pub struct MigrateReport {
     pub kinds: usize,
 }
 
-/// Brings the schema up to date and registers `kinds`. `max_attempts`, if given, becomes the global
+/// Brings the schema up to date, registers `kinds` and makes the log's partitions of the days to come. `max_attempts`, if given, becomes the global
 /// default for events published from now on (B6). Safe to run twice, also at once.
 ///
 /// # Errors
@@ -95,6 +95,7 @@ pub async fn migrate(
         batch(&client, &default_max_attempts(attempts)).await?;
     }
     queue::register_kinds(&client, kinds).await?;
+    retention::make_partitions(&client).await?;
     Ok(MigrateReport {
         applied,
         version,

@@ -9,6 +9,7 @@ mod finalize;
 mod lease;
 mod publish;
 mod read;
+pub mod retention;
 pub mod sql;
 
 use std::time::Duration;

@@ -4,6 +4,7 @@
 
 pub mod live;
 pub mod look;
+pub mod retention;
 
 use tokio_postgres::types::Type;
 
@@ -19,4 +20,4 @@ pub struct Statement {
 }
 
 /// All of them, for the test that prepares each.
-pub static ALL: &[&[&Statement]] = &[live::ALL, look::ALL];
+pub static ALL: &[&[&Statement]] = &[live::ALL, look::ALL, retention::ALL];
