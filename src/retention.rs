@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::invocation::{
     CleanupReport, CleanupStop, DroppedPartition, KindsReport, RedateReport, RetentionReport,
 };
-use crate::queue::retention::{self as steps, Made, Partition, Reason, Sweep, Walked};
+use crate::queue::retention::{self as steps, Counts, Made, Partition, Reason, Sweep, Walked};
 
 /// How to clean up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,9 +176,10 @@ pub async fn change(database: &Database, change: &Change) -> Result<RetentionRep
         steps::set_retention(&client, &change.kind, completed, failed, reason).await?;
         make_partitions(&client).await?;
     }
-    let redated = match change.apply {
-        true => Some(redate(&client, change, reason).await?),
-        false => None,
+    let redated = if change.apply {
+        Some(redate(&client, change, reason).await?)
+    } else {
+        None
     };
     let kinds = kinds(database, Some(&change.kind)).await?.kinds;
     Ok(RetentionReport { kinds, redated })
@@ -399,7 +400,7 @@ impl Cleanup<'_> {
     /// Counts what no event can finish into any more, so that dropping it takes no time (B23).
     async fn seal_closed(&mut self) -> Result<(), Halt> {
         for partition in steps::partitions(self.client, self.now).await? {
-            if partition.closed && !partition.sealed {
+            if partition.counts == Counts::Final {
                 self.seal(&partition).await?;
             }
         }
@@ -421,7 +422,7 @@ impl Cleanup<'_> {
         let (client, now) = (self.client, self.now);
         let actor = self.options.actor.as_deref();
         for partition in steps::partitions(client, now).await? {
-            if !(partition.over && partition.sealed) {
+            if !partition.over || partition.counts != Counts::Sealed {
                 continue;
             }
             let name = &partition.name;
@@ -483,7 +484,7 @@ impl Cleanup<'_> {
         let mut rows = steps::expired_rows(self.client, self.now).await?;
         for partition in steps::partitions(self.client, self.now).await? {
             let expired = rows.remove(&partition.name).unwrap_or(0);
-            self.report.partitions_sealed += u64::from(partition.closed && !partition.sealed);
+            self.report.partitions_sealed += u64::from(partition.counts == Counts::Final);
             if partition.over {
                 self.count_dropped(partition.name, expired);
             } else {

@@ -123,16 +123,23 @@ $$;
 CREATE FUNCTION tidegate.missing_log_days(now timestamptz DEFAULT NULL) RETURNS SETOF date
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
-    SELECT DISTINCT ahead.day::date
-      FROM (SELECT least(missing_log_days.now, clock_timestamp()) AS now) AS clock,
-           (SELECT retention_completed FROM tidegate.event_kind
-             UNION SELECT retention_failed FROM tidegate.event_kind) AS used(retention),
-           LATERAL (SELECT CASE WHEN used.retention <= interval '100 years' THEN clock.now + used.retention END AS first) AS until,
-           LATERAL generate_series((until.first AT TIME ZONE 'UTC')::date,
-                                   ((until.first + interval '7 days') AT TIME ZONE 'UTC')::date, interval '1 day') AS ahead(day)
-     WHERE NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p
-                        WHERE p.lower_bound < (ahead.day + interval '1 day') AT TIME ZONE 'UTC'
-                          AND p.upper_bound > ahead.day AT TIME ZONE 'UTC')
+    WITH made AS MATERIALIZED (
+        SELECT lower_bound, upper_bound FROM tidegate.log_partitions()
+    ), wanted AS MATERIALIZED (
+        SELECT DISTINCT ahead.day::date
+          FROM (SELECT least(missing_log_days.now, clock_timestamp()) AS now) AS clock,
+               (SELECT retention_completed FROM tidegate.event_kind
+                 UNION SELECT retention_failed FROM tidegate.event_kind) AS used(retention),
+               -- Longer ones, which an operator may have written by hand, are the default partition's.
+               LATERAL (SELECT CASE WHEN used.retention <= interval '100 years'
+                                    THEN clock.now + used.retention END AS first) AS until,
+               LATERAL generate_series((until.first AT TIME ZONE 'UTC')::date,
+                                       ((until.first + interval '7 days') AT TIME ZONE 'UTC')::date,
+                                       interval '1 day') AS ahead(day))
+    SELECT w.day FROM wanted AS w
+     WHERE NOT EXISTS (SELECT FROM made AS p
+                        WHERE p.lower_bound < (w.day + 1)::timestamp AT TIME ZONE 'UTC'
+                          AND p.upper_bound > w.day::timestamp AT TIME ZONE 'UTC')
      ORDER BY 1
 $$;
 
@@ -468,17 +475,19 @@ CREATE FUNCTION tidegate.missing_retention_days(kind text, partition text) RETUR
 BEGIN
     IF EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = missing_retention_days.partition) THEN
         RETURN QUERY EXECUTE format(
-            'SELECT DISTINCT wanted.day
-               FROM tidegate.%I AS l
-               JOIN tidegate.event_kind AS k USING (kind)
-              CROSS JOIN LATERAL (
-                    SELECT ((l.finished_at + CASE l.status WHEN ''COMPLETED'' THEN k.retention_completed
-                                             ELSE k.retention_failed END) AT TIME ZONE ''UTC'')::date) AS wanted(day)
-              WHERE l.kind = $1
-                AND wanted.day >= (clock_timestamp() AT TIME ZONE ''UTC'')::date
-                AND NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p
-                                 WHERE p.lower_bound < (wanted.day + 1)::timestamp AT TIME ZONE ''UTC''
-                                   AND p.upper_bound > wanted.day::timestamp AT TIME ZONE ''UTC'')',
+            'WITH made AS MATERIALIZED (
+                 SELECT lower_bound, upper_bound FROM tidegate.log_partitions()
+             ), wanted AS MATERIALIZED (
+                 SELECT DISTINCT ((l.finished_at + CASE l.status WHEN ''COMPLETED'' THEN k.retention_completed
+                                                   ELSE k.retention_failed END) AT TIME ZONE ''UTC'')::date AS day
+                   FROM tidegate.%I AS l
+                   JOIN tidegate.event_kind AS k USING (kind)
+                  WHERE l.kind = $1)
+             SELECT w.day FROM wanted AS w
+              WHERE w.day >= (clock_timestamp() AT TIME ZONE ''UTC'')::date
+                AND NOT EXISTS (SELECT FROM made AS p
+                                 WHERE p.lower_bound < (w.day + 1)::timestamp AT TIME ZONE ''UTC''
+                                   AND p.upper_bound > w.day::timestamp AT TIME ZONE ''UTC'')',
             missing_retention_days.partition) USING missing_retention_days.kind;
     END IF;
 END $$;

@@ -46,10 +46,19 @@ pub struct Partition {
     pub over: bool,
     /// It may hold expired rows.
     pub due: bool,
-    /// No event can finish into it any more.
-    pub closed: bool,
-    /// Its counts are kept.
-    pub sealed: bool,
+    /// What is known of its counts.
+    pub counts: Counts,
+}
+
+/// What is known of a partition's daily counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counts {
+    /// They may still grow.
+    Open,
+    /// They are final, for no event can finish into it any more, and are to be taken.
+    Final,
+    /// They are kept beside it: it is sealed.
+    Sealed,
 }
 
 /// One page of the live queue, swept.
@@ -151,8 +160,11 @@ pub async fn partitions(
         name: row.get(0),
         over: row.get(1),
         due: row.get(2),
-        closed: row.get(3),
-        sealed: row.get(4),
+        counts: match (row.get(3), row.get(4)) {
+            (_, true) => Counts::Sealed,
+            (true, false) => Counts::Final,
+            (false, false) => Counts::Open,
+        },
     };
     Ok(rows.iter().map(partition).collect())
 }
@@ -366,7 +378,7 @@ fn as_int4(count: u32) -> i32 {
 fn in_days(time: Duration) -> (i32, f64) {
     const DAY: u64 = 24 * 60 * 60;
     let days = time.as_secs() / DAY;
-    let rest = time - Duration::from_secs(days * DAY);
+    let rest = time.saturating_sub(Duration::from_secs(days * DAY));
     (i32::try_from(days).unwrap_or(i32::MAX), rest.as_secs_f64())
 }
 
