@@ -214,7 +214,8 @@ async fn redate_all(
     let kind = &change.kind;
     for partition in steps::partitions(client, now).await? {
         let name = &partition.name;
-        for day in steps::missing_retention_days(client, kind, name).await? {
+        let missing = steps.run(|| steps::missing_retention_days(client, kind, name));
+        for day in missing.await?.unwrap_or_default() {
             steps.run(|| steps::make_partition(client, &day)).await?;
         }
         let mut since = None;
@@ -323,8 +324,8 @@ async fn make_missing(
     steps: &mut Steps,
     mut tell: impl FnMut(Made),
 ) -> Result<(), Halt> {
-    for missing in steps::missing_days(client, now).await? {
-        let made = steps.run(|| steps::make_partition(client, &missing.day));
+    for day in steps::missing_days(client, now).await? {
+        let made = steps.run(|| steps::make_partition(client, &day));
         if let Some(made) = made.await? {
             tell(made);
         }
@@ -467,8 +468,12 @@ impl Cleanup<'_> {
 
     /// What [`Self::make_partitions`] would do.
     async fn foretell_partitions(&mut self) -> Result<(), Halt> {
-        for missing in steps::missing_days(self.client, self.now).await? {
-            let moved = missing.waiting;
+        let client = self.client;
+        for day in steps::missing_days(client, self.now).await? {
+            let waiting = self.steps.run(|| steps::rows_in_default(client, &day));
+            let Some(moved) = waiting.await? else {
+                continue;
+            };
             let made = if moved > steps::MOVED_AT_MOST {
                 Made::LeftToDefault
             } else {
@@ -481,8 +486,12 @@ impl Cleanup<'_> {
 
     /// What sealing, dropping and deleting would do.
     async fn foretell_removal(&mut self) -> Result<(), Halt> {
-        let mut rows = steps::expired_rows(self.client, self.now).await?;
-        for partition in steps::partitions(self.client, self.now).await? {
+        let (client, now) = (self.client, self.now);
+        let expired = self.steps.run(|| steps::expired_rows(client, now));
+        let Some(mut rows) = expired.await? else {
+            return Ok(());
+        };
+        for partition in steps::partitions(client, now).await? {
             let expired = rows.remove(&partition.name).unwrap_or(0);
             self.report.partitions_sealed += u64::from(partition.counts == Counts::Final);
             if partition.over {

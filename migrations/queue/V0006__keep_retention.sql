@@ -67,6 +67,7 @@ SELECT day, kind, status, sum(events)::bigint AS events, sum(attempts)::bigint A
 
 -- The log's partitions as the catalog has them; bounds are null for the default one. `closed`: no
 -- event that finishes from now on can expire in it, with an hour to spare for clocks and transactions.
+-- (Asked for a bound with its table's oid, Postgres opens the table, and waits for whoever has locked it.)
 CREATE FUNCTION tidegate.log_partitions(now timestamptz DEFAULT NULL)
     RETURNS TABLE (partition text, lower_bound timestamptz, upper_bound timestamptz, closed boolean, sealed boolean)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO'
@@ -88,7 +89,7 @@ CREATE FUNCTION tidegate.log_partitions(now timestamptz DEFAULT NULL)
                        coalesce(substring(b.bound FROM 'TO \(''([^'']+)''\)')::timestamptz, 'infinity') END AS upper_bound
              FROM pg_inherits AS i
              JOIN pg_class AS c ON c.oid = i.inhrelid
-            CROSS JOIN LATERAL pg_get_expr(c.relpartbound, c.oid) AS b(bound)
+            CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0) AS b(bound)
             WHERE i.inhparent = 'tidegate.event_log'::regclass
               AND c.relnamespace = 'tidegate'::regnamespace
               AND c.relkind = 'r'
@@ -145,7 +146,7 @@ $$;
 
 -- Rows of a day that are in the default partition; counts no further than one more than are moved.
 CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
-    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
     SELECT count(*)
       FROM (SELECT FROM tidegate.event_log_default AS d
@@ -353,6 +354,16 @@ BEGIN
     RETURN NEXT;
 END $$;
 
+-- For a dry run: how many expired rows each partition holds.
+CREATE FUNCTION tidegate.expired_rows(now timestamptz DEFAULT NULL) RETURNS TABLE (partition text, events bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
+    AS $$
+    SELECT c.relname::text, l.events
+      FROM (SELECT tableoid, count(*) AS events FROM tidegate.event_log
+             WHERE expires_at <= least(expired_rows.now, clock_timestamp()) GROUP BY tableoid) AS l
+      JOIN pg_class AS c ON c.oid = l.tableoid
+$$;
+
 -- Ends live events that no drain would hand to a handler any more: their deadline has passed, or their
 -- attempts are spent, and no lease of theirs is running. They go to the log with the drain's own codes.
 -- Walks the primary key in pages of `page` rows; `last_id` is null at the end.
@@ -469,7 +480,7 @@ END $$;
 -- Days to come on which rows of a kind in one partition would expire by the kind's retention of now, and
 -- which have no partition yet.
 CREATE FUNCTION tidegate.missing_retention_days(kind text, partition text) RETURNS SETOF date
-    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
 #variable_conflict use_column
 BEGIN

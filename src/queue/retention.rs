@@ -14,15 +14,6 @@ use crate::error::Error;
 /// Rows of a day that are moved out of the default partition; beyond, the day is left to it.
 pub const MOVED_AT_MOST: u64 = 10_000;
 
-/// A day that wants a partition.
-#[derive(Debug, Clone)]
-pub struct MissingDay {
-    /// `YYYY-MM-DD`, UTC.
-    pub day: String,
-    /// Rows of it in the default partition, counted up to one more than [`MOVED_AT_MOST`].
-    pub waiting: u64,
-}
-
 /// What became of a day that wanted a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Made {
@@ -110,20 +101,31 @@ pub async fn clock(client: &(impl GenericClient + Sync)) -> Result<SystemTime, E
     Ok(rows.first().map_or_else(SystemTime::now, |row| row.get(0)))
 }
 
-/// Days on which events expire that finish within a week from `now`, and that have no partition.
+/// Days (`YYYY-MM-DD`, UTC) on which events expire that finish within a week from `now`, and that have
+/// no partition.
 ///
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn missing_days(
     client: &(impl GenericClient + Sync),
     now: SystemTime,
-) -> Result<Vec<MissingDay>, Error> {
+) -> Result<Vec<String>, Error> {
     let rows = query(client, &sql::retention::MISSING_DAYS, &[&now]).await?;
-    let day = |row: &Row| MissingDay {
-        day: row.get(0),
-        waiting: row.get::<_, i64>(1).unsigned_abs(),
-    };
-    Ok(rows.iter().map(day).collect())
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Rows of a day in the default partition, counted up to one more than [`MOVED_AT_MOST`].
+///
+/// # Errors
+/// When the database fails or does not answer, or a lock is not to be had.
+pub async fn rows_in_default(
+    client: &(impl GenericClient + Sync),
+    day: &str,
+) -> Result<u64, Error> {
+    let rows = query(client, &sql::retention::ROWS_IN_DEFAULT, &[&day]).await?;
+    Ok(rows
+        .first()
+        .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
 }
 
 /// Makes the partition of one day (`YYYY-MM-DD`, UTC).
@@ -172,7 +174,7 @@ pub async fn partitions(
 /// How many expired rows each partition holds; reads them all.
 ///
 /// # Errors
-/// When the database fails or does not answer.
+/// When the database fails or does not answer, or a lock is not to be had.
 pub async fn expired_rows(
     client: &(impl GenericClient + Sync),
     now: SystemTime,
@@ -324,7 +326,7 @@ pub async fn set_retention(
 /// Days that rows of a kind in one partition would move to and that have no partition yet.
 ///
 /// # Errors
-/// When the database fails or does not answer.
+/// When the database fails or does not answer, or a lock is not to be had.
 pub async fn missing_retention_days(
     client: &(impl GenericClient + Sync),
     kind: &str,

@@ -67,7 +67,7 @@ async fn log_rows(client: &Client, count: i32, expires_at: SystemTime) {
     let sql = "INSERT INTO tidegate.event_log
                       (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
                SELECT nextval('tidegate.event_queue_id_seq'), 'act', (ARRAY['COMPLETED', 'FAILED'])[1 + n % 2], 1 + n % 3,
-                      5, '[]', $2 - interval '1 day 2 seconds', $2 - interval '1 day', $2
+                      5, '[]', $2::timestamptz - interval '1 day 2 seconds', $2::timestamptz - interval '1 day', $2::timestamptz
                  FROM generate_series(1, $1) AS n";
     client.execute(sql, &[&count, &expires_at]).await.unwrap();
 }
@@ -393,7 +393,7 @@ async fn a_swept_event_reads_as_one_that_a_drain_has_ended() {
     execute(&client, late).await;
     drain(&db, &ProbeApp::succeeding(), &options()).await;
     let ends = "SELECT (array_agg((to_jsonb(l) - '{id,finished_at,created_at,expires_at,deadline,lease_token,processing_started_at,errors}'::text[])
-                                  || jsonb_build_object('error', errors->0 - 'at') ORDER BY id))::text
+                                  || jsonb_build_object('error', (errors->0) - 'at') ORDER BY id))::text
                   FROM tidegate.event_log AS l GROUP BY id > 2 ORDER BY id > 2";
     let ends = texts(&client, ends).await;
     assert_eq!(ends.len(), 2);

@@ -12,14 +12,19 @@ pub static CLOCK: Statement = Statement {
     text: "SELECT clock_timestamp()",
 };
 
-/// Days that want a partition, with how many rows of them wait in the default one.
+/// Days that want a partition.
 pub static MISSING_DAYS: Statement = Statement {
     name: "missing_log_days",
     params: &[Type::TIMESTAMPTZ],
     text: "\
-SELECT missing.day::text, tidegate.rows_in_default(missing.day)
-  FROM tidegate.missing_log_days($1) AS missing(day)
- ORDER BY missing.day",
+SELECT day::text FROM tidegate.missing_log_days($1) AS day ORDER BY day",
+};
+
+/// How many rows of a day wait in the default partition, as far as it matters.
+pub static ROWS_IN_DEFAULT: Statement = Statement {
+    name: "rows_in_default",
+    params: &[Type::TEXT],
+    text: "SELECT tidegate.rows_in_default($1::date)",
 };
 
 /// Makes the partition of one day.
@@ -45,10 +50,7 @@ SELECT p.partition, coalesce(p.upper_bound <= $1, false) AS over, coalesce(p.low
 pub static EXPIRED_ROWS: Statement = Statement {
     name: "expired_rows",
     params: &[Type::TIMESTAMPTZ],
-    text: "\
-SELECT c.relname::text, l.events
-  FROM (SELECT tableoid, count(*) AS events FROM tidegate.event_log WHERE expires_at <= $1 GROUP BY tableoid) AS l
-  JOIN pg_catalog.pg_class AS c ON c.oid = l.tableoid",
+    text: "SELECT e.partition, e.events FROM tidegate.expired_rows($1) AS e",
 };
 
 /// Ends what no drain would hand to a handler any more, in one page of the live queue.
@@ -146,6 +148,7 @@ pub static APPLY_RETENTION: Statement = Statement {
 pub static ALL: &[&Statement] = &[
     &CLOCK,
     &MISSING_DAYS,
+    &ROWS_IN_DEFAULT,
     &MAKE_PARTITION,
     &PARTITIONS,
     &EXPIRED_ROWS,
