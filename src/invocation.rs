@@ -368,10 +368,28 @@ mod tests {
     }
 
     #[test]
+    fn a_cleanup_takes_what_is_not_asked_from_the_settings() {
+        let asked = json!({"action": "cleanup", "dry_run": true, "older_than": "1h"});
+        let Request::Cleanup(cleanup) = Request::decode(asked).unwrap() else {
+            panic!("not a cleanup")
+        };
+        let options = cleanup.over(Duration::from_secs(7), None);
+        let expected = CleanupOptions {
+            dry_run: true,
+            older_than: Duration::from_hours(1),
+            budget: Duration::from_secs(7),
+            ..CleanupOptions::default()
+        };
+        assert_eq!(options, expected);
+    }
+
+    #[test]
     fn unknown_fields_and_actions_are_refused_by_name() {
         for (payload, named) in [
             (json!({"action": "drain", "budgt": "1s"}), "budgt"),
             (json!({"action": "migrate", "force": true}), "force"),
+            (json!({"action": "cleanup", "dryrun": true}), "dryrun"),
+            (json!({"action": "cleanup", "older_than": "old"}), "old"),
             (json!({"action": "explode"}), "explode"),
             (json!({"action": "receive_issuing"}), "message"),
             (json!({}), "action"),
