@@ -14,10 +14,11 @@ use crate::connect::Database;
 use crate::drain::{DrainError, DrainOptions, Hooks, drain_with};
 use crate::error::{Error, describe};
 use crate::event::Event;
-use crate::invocation::{DrainReport, ReceiveIssuingReport, Request, StatsReport};
+use crate::invocation::{CleanupReport, DrainReport, ReceiveIssuingReport, Request, StatsReport};
 use crate::migrate::{MigrateOptions, MigrateReport, app_migrations, migrate};
 use crate::operate::{ReplayReport, ReplayRequest, RequeueReport, RequeueRequest};
 use crate::queue;
+use crate::retention::{self, CleanupHooks, CleanupOptions};
 
 /// The shipped application, ready to answer requests.
 pub struct Service {
@@ -27,7 +28,7 @@ pub struct Service {
     pub options: DrainOptions,
     /// The global attempt limit, if one is configured.
     pub max_attempts: Option<u16>,
-    /// Who operates, for the audit, unless a request says otherwise.
+    /// Who asks, for the audit, unless a request says otherwise.
     pub actor: Option<String>,
     app: Arc<App>,
 }
@@ -88,6 +89,15 @@ impl Service {
             Request::Requeue(asked) => Ok(serde_json::to_value(
                 within(time, self.requeue(asked)).await?,
             )?),
+            Request::Cleanup(asked) => {
+                let mut options = asked.over(self.options.budget, self.actor.clone());
+                options.budget = time.map_or(options.budget, |time| time.min(options.budget));
+                let hooks = CleanupHooks {
+                    stop: hooks.stop,
+                    progress: None,
+                };
+                Ok(serde_json::to_value(self.cleanup(&options, hooks).await?)?)
+            }
             Request::Stats(_) => Ok(serde_json::to_value(within(time, self.stats()).await?)?),
             Request::Migrate(asked) => Ok(serde_json::to_value(Migrated {
                 action: "migrate",
@@ -109,6 +119,18 @@ impl Service {
         hooks: Hooks,
     ) -> Result<DrainReport, DrainError> {
         drain_with(&self.database, self.app.clone(), options, hooks).await
+    }
+
+    /// Removes what retention says, and ends what nobody will handle.
+    ///
+    /// # Errors
+    /// As [`retention::cleanup`].
+    pub async fn cleanup(
+        &self,
+        options: &CleanupOptions,
+        hooks: CleanupHooks,
+    ) -> Result<CleanupReport, Error> {
+        retention::cleanup(&self.database, options, hooks).await
     }
 
     /// Figures of the queue.

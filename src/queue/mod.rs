@@ -10,6 +10,7 @@ mod lease;
 mod operate;
 mod publish;
 mod read;
+pub mod retention;
 pub mod sql;
 
 use std::time::Duration;

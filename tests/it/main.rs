@@ -11,6 +11,7 @@ mod services;
 mod support;
 
 mod checks;
+mod cleanup;
 mod cli;
 mod drain;
 mod forms;

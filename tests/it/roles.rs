@@ -165,10 +165,25 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "lease" | "reclaim" | "promote" | "renew" | "finalize" | "retry" | "release"
         | "save_progress" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
-        "whereabouts" | "backlog" | "list" | "unregistered" => &[Drain, Operate, Read],
+        "whereabouts" | "backlog" | "list" | "unregistered" | "retentions" => {
+            &[Drain, Operate, Read]
+        }
         "publish_one" | "publish" => &[Publish, Drain],
         "stats" | "job" => &[Operate, Read],
         "replay" | "requeue" | "pause" | "resume" | "unblock" => &[Operate],
+        "missing_log_days"
+        | "rows_in_default"
+        | "make_log_partition"
+        | "log_partitions"
+        | "expired_rows"
+        | "sweep_events"
+        | "seal_log_partition"
+        | "drop_log_partition"
+        | "delete_expired"
+        | "set_retention"
+        | "missing_retention_days"
+        | "apply_retention" => &[Operate],
+        "clock" => &ROLES,
         "register_kinds" => &[],
         other => panic!("{other}: say who may run it"),
     }
@@ -226,6 +241,13 @@ const BY_HAND: &[(&str, &[Role])] = &[
         &[Drain, Operate, Read],
     ),
     ("SELECT * FROM tidegate.jobs", &[Operate, Read]),
+    ("SELECT * FROM tidegate.daily_stats", &[Operate, Read]),
+    (
+        "SELECT tidegate.delete_expired('event_log_default')",
+        &[Operate],
+    ),
+    ("DELETE FROM tidegate.stats_archive", &[]),
+    ("DELETE FROM tidegate.sealed_partition", &[]),
     ("SELECT * FROM tidegate.blocked_groups", &[Operate, Read]),
     ("SELECT * FROM tidegate.stuck_events", &[Operate, Read]),
     ("SELECT * FROM tidegate.events", &[Operate]),
@@ -380,6 +402,19 @@ const VERBS: &[(&[&str], &[Role])] = &[
     (&["replay", "--id", "1", "--reason", "r"], &[Operate]),
     (&["pause", "case_opened"], &[Operate]),
     (&["resume", "case_opened"], &[Operate]),
+    (&["cleanup"], &[Operate]),
+    (&["cleanup", "--dry-run"], &[Operate]),
+    (
+        &[
+            "retention",
+            "case_opened",
+            "--failed",
+            "1d",
+            "--reason",
+            "r",
+        ],
+        &[Operate],
+    ),
     (&["migrate"], &[]),
 ];
 

@@ -54,6 +54,14 @@ pub enum Verb {
     /// Lease and handle events until the queue is empty or the budget is spent.
     #[command(after_help = "Example:\n  tidegate drain --budget 50s --concurrency 16")]
     Drain(DrainArgs),
+    /// Remove finished events whose retention has ended, and end live ones that nobody will handle.
+    #[command(after_help = "Example:\n  tidegate cleanup --dry-run")]
+    Cleanup(CleanupArgs),
+    /// Show how long finished events are kept, by kind, or set it for one.
+    #[command(
+        after_help = "Example:\n  tidegate retention form_archived --completed 7d --failed 30d --apply --reason 'the disk is full'"
+    )]
+    Retention(RetentionArgs),
     /// Serve the HTTP interface of the medical jobs until SIGTERM or Ctrl-C.
     #[command(after_help = "Example:\n  tidegate serve --listen 127.0.0.1:8080")]
     Serve {
@@ -140,6 +148,49 @@ pub struct DrainArgs {
     /// Lease at most this many.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub max_events: Option<u64>,
+}
+
+#[derive(Args)]
+pub struct CleanupArgs {
+    /// Change nothing, and tell what would be done.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The whole run's time [env: TIDEGATE_BUDGET] [default: 50s].
+    #[arg(long, value_parser = parse_duration)]
+    pub budget: Option<Duration>,
+    /// End live events only if they were published at least this long ago.
+    #[arg(long, default_value = "0s", value_parser = parse_duration)]
+    pub older_than: Duration,
+    /// Rows looked at or deleted in one step.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub batch: u32,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long)]
+    pub actor: Option<String>,
+}
+
+#[derive(Args)]
+pub struct RetentionArgs {
+    /// The kind; without it, all are shown.
+    pub kind: Option<String>,
+    /// Keep COMPLETED events of this kind for so long, such as 7d.
+    #[arg(long, value_parser = parse_duration, requires_all = ["kind", "reason"])]
+    pub completed: Option<Duration>,
+    /// Keep FAILED and COMPLETED_WITH_ERRORS events of this kind for so long.
+    #[arg(long, value_parser = parse_duration, requires_all = ["kind", "reason"])]
+    pub failed: Option<Duration>,
+    /// Also for events of this kind that have finished already.
+    #[arg(long, requires_all = ["kind", "reason"])]
+    pub apply: bool,
+    /// How long applying may take [env: TIDEGATE_BUDGET] [default: 50s].
+    #[arg(long, requires = "apply", value_parser = parse_duration)]
+    pub budget: Option<Duration>,
+    /// Why, for the audit.
+    #[arg(long, requires = "kind")]
+    pub reason: Option<String>,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long, requires = "kind")]
+    pub actor: Option<String>,
 }
 
 #[derive(Args)]

@@ -168,6 +168,8 @@ async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
             verbs::publish::receive_issuing(&service, &message).await
         }
         Verb::Drain(args) => verbs::drain::drain(&service, &args, json).await,
+        Verb::Cleanup(args) => verbs::cleanup::cleanup(&service, args, json).await,
+        Verb::Retention(args) => verbs::cleanup::retention(&service, args).await,
         Verb::Serve { listen } => verbs::serve::serve(&service, listen, json).await,
         Verb::Status => verbs::look::status(&service).await,
         Verb::Show { id } => verbs::look::show(&service, id).await,
