@@ -672,9 +672,11 @@ CREATE TABLE tidegate.queue_migrations (
 CREATE VIEW tidegate.stats AS
  WITH live AS (
          SELECT event_queue.kind,
+            count(*) AS events,
             count(*) FILTER (WHERE ((event_queue.status = 'PENDING'::text) AND (NOT event_queue.delayed))) AS pending,
             count(*) FILTER (WHERE (event_queue.status = 'PROCESSING'::text)) AS processing,
             count(*) FILTER (WHERE event_queue.delayed) AS delayed,
+            count(*) FILTER (WHERE (event_queue.lease_expires_at <= statement_timestamp())) AS stuck,
             max(event_queue.attempts) AS max_attempts_used,
             (EXTRACT(epoch FROM (clock_timestamp() - min(event_queue.created_at))) * (1000)::numeric) AS oldest_age_ms
            FROM tidegate.event_queue
@@ -687,7 +689,7 @@ CREATE VIEW tidegate.stats AS
             avg(event_log.attempts) AS attempts_per_event,
             percentile_disc((ARRAY[0.5, 0.95, 0.99])::double precision[]) WITHIN GROUP (ORDER BY (event_log.finished_at - event_log.created_at)) AS latency
            FROM tidegate.event_log
-          WHERE (event_log.finished_at > (clock_timestamp() - '01:00:00'::interval))
+          WHERE (event_log.finished_at > (statement_timestamp() - '01:00:00'::interval))
           GROUP BY event_log.kind
         )
  SELECT kind,
@@ -703,7 +705,10 @@ CREATE VIEW tidegate.stats AS
     ((EXTRACT(epoch FROM finished.latency[1]) * (1000)::numeric))::bigint AS latency_p50_ms,
     ((EXTRACT(epoch FROM finished.latency[2]) * (1000)::numeric))::bigint AS latency_p95_ms,
     ((EXTRACT(epoch FROM finished.latency[3]) * (1000)::numeric))::bigint AS latency_p99_ms,
-    (round((((finished.completed_with_errors + finished.failed))::numeric / (NULLIF(((finished.completed + finished.completed_with_errors) + finished.failed), 0))::numeric), 4))::double precision AS failure_rate
+    (round((((finished.completed_with_errors + finished.failed))::numeric / (NULLIF(((finished.completed + finished.completed_with_errors) + finished.failed), 0))::numeric), 4))::double precision AS failure_rate,
+    COALESCE(live.events, (0)::bigint) AS events,
+    COALESCE(live.stuck, (0)::bigint) AS stuck,
+    COALESCE(event_kind.paused, false) AS paused
    FROM ((tidegate.event_kind
      FULL JOIN live USING (kind))
      FULL JOIN finished USING (kind));

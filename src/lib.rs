@@ -15,7 +15,8 @@
 //!
 //! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
 //! [`invocation`] (both ends of the wire to Lambda and the command line), [`app`] (the shipped
-//! events and their handlers), [`service`] (what both shells do with them), [`http`] (the HTTP
+//! events and their handlers), [`service`] (what both shells do with them), [`doctor`] (is
+//! everything well?), [`http`] (the HTTP
 //! interface of the jobs).
 
 pub mod app;
@@ -23,6 +24,7 @@ pub mod budget;
 pub mod config;
 pub mod connect;
 pub mod context;
+pub mod doctor;
 pub mod drain;
 pub mod error;
 pub mod event;

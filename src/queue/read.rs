@@ -1,12 +1,15 @@
 //! Looking without touching: figures, one event, lists; and the registry of kinds.
 
-use std::time::Duration;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 use serde_json::Value;
 use tokio_postgres::{GenericClient, Row};
 
+use super::lineage::{Kin, Lineage, MOST_KIN, arrange};
 use super::{query, sql};
+use crate::config::parse_duration;
 use crate::error::Error;
 use crate::handler::Fault;
 
@@ -37,6 +40,81 @@ pub async fn backlog(client: &(impl GenericClient + Sync)) -> Result<Backlog, Er
 /// When the database fails or does not answer.
 pub async fn stats(client: &(impl GenericClient + Sync)) -> Result<Vec<Value>, Error> {
     Ok(documents(&query(client, &sql::look::STATS, &[]).await?))
+}
+
+/// What the whole queue's figures have beside the sums of their kinds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Overview {
+    /// Age of the live event with the lowest id, in milliseconds; 0 when there is none.
+    pub oldest_age_ms: u64,
+    /// Groups whose first event waits while others wait behind it.
+    pub blocked_groups: u64,
+    /// Events that ended in the last day otherwise than COMPLETED.
+    pub dead_letters_last_day: u64,
+    /// Events that ended in the last minute.
+    pub finished_last_minute: u64,
+}
+
+/// Reads the figures that belong to no kind.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn overview(client: &(impl GenericClient + Sync)) -> Result<Overview, Error> {
+    let rows = query(client, &sql::look::OVERVIEW, &[]).await?;
+    let Some(row) = rows.first() else {
+        return Ok(Overview::default());
+    };
+    Ok(Overview {
+        oldest_age_ms: row.get::<_, Option<i64>>(0).unwrap_or(0).unsigned_abs(),
+        blocked_groups: row.get::<_, i64>(1).unsigned_abs(),
+        dead_letters_last_day: row.get::<_, i64>(2).unsigned_abs(),
+        finished_last_minute: row.get::<_, i64>(3).unsigned_abs(),
+    })
+}
+
+/// What a live view learns at every tick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulse {
+    /// Up to when finished events are counted, on the database's clock: the next look's `since`.
+    pub at: SystemTime,
+    /// Age of the live event with the lowest id, in milliseconds; 0 when there is none.
+    pub oldest_age_ms: u64,
+    /// Events that ended between `since` and `at`.
+    pub finished: u64,
+}
+
+/// Takes the queue's pulse: cheap enough for every second, whatever the size of queue and log.
+/// Without `since` nothing is counted as finished.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn pulse(
+    client: &(impl GenericClient + Sync),
+    since: Option<SystemTime>,
+) -> Result<Pulse, Error> {
+    let rows = query(client, &sql::look::PULSE, &[&since]).await?;
+    let row = rows
+        .first()
+        .ok_or_else(|| Error::Invalid("pulse: the database gave no answer".to_owned()))?;
+    Ok(Pulse {
+        at: row.get(0),
+        oldest_age_ms: row.get::<_, Option<i64>>(1).unwrap_or(0).unsigned_abs(),
+        finished: row.get::<_, i64>(2).unsigned_abs(),
+    })
+}
+
+/// Groups whose first event waits for a retry or a planned time while others wait behind it, as the
+/// view `tidegate.blocked_groups` has them; the oldest first, at most `limit`.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn blocked_groups(
+    client: &(impl GenericClient + Sync),
+    limit: u32,
+) -> Result<Vec<Value>, Error> {
+    let limit = i64::from(limit);
+    let rows = query(client, &sql::look::BLOCKED_GROUPS, &[&limit]).await?;
+    Ok(documents(&rows))
 }
 
 /// All columns of one event, with `in` telling its table; `None` when there is no such event.
@@ -104,20 +182,128 @@ pub async fn job(
         .map_err(|error| Error::Invalid(format!("tidegate.jobs: row {id}: {error}")))
 }
 
+/// Where an event comes from and what came of it: the events it follows or replays up to the first,
+/// and all that followed from these or replayed them. `None` when there is no such event; at most
+/// [`MOST_KIN`] events, the nearest ones.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn lineage(
+    client: &(impl GenericClient + Sync),
+    id: i64,
+) -> Result<Option<Lineage>, Error> {
+    // One more than are shown tells whether there are more.
+    let limit = i64::try_from(MOST_KIN).unwrap_or(i64::MAX) + 1;
+    let rows = query(client, &sql::look::LINEAGE, &[&id, &limit]).await?;
+    let kin: Vec<Kin> = rows
+        .iter()
+        .filter_map(|row| serde_json::from_str(row.get(0)).ok())
+        .collect();
+    Ok(arrange(id, kin))
+}
+
+/// A time: a point, or so long before the database's now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// At this time.
+    At(SystemTime),
+    /// This long ago.
+    Ago(Duration),
+}
+
+impl Moment {
+    /// The point and the seconds ago, one of which is there.
+    fn parts(moment: Option<Self>) -> (Option<SystemTime>, Option<f64>) {
+        match moment {
+            None => (None, None),
+            Some(Self::At(time)) => (Some(time), None),
+            Some(Self::Ago(ago)) => (None, Some(ago.as_secs_f64())),
+        }
+    }
+}
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let point = rfc3339(text).map(Self::At);
+        point.or_else(|| parse_duration(text).ok().map(Self::Ago)).ok_or_else(|| {
+            format!(
+                "a time such as 2027-01-31T12:00:00Z or a duration ago such as 2h is allowed, got {text:?}"
+            )
+        })
+    }
+}
+
+/// RFC 3339 with any offset; the library knows only UTC.
+fn rfc3339(text: &str) -> Option<SystemTime> {
+    if text.ends_with(['Z', 'z']) {
+        return humantime::parse_rfc3339(&text.to_uppercase()).ok();
+    }
+    let (local, offset) = text.split_at_checked(text.len().checked_sub(6)?)?;
+    let (hours, minutes) = offset.get(1..)?.split_once(':')?;
+    let (hours, minutes): (u64, u64) = (hours.parse().ok()?, minutes.parse().ok()?);
+    if hours > 23 || minutes > 59 {
+        return None;
+    }
+    let ahead = Duration::from_secs(hours * 3600 + minutes * 60);
+    let local = humantime::parse_rfc3339(&format!("{}Z", local.to_uppercase())).ok()?;
+    match offset.as_bytes().first() {
+        Some(b'+') => local.checked_sub(ahead),
+        Some(b'-') => local.checked_add(ahead),
+        _ => None,
+    }
+}
+
+/// Which events a list holds. A filter that is `None` lets everything pass.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ListFilter<'a> {
+    /// This status, of a live event or a finished one.
+    pub status: Option<&'a str>,
+    /// This kind.
+    pub kind: Option<&'a str>,
+    /// This group.
+    pub group: Option<&'a str>,
+    /// This business object.
+    pub correlation: Option<&'a str>,
+    /// Created then or later.
+    pub since: Option<Moment>,
+    /// Created earlier.
+    pub until: Option<Moment>,
+    /// A lower id: what follows a page that ended there.
+    pub before: Option<i64>,
+}
+
 /// Newest events first, live and logged, at most `limit`.
 ///
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn list(
     client: &(impl GenericClient + Sync),
-    status: Option<&str>,
-    kind: Option<&str>,
+    filter: &ListFilter<'_>,
     limit: u32,
 ) -> Result<Vec<Value>, Error> {
     let limit = i64::from(limit);
-    Ok(documents(
-        &query(client, &sql::look::LIST, &[&status, &kind, &limit]).await?,
-    ))
+    let (since, since_ago) = Moment::parts(filter.since);
+    let (until, until_ago) = Moment::parts(filter.until);
+    let rows = query(
+        client,
+        &sql::look::LIST,
+        &[
+            &filter.status,
+            &filter.kind,
+            &limit,
+            &filter.group,
+            &filter.correlation,
+            &filter.before,
+            &since,
+            &since_ago,
+            &until,
+            &until_ago,
+        ],
+    )
+    .await?;
+    Ok(documents(&rows))
 }
 
 /// Registers kinds, so that they may be published; keeps what an operator edited.
@@ -149,4 +335,41 @@ fn documents(rows: &[Row]) -> Vec<Value> {
     rows.iter()
         .filter_map(|row| serde_json::from_str(row.get(0)).ok())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_a_time_with_any_offset_or_a_duration_ago() {
+        let noon = humantime::parse_rfc3339("2027-01-31T12:00:00Z").unwrap();
+        for text in [
+            "2027-01-31T12:00:00Z",
+            "2027-01-31t12:00:00z",
+            "2027-01-31T12:00:00+00:00",
+            "2027-01-31T17:30:00+05:30",
+            "2027-01-31T04:00:00.000-08:00",
+        ] {
+            assert_eq!(text.parse(), Ok(Moment::At(noon)), "{text}");
+        }
+        let two_hours = Moment::Ago(Duration::from_hours(2));
+        assert_eq!("2h".parse(), Ok(two_hours));
+        for text in [
+            "",
+            "now",
+            "2027-01-31",
+            "2027-01-31T12:00:00",
+            "2027-01-31T12:00:00+99:00",
+            "2027-13-31T12:00:00Z",
+            "2027-01-31T12:00:00ø+1:00",
+            "-2h",
+        ] {
+            let refused = text.parse::<Moment>().unwrap_err();
+            assert!(
+                refused.contains("is allowed") && refused.contains(text),
+                "{refused}"
+            );
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! What each verb does: calls the library and turns its report into an answer.
 
+pub mod doctor;
 pub mod drain;
 pub mod look;
 pub mod migrate;
