@@ -12,11 +12,13 @@ mod support;
 
 mod checks;
 mod cli;
+mod doctor;
 mod drain;
 mod forms;
 mod function;
 mod harness;
 mod http;
+mod look;
 mod medical;
 mod process;
 mod queue;

@@ -4,6 +4,7 @@
 //! 3 the doctor found something.
 
 mod args;
+mod screen;
 
 mod text;
 mod verbs;
@@ -171,6 +172,9 @@ async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
         }
         Verb::Drain(args) => verbs::drain::drain(&service, &args, json).await,
         Verb::Serve { listen } => verbs::serve::serve(&service, listen, json).await,
+        Verb::Status(args) if args.watch => {
+            verbs::watch::watch(&service, args.interval, json).await
+        }
         Verb::Status(_) => verbs::look::status(&service).await,
         Verb::Show { id } => verbs::look::show(&service, id).await,
         Verb::List(args) => verbs::look::list(&service, &args).await,

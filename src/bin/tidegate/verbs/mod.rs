@@ -6,3 +6,4 @@ pub mod look;
 pub mod migrate;
 pub mod publish;
 pub mod serve;
+pub mod watch;
