@@ -55,7 +55,27 @@ pub(super) fn drift(expected: &str, found: &[String]) -> Vec<Drift> {
     let further = further.map(|&what| Drift::Unexpected {
         what: what.to_owned(),
     });
-    absent.chain(further).collect()
+    let drift: Vec<Drift> = absent.chain(further).collect();
+    without_parts(drift)
+}
+
+/// What belongs to a table or view that is missing or unexpected as a whole says nothing more.
+fn without_parts(drift: Vec<Drift>) -> Vec<Drift> {
+    let wholes: Vec<String> = drift
+        .iter()
+        .filter_map(|drift| match drift {
+            Drift::Missing { what, .. } | Drift::Unexpected { what } => what
+                .strip_prefix("table ")
+                .or_else(|| what.strip_prefix("view "))
+                .map(|name| format!("{name}.")),
+            Drift::Changed { .. } => None,
+        })
+        .collect();
+    let is_part = |drift: &Drift| {
+        let (_, name) = drift.what().split_once(' ').unwrap_or_default();
+        wholes.iter().any(|whole| name.starts_with(whole.as_str()))
+    };
+    drift.into_iter().filter(|drift| !is_part(drift)).collect()
 }
 
 fn halves(line: &str) -> (&str, &str) {
@@ -67,6 +87,14 @@ impl Drift {
     /// Whether something the queue relies on is not there as it should be.
     pub(super) fn is_harmful(&self) -> bool {
         !matches!(self, Self::Unexpected { .. })
+    }
+
+    fn what(&self) -> &str {
+        match self {
+            Self::Missing { what, .. } | Self::Changed { what, .. } | Self::Unexpected { what } => {
+                what
+            }
+        }
     }
 
     /// What it is, in words.
@@ -173,6 +201,15 @@ mod tests {
                 "DROP TRIGGER \"Own\" ON tidegate.t;"
             ]
         );
+    }
+
+    #[test]
+    fn of_a_missing_table_its_columns_are_not_told() {
+        let expected = "column t.x: integer\ncolumn u.x: integer\ntable t:\ntable u:";
+        let found = ["column u.x: integer".to_owned(), "table u:".to_owned()];
+        let drift = drift(expected, &found);
+        let texts: Vec<String> = drift.iter().map(Drift::text).collect();
+        assert_eq!(texts, ["missing: table t"]);
     }
 
     #[test]

@@ -247,6 +247,7 @@ mod tests {
         }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "a screen takes results")]
     fn seen(backlog: u64, rate: Option<f64>) -> Result<Look, String> {
         Ok(Look {
             oldest_age_ms: 61_000,

@@ -152,8 +152,8 @@ pub fn lineage(lineage: &Lineage, id: i64) -> String {
         let depth = kin.depth as usize;
         more.resize(depth + 1, false);
         let mut line = String::from("  ");
-        for level in 1..depth {
-            line.push_str(if more[level] { "│  " } else { "   " });
+        for more in more.iter().take(depth).skip(1) {
+            line.push_str(if *more { "│  " } else { "   " });
         }
         if depth > 0 {
             line.push_str(if more[depth] { "├─ " } else { "└─ " });

@@ -48,7 +48,7 @@ impl Screenful {
         ratatui::try_init().map(Self).map_err(|error| {
             // It may have been taken over half.
             let _ = ratatui::try_restore();
-            broken(error)
+            broken(&error)
         })
     }
 }
@@ -59,7 +59,7 @@ impl Drop for Screenful {
     }
 }
 
-fn broken(error: std::io::Error) -> Error {
+fn broken(error: &std::io::Error) -> Error {
     Error::Config(format!("terminal: {error}"))
 }
 
@@ -73,7 +73,7 @@ async fn show(database: Database, interval: Duration) -> Result<Screen, Error> {
     tokio::pin!(stopped);
     let ended = loop {
         if let Err(error) = terminal.0.draw(|frame| screen.draw(frame)) {
-            break Err(broken(error));
+            break Err(broken(&error));
         }
         tokio::select! {
             look = looks.recv() => match look {
@@ -81,10 +81,9 @@ async fn show(database: Database, interval: Duration) -> Result<Screen, Error> {
                 None => break Ok(()),
             },
             key = keys.recv() => match key {
-                Some(Ok(Key::End)) => break Ok(()),
                 Some(Ok(Key::Redraw)) => {}
-                Some(Err(error)) => break Err(broken(error)),
-                None => break Ok(()),
+                Some(Err(error)) => break Err(broken(&error)),
+                Some(Ok(Key::End)) | None => break Ok(()),
             },
             () = &mut stopped => break Ok(()),
         }
