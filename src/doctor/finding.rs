@@ -63,6 +63,14 @@ impl Finding {
         }
     }
 
+    /// A problem that no command mends; the text says what to do.
+    pub(super) fn beyond_us(text: impl Into<String>) -> Self {
+        Self {
+            state: State::Problem,
+            ..Self::ok(text)
+        }
+    }
+
     /// Of a check that could not be made. That is not well: nobody knows what it would have found.
     pub(super) fn unchecked(error: &Error) -> Self {
         Self {

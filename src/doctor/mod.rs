@@ -1,7 +1,7 @@
 //! Owns the examination of a database: a list of checks, each of which looks at one thing and says
 //! what it found and how to mend it. It changes nothing.
 //!
-//! [`CHECKS`] is the list. A check that cannot be made, for want of a permission, says so and does not
+//! `CHECKS` is the list. A check that cannot be made, for want of a permission, says so and does not
 //! keep the others from being made.
 
 mod catalog;
@@ -42,12 +42,14 @@ struct Examination<'a> {
     client: Client,
 }
 
+type Look = for<'a> fn(&'a Examination<'_>) -> BoxFuture<'a, Result<Finding, Error>>;
+
 /// One thing to look at.
 struct Check {
     name: &'static str,
     /// Whether there is nothing to look at before the first migration.
     needs_schema: bool,
-    look: for<'a> fn(&'a Examination<'_>) -> BoxFuture<'a, Result<Finding, Error>>,
+    look: Look,
 }
 
 /// Every check, in the order of the report: the ground first, then what stands on it.
@@ -70,8 +72,6 @@ static CHECKS: &[Check] = &[
     of_queue("autovacuum", |on| upkeep::autovacuum(on).boxed()),
     of_server("vacuum horizon", |on| upkeep::horizon(on).boxed()),
 ];
-
-type Look = for<'a> fn(&'a Examination<'_>) -> BoxFuture<'a, Result<Finding, Error>>;
 
 const fn of_server(name: &'static str, look: Look) -> Check {
     Check {

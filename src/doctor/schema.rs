@@ -31,10 +31,7 @@ pub(super) async fn version(on: &Examination<'_>) -> Result<Finding, Error> {
     Ok(if other.found < other.known {
         Finding::problem(text, "tidegate migrate")
     } else {
-        Finding {
-            remedy: None,
-            ..Finding::problem(format!("{text}; use a newer program"), "")
-        }
+        Finding::beyond_us(format!("{text}; use a newer program"))
     })
 }
 

@@ -25,28 +25,18 @@ fn judge_version(version: &str, number: u32) -> Finding {
     if number >= OLDEST_VERSION {
         return Finding::ok(format!("Postgres {version}"));
     }
-    Finding {
-        remedy: None,
-        ..Finding::problem(
-            format!(
-                "Postgres {version} is too old: upgrade to {} or newer",
-                OLDEST_VERSION / 10_000
-            ),
-            "",
-        )
-    }
+    Finding::beyond_us(format!(
+        "Postgres {version} is too old: upgrade to {} or newer",
+        OLDEST_VERSION / 10_000
+    ))
 }
 
 pub(super) async fn writable(on: &Examination<'_>) -> Result<Finding, Error> {
     let standby = query(&on.client, &sql::doctor::IS_STANDBY, &[]).await?;
     if standby.first().is_some_and(|row| row.get(0)) {
-        return Ok(Finding {
-            remedy: None,
-            ..Finding::problem(
-                "this server is a standby: let DATABASE_URL name the primary",
-                "",
-            )
-        });
+        return Ok(Finding::beyond_us(
+            "this server is a standby: let DATABASE_URL name the primary",
+        ));
     }
     let names = ["default_transaction_read_only"];
     let settings = query(&on.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
