@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::config::parse_duration;
 use crate::drain::DrainOptions;
 use crate::error::Error;
+use crate::operate::{ReplayRequest, RequeueRequest};
 
 /// What a caller asks for, by `action`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -19,18 +20,31 @@ pub enum Request {
     /// Queue figures.
     Stats(NoOptions),
     /// Bring the schema up to date.
-    Migrate(NoOptions),
+    Migrate(MigrateRequest),
+    /// Put logged events back as new ones.
+    Replay(ReplayRequest),
+    /// Run live events again.
+    Requeue(RequeueRequest),
     /// Receive a message that may ask for an AI check.
     ReceiveIssuing(ReceiveIssuingRequest),
 }
 
 /// The actions, as an error message lists them.
-const ACTIONS: &str = "drain, stats, migrate, receive_issuing";
+const ACTIONS: &str = "drain, replay, requeue, stats, migrate, receive_issuing";
 
 /// An action without options; it refuses every field.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoOptions {}
+
+/// Options of a migration.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MigrateRequest {
+    /// Create the database roles and grant them what is theirs.
+    #[serde(default)]
+    pub roles: bool,
+}
 
 /// A message of the bus, as [`crate::app::checks::receive`] reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -258,6 +272,19 @@ mod tests {
             (json!({"action": "migrate", "force": true}), "force"),
             (json!({"action": "explode"}), "explode"),
             (json!({"action": "receive_issuing"}), "message"),
+            (json!({"action": "replay", "ids": [1]}), "reason"),
+            (
+                json!({"action": "requeue", "ids": [1], "since": "1h"}),
+                "since",
+            ),
+            (
+                json!({"action": "replay", "reason": "r", "since": "soon"}),
+                "since: an RFC 3339 time",
+            ),
+            (
+                json!({"action": "replay", "reason": "r", "expires_in": 5}),
+                "expires_in",
+            ),
             (json!({}), "action"),
             (json!([]), "action"),
             (json!({"action": 7}), "action"),

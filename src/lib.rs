@@ -14,9 +14,9 @@
 //! 7. [`mod@drain`]: the loop around it all, and its report.
 //!
 //! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
-//! [`invocation`] (both ends of the wire to Lambda and the command line), [`app`] (the shipped
-//! events and their handlers), [`service`] (what both shells do with them), [`doctor`] (is
-//! everything well?), [`http`] (the HTTP
+//! [`operate`] (what operators may ask for), [`invocation`] (both ends of the wire to Lambda and the
+//! command line), [`app`] (the shipped events and their handlers), [`service`] (what both shells do
+//! with them), [`doctor`] (is everything well?), [`http`] (the HTTP
 //! interface of the jobs).
 
 pub mod app;
@@ -32,6 +32,7 @@ pub mod handler;
 pub mod http;
 pub mod invocation;
 pub mod migrate;
+pub mod operate;
 pub mod outcome;
 pub mod queue;
 pub mod service;

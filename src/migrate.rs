@@ -65,10 +65,24 @@ pub struct MigrateReport {
     pub version: i32,
     /// Kinds of events that this program handles, all registered now.
     pub kinds: usize,
+    /// Whether the roles have what `migrations/roles.sql` gives them: it was asked for, now or before.
+    pub roles: bool,
 }
 
-/// Brings the schema up to date and registers `kinds`. `max_attempts`, if given, becomes the global
-/// default for events published from now on (B6). Safe to run twice, also at once.
+/// What a migration does beyond the schema.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MigrateOptions {
+    /// The global attempt limit for events published from now on (B6); `None` leaves it.
+    pub max_attempts: Option<u16>,
+    /// Creates the roles of `migrations/roles.sql` and grants them what is theirs. Where they are in
+    /// use already their grants follow the schema without being asked.
+    pub roles: bool,
+}
+
+/// The roles and their grants; may run again and again.
+const ROLES: &str = include_str!("../migrations/roles.sql");
+
+/// Brings the schema up to date and registers `kinds`. Safe to run twice, also at once.
 ///
 /// # Errors
 /// [`Error::Migrate`] when a migration fails, when the database is newer than this program, or when
@@ -76,7 +90,7 @@ pub struct MigrateReport {
 pub async fn migrate(
     database: &Database,
     kinds: &[&str],
-    max_attempts: Option<u16>,
+    options: MigrateOptions,
     further: Vec<MigrationSet>,
 ) -> Result<MigrateReport, Error> {
     // The lock lives in a transaction of a second connection, so that it also holds through a pooler,
@@ -91,15 +105,30 @@ pub async fn migrate(
     for set in std::iter::once(queue).chain(further) {
         applied.extend(apply(&mut client, set).await?);
     }
-    if let Some(attempts) = max_attempts {
+    if let Some(attempts) = options.max_attempts {
         batch(&client, &default_max_attempts(attempts)).await?;
     }
     queue::register_kinds(&client, kinds).await?;
+    let roles = options.roles || roles_are_in_use(&client).await?;
+    if roles {
+        batch(&client, ROLES).await?;
+    }
     Ok(MigrateReport {
         applied,
         version,
         kinds: kinds.len(),
+        roles,
     })
+}
+
+/// Roles belong to the whole server: that they exist does not say that this database uses them.
+async fn roles_are_in_use(client: &Client) -> Result<bool, Error> {
+    let sql = "SELECT EXISTS (SELECT FROM pg_roles AS r
+                WHERE r.rolname = 'tidegate_publish'
+                  AND has_schema_privilege(r.oid, 'tidegate', 'USAGE') AND NOT r.rolsuper)";
+    let rows = client.query_typed(sql, &[]).await;
+    let rows = rows.map_err(|error| Error::Migrate(describe(&error)))?;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
 async fn lock(guard: &Client) -> Result<(), Error> {

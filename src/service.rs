@@ -17,7 +17,8 @@ use crate::drain::{DrainError, DrainOptions, Hooks, drain_with};
 use crate::error::{Error, describe};
 use crate::event::Event;
 use crate::invocation::{DrainReport, ReceiveIssuingReport, Request, StatsReport};
-use crate::migrate::{MigrateReport, app_migrations, migrate};
+use crate::migrate::{MigrateOptions, MigrateReport, app_migrations, migrate};
+use crate::operate::{ReplayReport, ReplayRequest, RequeueReport, RequeueRequest};
 use crate::queue;
 
 /// The shipped application, ready to answer requests.
@@ -28,6 +29,8 @@ pub struct Service {
     pub options: DrainOptions,
     /// The global attempt limit, if one is configured.
     pub max_attempts: Option<u16>,
+    /// Who operates, for the audit, unless a request says otherwise.
+    pub actor: Option<String>,
     app: Arc<App>,
 }
 
@@ -59,6 +62,7 @@ impl Service {
             database,
             options,
             max_attempts: config::max_attempts(lookup)?,
+            actor: config::actor(lookup),
             app: Arc::new(App::from_settings(lookup)?),
         })
     }
@@ -80,10 +84,16 @@ impl Service {
                 options.budget = time.map_or(options.budget, |time| time.min(options.budget));
                 Ok(serde_json::to_value(self.drain(&options, hooks).await?)?)
             }
+            Request::Replay(asked) => Ok(serde_json::to_value(
+                within(time, self.replay(asked)).await?,
+            )?),
+            Request::Requeue(asked) => Ok(serde_json::to_value(
+                within(time, self.requeue(asked)).await?,
+            )?),
             Request::Stats(_) => Ok(serde_json::to_value(within(time, self.stats()).await?)?),
-            Request::Migrate(_) => Ok(serde_json::to_value(Migrated {
+            Request::Migrate(asked) => Ok(serde_json::to_value(Migrated {
                 action: "migrate",
-                report: within(time, self.migrate()).await?,
+                report: within(time, self.migrate(asked.roles)).await?,
             })?),
             Request::ReceiveIssuing(asked) => Ok(serde_json::to_value(
                 within(time, self.receive_issuing(&asked.message)).await?,
@@ -126,6 +136,28 @@ impl Service {
         .await
     }
 
+    /// Puts logged events back as new ones (F5).
+    ///
+    /// # Errors
+    /// As [`queue::replay`].
+    pub async fn replay(&self, asked: &ReplayRequest) -> Result<ReplayReport, Error> {
+        let client = self.database.connect().await?;
+        let actor = asked.actor.clone().or_else(|| self.actor.clone());
+        let asked = asked.clone();
+        queue::replay(&client, &ReplayRequest { actor, ..asked }).await
+    }
+
+    /// Runs live events again.
+    ///
+    /// # Errors
+    /// As [`queue::requeue`].
+    pub async fn requeue(&self, asked: &RequeueRequest) -> Result<RequeueReport, Error> {
+        let client = self.database.connect().await?;
+        let actor = asked.actor.clone().or_else(|| self.actor.clone());
+        let asked = asked.clone();
+        queue::requeue(&client, &RequeueRequest { actor, ..asked }).await
+    }
+
     /// Receives a message that may ask for an AI check (B32), in a transaction of its own.
     ///
     /// # Errors
@@ -148,15 +180,20 @@ impl Service {
         })
     }
 
-    /// Brings the schema up to date, of the queue and of the application.
+    /// Brings the schema up to date, of the queue and of the application; with `roles`, creates the
+    /// database roles and grants them what is theirs.
     ///
     /// # Errors
     /// As [`migrate`].
-    pub async fn migrate(&self) -> Result<MigrateReport, Error> {
+    pub async fn migrate(&self, roles: bool) -> Result<MigrateReport, Error> {
+        let options = MigrateOptions {
+            max_attempts: self.max_attempts,
+            roles,
+        };
         migrate(
             &self.database,
             AppEvent::KINDS,
-            self.max_attempts,
+            options,
             vec![app_migrations()],
         )
         .await

@@ -1,5 +1,5 @@
-//! Owns all SQL of the live queue and its log: publish, lease, renew, finalize, retry, release. Each
-//! verb is one set-based statement. It knows neither handlers nor Lambda.
+//! Owns all SQL of the live queue and its log: publish, lease, renew, finalize, retry, release, and what
+//! operators do. Each verb is one set-based statement. It knows neither handlers nor Lambda.
 //!
 //! The surprise: nothing here is prepared. Statements go out with their types in one round trip
 //! (`query_typed`), keep no state in the session, and so work through a pooler in transaction mode.
@@ -8,6 +8,7 @@
 mod finalize;
 mod lease;
 mod lineage;
+mod operate;
 mod publish;
 mod read;
 pub mod sql;
@@ -23,10 +24,11 @@ pub use finalize::{
 };
 pub use lease::{LeaseRequest, LeasedBatch, lease, promote, reclaim, renew};
 pub use lineage::{Kin, Lineage, MOST_KIN, Relation};
+pub use operate::{pause, replay, requeue, resume, unblock};
 pub use publish::{Published, publish, publish_batch};
 pub use read::{
-    Backlog, Job, JobStatus, ListFilter, Moment, Overview, Pulse, backlog, blocked_groups, job,
-    lineage, list, overview, pulse, register_kinds, show, stats, unregistered,
+    Backlog, Job, JobStatus, ListFilter, Overview, Pulse, backlog, blocked_groups, job, lineage,
+    list, overview, pulse, register_kinds, show, stats, unregistered,
 };
 
 use self::sql::Statement;

@@ -1,6 +1,5 @@
 //! Looking without touching: figures, one event, lists; and the registry of kinds.
 
-use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
@@ -9,9 +8,9 @@ use tokio_postgres::{GenericClient, Row};
 
 use super::lineage::{Kin, Lineage, MOST_KIN, arrange};
 use super::{query, sql};
-use crate::config::parse_duration;
 use crate::error::Error;
 use crate::handler::Fault;
+use crate::operate::Moment;
 
 /// What is left in the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -202,56 +201,12 @@ pub async fn lineage(
     Ok(arrange(id, kin))
 }
 
-/// A time: a point, or so long before the database's now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
-    /// At this time.
-    At(SystemTime),
-    /// This long ago.
-    Ago(Duration),
-}
-
-impl Moment {
-    /// The point and the seconds ago, one of which is there.
-    fn parts(moment: Option<Self>) -> (Option<SystemTime>, Option<f64>) {
-        match moment {
-            None => (None, None),
-            Some(Self::At(time)) => (Some(time), None),
-            Some(Self::Ago(ago)) => (None, Some(ago.as_secs_f64())),
-        }
-    }
-}
-
-impl FromStr for Moment {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let point = rfc3339(text).map(Self::At);
-        point.or_else(|| parse_duration(text).ok().map(Self::Ago)).ok_or_else(|| {
-            format!(
-                "a time such as 2027-01-31T12:00:00Z or a duration ago such as 2h is allowed, got {text:?}"
-            )
-        })
-    }
-}
-
-/// RFC 3339 with any offset; the library knows only UTC.
-fn rfc3339(text: &str) -> Option<SystemTime> {
-    if text.ends_with(['Z', 'z']) {
-        return humantime::parse_rfc3339(&text.to_uppercase()).ok();
-    }
-    let (local, offset) = text.split_at_checked(text.len().checked_sub(6)?)?;
-    let (hours, minutes) = offset.get(1..)?.split_once(':')?;
-    let (hours, minutes): (u64, u64) = (hours.parse().ok()?, minutes.parse().ok()?);
-    if hours > 23 || minutes > 59 {
-        return None;
-    }
-    let ahead = Duration::from_secs(hours * 3600 + minutes * 60);
-    let local = humantime::parse_rfc3339(&format!("{}Z", local.to_uppercase())).ok()?;
-    match offset.as_bytes().first() {
-        Some(b'+') => local.checked_sub(ahead),
-        Some(b'-') => local.checked_add(ahead),
-        _ => None,
+/// The point and the seconds ago, one of which is there if there is a moment.
+fn parts(moment: Option<Moment>) -> (Option<SystemTime>, Option<f64>) {
+    match moment {
+        None => (None, None),
+        Some(Moment::At(time)) => (Some(time), None),
+        Some(Moment::Ago(ago)) => (None, Some(ago.as_secs_f64())),
     }
 }
 
@@ -284,8 +239,8 @@ pub async fn list(
     limit: u32,
 ) -> Result<Vec<Value>, Error> {
     let limit = i64::from(limit);
-    let (since, since_ago) = Moment::parts(filter.since);
-    let (until, until_ago) = Moment::parts(filter.until);
+    let (since, since_ago) = parts(filter.since);
+    let (until, until_ago) = parts(filter.until);
     let rows = query(
         client,
         &sql::look::LIST,
@@ -335,41 +290,4 @@ fn documents(rows: &[Row]) -> Vec<Value> {
     rows.iter()
         .filter_map(|row| serde_json::from_str(row.get(0)).ok())
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_moment_is_a_time_with_any_offset_or_a_duration_ago() {
-        let noon = humantime::parse_rfc3339("2027-01-31T12:00:00Z").unwrap();
-        for text in [
-            "2027-01-31T12:00:00Z",
-            "2027-01-31t12:00:00z",
-            "2027-01-31T12:00:00+00:00",
-            "2027-01-31T17:30:00+05:30",
-            "2027-01-31T04:00:00.000-08:00",
-        ] {
-            assert_eq!(text.parse(), Ok(Moment::At(noon)), "{text}");
-        }
-        let two_hours = Moment::Ago(Duration::from_hours(2));
-        assert_eq!("2h".parse(), Ok(two_hours));
-        for text in [
-            "",
-            "now",
-            "2027-01-31",
-            "2027-01-31T12:00:00",
-            "2027-01-31T12:00:00+99:00",
-            "2027-13-31T12:00:00Z",
-            "2027-01-31T12:00:00ø+1:00",
-            "-2h",
-        ] {
-            let refused = text.parse::<Moment>().unwrap_err();
-            assert!(
-                refused.contains("is allowed") && refused.contains(text),
-                "{refused}"
-            );
-        }
-    }
 }

@@ -312,7 +312,7 @@ async fn each_sort_of_change_by_hand_is_told() {
             "function mark_delayed()",
         ),
         (
-            "ALTER FUNCTION tidegate.publish_many SECURITY DEFINER",
+            "ALTER FUNCTION tidegate.publish_many IMMUTABLE",
             "function publish_many(events jsonb)",
         ),
     ] {

@@ -20,5 +20,7 @@ mod harness;
 mod http;
 mod look;
 mod medical;
+mod operate;
 mod process;
 mod queue;
+mod roles;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use tidegate::config::parse_duration;
-use tidegate::queue::Moment;
+use tidegate::operate::{Moment, parse_moment};
 
 /// A durable, at-least-once event queue in Postgres.
 ///
@@ -32,8 +32,12 @@ pub struct Cli {
 #[derive(Subcommand)]
 pub enum Verb {
     /// Bring the schema up to date and register this program's kinds of events.
-    #[command(after_help = "Example:\n  tidegate migrate")]
-    Migrate,
+    #[command(after_help = "Example:\n  tidegate migrate --roles")]
+    Migrate {
+        /// Also create the roles tidegate_publish, _drain, _operate and _read, and grant them what is theirs.
+        #[arg(long)]
+        roles: bool,
+    },
     /// Publish one event.
     #[command(
         after_help = "Example:\n  tidegate publish grant_letter_viewed --payload '{\"grant_number\": \"G-1\"}' --dedup-key view-1"
@@ -83,6 +87,27 @@ pub enum Verb {
     /// Exit code 0 when all is well, 3 when a check has a warning or a problem or could not be made.
     #[command(after_help = "Example:\n  tidegate doctor --json")]
     Doctor,
+    /// Put finished events back as new ones, by id or by when they ended.
+    #[command(
+        after_help = "Example:\n  tidegate replay --kind form_archived --status FAILED --since 2h --reason 'the case system was down' --dry-run"
+    )]
+    Replay(ReplayArgs),
+    /// End the leases of live events, so that they run again at the next drain.
+    #[command(after_help = "Example:\n  tidegate requeue --id 42 --reason 'its worker hangs'")]
+    Requeue(RequeueArgs),
+    /// Keep a kind of events from being taken; those being handled end as ever.
+    #[command(
+        after_help = "Example:\n  tidegate pause form_archived --reason 'the case system is down'"
+    )]
+    Pause(PauseArgs),
+    /// Let a paused kind of events be taken again.
+    #[command(after_help = "Example:\n  tidegate resume form_archived")]
+    Resume(PauseArgs),
+    /// Act on the first event of a group, which holds back the others.
+    #[command(
+        after_help = "Example:\n  tidegate unblock customer-3 --skip --reason 'waits for a paper'"
+    )]
+    Unblock(UnblockArgs),
 }
 
 #[derive(Args)]
@@ -156,10 +181,10 @@ pub struct ListArgs {
     #[arg(long)]
     pub correlation: Option<String>,
     /// Created at this time or later: 2027-01-31T12:00:00Z, or 2h for two hours ago.
-    #[arg(long)]
+    #[arg(long, value_parser = parse_moment)]
     pub since: Option<Moment>,
     /// Created before this time, written like --since.
-    #[arg(long)]
+    #[arg(long, value_parser = parse_moment)]
     pub until: Option<Moment>,
     /// Only lower ids: the next page of a list that ended there.
     #[arg(long, value_name = "ID", value_parser = event_id)]
@@ -187,4 +212,96 @@ fn interval(text: &str) -> Result<Duration, String> {
     } else {
         Err("100ms to 1h is allowed".to_owned())
     }
+}
+
+#[derive(Args)]
+pub struct ReplayArgs {
+    /// These events; at most 10,000.
+    #[arg(long = "id", value_name = "ID", num_args = 1..)]
+    pub ids: Vec<i64>,
+    /// Only this kind.
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Only events that ended COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
+    #[arg(long)]
+    pub status: Option<String>,
+    /// Only events that ended then or later: an RFC 3339 time, or a duration such as 2h for that long ago.
+    #[arg(long, value_parser = parse_moment)]
+    pub since: Option<Moment>,
+    /// Only events that ended before.
+    #[arg(long, value_parser = parse_moment)]
+    pub until: Option<Moment>,
+    /// At most this many, lowest ids first [default: 10000].
+    #[arg(long)]
+    pub limit: Option<i64>,
+    /// Tell what would be done, and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// With a filter: also events that were replayed before, are replays themselves, or were cancelled.
+    #[arg(long)]
+    pub again: bool,
+    /// Run only handlers that failed or never finished; the others' results are kept.
+    #[arg(long)]
+    pub failed_handlers_only: bool,
+    /// New deadline of events whose old one has passed, such as 1h.
+    #[arg(long, value_parser = parse_duration)]
+    pub expires_in: Option<Duration>,
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+#[derive(Args)]
+pub struct RequeueArgs {
+    /// These events; at most 10,000.
+    #[arg(long = "id", value_name = "ID", num_args = 1.., required = true)]
+    pub ids: Vec<i64>,
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+#[derive(Args)]
+pub struct PauseArgs {
+    /// The kind; it must be registered.
+    pub kind: String,
+    /// Why, for the audit.
+    #[arg(long)]
+    pub reason: Option<String>,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long)]
+    pub actor: Option<String>,
+}
+
+#[derive(Args)]
+pub struct UnblockArgs {
+    /// The group.
+    pub group: String,
+    #[command(flatten)]
+    pub how: HowArgs,
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct HowArgs {
+    /// Run it at the next drain.
+    #[arg(long)]
+    pub retry: bool,
+    /// End it, and put what is left to do of it behind the group's other events.
+    #[arg(long)]
+    pub skip: bool,
+    /// End it.
+    #[arg(long)]
+    pub cancel: bool,
+}
+
+/// What every action is recorded with.
+#[derive(Args)]
+pub struct AuditArgs {
+    /// Why, for the audit.
+    #[arg(long)]
+    pub reason: String,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long)]
+    pub actor: Option<String>,
 }

@@ -165,7 +165,7 @@ fn untouched(report: &DrainReport) -> DrainReport {
 async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
     let service = Service::new(&environment)?;
     match verb {
-        Verb::Migrate => verbs::migrate::migrate(&service).await,
+        Verb::Migrate { roles } => verbs::migrate::migrate(&service, roles).await,
         Verb::Publish(args) => verbs::publish::publish(&service, args).await,
         Verb::ReceiveIssuing { message } => {
             verbs::publish::receive_issuing(&service, &message).await
@@ -180,6 +180,11 @@ async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
         Verb::List(args) => verbs::look::list(&service, &args).await,
         Verb::BlockedGroups { limit } => verbs::look::blocked_groups(&service, limit).await,
         Verb::Doctor => verbs::doctor::doctor(&service).await,
+        Verb::Replay(args) => verbs::operate::replay(&service, args).await,
+        Verb::Requeue(args) => verbs::operate::requeue(&service, args).await,
+        Verb::Pause(args) => verbs::operate::pause(&service, args).await,
+        Verb::Resume(args) => verbs::operate::resume(&service, args).await,
+        Verb::Unblock(args) => verbs::operate::unblock(&service, args).await,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Owns how answers look to people: tables, times, percentages. It asks nobody for anything.
 
+pub mod operate;
+
 use std::fmt::Write;
 use std::time::Duration;
 

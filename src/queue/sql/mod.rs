@@ -5,6 +5,7 @@
 pub mod doctor;
 pub mod live;
 pub mod look;
+pub mod operate;
 
 use tokio_postgres::types::Type;
 
@@ -20,4 +21,4 @@ pub struct Statement {
 }
 
 /// All of them, for the test that prepares each.
-pub static ALL: &[&[&Statement]] = &[live::ALL, look::ALL, doctor::ALL];
+pub static ALL: &[&[&Statement]] = &[live::ALL, look::ALL, operate::ALL, doctor::ALL];

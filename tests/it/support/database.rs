@@ -5,6 +5,7 @@
 
 use std::sync::Mutex as Names;
 
+use tidegate::migrate::MigrateOptions;
 use tidegate::{Database, Event, app};
 use tokio::sync::{Mutex, OnceCell};
 use tokio_postgres::{Client, NoTls};
@@ -54,6 +55,11 @@ impl TestDb {
         connect(&self.url).await
     }
 
+    /// Its name on the server.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The library's own handle.
     pub fn database(&self) -> Database {
         Database::new(&self.url, 8).expect("a test's URL is valid")
@@ -92,9 +98,14 @@ async fn make_template() {
 async fn migrate(url: &str) {
     let database = Database::new(url, 1).expect("the template's URL is valid");
     let further = vec![tidegate::migrate::app_migrations()];
-    tidegate::migrate::migrate(&database, app::Event::KINDS, None, further)
-        .await
-        .expect("the template is migrated");
+    tidegate::migrate::migrate(
+        &database,
+        app::Event::KINDS,
+        MigrateOptions::default(),
+        further,
+    )
+    .await
+    .expect("the template is migrated");
 }
 
 async fn create(template: Option<&str>) -> TestDb {
@@ -128,7 +139,8 @@ async fn create(template: Option<&str>) -> TestDb {
     }
 }
 
-async fn connect(url: &str) -> Client {
+/// A plain connection to any of the cluster's databases, as whoever the URL names.
+pub async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls)
         .await
         .expect("the test's Postgres answers");

@@ -8,7 +8,7 @@ mod events;
 mod program;
 mod runtime_api;
 
-pub use database::{TestDb, database, database_for, empty_database};
+pub use database::{TestDb, connect, database, database_for, empty_database};
 pub use events::{publish_letters, publish_views};
 pub use program::{command, terminate};
 pub use runtime_api::{Answer, Deadline, RuntimeApi};

@@ -4,15 +4,16 @@ use tidegate::service::{Migrated, Service};
 
 use crate::{Answer, Failed, document};
 
-pub async fn migrate(service: &Service) -> Result<Answer, Failed> {
-    let report = service.migrate().await?;
+pub async fn migrate(service: &Service, roles: bool) -> Result<Answer, Failed> {
+    let report = service.migrate(roles).await?;
     let applied = if report.applied.is_empty() {
         "nothing to apply".to_owned()
     } else {
         report.applied.join("\n")
     };
+    let roles = if report.roles { ", roles granted" } else { "" };
     let text = format!(
-        "{applied}\nschema version {}, {} kinds registered",
+        "{applied}\nschema version {}, {} kinds registered{roles}",
         report.version, report.kinds
     );
     Ok(Answer::new(

@@ -4,6 +4,7 @@ pub mod doctor;
 pub mod drain;
 pub mod look;
 pub mod migrate;
+pub mod operate;
 pub mod publish;
 pub mod serve;
 pub mod watch;

@@ -1,0 +1,79 @@
+-- Four roles for those who work with the queue, none of which may log in itself: give each login the
+-- ones it needs (`GRANT tidegate_drain TO my_function`). Optional, and safe to run again, which
+-- `tidegate migrate` does by itself where the roles are in use.
+--
+-- Runs as the owner of the schema. Roles that are missing are created, which takes CREATEROLE; where
+-- the owner may not, an administrator creates the four beforehand. No superuser is needed.
+--
+-- | role             | may                                                                         |
+-- |------------------|-----------------------------------------------------------------------------|
+-- | tidegate_publish | publish, by the functions or by a plain INSERT of an ungrouped event        |
+-- | tidegate_drain   | lease, finalize, retry, publish follow-ups; the handlers' tables            |
+-- | tidegate_operate | replay, requeue, pause, unblock, retention, cleanup; reads everything       |
+-- | tidegate_read    | figures, states and errors; no payload                                      |
+
+DO $$
+DECLARE
+    missing text;
+BEGIN
+    FOREACH missing IN ARRAY ARRAY['tidegate_publish', 'tidegate_drain', 'tidegate_operate', 'tidegate_read'] LOOP
+        CONTINUE WHEN EXISTS (SELECT FROM pg_roles WHERE rolname = missing);
+        BEGIN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', missing);
+        EXCEPTION WHEN duplicate_object OR unique_violation THEN
+            NULL; -- Roles belong to the whole server: another database's script was faster.
+        END;
+    END LOOP;
+END $$;
+
+GRANT USAGE ON SCHEMA tidegate TO tidegate_publish, tidegate_drain, tidegate_operate, tidegate_read;
+
+-- Publish. The columns are those that a producer decides on: no group, whose order needs the
+-- function's lock, no deduplication, whose answer needs it, and nothing of a lease.
+GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_many, tidegate.publish_rows, tidegate.default_max_attempts
+   TO tidegate_publish, tidegate_drain;
+GRANT INSERT (kind, payload, correlation_id, available_at, expires_at, max_attempts) ON tidegate.event_queue TO tidegate_publish;
+
+-- Drain. What an event is, its worker cannot change.
+GRANT SELECT, DELETE ON tidegate.event_queue TO tidegate_drain;
+GRANT UPDATE (status, attempts, delayed, available_at, updated_at, processing_started_at, lease_token, lease_expires_at,
+              last_error, errors, progress) ON tidegate.event_queue TO tidegate_drain;
+GRANT SELECT, INSERT ON tidegate.event_log TO tidegate_drain;
+GRANT SELECT ON tidegate.event_kind TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.append_errors, tidegate.merge_progress TO tidegate_drain;
+
+-- Read: every column but the four that hold what an event is about.
+GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, delayed, available_at,
+              expires_at, created_at, updated_at, processing_started_at, lease_expires_at, last_error, errors,
+              parent_id, replay_of) ON tidegate.event_queue TO tidegate_read;
+GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, errors, created_at,
+              processing_started_at, finished_at, expires_at, deadline, parent_id, replay_of)
+   ON tidegate.event_log TO tidegate_read;
+GRANT SELECT ON tidegate.event_kind, tidegate.audit, tidegate.jobs, tidegate.stats, tidegate.stuck_events,
+                tidegate.blocked_groups, tidegate.queue_migrations
+   TO tidegate_read, tidegate_operate;
+-- How many rows found no partition, for the doctor.
+GRANT SELECT (id) ON tidegate.event_log_default TO tidegate_read, tidegate_operate;
+
+-- Operate: its functions write the audit row themselves; nothing is changed without one.
+GRANT SELECT ON tidegate.event_queue, tidegate.event_log, tidegate.events TO tidegate_operate;
+GRANT UPDATE (status, available_at, expires_at, max_attempts) ON tidegate.events TO tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.pause, tidegate.resume, tidegate.unblock
+   TO tidegate_operate;
+
+-- The shipped application's own tables, where it is installed.
+DO $$
+BEGIN
+    IF to_regclass('tidegate.app_migrations') IS NULL THEN
+        RETURN;
+    END IF;
+    GRANT SELECT ON tidegate.app_migrations TO tidegate_read, tidegate_operate;
+    GRANT USAGE ON SCHEMA forms, checks TO tidegate_publish;
+    GRANT SELECT, INSERT, UPDATE ON forms.form TO tidegate_publish;
+    GRANT SELECT, INSERT ON forms.message, checks.issuing_check TO tidegate_publish;
+    GRANT UPDATE (due_at, work_statusom, updated_at) ON checks.issuing_check TO tidegate_publish;
+    GRANT SELECT ON forms.awarded_grant TO tidegate_publish;
+    GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_drain;
+    GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA forms, checks, medical TO tidegate_drain;
+    GRANT EXECUTE ON FUNCTION checks.take_place TO tidegate_drain;
+END $$;

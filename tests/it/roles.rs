@@ -1,0 +1,458 @@
+//! Least privilege: what each database role may do, and that it may do nothing else. Migrated by a
+//! plain owner, as managed Postgres has them, not by a superuser.
+
+use std::collections::HashMap;
+
+use tidegate::migrate::{MigrateOptions, MigrateReport};
+use tidegate::queue::sql::{self, Statement};
+use tidegate::{Database, Event, app, migrate};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Transaction};
+
+use crate::support::{self, TestDb, command};
+
+/// Who may: each letter a role.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Role {
+    Publish,
+    Drain,
+    Operate,
+    Read,
+    /// A login that was given nothing.
+    Nobody,
+}
+
+use Role::{Drain, Nobody, Operate, Publish, Read};
+
+const ROLES: [Role; 5] = [Publish, Drain, Operate, Read, Nobody];
+
+/// A database migrated by an owner without superuser's rights, and a connection for each role.
+struct World {
+    db: TestDb,
+    owner: Client,
+    logins: HashMap<Role, Client>,
+}
+
+impl World {
+    async fn new() -> Self {
+        let db = support::empty_database().await;
+        let admin = db.client().await;
+        let name: String = admin
+            .query_one("SELECT current_database()::text", &[])
+            .await
+            .unwrap()
+            .get(0);
+        // Roles are the whole cluster's: others of this name belong to tests that are over.
+        let owner = format!("owner_of_{name}");
+        let sql = format!(
+            "DROP ROLE IF EXISTS {owner};
+             CREATE ROLE {owner} LOGIN NOSUPERUSER CREATEROLE;
+             ALTER DATABASE {name} OWNER TO {owner}"
+        );
+        admin.batch_execute(&sql).await.unwrap();
+        let url = as_user(&db.url, &owner);
+        let all = MigrateOptions {
+            roles: true,
+            ..MigrateOptions::default()
+        };
+        migrated(&url, all).await;
+        let owner = support::connect(&url).await;
+        let mut logins = HashMap::new();
+        for role in ROLES {
+            let login = login(role, &name);
+            let member = match role {
+                Nobody => String::new(),
+                role => format!("IN ROLE tidegate_{}", format!("{role:?}").to_lowercase()),
+            };
+            let sql = format!("DROP ROLE IF EXISTS {login}; CREATE ROLE {login} LOGIN {member}");
+            admin.batch_execute(&sql).await.unwrap();
+            logins.insert(role, support::connect(&as_user(&db.url, &login)).await);
+        }
+        Self { db, owner, logins }
+    }
+
+    async fn migrate(&self, options: MigrateOptions) -> MigrateReport {
+        migrated(
+            &as_user(&self.db.url, &format!("owner_of_{}", self.db.name())),
+            options,
+        )
+        .await
+    }
+
+    fn login(&self, role: Role) -> String {
+        login(role, self.db.name())
+    }
+
+    /// Which roles may run what `attempt` runs, in a transaction that is rolled back. Whoever may
+    /// not is told so with SQLSTATE 42501, and nothing else.
+    async fn allowed(
+        &mut self,
+        attempt: impl AsyncFn(&Transaction<'_>) -> Result<(), tokio_postgres::Error>,
+    ) -> Vec<Role> {
+        let mut allowed = Vec::new();
+        for role in ROLES {
+            let client = self.logins.get_mut(&role).unwrap();
+            let transaction = client.transaction().await.unwrap();
+            match attempt(&transaction).await {
+                Ok(()) => allowed.push(role),
+                Err(error) => {
+                    let refused = Some(&SqlState::INSUFFICIENT_PRIVILEGE);
+                    assert_eq!(error.code(), refused, "{role:?}: {error:?}");
+                }
+            }
+            transaction.rollback().await.unwrap();
+        }
+        allowed
+    }
+}
+
+fn login(role: Role, database: &str) -> String {
+    format!("{role:?}_of_{database}").to_lowercase()
+}
+
+async fn migrated(url: &str, options: MigrateOptions) -> MigrateReport {
+    let database = Database::new(url, 2).unwrap();
+    let further = vec![migrate::app_migrations()];
+    migrate::migrate(&database, app::Event::KINDS, options, further)
+        .await
+        .unwrap()
+}
+
+fn as_user(url: &str, user: &str) -> String {
+    let (_, server) = url.split_once('@').expect("the test's URL has a user");
+    format!("postgres://{user}@{server}")
+}
+
+/// Runs a statement of the program's with empty arrays and nulls: rights are checked all the same.
+async fn run(
+    transaction: &Transaction<'_>,
+    statement: &Statement,
+) -> Result<(), tokio_postgres::Error> {
+    let types: Vec<&str> = statement.params.iter().map(Type::name).collect();
+    let nothing = types.iter().map(|name| {
+        if name.starts_with('_') {
+            "'{}'"
+        } else {
+            "NULL"
+        }
+    });
+    let (types, nothing) = match types.len() {
+        0 => (String::new(), String::new()),
+        _ => (
+            format!("({})", types.join(", ")),
+            format!("({})", nothing.collect::<Vec<_>>().join(", ")),
+        ),
+    };
+    let (name, text) = (statement.name, statement.text);
+    let sql = format!("DEALLOCATE ALL; PREPARE {name}{types} AS {text}; EXECUTE {name}{nothing}");
+    match transaction.batch_execute(&sql).await {
+        // It has looked at its arguments: whether it may run is decided before.
+        Err(error)
+            if error
+                .code()
+                .is_some_and(|state| state.code().starts_with("22")) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// Who may run a statement of the program's. Every statement must be named here.
+fn may_run(statement: &Statement) -> &'static [Role] {
+    match statement.name {
+        "lease" | "reclaim" | "promote" | "renew" | "finalize" | "retry" | "release"
+        | "save_progress" => &[Drain],
+        "logged_under" | "show" => &[Drain, Operate],
+        "whereabouts" | "backlog" | "list" | "unregistered" | "pulse" | "lineage"
+        | "missing_partitions" | "leases" | "untouched" | "paused" | "strange_kinds" => {
+            &[Drain, Operate, Read]
+        }
+        "publish_one" | "publish" => &[Publish, Drain],
+        "stats" | "job" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows" => {
+            &[Operate, Read]
+        }
+        // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
+        "is_migrated" | "expired_partitions" | "bloat" => &[Publish, Drain, Operate, Read],
+        "plain_wording" | "catalog" | "unvacuumed" | "holders" | "sight" | "settings"
+        | "is_standby" => &ROLES,
+        "replay" | "requeue" | "pause" | "resume" | "unblock" => &[Operate],
+        "register_kinds" => &[],
+        other => panic!("{other}: say who may run it"),
+    }
+}
+
+#[tokio::test]
+async fn every_statement_of_the_program_runs_for_its_roles_and_for_nobody_else() {
+    let mut world = World::new().await;
+    for statement in sql::ALL.iter().copied().flatten() {
+        let allowed = world
+            .allowed(async |transaction| run(transaction, statement).await)
+            .await;
+        assert_eq!(allowed, may_run(statement), "{}", statement.name);
+    }
+}
+
+/// What people type, and what an intruder would: each with those who may.
+const BY_HAND: &[(&str, &[Role])] = &[
+    (
+        "SELECT tidegate.publish('case_opened', NULL)",
+        &[Publish, Drain],
+    ),
+    ("SELECT tidegate.publish_many('[]')", &[Publish, Drain]),
+    (
+        "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('case_opened', NULL)",
+        &[Publish],
+    ),
+    (
+        "INSERT INTO tidegate.event_queue (kind, available_at) VALUES ('case_opened', clock_timestamp() + '1 hour')",
+        &[Publish],
+    ),
+    // A group without its lock, a forged lease, a payload changed on the way, an event that vanishes.
+    (
+        "INSERT INTO tidegate.event_queue (kind, group_key) VALUES ('case_opened', 'g')",
+        &[],
+    ),
+    (
+        "INSERT INTO tidegate.event_queue (kind, attempts) VALUES ('case_opened', 4)",
+        &[],
+    ),
+    ("UPDATE tidegate.event_queue SET payload = NULL", &[]),
+    (
+        "UPDATE tidegate.event_queue SET status = 'PENDING'",
+        &[Drain],
+    ),
+    ("DELETE FROM tidegate.event_queue", &[Drain]),
+    (
+        "SELECT payload FROM tidegate.event_queue",
+        &[Drain, Operate],
+    ),
+    ("SELECT payload FROM tidegate.event_log", &[Drain, Operate]),
+    ("SELECT progress FROM tidegate.event_log", &[Drain, Operate]),
+    (
+        "SELECT id, kind, status, errors FROM tidegate.event_log",
+        &[Drain, Operate, Read],
+    ),
+    ("SELECT * FROM tidegate.jobs", &[Operate, Read]),
+    ("SELECT * FROM tidegate.blocked_groups", &[Operate, Read]),
+    ("SELECT * FROM tidegate.stuck_events", &[Operate, Read]),
+    ("SELECT * FROM tidegate.events", &[Operate]),
+    (
+        "UPDATE tidegate.events SET status = 'PENDING' WHERE id = 1",
+        &[Operate],
+    ),
+    ("UPDATE tidegate.event_log SET attempts = 0", &[]),
+    ("DELETE FROM tidegate.event_log", &[]),
+    ("TRUNCATE tidegate.event_log", &[]),
+    ("DROP TABLE tidegate.event_log_default", &[]),
+    ("INSERT INTO tidegate.audit (action) VALUES ('forged')", &[]),
+    ("DELETE FROM tidegate.audit", &[]),
+    ("SELECT * FROM tidegate.audit", &[Operate, Read]),
+    ("UPDATE tidegate.event_kind SET paused = true", &[]),
+    (
+        "INSERT INTO tidegate.event_kind (kind) VALUES ('mine')",
+        &[],
+    ),
+    ("CREATE TABLE tidegate.mine (id int)", &[]),
+    ("SELECT tidegate.lock_groups(ARRAY['g'])", &[]),
+    (
+        "SELECT tidegate.replay(ids => ARRAY[1], reason => 'r')",
+        &[Operate],
+    ),
+    ("SELECT tidegate.requeue(ARRAY[1], 'r')", &[Operate]),
+    ("SELECT tidegate.pause('case_opened')", &[Operate]),
+    ("SELECT tidegate.unblock('g', 'retry', 'r')", &[Operate]),
+    ("SELECT tidegate.end_leases(ARRAY[1])", &[]),
+    (
+        "SELECT tidegate.record_action('replay', 'me', '{}', ARRAY[1], 'r')",
+        &[],
+    ),
+    ("SELECT tidegate.insert_replays(ARRAY[1], false, NULL)", &[]),
+    ("SELECT nextval('tidegate.event_queue_id_seq')", &[]),
+    ("SELECT * FROM forms.form", &[Publish, Drain]),
+    ("SELECT * FROM medical.entity", &[Drain]),
+    ("SELECT checks.take_place('t', 'a', 2, 1)", &[Drain]),
+    ("UPDATE checks.issuing_check SET answer = '{}'", &[Drain]),
+];
+
+#[tokio::test]
+async fn what_people_type_works_for_their_role_and_is_refused_to_others() {
+    let mut world = World::new().await;
+    for (sql, may) in BY_HAND {
+        let allowed = world
+            .allowed(async |transaction| transaction.batch_execute(sql).await)
+            .await;
+        assert_eq!(allowed, *may, "{sql}");
+    }
+}
+
+#[tokio::test]
+async fn no_function_may_be_executed_by_public_and_none_follows_the_callers_search_path() {
+    let world = World::new().await;
+    let open = "SELECT p.oid::regprocedure::text FROM pg_proc AS p
+                 WHERE p.pronamespace IN ('tidegate'::regnamespace, 'forms'::regnamespace, 'checks'::regnamespace, 'medical'::regnamespace)
+                   AND (has_function_privilege('public', p.oid, 'EXECUTE')
+                        OR p.prosecdef AND NOT coalesce(p.proconfig::text LIKE '%search_path=pg_catalog, pg_temp%', false))";
+    let found = world.owner.query(open, &[]).await.unwrap();
+    let found: Vec<String> = found.iter().map(|row| row.get(0)).collect();
+    assert!(found.is_empty(), "{found:?}");
+}
+
+/// Names that come before the real ones for whoever looks in `pg_temp` first.
+const SHADOWS: &str = "
+    CREATE TEMP TABLE event_queue (id bigint, kind text, payload jsonb);
+    CREATE TEMP TABLE event_kind (kind text);
+    CREATE FUNCTION pg_temp.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT 'epoch'::timestamptz $$;
+    CREATE FUNCTION pg_temp.char_length(text) RETURNS integer LANGUAGE sql AS $$ SELECT 1 $$;
+    CREATE FUNCTION pg_temp.default_max_attempts() RETURNS integer LANGUAGE sql AS $$ SELECT 999 $$;
+    CREATE FUNCTION pg_temp.always(text, text) RETURNS boolean LANGUAGE sql AS $$ SELECT true $$;
+    CREATE OPERATOR pg_temp.= (LEFTARG = text, RIGHTARG = text, FUNCTION = pg_temp.always);
+    SET search_path = pg_temp, tidegate, pg_catalog";
+
+#[tokio::test]
+async fn objects_that_shadow_the_real_ones_change_nothing() {
+    let world = World::new().await;
+    let publisher = &world.logins[&Publish];
+    world
+        .owner
+        .batch_execute(&format!(
+            "GRANT TEMPORARY ON DATABASE {} TO PUBLIC",
+            world.db.name()
+        ))
+        .await
+        .unwrap();
+    publisher.batch_execute(SHADOWS).await.unwrap();
+    let publish =
+        "SELECT id FROM tidegate.publish('case_opened', '{}', group_key => 'g', dedup_key => 'd')";
+    let id: i64 = publisher.query_one(publish, &[]).await.unwrap().get(0);
+    let refused = publisher
+        .query_one("SELECT tidegate.publish('no_such_kind', NULL)", &[])
+        .await
+        .unwrap_err();
+    assert_eq!(
+        refused.code(),
+        Some(&SqlState::INVALID_PARAMETER_VALUE),
+        "{refused:?}"
+    );
+    let too_long = publisher
+        .query_one("SELECT tidegate.publish(repeat('x', 101), NULL)", &[])
+        .await
+        .unwrap_err();
+    assert_eq!(
+        too_long.code(),
+        Some(&SqlState::INVALID_PARAMETER_VALUE),
+        "{too_long:?}"
+    );
+    let stored = "SELECT kind, max_attempts, created_at > '2020-01-01' FROM tidegate.event_queue WHERE id = $1";
+    let row = world.owner.query_one(stored, &[&id]).await.unwrap();
+    assert_eq!(
+        (
+            row.get::<_, &str>(0),
+            row.get::<_, i32>(1),
+            row.get::<_, bool>(2)
+        ),
+        ("case_opened", 5, true)
+    );
+    let shadow: i64 = publisher
+        .query_one("SELECT count(*) FROM pg_temp.event_queue", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(shadow, 0);
+}
+
+/// Verbs of the command line that a drain's life needs, with who may.
+const VERBS: &[(&[&str], &[Role])] = &[
+    (
+        &[
+            "publish",
+            "grant_letter_viewed",
+            "--payload",
+            r#"{"grant_number": "G-1"}"#,
+            "--group",
+            "g",
+        ],
+        &[Publish, Drain],
+    ),
+    (
+        &[
+            "receive-issuing",
+            "--message",
+            r#"{"kind": "issuing", "stage": "ai-check", "triggerId": "T1", "applicationId": "A1"}"#,
+        ],
+        &[Publish, Drain],
+    ),
+    (&["drain", "--max-events", "1"], &[Drain]),
+    (&["status"], &[Operate, Read]),
+    (&["list"], &[Drain, Operate, Read]),
+    (&["replay", "--id", "1", "--reason", "r"], &[Operate]),
+    (&["pause", "case_opened"], &[Operate]),
+    (&["resume", "case_opened"], &[Operate]),
+    (&["migrate"], &[]),
+];
+
+#[tokio::test]
+async fn each_verb_works_for_its_roles_and_tells_others_that_they_may_not() {
+    let world = World::new().await;
+    let view = "SELECT tidegate.publish('grant_letter_viewed', '{\"grant_number\": \"G-0\"}') FROM generate_series(1, 9)";
+    world.owner.batch_execute(view).await.unwrap();
+    for (arguments, may) in VERBS {
+        for role in ROLES {
+            let ran = command("tidegate")
+                .args(*arguments)
+                .arg("--json")
+                .env("DATABASE_URL", as_user(&world.db.url, &world.login(role)))
+                .output()
+                .await
+                .unwrap();
+            let says = String::from_utf8_lossy(&ran.stderr);
+            if may.contains(&role) {
+                assert!(ran.status.success(), "{role:?} {arguments:?}: {says}");
+            } else {
+                assert_eq!(ran.status.code(), Some(1), "{role:?} {arguments:?}: {says}");
+                assert!(says.contains("(42501)"), "{role:?} {arguments:?}: {says}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_migration_gives_the_roles_what_is_new_once_they_are_in_use() {
+    let world = World::new().await;
+    let lost = "REVOKE EXECUTE ON FUNCTION tidegate.publish FROM tidegate_publish";
+    world.owner.batch_execute(lost).await.unwrap();
+    assert!(world.migrate(MigrateOptions::default()).await.roles);
+    let publish = "SELECT tidegate.publish('case_opened', NULL)";
+    world.logins[&Publish].batch_execute(publish).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_database_whose_roles_nobody_asked_for_gets_none() {
+    let db = support::empty_database().await;
+    let further = vec![migrate::app_migrations()];
+    let options = MigrateOptions::default();
+    let report = migrate::migrate(&db.database(), app::Event::KINDS, options, further).await;
+    assert!(!report.unwrap().roles);
+    let granted =
+        "SELECT nspacl::text LIKE '%tidegate_%' FROM pg_namespace WHERE nspname = 'tidegate'";
+    let granted: Option<bool> = db
+        .client()
+        .await
+        .query_one(granted, &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_ne!(granted, Some(true));
+}
+
+#[tokio::test]
+async fn the_roles_script_may_run_in_two_databases_at_once() {
+    let (one, other) = tokio::join!(World::new(), World::new());
+    let again = MigrateOptions {
+        roles: true,
+        ..MigrateOptions::default()
+    };
+    let (one, other) = tokio::join!(one.migrate(again), other.migrate(again));
+    assert!(one.roles && other.roles);
+}
