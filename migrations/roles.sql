@@ -52,6 +52,8 @@ GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, 
 GRANT SELECT ON tidegate.event_kind, tidegate.audit, tidegate.jobs, tidegate.stats, tidegate.daily_stats, tidegate.stuck_events,
                 tidegate.blocked_groups, tidegate.queue_migrations
    TO tidegate_read, tidegate_operate;
+-- How many rows found no partition, for the doctor.
+GRANT SELECT (id) ON tidegate.event_log_default TO tidegate_read, tidegate_operate;
 
 -- A view's functions run with the rights of whoever reads it.
 GRANT EXECUTE ON FUNCTION tidegate.latency_ms TO tidegate_read, tidegate_operate;

@@ -46,68 +46,6 @@ CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp w
                                   FROM jsonb_array_elements(added) AS e) END
 $$;
 
-CREATE FUNCTION tidegate.check_ids(ids bigint[]) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-BEGIN
-    IF coalesce(cardinality(ids), 0) NOT BETWEEN 1 AND 10000 THEN
-        RAISE EXCEPTION 'ids: 1 to 10000 ids are allowed, got %', coalesce(cardinality(ids), 0)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF array_position(ids, NULL) IS NOT NULL THEN
-        RAISE EXCEPTION 'ids: numbers are allowed, got NULL' USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-END $$;
-
-CREATE FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-BEGIN
-    IF reason_is_needed AND btrim(coalesce(reason, ''), E' \t\r\n') = '' THEN
-        RAISE EXCEPTION 'reason: a text that says why is needed, got %',
-            CASE WHEN reason IS NULL THEN 'none' ELSE 'a blank one' END
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF char_length(reason) > 1000 THEN
-        RAISE EXCEPTION 'reason: at most 1000 characters are allowed, got %', char_length(reason)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF char_length(actor) NOT BETWEEN 1 AND 200 THEN
-        RAISE EXCEPTION 'actor: 1 to 200 characters are allowed, got %', char_length(actor)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-END $$;
-
-CREATE FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) RETURNS void
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-DECLARE
-    refused text := CASE
-        WHEN ids IS NOT NULL AND (kind IS NOT NULL OR status IS NOT NULL OR since IS NOT NULL OR until IS NOT NULL)
-            THEN 'ids: either ids or a filter (kind, status, since, until) is allowed, got both'
-        WHEN ids IS NULL AND since IS NULL
-            THEN 'since: without ids, a time is needed from which on events ended, got none'
-        WHEN NOT isfinite(since) THEN 'since: a finite time is allowed, got ' || since
-        WHEN NOT isfinite(until) THEN 'until: a finite time is allowed, got ' || until
-        WHEN until <= since THEN format('until: a time after since (%s) is allowed, got %s', since, until)
-        WHEN status NOT IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
-            THEN format('status: COMPLETED, COMPLETED_WITH_ERRORS or FAILED is allowed, got %L', status)
-        WHEN kind IS NOT NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = check_replay.kind)
-            THEN tidegate.unregistered(kind)
-        WHEN "limit" NOT BETWEEN 1 AND 100000 THEN 'limit: 1 to 100000 is allowed, got ' || "limit"
-        WHEN expires_in <= interval '0' OR expires_in > interval '3660 days'
-            THEN 'expires_in: a time of at most ten years is allowed, got ' || expires_in
-    END;
-BEGIN
-    IF refused IS NOT NULL THEN
-        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF ids IS NOT NULL THEN
-        PERFORM tidegate.check_ids(ids);
-    END IF;
 CREATE FUNCTION tidegate.apply_retention(kind text, partition text, since text DEFAULT NULL::text, batch integer DEFAULT 10000, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS TABLE(redated bigint, next text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -181,91 +119,74 @@ BEGIN
     PERFORM pg_advisory_xact_lock(1414087750, 0);
 END $$;
 
-CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT 5 $$;
-
-CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
+CREATE FUNCTION tidegate.check_ids(ids bigint[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    SELECT nullif(kept.handlers || kept.steps, '{}')
-      FROM (SELECT coalesce((SELECT jsonb_build_object('handlers', jsonb_object_agg(h.key, CASE
-                        WHEN done_so_far.status <> 'FAILED' OR done_so_far.errors->-1->>'code' = 'attempts_exhausted'
-                        THEN h.value - 'emitted' ELSE h.value END))
-                      FROM jsonb_each(done_so_far.progress->'handlers') AS h
-                     WHERE coalesce(h.value->'faults', '[]') = '[]'
-                    HAVING count(*) > 0), '{}') AS handlers,
-                   CASE WHEN done_so_far.progress ? 'steps'
-                        THEN jsonb_build_object('steps', done_so_far.progress->'steps') ELSE '{}' END AS steps) AS kept
-$$;
+BEGIN
+    IF coalesce(cardinality(ids), 0) NOT BETWEEN 1 AND 10000 THEN
+        RAISE EXCEPTION 'ids: 1 to 10000 ids are allowed, got %', coalesce(cardinality(ids), 0)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF array_position(ids, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'ids: numbers are allowed, got NULL' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
 
-CREATE FUNCTION tidegate.end_by_operator(event_id bigint, code text, message text) RETURNS boolean
-    LANGUAGE sql
+CREATE FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    WITH gone AS (
-        DELETE FROM tidegate.event_queue AS q WHERE q.id = event_id
-        RETURNING q.*, clock_timestamp() AS now
-    ), logged AS (
-        INSERT INTO tidegate.event_log
-               (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
-                errors, progress, created_at, processing_started_at, finished_at, expires_at,
-                deadline, parent_id, replay_of)
-        SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED', g.attempts, g.max_attempts,
-               tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object(
-                   'handler', NULL, 'code', code, 'message', message, 'attempt', g.attempts)), g.now),
-               g.progress, g.created_at, g.processing_started_at, g.now, g.now + coalesce(k.retention_failed, '90 days'),
-               g.expires_at, g.parent_id, g.replay_of
-          FROM gone AS g LEFT JOIN tidegate.event_kind AS k USING (kind)
-        RETURNING id)
-    SELECT EXISTS (SELECT FROM logged)
-$$;
+BEGIN
+    IF reason_is_needed AND btrim(coalesce(reason, ''), E' \t\r\n') = '' THEN
+        RAISE EXCEPTION 'reason: a text that says why is needed, got %',
+            CASE WHEN reason IS NULL THEN 'none' ELSE 'a blank one' END
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF char_length(reason) > 1000 THEN
+        RAISE EXCEPTION 'reason: at most 1000 characters are allowed, got %', char_length(reason)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF char_length(actor) NOT BETWEEN 1 AND 200 THEN
+        RAISE EXCEPTION 'actor: 1 to 200 characters are allowed, got %', char_length(actor)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
 
-CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE(id bigint, past_deadline boolean)
-    LANGUAGE sql
-    AS $$
-    WITH found AS MATERIALIZED (
-        SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE)
-    UPDATE tidegate.event_queue AS q
-       SET status = 'PENDING', lease_token = NULL, lease_expires_at = NULL,
-           available_at = least(q.available_at, clock_timestamp()),
-           attempts = least(q.attempts, 999),
-           max_attempts = greatest(q.max_attempts, least(q.attempts, 999) + 1),
-           updated_at = clock_timestamp()
-      FROM found
-     WHERE q.id = found.id
-    RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false)
-$$;
-
-CREATE FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval) RETURNS TABLE(new_id bigint, original bigint)
+CREATE FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 DECLARE
-    drawn bigint[];
+    refused text := CASE
+        WHEN ids IS NOT NULL AND (kind IS NOT NULL OR status IS NOT NULL OR since IS NOT NULL OR until IS NOT NULL)
+            THEN 'ids: either ids or a filter (kind, status, since, until) is allowed, got both'
+        WHEN ids IS NULL AND since IS NULL
+            THEN 'since: without ids, a time is needed from which on events ended, got none'
+        WHEN NOT isfinite(since) THEN 'since: a finite time is allowed, got ' || since
+        WHEN NOT isfinite(until) THEN 'until: a finite time is allowed, got ' || until
+        WHEN until <= since THEN format('until: a time after since (%s) is allowed, got %s', since, until)
+        WHEN status NOT IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
+            THEN format('status: COMPLETED, COMPLETED_WITH_ERRORS or FAILED is allowed, got %L', status)
+        WHEN kind IS NOT NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = check_replay.kind)
+            THEN tidegate.unregistered(kind)
+        WHEN "limit" NOT BETWEEN 1 AND 100000 THEN 'limit: 1 to 100000 is allowed, got ' || "limit"
+        WHEN expires_in <= interval '0' OR expires_in > interval '3660 days'
+            THEN 'expires_in: a time of at most ten years is allowed, got ' || expires_in
+    END;
 BEGIN
-    PERFORM tidegate.lock_groups(ARRAY(
-        SELECT DISTINCT l.group_key FROM tidegate.event_log AS l
-         WHERE l.id = ANY (originals) AND l.group_key IS NOT NULL));
-    drawn := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(originals)) AS n ORDER BY n);
-    RETURN QUERY
-    INSERT INTO tidegate.event_queue AS q
-           (id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of)
-    OVERRIDING SYSTEM VALUE
-    SELECT pair.new_id, l.kind, l.payload, l.group_key, l.dedup_key, l.correlation_id, l.max_attempts,
-           CASE WHEN l.deadline <= clock_timestamp() AND expires_in IS NOT NULL
-                THEN clock_timestamp() + expires_in ELSE l.deadline END,
-           CASE WHEN failed_handlers_only THEN tidegate.done_so_far(l.progress, l.status, l.errors) END,
-           l.id
-      FROM unnest(drawn, originals) AS pair(new_id, id)
-      JOIN tidegate.event_log AS l ON l.id = pair.id
-     ORDER BY l.id
-    ON CONFLICT DO NOTHING
-    RETURNING q.id, q.replay_of;
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF ids IS NOT NULL THEN
+        PERFORM tidegate.check_ids(ids);
+    END IF;
 END $$;
 
-CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
+CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT 100 $$;
+    AS $$ SELECT 5 $$;
+
 CREATE FUNCTION tidegate.delete_expired(partition text, since text DEFAULT NULL::text, batch integer DEFAULT 10000, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(deleted bigint, next text)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -289,6 +210,8 @@ BEGIN
     END IF;
     -- Before the snapshot of what follows: a seal has counted these rows, or will not see them.
     EXECUTE format('LOCK TABLE ONLY tidegate.%I IN ROW EXCLUSIVE MODE', target);
+    -- A count that is not done cannot tell whether these rows are in it: it begins anew.
+    DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target AND s.counted_to IS NOT NULL;
     stop := tidegate.step_end(target, start);
     EXECUTE format(
         'WITH doomed AS MATERIALIZED (
@@ -329,6 +252,20 @@ BEGIN
     RETURN NEXT;
 END $_$;
 
+CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT nullif(kept.handlers || kept.steps, '{}')
+      FROM (SELECT coalesce((SELECT jsonb_build_object('handlers', jsonb_object_agg(h.key, CASE
+                        WHEN done_so_far.status <> 'FAILED' OR done_so_far.errors->-1->>'code' = 'attempts_exhausted'
+                        THEN h.value - 'emitted' ELSE h.value END))
+                      FROM jsonb_each(done_so_far.progress->'handlers') AS h
+                     WHERE coalesce(h.value->'faults', '[]') = '[]'
+                    HAVING count(*) > 0), '{}') AS handlers,
+                   CASE WHEN done_so_far.progress ? 'steps'
+                        THEN jsonb_build_object('steps', done_so_far.progress->'steps') ELSE '{}' END AS steps) AS kept
+$$;
+
 CREATE FUNCTION tidegate.drop_log_partition(partition text, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(dropped bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -368,6 +305,43 @@ BEGIN
     RETURN NEXT;
 END $$;
 
+CREATE FUNCTION tidegate.end_by_operator(event_id bigint, code text, message text) RETURNS boolean
+    LANGUAGE sql
+    AS $$
+    WITH gone AS (
+        DELETE FROM tidegate.event_queue AS q WHERE q.id = event_id
+        RETURNING q.*, clock_timestamp() AS now
+    ), logged AS (
+        INSERT INTO tidegate.event_log
+               (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
+                errors, progress, created_at, processing_started_at, finished_at, expires_at,
+                deadline, parent_id, replay_of)
+        SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED', g.attempts, g.max_attempts,
+               tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object(
+                   'handler', NULL, 'code', code, 'message', message, 'attempt', g.attempts)), g.now),
+               g.progress, g.created_at, g.processing_started_at, g.now, g.now + coalesce(k.retention_failed, '90 days'),
+               g.expires_at, g.parent_id, g.replay_of
+          FROM gone AS g LEFT JOIN tidegate.event_kind AS k USING (kind)
+        RETURNING id)
+    SELECT EXISTS (SELECT FROM logged)
+$$;
+
+CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE(id bigint, past_deadline boolean)
+    LANGUAGE sql
+    AS $$
+    WITH found AS MATERIALIZED (
+        SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE)
+    UPDATE tidegate.event_queue AS q
+       SET status = 'PENDING', lease_token = NULL, lease_expires_at = NULL,
+           available_at = least(q.available_at, clock_timestamp()),
+           attempts = least(q.attempts, 999),
+           max_attempts = greatest(q.max_attempts, least(q.attempts, 999) + 1),
+           updated_at = clock_timestamp()
+      FROM found
+     WHERE q.id = found.id
+    RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false)
+$$;
+
 CREATE FUNCTION tidegate.expired_rows(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(partition text, events bigint)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -379,9 +353,40 @@ CREATE FUNCTION tidegate.expired_rows(now timestamp with time zone DEFAULT NULL:
       JOIN pg_class AS c ON c.oid = l.tableoid
 $$;
 
+CREATE FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval) RETURNS TABLE(new_id bigint, original bigint)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    drawn bigint[];
+BEGIN
+    PERFORM tidegate.lock_groups(ARRAY(
+        SELECT DISTINCT l.group_key FROM tidegate.event_log AS l
+         WHERE l.id = ANY (originals) AND l.group_key IS NOT NULL));
+    drawn := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(originals)) AS n ORDER BY n);
+    RETURN QUERY
+    INSERT INTO tidegate.event_queue AS q
+           (id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of)
+    OVERRIDING SYSTEM VALUE
+    SELECT pair.new_id, l.kind, l.payload, l.group_key, l.dedup_key, l.correlation_id, l.max_attempts,
+           CASE WHEN l.deadline <= clock_timestamp() AND expires_in IS NOT NULL
+                THEN clock_timestamp() + expires_in ELSE l.deadline END,
+           CASE WHEN failed_handlers_only THEN tidegate.done_so_far(l.progress, l.status, l.errors) END,
+           l.id
+      FROM unnest(drawn, originals) AS pair(new_id, id)
+      JOIN tidegate.event_log AS l ON l.id = pair.id
+     ORDER BY l.id
+    ON CONFLICT DO NOTHING
+    RETURNING q.id, q.replay_of;
+END $$;
+
 CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN isfinite(created_at) THEN ((date_part('epoch'::text, (finished_at - created_at)) * (1000)::double precision))::bigint ELSE (0)::bigint END;
+
+CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ SELECT 100 $$;
 
 CREATE FUNCTION tidegate.lock_groups(group_keys text[]) RETURNS void
     LANGUAGE plpgsql
@@ -405,6 +410,49 @@ BEGIN
     PERFORM pg_advisory_xact_lock(1414087750, 0);
 END $$;
 
+CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL::text) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT string_agg(CASE WHEN attname = 'expires_at' AND changed IS NOT NULL THEN changed
+                           ELSE prefix || quote_ident(attname) END, ', ' ORDER BY attnum)
+      FROM pg_attribute
+     WHERE attrelid = 'tidegate.event_log'::regclass AND attnum > 0 AND NOT attisdropped
+$$;
+
+CREATE FUNCTION tidegate.log_partitions(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(partition text, lower_bound timestamp with time zone, upper_bound timestamp with time zone, closed boolean, sealed boolean, sealing boolean)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET "DateStyle" TO 'ISO'
+    AS $$
+    SELECT bounds.partition, bounds.lower_bound, bounds.upper_bound,
+           coalesce(bounds.upper_bound <= clock.now
+                 OR bounds.upper_bound < clock.now - interval '1 hour' + coalesce(
+                    (SELECT least(min(retention_completed), min(retention_failed), '30 days')
+                       FROM tidegate.event_kind), '30 days'), false),
+           -- A table made anew under an old name has no trigger, so the old counts are not its own.
+           guarded.is AND EXISTS (SELECT FROM tidegate.sealed_partition AS s
+                                   WHERE s.partition = bounds.partition AND s.counted_to IS NULL),
+           guarded.is AND EXISTS (SELECT FROM tidegate.sealed_partition AS s
+                                   WHERE s.partition = bounds.partition AND s.counted_to IS NOT NULL)
+      FROM (SELECT least(log_partitions.now, clock_timestamp()) AS now) AS clock,
+           LATERAL (
+           SELECT c.oid, c.relname::text AS partition,
+                  CASE WHEN b.bound <> 'DEFAULT' THEN
+                       coalesce(substring(b.bound FROM 'FROM \(''([^'']+)''\)')::timestamptz, '-infinity') END AS lower_bound,
+                  CASE WHEN b.bound <> 'DEFAULT' THEN
+                       coalesce(substring(b.bound FROM 'TO \(''([^'']+)''\)')::timestamptz, 'infinity') END AS upper_bound
+             FROM pg_inherits AS i
+             JOIN pg_class AS c ON c.oid = i.inhrelid
+            CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0) AS b(bound)
+            WHERE i.inhparent = 'tidegate.event_log'::regclass
+              AND c.relnamespace = 'tidegate'::regnamespace
+              AND c.relkind = 'r'
+              AND b.bound IS NOT NULL) AS bounds,
+           LATERAL (SELECT EXISTS (SELECT FROM pg_trigger AS t
+                                    WHERE t.tgrelid = bounds.oid AND t.tgname = 'event_log_unseal') AS is) AS guarded
+$$;
+
 CREATE TABLE tidegate.audit (
     id bigint NOT NULL,
     at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
@@ -420,44 +468,6 @@ CREATE TABLE tidegate.audit (
 CREATE FUNCTION tidegate.made_replays(entry tidegate.audit) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     RETURN (((entry).action = 'replay'::text) OR (((entry).action = 'unblock'::text) AND (((entry).filter ->> 'how'::text) = 'skip'::text)));
-CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL::text) RETURNS text
-    LANGUAGE sql STABLE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    SELECT string_agg(CASE WHEN attname = 'expires_at' AND changed IS NOT NULL THEN changed
-                           ELSE prefix || quote_ident(attname) END, ', ' ORDER BY attnum)
-      FROM pg_attribute
-     WHERE attrelid = 'tidegate.event_log'::regclass AND attnum > 0 AND NOT attisdropped
-$$;
-
-CREATE FUNCTION tidegate.log_partitions(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(partition text, lower_bound timestamp with time zone, upper_bound timestamp with time zone, closed boolean, sealed boolean)
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET "DateStyle" TO 'ISO'
-    AS $$
-    SELECT bounds.partition, bounds.lower_bound, bounds.upper_bound,
-           coalesce(bounds.upper_bound <= clock.now
-                 OR bounds.upper_bound < clock.now - interval '1 hour' + coalesce(
-                    (SELECT least(min(retention_completed), min(retention_failed), '30 days')
-                       FROM tidegate.event_kind), '30 days'), false),
-           -- A table made anew under an old name has no trigger, so the old counts are not its own.
-           EXISTS (SELECT FROM tidegate.sealed_partition AS s WHERE s.partition = bounds.partition)
-           AND EXISTS (SELECT FROM pg_trigger AS t WHERE t.tgrelid = bounds.oid AND t.tgname = 'event_log_unseal')
-      FROM (SELECT least(log_partitions.now, clock_timestamp()) AS now) AS clock,
-           LATERAL (
-           SELECT c.oid, c.relname::text AS partition,
-                  CASE WHEN b.bound <> 'DEFAULT' THEN
-                       coalesce(substring(b.bound FROM 'FROM \(''([^'']+)''\)')::timestamptz, '-infinity') END AS lower_bound,
-                  CASE WHEN b.bound <> 'DEFAULT' THEN
-                       coalesce(substring(b.bound FROM 'TO \(''([^'']+)''\)')::timestamptz, 'infinity') END AS upper_bound
-             FROM pg_inherits AS i
-             JOIN pg_class AS c ON c.oid = i.inhrelid
-            CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0) AS b(bound)
-            WHERE i.inhparent = 'tidegate.event_log'::regclass
-              AND c.relnamespace = 'tidegate'::regnamespace
-              AND c.relkind = 'r'
-              AND b.bound IS NOT NULL) AS bounds
-$$;
 
 CREATE FUNCTION tidegate.make_log_partition(day date) RETURNS TABLE(outcome text, moved bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -517,39 +527,6 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
                      'steps', coalesce(progress->'steps', '{}') || coalesce(added->'steps', '{}')) END
 $$;
 
-CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
-    LANGUAGE sql STABLE
-    AS $$
-    WITH touched AS MATERIALIZED (
-        SELECT l.group_key, min(l.id) AS first_id, min(l.finished_at) AS finished_at
-          FROM tidegate.event_log AS l WHERE l.id = ANY (chosen) AND l.group_key IS NOT NULL GROUP BY l.group_key
-    ), busy AS (
-        SELECT q.group_key, count(*) AS live FROM tidegate.event_queue AS q JOIN touched USING (group_key) GROUP BY q.group_key
-    ), overtaken AS (
-        SELECT l.group_key, count(*) AS ended, max(l.id) AS last_id, max(l.finished_at) AS last_finished_at
-          FROM tidegate.event_log AS l JOIN touched AS t ON t.group_key = l.group_key AND l.id > t.first_id
-         WHERE l.finished_at >= (SELECT min(t.finished_at) FROM touched AS t)
-           AND l.id NOT IN (SELECT unnest(chosen))
-         GROUP BY l.group_key
-    )
-    SELECT jsonb_build_object(
-        'groups', (SELECT count(*) FROM touched),
-        'groups_with_live_events', (SELECT count(*) FROM busy),
-        'live_events', (SELECT coalesce(jsonb_agg(to_jsonb(b) ORDER BY b.group_key), '[]') FROM
-                        (SELECT * FROM busy ORDER BY busy.group_key LIMIT tidegate.listed_at_most()) AS b),
-        'groups_overtaken', (SELECT count(*) FROM overtaken),
-        'overtaken', (SELECT coalesce(jsonb_agg(to_jsonb(o) ORDER BY o.group_key), '[]') FROM
-                      (SELECT * FROM overtaken ORDER BY overtaken.group_key LIMIT tidegate.listed_at_most()) AS o))
-$$;
-
-CREATE FUNCTION tidegate.pause(kind text, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET lock_timeout TO '20s'
-    AS $$
-BEGIN
-    RETURN tidegate.set_paused('pause', pause.kind, true, pause.reason, pause.actor);
-END $$;
 CREATE FUNCTION tidegate.missing_log_days(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF date
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -599,6 +576,40 @@ BEGIN
             missing_retention_days.partition) USING missing_retention_days.kind;
     END IF;
 END $_$;
+
+CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+    WITH touched AS MATERIALIZED (
+        SELECT l.group_key, min(l.id) AS first_id, min(l.finished_at) AS finished_at
+          FROM tidegate.event_log AS l WHERE l.id = ANY (chosen) AND l.group_key IS NOT NULL GROUP BY l.group_key
+    ), busy AS (
+        SELECT q.group_key, count(*) AS live FROM tidegate.event_queue AS q JOIN touched USING (group_key) GROUP BY q.group_key
+    ), overtaken AS (
+        SELECT l.group_key, count(*) AS ended, max(l.id) AS last_id, max(l.finished_at) AS last_finished_at
+          FROM tidegate.event_log AS l JOIN touched AS t ON t.group_key = l.group_key AND l.id > t.first_id
+         WHERE l.finished_at >= (SELECT min(t.finished_at) FROM touched AS t)
+           AND l.id NOT IN (SELECT unnest(chosen))
+         GROUP BY l.group_key
+    )
+    SELECT jsonb_build_object(
+        'groups', (SELECT count(*) FROM touched),
+        'groups_with_live_events', (SELECT count(*) FROM busy),
+        'live_events', (SELECT coalesce(jsonb_agg(to_jsonb(b) ORDER BY b.group_key), '[]') FROM
+                        (SELECT * FROM busy ORDER BY busy.group_key LIMIT tidegate.listed_at_most()) AS b),
+        'groups_overtaken', (SELECT count(*) FROM overtaken),
+        'overtaken', (SELECT coalesce(jsonb_agg(to_jsonb(o) ORDER BY o.group_key), '[]') FROM
+                      (SELECT * FROM overtaken ORDER BY overtaken.group_key LIMIT tidegate.listed_at_most()) AS o))
+$$;
+
+CREATE FUNCTION tidegate.pause(kind text, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+BEGIN
+    RETURN tidegate.set_paused('pause', pause.kind, true, pause.reason, pause.actor);
+END $$;
 
 CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer) RETURNS TABLE(id bigint, created boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -974,6 +985,64 @@ BEGIN
     RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
 END $$;
 
+CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $$
+    SELECT count(*)
+      FROM (SELECT FROM tidegate.event_log_default AS d
+             WHERE d.expires_at >= day::timestamp AT TIME ZONE 'UTC'
+               AND d.expires_at < (day + 1)::timestamp AT TIME ZONE 'UTC'
+             LIMIT 10001) AS waiting
+$$;
+
+CREATE FUNCTION tidegate.seal_log_partition(partition text, now timestamp with time zone DEFAULT NULL::timestamp with time zone, pages bigint DEFAULT 8192) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    target constant text := seal_log_partition.partition;
+    found record;
+    start tid;
+    stop tid;
+BEGIN
+    PERFORM tidegate.begin_step();
+    SELECT p.closed, p.sealed, p.sealing INTO found FROM tidegate.log_partitions(seal_log_partition.now) AS p
+     WHERE p.partition = target;
+    IF found.sealed OR found.closed IS NOT TRUE THEN
+        RETURN nullif(coalesce(found.sealed, false), false);
+    END IF;
+    EXECUTE format('LOCK TABLE ONLY tidegate.%I IN SHARE ROW EXCLUSIVE MODE', target);
+    IF found.sealing THEN
+        SELECT s.counted_to INTO start FROM tidegate.sealed_partition AS s WHERE s.partition = target;
+    END IF;
+    IF start IS NULL THEN
+        start := '(0,0)';
+        DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target;
+        INSERT INTO tidegate.sealed_partition (partition, counted_to) VALUES (target, start);
+        EXECUTE format(
+            'CREATE OR REPLACE TRIGGER event_log_unseal AFTER INSERT OR UPDATE ON tidegate.%I
+             FOR EACH ROW EXECUTE FUNCTION tidegate.unseal_log_partition()', target);
+    END IF;
+    stop := tidegate.step_end(target, start, seal_log_partition.pages);
+    EXECUTE format(
+        'INSERT INTO tidegate.sealed_stats AS s
+         SELECT $1, (l.finished_at AT TIME ZONE ''UTC'')::date, l.kind, l.status, count(*), sum(l.attempts),
+                sum(tidegate.latency_ms(l.created_at, l.finished_at))
+           FROM ONLY tidegate.%I AS l WHERE l.ctid >= $2 AND l.ctid < $3 GROUP BY 2, 3, 4
+             ON CONFLICT (partition, day, kind, status) DO UPDATE
+            SET events = s.events + excluded.events, attempts = s.attempts + excluded.attempts,
+                latency_ms = s.latency_ms + excluded.latency_ms', target)
+      USING target, start, coalesce(stop, '(4294967295,65535)'::tid);
+    UPDATE tidegate.sealed_partition AS s SET counted_to = stop WHERE s.partition = target;
+    RETURN stop IS NULL;
+END $_$;
+
 CREATE FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -992,94 +1061,6 @@ BEGIN
     VALUES (set_paused.action, set_paused.actor, jsonb_build_object('kind', set_paused.kind), changed::integer, set_paused.reason);
     RETURN jsonb_build_object('action', set_paused.action, 'kind', set_paused.kind, 'paused', set_paused.paused, 'changed', changed);
 END $$;
-
-CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET lock_timeout TO '20s'
-    AS $$
-DECLARE
-    head record;
-    acted boolean := false;
-    new_id bigint;
-    refused text;
-BEGIN
-    PERFORM tidegate.check_operator(unblock.reason, unblock.actor, true);
-    IF coalesce(char_length(unblock.group_key), 0) NOT BETWEEN 1 AND 200 THEN
-        RAISE EXCEPTION 'group_key: 1 to 200 characters are allowed, got %', coalesce(char_length(unblock.group_key)::text, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF unblock.how IS NULL OR unblock.how NOT IN ('retry', 'skip', 'cancel') THEN
-        RAISE EXCEPTION 'how: retry, skip or cancel is allowed, got %', coalesce(quote_literal(unblock.how), 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF unblock.how = 'skip' THEN
-        PERFORM tidegate.lock_replays();
-    END IF;
-    PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);
-    SELECT q.id, q.expires_at <= clock_timestamp() AS past_deadline INTO head
-      FROM tidegate.event_queue AS q WHERE q.group_key = unblock.group_key ORDER BY q.id LIMIT 1;
-    IF head.id IS NULL THEN
-        refused := format('group_key: %L has no live events', unblock.group_key);
-    ELSIF unblock.how = 'skip' AND head.past_deadline THEN
-        refused := format('how: retry or cancel is allowed, for the deadline of event %s has passed, got skip', head.id);
-    ELSIF unblock.how = 'retry' THEN
-        acted := EXISTS (SELECT FROM tidegate.end_leases(ARRAY[head.id]));
-    ELSIF unblock.how = 'cancel' THEN
-        acted := tidegate.end_by_operator(head.id, 'cancelled', 'cancelled by an operator');
-    ELSE
-        acted := tidegate.end_by_operator(head.id, 'skipped', 'put behind its group by an operator');
-        IF acted THEN
-            SELECT r.new_id INTO STRICT new_id FROM tidegate.insert_replays(ARRAY[head.id], true, NULL) AS r;
-        END IF;
-    END IF;
-    IF NOT acted THEN
-        refused := coalesce(refused, format('event %s has just ended by itself', head.id));
-    END IF;
-    PERFORM tidegate.record_action('unblock', unblock.actor, jsonb_build_object('group_key', unblock.group_key, 'how', unblock.how),
-                                   CASE WHEN acted THEN ARRAY[head.id] END, unblock.reason);
-    RETURN jsonb_build_object('action', 'unblock', 'group_key', unblock.group_key, 'how', unblock.how,
-                              'id', CASE WHEN acted THEN head.id END, 'new_id', new_id, 'refused', refused);
-CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
-    LANGUAGE sql STABLE SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET lock_timeout TO '200ms'
-    AS $$
-    SELECT count(*)
-      FROM (SELECT FROM tidegate.event_log_default AS d
-             WHERE d.expires_at >= day::timestamp AT TIME ZONE 'UTC'
-               AND d.expires_at < (day + 1)::timestamp AT TIME ZONE 'UTC'
-             LIMIT 10001) AS waiting
-$$;
-
-CREATE FUNCTION tidegate.seal_log_partition(partition text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
-    LANGUAGE plpgsql SECURITY DEFINER
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET lock_timeout TO '200ms'
-    AS $_$
-#variable_conflict use_column
-DECLARE
-    found record;
-BEGIN
-    PERFORM tidegate.begin_step();
-    SELECT p.closed, p.sealed INTO found FROM tidegate.log_partitions(seal_log_partition.now) AS p
-     WHERE p.partition = seal_log_partition.partition;
-    IF NOT coalesce(found.closed, false) OR found.sealed THEN
-        RETURN coalesce(found.sealed, false);
-    END IF;
-    EXECUTE format('LOCK TABLE ONLY tidegate.%I IN SHARE ROW EXCLUSIVE MODE', seal_log_partition.partition);
-    DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = seal_log_partition.partition;
-    INSERT INTO tidegate.sealed_partition (partition) VALUES (seal_log_partition.partition);
-    EXECUTE format(
-        'INSERT INTO tidegate.sealed_stats
-         SELECT $1, (l.finished_at AT TIME ZONE ''UTC'')::date, l.kind, l.status, count(*), sum(l.attempts),
-                sum(tidegate.latency_ms(l.created_at, l.finished_at))
-           FROM tidegate.%I AS l GROUP BY 2, 3, 4', seal_log_partition.partition) USING seal_log_partition.partition;
-    EXECUTE format(
-        'CREATE OR REPLACE TRIGGER event_log_unseal AFTER INSERT ON tidegate.%I
-         FOR EACH ROW EXECUTE FUNCTION tidegate.unseal_log_partition()', seal_log_partition.partition);
-    RETURN true;
-END $_$;
 
 CREATE FUNCTION tidegate.set_retention(kind text, completed interval DEFAULT NULL::interval, failed interval DEFAULT NULL::interval, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS TABLE(retention_completed interval, retention_failed interval)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1120,14 +1101,14 @@ BEGIN
     RETURN NEXT;
 END $$;
 
-CREATE FUNCTION tidegate.step_end(partition text, since tid) RETURNS tid
+CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAULT 8192) RETURNS tid
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    SELECT CASE WHEN pages.next < pg_relation_size(to_regclass(format('tidegate.%I', partition)))
+    SELECT CASE WHEN place.next < pg_relation_size(to_regclass(format('tidegate.%I', partition)))
                                 / current_setting('block_size')::bigint
-                THEN format('(%s,0)', pages.next)::tid END
-      FROM (SELECT (since::text::point)[0]::bigint + 8192 AS next) AS pages
+                THEN format('(%s,0)', place.next)::tid END
+      FROM (SELECT (since::text::point)[0]::bigint + step_end.pages AS next) AS place
 $$;
 
 CREATE FUNCTION tidegate.sweep_events(after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '00:00:00'::interval, dry_run boolean DEFAULT false, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(expired bigint[], abandoned bigint[], last_id bigint)
@@ -1196,6 +1177,55 @@ BEGIN
     expired := coalesce(expired, '{}');
     abandoned := coalesce(abandoned, '{}');
     RETURN NEXT;
+END $$;
+
+CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    head record;
+    acted boolean := false;
+    new_id bigint;
+    refused text;
+BEGIN
+    PERFORM tidegate.check_operator(unblock.reason, unblock.actor, true);
+    IF coalesce(char_length(unblock.group_key), 0) NOT BETWEEN 1 AND 200 THEN
+        RAISE EXCEPTION 'group_key: 1 to 200 characters are allowed, got %', coalesce(char_length(unblock.group_key)::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF unblock.how IS NULL OR unblock.how NOT IN ('retry', 'skip', 'cancel') THEN
+        RAISE EXCEPTION 'how: retry, skip or cancel is allowed, got %', coalesce(quote_literal(unblock.how), 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF unblock.how = 'skip' THEN
+        PERFORM tidegate.lock_replays();
+    END IF;
+    PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);
+    SELECT q.id, q.expires_at <= clock_timestamp() AS past_deadline INTO head
+      FROM tidegate.event_queue AS q WHERE q.group_key = unblock.group_key ORDER BY q.id LIMIT 1;
+    IF head.id IS NULL THEN
+        refused := format('group_key: %L has no live events', unblock.group_key);
+    ELSIF unblock.how = 'skip' AND head.past_deadline THEN
+        refused := format('how: retry or cancel is allowed, for the deadline of event %s has passed, got skip', head.id);
+    ELSIF unblock.how = 'retry' THEN
+        acted := EXISTS (SELECT FROM tidegate.end_leases(ARRAY[head.id]));
+    ELSIF unblock.how = 'cancel' THEN
+        acted := tidegate.end_by_operator(head.id, 'cancelled', 'cancelled by an operator');
+    ELSE
+        acted := tidegate.end_by_operator(head.id, 'skipped', 'put behind its group by an operator');
+        IF acted THEN
+            SELECT r.new_id INTO STRICT new_id FROM tidegate.insert_replays(ARRAY[head.id], true, NULL) AS r;
+        END IF;
+    END IF;
+    IF NOT acted THEN
+        refused := coalesce(refused, format('event %s has just ended by itself', head.id));
+    END IF;
+    PERFORM tidegate.record_action('unblock', unblock.actor, jsonb_build_object('group_key', unblock.group_key, 'how', unblock.how),
+                                   CASE WHEN acted THEN ARRAY[head.id] END, unblock.reason);
+    RETURN jsonb_build_object('action', 'unblock', 'group_key', unblock.group_key, 'how', unblock.how,
+                              'id', CASE WHEN acted THEN head.id END, 'new_id', new_id, 'refused', refused);
 END $$;
 
 CREATE TABLE tidegate.event_kind (
@@ -1669,6 +1699,7 @@ CREATE TABLE tidegate.queue_migrations (
 
 CREATE TABLE tidegate.sealed_partition (
     partition text NOT NULL,
+    counted_to tid,
     sealed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
@@ -1685,9 +1716,11 @@ CREATE TABLE tidegate.sealed_stats (
 CREATE VIEW tidegate.stats AS
  WITH live AS (
          SELECT event_queue.kind,
+            count(*) AS events,
             count(*) FILTER (WHERE ((event_queue.status = 'PENDING'::text) AND (NOT event_queue.delayed))) AS pending,
             count(*) FILTER (WHERE (event_queue.status = 'PROCESSING'::text)) AS processing,
             count(*) FILTER (WHERE event_queue.delayed) AS delayed,
+            count(*) FILTER (WHERE (event_queue.lease_expires_at <= statement_timestamp())) AS stuck,
             max(event_queue.attempts) AS max_attempts_used,
             (EXTRACT(epoch FROM (clock_timestamp() - min(event_queue.created_at))) * (1000)::numeric) AS oldest_age_ms
            FROM tidegate.event_queue
@@ -1700,7 +1733,7 @@ CREATE VIEW tidegate.stats AS
             avg(event_log.attempts) AS attempts_per_event,
             percentile_disc((ARRAY[0.5, 0.95, 0.99])::double precision[]) WITHIN GROUP (ORDER BY (event_log.finished_at - event_log.created_at)) AS latency
            FROM tidegate.event_log
-          WHERE (event_log.finished_at > (clock_timestamp() - '01:00:00'::interval))
+          WHERE (event_log.finished_at > (statement_timestamp() - '01:00:00'::interval))
           GROUP BY event_log.kind
         )
  SELECT kind,
@@ -1716,7 +1749,10 @@ CREATE VIEW tidegate.stats AS
     ((EXTRACT(epoch FROM finished.latency[1]) * (1000)::numeric))::bigint AS latency_p50_ms,
     ((EXTRACT(epoch FROM finished.latency[2]) * (1000)::numeric))::bigint AS latency_p95_ms,
     ((EXTRACT(epoch FROM finished.latency[3]) * (1000)::numeric))::bigint AS latency_p99_ms,
-    (round((((finished.completed_with_errors + finished.failed))::numeric / (NULLIF(((finished.completed + finished.completed_with_errors) + finished.failed), 0))::numeric), 4))::double precision AS failure_rate
+    (round((((finished.completed_with_errors + finished.failed))::numeric / (NULLIF(((finished.completed + finished.completed_with_errors) + finished.failed), 0))::numeric), 4))::double precision AS failure_rate,
+    COALESCE(live.events, (0)::bigint) AS events,
+    COALESCE(live.stuck, (0)::bigint) AS stuck,
+    COALESCE(event_kind.paused, false) AS paused
    FROM ((tidegate.event_kind
      FULL JOIN live USING (kind))
      FULL JOIN finished USING (kind));
@@ -1869,17 +1905,66 @@ ALTER TABLE ONLY forms.awarded_grant
 ALTER TABLE ONLY forms.message
     ADD CONSTRAINT message_form_id_fkey FOREIGN KEY (form_id) REFERENCES forms.form(id);
 
+ALTER TABLE ONLY tidegate.sealed_stats
+    ADD CONSTRAINT sealed_stats_partition_fkey FOREIGN KEY (partition) REFERENCES tidegate.sealed_partition(partition) ON DELETE CASCADE;
+
 REVOKE ALL ON FUNCTION checks.take_place(trigger_id text, application_id text, places integer, held_for double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.apply_retention(kind text, partition text, since text, batch integer, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.begin_step() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.check_ids(ids bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.default_max_attempts() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.delete_expired(partition text, since text, batch integer, actor text, now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.drop_log_partition(partition text, actor text, now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.end_by_operator(event_id bigint, code text, message text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.end_leases(event_ids bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.expired_rows(now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.listed_at_most() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.lock_groups(group_keys text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.lock_replays() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.log_columns(prefix text, changed text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.log_partitions(now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.made_replays(entry tidegate.audit) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.make_log_partition(day date) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.mark_delayed() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.missing_log_days(now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.missing_retention_days(kind text, partition text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.order_risks(chosen bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.pause(kind text, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer) FROM PUBLIC;
 
@@ -1887,14 +1972,40 @@ REVOKE ALL ON FUNCTION tidegate.publish_many(events jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.publish_rows(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.refusal(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_change() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_status_change() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" bigint, dry_run boolean, again boolean, failed_handlers_only boolean, expires_in interval) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.requeue(ids bigint[], reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.resume(kind text, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.rows_in_default(day date) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.seal_log_partition(partition text, now timestamp with time zone, pages bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.set_retention(kind text, completed interval, failed interval, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.step_end(partition text, since tid, pages bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_than interval, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.unregistered(kind text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.unseal_log_partition() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.update_event() FROM PUBLIC;
-ALTER TABLE ONLY tidegate.sealed_stats
-    ADD CONSTRAINT sealed_stats_partition_fkey FOREIGN KEY (partition) REFERENCES tidegate.sealed_partition(partition) ON DELETE CASCADE;
+
+REVOKE ALL ON FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) FROM PUBLIC;

@@ -330,7 +330,7 @@ pub struct RedateReport {
     pub stop_reason: CleanupStop,
 }
 
-/// Queue figures by kind (C13).
+/// Queue figures, of the whole queue and by kind (C13).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "action", rename = "stats")]
 pub struct StatsReport {
@@ -338,6 +338,20 @@ pub struct StatsReport {
     pub backlog: u64,
     /// Age of the oldest of them.
     pub oldest_age_ms: u64,
+    /// Leased events.
+    pub in_flight: u64,
+    /// Events that wait for a planned time or for another attempt.
+    pub delayed: u64,
+    /// Leased events whose lease has run out: their worker died, or froze.
+    pub stuck: u64,
+    /// Groups whose first event waits while others wait behind it.
+    pub blocked_groups: u64,
+    /// Events that ended `COMPLETED_WITH_ERRORS` or FAILED in the last day.
+    pub dead_letters_last_day: u64,
+    /// Events that ended in the last hour.
+    pub finished_last_hour: u64,
+    /// Events that ended in the last minute, by second.
+    pub throughput_per_second: f64,
     /// One object each, as the view `tidegate.stats` has them.
     pub kinds: Vec<Value>,
 }

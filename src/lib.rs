@@ -15,8 +15,9 @@
 //!
 //! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
 //! [`retention`] (cleanup: how finished events leave the log), [`operate`] (what operators may ask for),
-//! [`invocation`] (both ends of the wire to Lambda and the command line), [`app`] (the shipped
-//! events and their handlers), [`service`] (what both shells do with them), [`http`] (the HTTP
+//! [`doctor`] (is everything well?), [`invocation`] (both ends of the wire to Lambda and the command
+//! line), [`app`] (the shipped events and their handlers), [`service`] (what both shells do with
+//! them), [`http`] (the HTTP
 //! interface of the jobs).
 
 pub mod app;
@@ -24,6 +25,7 @@ pub mod budget;
 pub mod config;
 pub mod connect;
 pub mod context;
+pub mod doctor;
 pub mod drain;
 pub mod error;
 pub mod event;

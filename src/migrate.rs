@@ -203,14 +203,12 @@ pub async fn check(
     kinds: &[&str],
     further: Vec<MigrationSet>,
 ) -> Result<(), Error> {
-    for set in std::iter::once(queue_migrations()).chain(further) {
-        let (known, history) = (set.version(), set.history);
-        let found = applied_version(client, history).await?.unwrap_or(0);
-        if found != known {
-            return Err(Error::Migrate(format!(
-                "the database has version {found} of {history}, this program knows {known}"
-            )));
-        }
+    let versions = versions(client, further).await?;
+    if let Some(other) = versions
+        .iter()
+        .find(|version| version.found != version.known)
+    {
+        return Err(Error::Migrate(other.to_string()));
     }
     let unknown = queue::unregistered(client, kinds).await?;
     if unknown.is_empty() {
@@ -220,6 +218,43 @@ pub async fn check(
         "kinds not registered: {}",
         unknown.join(", ")
     )))
+}
+
+/// How far a history has come, and how far this program would bring it.
+pub(crate) struct Version {
+    pub history: &'static str,
+    pub found: i32,
+    pub known: i32,
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            history,
+            found,
+            known,
+        } = self;
+        write!(
+            f,
+            "the database has version {found} of {history}, this program knows {known}"
+        )
+    }
+}
+
+/// The versions of the queue's history and of `further`.
+pub(crate) async fn versions(
+    client: &(impl GenericClient + Sync),
+    further: Vec<MigrationSet>,
+) -> Result<Vec<Version>, Error> {
+    let mut versions = Vec::new();
+    for set in std::iter::once(queue_migrations()).chain(further) {
+        versions.push(Version {
+            history: set.history,
+            found: applied_version(client, set.history).await?.unwrap_or(0),
+            known: set.version(),
+        });
+    }
+    Ok(versions)
 }
 
 fn default_max_attempts(attempts: u16) -> String {

@@ -165,13 +165,23 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "lease" | "reclaim" | "promote" | "renew" | "finalize" | "retry" | "release"
         | "save_progress" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
-        "whereabouts" | "backlog" | "list" | "unregistered" | "retentions" => {
-            &[Drain, Operate, Read]
-        }
+        "whereabouts" | "backlog" | "list" | "unregistered" | "retentions" | "pulse"
+        | "lineage" | "missing_partitions" | "leases" | "untouched" | "paused"
+        | "strange_kinds" => &[Drain, Operate, Read],
         "publish_one" | "publish" => &[Publish, Drain],
-        "stats" | "job" => &[Operate, Read],
-        "replay" | "requeue" | "pause" | "resume" | "unblock" => &[Operate],
-        "missing_log_days"
+        "stats" | "job" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows" => {
+            &[Operate, Read]
+        }
+        // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
+        "is_migrated" | "expired_partitions" | "bloat" => &[Publish, Drain, Operate, Read],
+        "plain_wording" | "catalog" | "unvacuumed" | "holders" | "sight" | "settings"
+        | "is_standby" | "clock" => &ROLES,
+        "replay"
+        | "requeue"
+        | "pause"
+        | "resume"
+        | "unblock"
+        | "missing_log_days"
         | "rows_in_default"
         | "make_log_partition"
         | "log_partitions"
@@ -183,7 +193,6 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "set_retention"
         | "missing_retention_days"
         | "apply_retention" => &[Operate],
-        "clock" => &ROLES,
         "register_kinds" => &[],
         other => panic!("{other}: say who may run it"),
     }

@@ -2,6 +2,7 @@
 //! database. All times are the database's: `clock_timestamp()`, since `now()` stands still for a
 //! whole transaction.
 
+pub mod doctor;
 pub mod live;
 pub mod look;
 pub mod operate;
@@ -21,4 +22,10 @@ pub struct Statement {
 }
 
 /// All of them, for the test that prepares each.
-pub static ALL: &[&[&Statement]] = &[live::ALL, look::ALL, operate::ALL, retention::ALL];
+pub static ALL: &[&[&Statement]] = &[
+    live::ALL,
+    look::ALL,
+    operate::ALL,
+    retention::ALL,
+    doctor::ALL,
+];
