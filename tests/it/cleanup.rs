@@ -641,6 +641,75 @@ async fn b23_cleanups_beside_a_running_drain_lose_and_double_nothing() {
 }
 
 #[tokio::test]
+async fn i7_cleanups_replays_requeues_and_a_drain_at_once_lose_and_double_nothing() {
+    let (db, client) = remembering_database().await;
+    let short = "UPDATE tidegate.event_kind SET retention_completed = '0', retention_failed = '300 milliseconds'";
+    execute(&client, short).await;
+    publish_acts(&client, 400).await;
+    // Some fail, so that there is something to replay; some have died, so that cleanup and requeue meet.
+    let dead = "INSERT INTO tidegate.event_queue (kind, payload, attempts) SELECT 'act', '{\"name\": \"x\"}', 5 FROM generate_series(1, 200)";
+    execute(&client, dead).await;
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            if call.id % 3 == 0 {
+                return Err(HandlerError::reject("odd", "one of three"));
+            }
+            Ok(Done::ok())
+        })
+    });
+    let mut options = options();
+    options.linger = Duration::from_millis(100);
+    let (over, running) = tokio::sync::watch::channel(false);
+    let cleaning = async {
+        while !*running.borrow() {
+            clean(&db, |options| options.batch = 7).await;
+        }
+    };
+    let operator = db.client().await;
+    let operating = async {
+        let mut replayed = 0;
+        for _ in 0..25 {
+            let replay = "SELECT (tidegate.replay(ids => ARRAY(SELECT id FROM tidegate.event_log WHERE status <> 'COMPLETED' LIMIT 20),
+                                                  reason => 'again')->>'replayed')::bigint
+                           WHERE EXISTS (SELECT FROM tidegate.event_log WHERE status <> 'COMPLETED')";
+            let rows = operator.query(replay, &[]).await.unwrap();
+            replayed += rows.first().map_or(0, |row| row.get::<_, i64>(0));
+            let requeue = "SELECT tidegate.requeue(ARRAY(SELECT id FROM tidegate.event_queue ORDER BY random() LIMIT 20), 'again')
+                            WHERE EXISTS (SELECT FROM tidegate.event_queue)";
+            // The queue may have run empty between the two looks at it.
+            if let Err(error) = operator.query(requeue, &[]).await {
+                assert_eq!(error.code().unwrap().code(), "22023", "{error:?}");
+            }
+        }
+        replayed
+    };
+    let draining = async {
+        let mut leased = 0;
+        while live(&client).await > 0 || !*running.borrow() {
+            leased += drain(&db, &app, &options).await.leased;
+        }
+        leased
+    };
+    let both = async {
+        let replayed = operating.await;
+        over.send_replace(true);
+        replayed
+    };
+    let (leased, (), replayed) = tokio::join!(draining, cleaning, both);
+    assert!(
+        replayed > 0 && leased > 400,
+        "{replayed} replayed, {leased} leased"
+    );
+    let ever = number(&client, "SELECT count(*) FROM public.ever").await;
+    assert_eq!((live(&client).await, ever), (0, 600 + replayed));
+    assert_exact(&client).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    clean(&db, |_| ()).await;
+    assert_eq!(log_count(&client).await, 0);
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
 async fn two_cleanups_at_once_do_the_work_of_one() {
     let (db, client) = remembering_database().await;
     let now = steps::clock(&client).await.unwrap();

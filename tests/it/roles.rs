@@ -10,6 +10,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Transaction};
 
+use crate::probe::number;
 use crate::support::{self, TestDb, command};
 
 /// Who may: each letter a role.
@@ -382,6 +383,28 @@ async fn objects_that_shadow_the_real_ones_change_nothing() {
         .unwrap()
         .get(0);
     assert_eq!(shadow, 0);
+}
+
+#[tokio::test]
+async fn objects_that_shadow_the_real_ones_do_not_deceive_an_operators_verb() {
+    let world = World::new().await;
+    let ended = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+                 SELECT 7000 + n, 'case_opened', 'FAILED', 1, 5, '[]', clock_timestamp(), clock_timestamp(),
+                        clock_timestamp() + (n || ' days')::interval FROM unnest(ARRAY[-1, 1]) AS n";
+    world.owner.batch_execute(ended).await.unwrap();
+    let operator = &world.logins[&Operate];
+    operator.batch_execute(SHADOWS).await.unwrap();
+    let replay = "SELECT (tidegate.replay(ids => ARRAY[7001], reason => 'r')->>'replayed')::bigint";
+    assert_eq!(number(operator, replay).await, 1);
+    let deleted = "SELECT deleted FROM tidegate.delete_expired('event_log_default')";
+    assert_eq!(
+        number(operator, deleted).await,
+        1,
+        "what has expired, and nothing else"
+    );
+    let left = "SELECT count(*) FROM tidegate.event_queue WHERE replay_of = 7001
+                 AND EXISTS (SELECT FROM tidegate.event_log WHERE id = 7001)";
+    assert_eq!(number(&world.owner, left).await, 1);
 }
 
 /// Verbs of the command line that a drain's life needs, with who may.
