@@ -24,10 +24,10 @@ check: tools ## format, lints with warnings denied, docs
 unit: tools ## the tests, on a Postgres of their own
 	cargo test $(CARGO_FLAGS)
 
-schema: tools ## regenerate migrations/schema.sql, the dump of the migrated schema
+schema: tools ## regenerate migrations/schema.sql and catalog.txt, what the migrations make
 	@python3 scripts/schema.py write
 
-check-schema: tools ## compare migrations/schema.sql with what the migrations make
+check-schema: tools ## compare migrations/schema.sql and catalog.txt with what the migrations make
 	@python3 scripts/schema.py check
 
 lambda: tools ## run the function under cargo lambda watch and invoke it with every file in events/

@@ -46,6 +46,79 @@ CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp w
                                   FROM jsonb_array_elements(added) AS e) END
 $$;
 
+CREATE FUNCTION tidegate.apply_retention(kind text, partition text, since text DEFAULT NULL::text, batch integer DEFAULT 10000, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS TABLE(redated bigint, next text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    target constant text := apply_retention.partition;
+    start constant tid := coalesce(apply_retention.since, '(0,0)')::tid;
+    kept record;
+    stop tid;
+    last tid;
+BEGIN
+    IF coalesce(btrim(apply_retention.reason), '') = '' THEN
+        RAISE EXCEPTION 'reason: a text is needed, got none' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT k.retention_completed, k.retention_failed INTO kept
+      FROM tidegate.event_kind AS k WHERE k.kind = apply_retention.kind;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION '%', tidegate.unregistered(apply_retention.kind) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM tidegate.begin_step();
+    redated := 0;
+    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target) THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    stop := tidegate.step_end(target, start);
+    EXECUTE format(
+        'WITH chosen AS MATERIALIZED (
+             SELECT l.ctid AS place
+               FROM ONLY tidegate.%1$I AS l
+              WHERE l.ctid > $1 AND l.ctid < $2 AND l.kind = $3
+                AND l.expires_at <> l.finished_at + CASE l.status WHEN ''COMPLETED'' THEN $4 ELSE $5 END
+              LIMIT $6
+                FOR UPDATE
+         ), taken AS (
+             DELETE FROM ONLY tidegate.%1$I AS l WHERE l.ctid = ANY (ARRAY(SELECT place FROM chosen)) RETURNING l.*
+         ), put AS (
+             INSERT INTO tidegate.event_log (%2$s) SELECT %3$s FROM taken AS l RETURNING 1)
+         SELECT (SELECT count(*) FROM put),
+                CASE WHEN (SELECT count(*) FROM chosen) = $6 THEN (SELECT max(place) FROM chosen) END',
+        target, tidegate.log_columns(''),
+        tidegate.log_columns('l.', 'l.finished_at + CASE l.status WHEN ''COMPLETED'' THEN $4 ELSE $5 END'))
+       INTO redated, last
+      USING start, coalesce(stop, '(4294967295,65535)'::tid), apply_retention.kind, kept.retention_completed,
+            kept.retention_failed, apply_retention.batch::bigint;
+    IF redated > 0 THEN
+        DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target;
+        INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+        VALUES ('apply_retention', apply_retention.actor,
+                jsonb_build_object('kind', apply_retention.kind, 'partition', target,
+                                   'completed', kept.retention_completed, 'failed', kept.retention_failed),
+                redated, apply_retention.reason);
+    END IF;
+    next := coalesce(last, stop)::text;
+    RETURN NEXT;
+END $_$;
+
+CREATE FUNCTION tidegate.begin_step() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'transaction_isolation: read committed is allowed, got %', current_setting('transaction_isolation')
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    PERFORM pg_advisory_xact_lock(1414087750, 0);
+END $$;
+
 CREATE FUNCTION tidegate.check_ids(ids bigint[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -114,6 +187,71 @@ CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ SELECT 5 $$;
 
+CREATE FUNCTION tidegate.delete_expired(partition text, since text DEFAULT NULL::text, batch integer DEFAULT 10000, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(deleted bigint, next text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    moment constant timestamptz := least(delete_expired.now, clock_timestamp());
+    target constant text := delete_expired.partition;
+    start constant tid := coalesce(delete_expired.since, '(0,0)')::tid;
+    stop tid;
+    last tid;
+BEGIN
+    PERFORM tidegate.begin_step();
+    deleted := 0;
+    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target) THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    -- Before the snapshot of what follows: a seal has counted these rows, or will not see them.
+    EXECUTE format('LOCK TABLE ONLY tidegate.%I IN ROW EXCLUSIVE MODE', target);
+    -- A count that is not done cannot tell whether these rows are in it: it begins anew.
+    DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target AND s.counted_to IS NOT NULL;
+    stop := tidegate.step_end(target, start);
+    EXECUTE format(
+        'WITH doomed AS MATERIALIZED (
+             SELECT l.ctid AS place
+               FROM ONLY tidegate.%1$I AS l
+              WHERE l.ctid > $1 AND l.ctid < $2 AND l.expires_at <= $3
+              LIMIT $4
+                FOR UPDATE SKIP LOCKED
+         ), gone AS (
+             DELETE FROM ONLY tidegate.%1$I AS l
+              WHERE l.ctid = ANY (ARRAY(SELECT place FROM doomed)) AND l.expires_at <= $3
+             RETURNING (l.finished_at AT TIME ZONE ''UTC'')::date AS day, l.kind, l.status, l.attempts,
+                       tidegate.latency_ms(l.created_at, l.finished_at) AS latency_ms
+         ), counted AS MATERIALIZED (
+             SELECT day, kind, status, count(*) AS events, sum(attempts) AS attempts, sum(latency_ms) AS latency_ms
+               FROM gone GROUP BY 1, 2, 3
+         ), archived AS (
+             INSERT INTO tidegate.stats_archive AS a SELECT * FROM counted
+                 ON CONFLICT (day, kind, status) DO UPDATE
+                SET events = a.events + excluded.events, attempts = a.attempts + excluded.attempts,
+                    latency_ms = a.latency_ms + excluded.latency_ms
+         ), subtracted AS (
+             UPDATE tidegate.sealed_stats AS s
+                SET events = s.events - c.events, attempts = s.attempts - c.attempts,
+                    latency_ms = s.latency_ms - c.latency_ms
+               FROM counted AS c
+              WHERE s.partition = $5 AND (s.day, s.kind, s.status) = (c.day, c.kind, c.status))
+         SELECT coalesce((SELECT sum(events) FROM counted), 0),
+                CASE WHEN (SELECT count(*) FROM doomed) = $4 THEN (SELECT max(place) FROM doomed) END', target)
+       INTO deleted, last
+      USING start, coalesce(stop, '(4294967295,65535)'::tid), moment, delete_expired.batch::bigint, target;
+    IF deleted > 0 THEN
+        INSERT INTO tidegate.audit (action, actor, filter, count)
+        VALUES ('cleanup', delete_expired.actor,
+                jsonb_build_object('step', 'delete', 'partition', target, 'now', moment), deleted);
+    END IF;
+    next := coalesce(last, stop)::text;
+    RETURN NEXT;
+END $_$;
+
 CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     AS $$
@@ -127,6 +265,45 @@ CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) 
                    CASE WHEN done_so_far.progress ? 'steps'
                         THEN jsonb_build_object('steps', done_so_far.progress->'steps') ELSE '{}' END AS steps) AS kept
 $$;
+
+CREATE FUNCTION tidegate.drop_log_partition(partition text, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(dropped bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    moment constant timestamptz := least(drop_log_partition.now, clock_timestamp());
+    target constant text := drop_log_partition.partition;
+BEGIN
+    PERFORM tidegate.begin_step();
+    -- Nobody can insert, and so unseal, from here on; readers go on reading.
+    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target AND p.upper_bound <= moment) THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    EXECUTE format('LOCK TABLE ONLY tidegate.%I IN SHARE ROW EXCLUSIVE MODE', target);
+    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target AND p.sealed) THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    SELECT coalesce(sum(s.events), 0) INTO dropped FROM tidegate.sealed_stats AS s WHERE s.partition = target;
+    INSERT INTO tidegate.stats_archive AS a
+    SELECT s.day, s.kind, s.status, s.events, s.attempts, s.latency_ms
+      FROM tidegate.sealed_stats AS s
+     WHERE s.partition = target AND s.events > 0
+        ON CONFLICT (day, kind, status) DO UPDATE
+       SET events = a.events + excluded.events, attempts = a.attempts + excluded.attempts,
+           latency_ms = a.latency_ms + excluded.latency_ms;
+    DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target;
+    IF dropped > 0 THEN
+        INSERT INTO tidegate.audit (action, actor, filter, count)
+        VALUES ('cleanup', drop_log_partition.actor,
+                jsonb_build_object('step', 'drop', 'partition', target, 'now', moment), dropped);
+    END IF;
+    EXECUTE format('DROP TABLE tidegate.%I', target);
+    RETURN NEXT;
+END $$;
 
 CREATE FUNCTION tidegate.end_by_operator(event_id bigint, code text, message text) RETURNS boolean
     LANGUAGE sql
@@ -165,6 +342,17 @@ CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE(id bigint,
     RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false)
 $$;
 
+CREATE FUNCTION tidegate.expired_rows(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(partition text, events bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $$
+    SELECT c.relname::text, l.events
+      FROM (SELECT tableoid, count(*) AS events FROM tidegate.event_log
+             WHERE expires_at <= least(expired_rows.now, clock_timestamp()) GROUP BY tableoid) AS l
+      JOIN pg_class AS c ON c.oid = l.tableoid
+$$;
+
 CREATE FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval) RETURNS TABLE(new_id bigint, original bigint)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -192,6 +380,10 @@ BEGIN
     RETURNING q.id, q.replay_of;
 END $$;
 
+CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN isfinite(created_at) THEN ((date_part('epoch'::text, (finished_at - created_at)) * (1000)::double precision))::bigint ELSE (0)::bigint END;
+
 CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ SELECT 100 $$;
@@ -218,6 +410,49 @@ BEGIN
     PERFORM pg_advisory_xact_lock(1414087750, 0);
 END $$;
 
+CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL::text) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT string_agg(CASE WHEN attname = 'expires_at' AND changed IS NOT NULL THEN changed
+                           ELSE prefix || quote_ident(attname) END, ', ' ORDER BY attnum)
+      FROM pg_attribute
+     WHERE attrelid = 'tidegate.event_log'::regclass AND attnum > 0 AND NOT attisdropped
+$$;
+
+CREATE FUNCTION tidegate.log_partitions(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(partition text, lower_bound timestamp with time zone, upper_bound timestamp with time zone, closed boolean, sealed boolean, sealing boolean)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET "DateStyle" TO 'ISO'
+    AS $$
+    SELECT bounds.partition, bounds.lower_bound, bounds.upper_bound,
+           coalesce(bounds.upper_bound <= clock.now
+                 OR bounds.upper_bound < clock.now - interval '1 hour' + coalesce(
+                    (SELECT least(min(retention_completed), min(retention_failed), '30 days')
+                       FROM tidegate.event_kind), '30 days'), false),
+           -- A table made anew under an old name has no trigger, so the old counts are not its own.
+           guarded.is AND EXISTS (SELECT FROM tidegate.sealed_partition AS s
+                                   WHERE s.partition = bounds.partition AND s.counted_to IS NULL),
+           guarded.is AND EXISTS (SELECT FROM tidegate.sealed_partition AS s
+                                   WHERE s.partition = bounds.partition AND s.counted_to IS NOT NULL)
+      FROM (SELECT least(log_partitions.now, clock_timestamp()) AS now) AS clock,
+           LATERAL (
+           SELECT c.oid, c.relname::text AS partition,
+                  CASE WHEN b.bound <> 'DEFAULT' THEN
+                       coalesce(substring(b.bound FROM 'FROM \(''([^'']+)''\)')::timestamptz, '-infinity') END AS lower_bound,
+                  CASE WHEN b.bound <> 'DEFAULT' THEN
+                       coalesce(substring(b.bound FROM 'TO \(''([^'']+)''\)')::timestamptz, 'infinity') END AS upper_bound
+             FROM pg_inherits AS i
+             JOIN pg_class AS c ON c.oid = i.inhrelid
+            CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0) AS b(bound)
+            WHERE i.inhparent = 'tidegate.event_log'::regclass
+              AND c.relnamespace = 'tidegate'::regnamespace
+              AND c.relkind = 'r'
+              AND b.bound IS NOT NULL) AS bounds,
+           LATERAL (SELECT EXISTS (SELECT FROM pg_trigger AS t
+                                    WHERE t.tgrelid = bounds.oid AND t.tgname = 'event_log_unseal') AS is) AS guarded
+$$;
+
 CREATE TABLE tidegate.audit (
     id bigint NOT NULL,
     at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
@@ -233,6 +468,45 @@ CREATE TABLE tidegate.audit (
 CREATE FUNCTION tidegate.made_replays(entry tidegate.audit) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     RETURN (((entry).action = 'replay'::text) OR (((entry).action = 'unblock'::text) AND (((entry).filter ->> 'how'::text) = 'skip'::text)));
+
+CREATE FUNCTION tidegate.make_log_partition(day date) RETURNS TABLE(outcome text, moved bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $_$
+DECLARE
+    name constant text := 'event_log_' || to_char(day, 'YYYYMMDD');
+    first constant timestamptz := day::timestamp AT TIME ZONE 'UTC';
+    until constant timestamptz := (day + 1)::timestamp AT TIME ZONE 'UTC';
+BEGIN
+    PERFORM tidegate.begin_step();
+    moved := 0;
+    IF EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.lower_bound < until AND p.upper_bound > first) THEN
+        outcome := 'there';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    -- A table of this name that is no partition is somebody's who has detached it.
+    IF to_regclass(format('tidegate.%I', name)) IS NOT NULL OR tidegate.rows_in_default(day) > 10000 THEN
+        outcome := 'left_to_default';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    EXECUTE format('CREATE TABLE tidegate.%I (LIKE tidegate.event_log INCLUDING ALL)', name);
+    -- In the order in which a finalize takes its locks.
+    LOCK TABLE ONLY tidegate.event_log IN SHARE UPDATE EXCLUSIVE MODE;
+    LOCK TABLE ONLY tidegate.event_log_default IN ACCESS EXCLUSIVE MODE;
+    EXECUTE format(
+        'WITH moved AS (
+             DELETE FROM tidegate.event_log_default AS d WHERE d.expires_at >= $1 AND d.expires_at < $2 RETURNING d.*)
+         INSERT INTO tidegate.%I (%s) SELECT %s FROM moved',
+        name, tidegate.log_columns(''), tidegate.log_columns('moved.')) USING first, until;
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    EXECUTE format('ALTER TABLE tidegate.event_log ATTACH PARTITION tidegate.%I FOR VALUES FROM (%L) TO (%L)',
+                   name, first, until);
+    outcome := 'made';
+    RETURN NEXT;
+END $_$;
 
 CREATE FUNCTION tidegate.mark_delayed() RETURNS trigger
     LANGUAGE plpgsql
@@ -252,6 +526,56 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
                      'handlers', coalesce(progress->'handlers', '{}') || coalesce(added->'handlers', '{}'),
                      'steps', coalesce(progress->'steps', '{}') || coalesce(added->'steps', '{}')) END
 $$;
+
+CREATE FUNCTION tidegate.missing_log_days(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF date
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    WITH made AS MATERIALIZED (
+        SELECT lower_bound, upper_bound FROM tidegate.log_partitions()
+    ), wanted AS MATERIALIZED (
+        SELECT DISTINCT ahead.day::date
+          FROM (SELECT least(missing_log_days.now, clock_timestamp()) AS now) AS clock,
+               (SELECT retention_completed FROM tidegate.event_kind
+                 UNION SELECT retention_failed FROM tidegate.event_kind) AS used(retention),
+               -- Longer ones, which an operator may have written by hand, are the default partition's.
+               LATERAL (SELECT CASE WHEN used.retention <= interval '100 years'
+                                    THEN clock.now + used.retention END AS first) AS until,
+               LATERAL generate_series((until.first AT TIME ZONE 'UTC')::date,
+                                       ((until.first + interval '7 days') AT TIME ZONE 'UTC')::date,
+                                       interval '1 day') AS ahead(day))
+    SELECT w.day FROM wanted AS w
+     WHERE NOT EXISTS (SELECT FROM made AS p
+                        WHERE p.lower_bound < (w.day + 1)::timestamp AT TIME ZONE 'UTC'
+                          AND p.upper_bound > w.day::timestamp AT TIME ZONE 'UTC')
+     ORDER BY 1
+$$;
+
+CREATE FUNCTION tidegate.missing_retention_days(kind text, partition text) RETURNS SETOF date
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $_$
+#variable_conflict use_column
+BEGIN
+    IF EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = missing_retention_days.partition) THEN
+        RETURN QUERY EXECUTE format(
+            'WITH made AS MATERIALIZED (
+                 SELECT lower_bound, upper_bound FROM tidegate.log_partitions()
+             ), wanted AS MATERIALIZED (
+                 SELECT DISTINCT ((l.finished_at + CASE l.status WHEN ''COMPLETED'' THEN k.retention_completed
+                                                   ELSE k.retention_failed END) AT TIME ZONE ''UTC'')::date AS day
+                   FROM tidegate.%I AS l
+                   JOIN tidegate.event_kind AS k USING (kind)
+                  WHERE l.kind = $1)
+             SELECT w.day FROM wanted AS w
+              WHERE w.day >= (clock_timestamp() AT TIME ZONE ''UTC'')::date
+                AND NOT EXISTS (SELECT FROM made AS p
+                                 WHERE p.lower_bound < (w.day + 1)::timestamp AT TIME ZONE ''UTC''
+                                   AND p.upper_bound > w.day::timestamp AT TIME ZONE ''UTC'')',
+            missing_retention_days.partition) USING missing_retention_days.kind;
+    END IF;
+END $_$;
 
 CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE
@@ -661,6 +985,64 @@ BEGIN
     RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
 END $$;
 
+CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $$
+    SELECT count(*)
+      FROM (SELECT FROM tidegate.event_log_default AS d
+             WHERE d.expires_at >= day::timestamp AT TIME ZONE 'UTC'
+               AND d.expires_at < (day + 1)::timestamp AT TIME ZONE 'UTC'
+             LIMIT 10001) AS waiting
+$$;
+
+CREATE FUNCTION tidegate.seal_log_partition(partition text, now timestamp with time zone DEFAULT NULL::timestamp with time zone, pages bigint DEFAULT 8192) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    target constant text := seal_log_partition.partition;
+    found record;
+    start tid;
+    stop tid;
+BEGIN
+    PERFORM tidegate.begin_step();
+    SELECT p.closed, p.sealed, p.sealing INTO found FROM tidegate.log_partitions(seal_log_partition.now) AS p
+     WHERE p.partition = target;
+    IF found.sealed OR found.closed IS NOT TRUE THEN
+        RETURN nullif(coalesce(found.sealed, false), false);
+    END IF;
+    EXECUTE format('LOCK TABLE ONLY tidegate.%I IN SHARE ROW EXCLUSIVE MODE', target);
+    IF found.sealing THEN
+        SELECT s.counted_to INTO start FROM tidegate.sealed_partition AS s WHERE s.partition = target;
+    END IF;
+    IF start IS NULL THEN
+        start := '(0,0)';
+        DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target;
+        INSERT INTO tidegate.sealed_partition (partition, counted_to) VALUES (target, start);
+        EXECUTE format(
+            'CREATE OR REPLACE TRIGGER event_log_unseal AFTER INSERT OR UPDATE ON tidegate.%I
+             FOR EACH ROW EXECUTE FUNCTION tidegate.unseal_log_partition()', target);
+    END IF;
+    stop := tidegate.step_end(target, start, seal_log_partition.pages);
+    EXECUTE format(
+        'INSERT INTO tidegate.sealed_stats AS s
+         SELECT $1, (l.finished_at AT TIME ZONE ''UTC'')::date, l.kind, l.status, count(*), sum(l.attempts),
+                sum(tidegate.latency_ms(l.created_at, l.finished_at))
+           FROM ONLY tidegate.%I AS l WHERE l.ctid >= $2 AND l.ctid < $3 GROUP BY 2, 3, 4
+             ON CONFLICT (partition, day, kind, status) DO UPDATE
+            SET events = s.events + excluded.events, attempts = s.attempts + excluded.attempts,
+                latency_ms = s.latency_ms + excluded.latency_ms', target)
+      USING target, start, coalesce(stop, '(4294967295,65535)'::tid);
+    UPDATE tidegate.sealed_partition AS s SET counted_to = stop WHERE s.partition = target;
+    RETURN stop IS NULL;
+END $_$;
+
 CREATE FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -678,6 +1060,123 @@ BEGIN
     INSERT INTO tidegate.audit (action, actor, filter, count, reason)
     VALUES (set_paused.action, set_paused.actor, jsonb_build_object('kind', set_paused.kind), changed::integer, set_paused.reason);
     RETURN jsonb_build_object('action', set_paused.action, 'kind', set_paused.kind, 'paused', set_paused.paused, 'changed', changed);
+END $$;
+
+CREATE FUNCTION tidegate.set_retention(kind text, completed interval DEFAULT NULL::interval, failed interval DEFAULT NULL::interval, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS TABLE(retention_completed interval, retention_failed interval)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    before record;
+    refused text := CASE
+        WHEN completed IS NULL AND failed IS NULL THEN 'retention: completed, failed or both are needed, got neither'
+        WHEN completed NOT BETWEEN '0' AND interval '3660 days' THEN
+            format('completed: 0 to 3660 days is allowed, got %s', completed)
+        WHEN failed NOT BETWEEN '0' AND interval '3660 days' THEN
+            format('failed: 0 to 3660 days is allowed, got %s', failed)
+        WHEN coalesce(btrim(reason), '') = '' THEN 'reason: a text is needed, got none'
+        END;
+BEGIN
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT k.retention_completed, k.retention_failed INTO before
+      FROM tidegate.event_kind AS k WHERE k.kind = set_retention.kind FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION '%', tidegate.unregistered(set_retention.kind) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    UPDATE tidegate.event_kind AS k
+       SET retention_completed = coalesce(completed, k.retention_completed),
+           retention_failed = coalesce(failed, k.retention_failed)
+     WHERE k.kind = set_retention.kind
+    RETURNING k.retention_completed, k.retention_failed INTO retention_completed, retention_failed;
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES ('set_retention', set_retention.actor,
+            jsonb_build_object('kind', set_retention.kind,
+                'completed', jsonb_build_object('from', before.retention_completed, 'to', retention_completed),
+                'failed', jsonb_build_object('from', before.retention_failed, 'to', retention_failed)),
+            1, set_retention.reason);
+    RETURN NEXT;
+END $$;
+
+CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAULT 8192) RETURNS tid
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT CASE WHEN place.next < pg_relation_size(to_regclass(format('tidegate.%I', partition)))
+                                / current_setting('block_size')::bigint
+                THEN format('(%s,0)', place.next)::tid END
+      FROM (SELECT (since::text::point)[0]::bigint + step_end.pages AS next) AS place
+$$;
+
+CREATE FUNCTION tidegate.sweep_events(after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '00:00:00'::interval, dry_run boolean DEFAULT false, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(expired bigint[], abandoned bigint[], last_id bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    moment constant timestamptz := least(sweep_events.now, clock_timestamp());
+    cutoff constant timestamptz := moment - older_than;
+    due bigint[];
+BEGIN
+    SELECT CASE WHEN count(*) = page THEN max(q.id) END, array_agg(q.id) FILTER (WHERE q.due) INTO last_id, due
+      FROM (SELECT q.id, (q.expires_at <= moment OR q.attempts >= q.max_attempts)
+                         AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= moment)
+                         AND q.created_at <= cutoff AS due
+              FROM tidegate.event_queue AS q
+             WHERE q.id > after
+             ORDER BY q.id
+             LIMIT page) AS q;
+    IF dry_run THEN
+        SELECT array_agg(q.id) FILTER (WHERE q.expires_at <= moment),
+               array_agg(q.id) FILTER (WHERE (q.expires_at <= moment) IS NOT TRUE) INTO expired, abandoned
+          FROM tidegate.event_queue AS q WHERE q.id = ANY (due);
+    ELSIF due IS NOT NULL THEN
+        WITH doomed AS MATERIALIZED (
+            SELECT q.id FROM tidegate.event_queue AS q
+             WHERE q.id = ANY (due)
+             ORDER BY q.id
+               FOR NO KEY UPDATE SKIP LOCKED
+        ), gone AS (
+            DELETE FROM tidegate.event_queue AS q
+             WHERE q.id = ANY (ARRAY(SELECT id FROM doomed))
+               AND (q.expires_at <= moment OR q.attempts >= q.max_attempts)
+               AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= moment)
+               AND q.created_at <= cutoff
+            RETURNING q.*, (q.expires_at <= moment) IS TRUE AS late, clock_timestamp() AS ended_at
+        ), logged AS (
+            INSERT INTO tidegate.event_log
+                   (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
+                    errors, progress, created_at, processing_started_at, finished_at, expires_at, deadline,
+                    parent_id, replay_of)
+            SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED', g.attempts,
+                   g.max_attempts,
+                   tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object('handler', NULL,
+                       'code', CASE WHEN g.late THEN 'expired' ELSE 'abandoned' END,
+                       'message', CASE WHEN g.late THEN 'not started before its deadline'
+                                       ELSE 'its worker went away on the last attempt' END,
+                       'attempt', g.attempts)), g.ended_at),
+                   g.progress, g.created_at, g.processing_started_at, g.ended_at,
+                   g.ended_at + coalesce(k.retention_failed, '90 days'), g.expires_at, g.parent_id, g.replay_of
+              FROM gone AS g
+              LEFT JOIN tidegate.event_kind AS k USING (kind))
+        SELECT array_agg(g.id) FILTER (WHERE g.late), array_agg(g.id) FILTER (WHERE NOT g.late)
+          INTO expired, abandoned FROM gone AS g;
+        IF expired IS NOT NULL OR abandoned IS NOT NULL THEN
+            INSERT INTO tidegate.audit (action, actor, filter, ids, count)
+            VALUES ('cleanup', sweep_events.actor,
+                    jsonb_build_object('step', 'sweep', 'now', moment, 'cutoff', cutoff),
+                    expired || abandoned, cardinality(coalesce(expired, '{}') || coalesce(abandoned, '{}')));
+        END IF;
+    END IF;
+    expired := coalesce(expired, '{}');
+    abandoned := coalesce(abandoned, '{}');
+    RETURN NEXT;
 END $$;
 
 CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
@@ -743,6 +1242,15 @@ CREATE TABLE tidegate.event_kind (
 CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
     LANGUAGE sql STABLE
     RETURN format('kind: %L is not registered; registered are: %s'::text, kind, COALESCE((SELECT string_agg(k.kind, ', '::text ORDER BY k.kind) AS string_agg FROM tidegate.event_kind k), 'none'::text));
+
+CREATE FUNCTION tidegate.unseal_log_partition() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = TG_TABLE_NAME;
+    RETURN NULL;
+END $$;
 
 CREATE FUNCTION tidegate.update_event() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1047,6 +1555,40 @@ CREATE TABLE tidegate.event_log (
 )
 PARTITION BY RANGE (expires_at);
 
+CREATE TABLE tidegate.stats_archive (
+    day date NOT NULL,
+    kind text NOT NULL,
+    status text NOT NULL,
+    events bigint NOT NULL,
+    attempts bigint NOT NULL,
+    latency_ms bigint NOT NULL
+);
+
+CREATE VIEW tidegate.daily_stats AS
+ SELECT day,
+    kind,
+    status,
+    (sum(events))::bigint AS events,
+    (sum(attempts))::bigint AS attempts,
+    (sum(latency_ms))::bigint AS latency_ms
+   FROM ( SELECT stats_archive.day,
+            stats_archive.kind,
+            stats_archive.status,
+            stats_archive.events,
+            stats_archive.attempts,
+            stats_archive.latency_ms
+           FROM tidegate.stats_archive
+        UNION ALL
+         SELECT ((event_log.finished_at AT TIME ZONE 'UTC'::text))::date AS timezone,
+            event_log.kind,
+            event_log.status,
+            count(*) AS count,
+            sum(event_log.attempts) AS sum,
+            sum(tidegate.latency_ms(event_log.created_at, event_log.finished_at)) AS sum
+           FROM tidegate.event_log
+          GROUP BY (((event_log.finished_at AT TIME ZONE 'UTC'::text))::date), event_log.kind, event_log.status) counted
+  GROUP BY day, kind, status;
+
 CREATE TABLE tidegate.event_log_default (
     id bigint CONSTRAINT event_log_id_not_null NOT NULL,
     kind text CONSTRAINT event_log_kind_not_null NOT NULL,
@@ -1155,12 +1697,30 @@ CREATE TABLE tidegate.queue_migrations (
     checksum character varying(255)
 );
 
+CREATE TABLE tidegate.sealed_partition (
+    partition text NOT NULL,
+    counted_to tid,
+    sealed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE TABLE tidegate.sealed_stats (
+    partition text NOT NULL,
+    day date NOT NULL,
+    kind text NOT NULL,
+    status text NOT NULL,
+    events bigint NOT NULL,
+    attempts bigint NOT NULL,
+    latency_ms bigint NOT NULL
+);
+
 CREATE VIEW tidegate.stats AS
  WITH live AS (
          SELECT event_queue.kind,
+            count(*) AS events,
             count(*) FILTER (WHERE ((event_queue.status = 'PENDING'::text) AND (NOT event_queue.delayed))) AS pending,
             count(*) FILTER (WHERE (event_queue.status = 'PROCESSING'::text)) AS processing,
             count(*) FILTER (WHERE event_queue.delayed) AS delayed,
+            count(*) FILTER (WHERE (event_queue.lease_expires_at <= statement_timestamp())) AS stuck,
             max(event_queue.attempts) AS max_attempts_used,
             (EXTRACT(epoch FROM (clock_timestamp() - min(event_queue.created_at))) * (1000)::numeric) AS oldest_age_ms
            FROM tidegate.event_queue
@@ -1173,7 +1733,7 @@ CREATE VIEW tidegate.stats AS
             avg(event_log.attempts) AS attempts_per_event,
             percentile_disc((ARRAY[0.5, 0.95, 0.99])::double precision[]) WITHIN GROUP (ORDER BY (event_log.finished_at - event_log.created_at)) AS latency
            FROM tidegate.event_log
-          WHERE (event_log.finished_at > (clock_timestamp() - '01:00:00'::interval))
+          WHERE (event_log.finished_at > (statement_timestamp() - '01:00:00'::interval))
           GROUP BY event_log.kind
         )
  SELECT kind,
@@ -1189,7 +1749,10 @@ CREATE VIEW tidegate.stats AS
     ((EXTRACT(epoch FROM finished.latency[1]) * (1000)::numeric))::bigint AS latency_p50_ms,
     ((EXTRACT(epoch FROM finished.latency[2]) * (1000)::numeric))::bigint AS latency_p95_ms,
     ((EXTRACT(epoch FROM finished.latency[3]) * (1000)::numeric))::bigint AS latency_p99_ms,
-    (round((((finished.completed_with_errors + finished.failed))::numeric / (NULLIF(((finished.completed + finished.completed_with_errors) + finished.failed), 0))::numeric), 4))::double precision AS failure_rate
+    (round((((finished.completed_with_errors + finished.failed))::numeric / (NULLIF(((finished.completed + finished.completed_with_errors) + finished.failed), 0))::numeric), 4))::double precision AS failure_rate,
+    COALESCE(live.events, (0)::bigint) AS events,
+    COALESCE(live.stuck, (0)::bigint) AS stuck,
+    COALESCE(event_kind.paused, false) AS paused
    FROM ((tidegate.event_kind
      FULL JOIN live USING (kind))
      FULL JOIN finished USING (kind));
@@ -1250,6 +1813,15 @@ ALTER TABLE ONLY tidegate.event_queue
 
 ALTER TABLE ONLY tidegate.queue_migrations
     ADD CONSTRAINT queue_migrations_pkey PRIMARY KEY (version);
+
+ALTER TABLE ONLY tidegate.sealed_partition
+    ADD CONSTRAINT sealed_partition_pkey PRIMARY KEY (partition);
+
+ALTER TABLE ONLY tidegate.sealed_stats
+    ADD CONSTRAINT sealed_stats_pkey PRIMARY KEY (partition, day, kind, status);
+
+ALTER TABLE ONLY tidegate.stats_archive
+    ADD CONSTRAINT stats_archive_pkey PRIMARY KEY (day, kind, status);
 
 CREATE INDEX issuing_check_new ON checks.issuing_check USING btree (id) WHERE (work_statusom = 'NEW'::text);
 
@@ -1333,17 +1905,66 @@ ALTER TABLE ONLY forms.awarded_grant
 ALTER TABLE ONLY forms.message
     ADD CONSTRAINT message_form_id_fkey FOREIGN KEY (form_id) REFERENCES forms.form(id);
 
+ALTER TABLE ONLY tidegate.sealed_stats
+    ADD CONSTRAINT sealed_stats_partition_fkey FOREIGN KEY (partition) REFERENCES tidegate.sealed_partition(partition) ON DELETE CASCADE;
+
 REVOKE ALL ON FUNCTION checks.take_place(trigger_id text, application_id text, places integer, held_for double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.apply_retention(kind text, partition text, since text, batch integer, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.begin_step() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.check_ids(ids bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.default_max_attempts() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.delete_expired(partition text, since text, batch integer, actor text, now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.drop_log_partition(partition text, actor text, now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.end_by_operator(event_id bigint, code text, message text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.end_leases(event_ids bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.expired_rows(now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.listed_at_most() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.lock_groups(group_keys text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.lock_replays() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.log_columns(prefix text, changed text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.log_partitions(now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.made_replays(entry tidegate.audit) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.make_log_partition(day date) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.mark_delayed() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.missing_log_days(now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.missing_retention_days(kind text, partition text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.order_risks(chosen bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.pause(kind text, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer) FROM PUBLIC;
 
@@ -1351,12 +1972,40 @@ REVOKE ALL ON FUNCTION tidegate.publish_many(events jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.publish_rows(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.refusal(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_change() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_status_change() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" bigint, dry_run boolean, again boolean, failed_handlers_only boolean, expires_in interval) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.requeue(ids bigint[], reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.resume(kind text, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.rows_in_default(day date) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.seal_log_partition(partition text, now timestamp with time zone, pages bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.set_retention(kind text, completed interval, failed interval, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.step_end(partition text, since tid, pages bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_than interval, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.unregistered(kind text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.unseal_log_partition() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.update_event() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) FROM PUBLIC;

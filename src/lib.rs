@@ -14,8 +14,10 @@
 //! 7. [`mod@drain`]: the loop around it all, and its report.
 //!
 //! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
-//! [`operate`] (what operators may ask for), [`invocation`] (both ends of the wire to Lambda and the command line), [`app`] (the shipped
-//! events and their handlers), [`service`] (what both shells do with them), [`http`] (the HTTP
+//! [`retention`] (cleanup: how finished events leave the log), [`operate`] (what operators may ask for),
+//! [`doctor`] (is everything well?), [`invocation`] (both ends of the wire to Lambda and the command
+//! line), [`app`] (the shipped events and their handlers), [`service`] (what both shells do with
+//! them), [`http`] (the HTTP
 //! interface of the jobs).
 
 pub mod app;
@@ -23,6 +25,7 @@ pub mod budget;
 pub mod config;
 pub mod connect;
 pub mod context;
+pub mod doctor;
 pub mod drain;
 pub mod error;
 pub mod event;
@@ -33,6 +36,7 @@ pub mod migrate;
 pub mod operate;
 pub mod outcome;
 pub mod queue;
+pub mod retention;
 pub mod service;
 
 pub use connect::Database;

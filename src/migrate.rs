@@ -11,7 +11,7 @@ use tokio_postgres::{Client, GenericClient};
 
 use crate::connect::Database;
 use crate::error::{Error, describe};
-use crate::queue;
+use crate::{queue, retention};
 
 mod embedded {
     refinery::embed_migrations!("migrations/queue");
@@ -82,7 +82,8 @@ pub struct MigrateOptions {
 /// The roles and their grants; may run again and again.
 const ROLES: &str = include_str!("../migrations/roles.sql");
 
-/// Brings the schema up to date and registers `kinds`. Safe to run twice, also at once.
+/// Brings the schema up to date, registers `kinds` and makes the log's partitions of the days to
+/// come. Safe to run twice, also at once.
 ///
 /// # Errors
 /// [`Error::Migrate`] when a migration fails, when the database is newer than this program, or when
@@ -109,6 +110,7 @@ pub async fn migrate(
         batch(&client, &default_max_attempts(attempts)).await?;
     }
     queue::register_kinds(&client, kinds).await?;
+    retention::make_partitions(&client).await?;
     let roles = options.roles || roles_are_in_use(&client).await?;
     if roles {
         batch(&client, ROLES).await?;
@@ -201,14 +203,12 @@ pub async fn check(
     kinds: &[&str],
     further: Vec<MigrationSet>,
 ) -> Result<(), Error> {
-    for set in std::iter::once(queue_migrations()).chain(further) {
-        let (known, history) = (set.version(), set.history);
-        let found = applied_version(client, history).await?.unwrap_or(0);
-        if found != known {
-            return Err(Error::Migrate(format!(
-                "the database has version {found} of {history}, this program knows {known}"
-            )));
-        }
+    let versions = versions(client, further).await?;
+    if let Some(other) = versions
+        .iter()
+        .find(|version| version.found != version.known)
+    {
+        return Err(Error::Migrate(other.to_string()));
     }
     let unknown = queue::unregistered(client, kinds).await?;
     if unknown.is_empty() {
@@ -218,6 +218,43 @@ pub async fn check(
         "kinds not registered: {}",
         unknown.join(", ")
     )))
+}
+
+/// How far a history has come, and how far this program would bring it.
+pub(crate) struct Version {
+    pub history: &'static str,
+    pub found: i32,
+    pub known: i32,
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            history,
+            found,
+            known,
+        } = self;
+        write!(
+            f,
+            "the database has version {found} of {history}, this program knows {known}"
+        )
+    }
+}
+
+/// The versions of the queue's history and of `further`.
+pub(crate) async fn versions(
+    client: &(impl GenericClient + Sync),
+    further: Vec<MigrationSet>,
+) -> Result<Vec<Version>, Error> {
+    let mut versions = Vec::new();
+    for set in std::iter::once(queue_migrations()).chain(further) {
+        versions.push(Version {
+            history: set.history,
+            found: applied_version(client, set.history).await?.unwrap_or(0),
+            known: set.version(),
+        });
+    }
+    Ok(versions)
 }
 
 fn default_max_attempts(attempts: u16) -> String {

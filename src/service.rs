@@ -6,18 +6,21 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
+use tokio_postgres::Client;
 
 use crate::app::checks::{self, Received};
 use crate::app::{App, Event as AppEvent};
 use crate::config::{self, Lookup};
 use crate::connect::Database;
+use crate::doctor::{self, DoctorReport, Patient};
 use crate::drain::{DrainError, DrainOptions, Hooks, drain_with};
 use crate::error::{Error, describe};
 use crate::event::Event;
-use crate::invocation::{DrainReport, ReceiveIssuingReport, Request, StatsReport};
+use crate::invocation::{CleanupReport, DrainReport, ReceiveIssuingReport, Request, StatsReport};
 use crate::migrate::{MigrateOptions, MigrateReport, app_migrations, migrate};
 use crate::operate::{ReplayReport, ReplayRequest, RequeueReport, RequeueRequest};
 use crate::queue;
+use crate::retention::{self, CleanupHooks, CleanupOptions};
 
 /// The shipped application, ready to answer requests.
 pub struct Service {
@@ -27,7 +30,7 @@ pub struct Service {
     pub options: DrainOptions,
     /// The global attempt limit, if one is configured.
     pub max_attempts: Option<u16>,
-    /// Who operates, for the audit, unless a request says otherwise.
+    /// Who asks, for the audit, unless a request says otherwise.
     pub actor: Option<String>,
     app: Arc<App>,
 }
@@ -88,6 +91,15 @@ impl Service {
             Request::Requeue(asked) => Ok(serde_json::to_value(
                 within(time, self.requeue(asked)).await?,
             )?),
+            Request::Cleanup(asked) => {
+                let mut options = asked.over(self.options.budget, self.actor.clone());
+                options.budget = time.map_or(options.budget, |time| time.min(options.budget));
+                let hooks = CleanupHooks {
+                    stop: hooks.stop,
+                    progress: None,
+                };
+                Ok(serde_json::to_value(self.cleanup(&options, hooks).await?)?)
+            }
             Request::Stats(_) => Ok(serde_json::to_value(within(time, self.stats()).await?)?),
             Request::Migrate(asked) => Ok(serde_json::to_value(Migrated {
                 action: "migrate",
@@ -111,19 +123,39 @@ impl Service {
         drain_with(&self.database, self.app.clone(), options, hooks).await
     }
 
+    /// Removes what retention says, and ends what nobody will handle.
+    ///
+    /// # Errors
+    /// As [`retention::cleanup`].
+    pub async fn cleanup(
+        &self,
+        options: &CleanupOptions,
+        hooks: CleanupHooks,
+    ) -> Result<CleanupReport, Error> {
+        retention::cleanup(&self.database, options, hooks).await
+    }
+
     /// Figures of the queue.
     ///
     /// # Errors
     /// When the database fails.
     pub async fn stats(&self) -> Result<StatsReport, Error> {
         let client = self.database.connect().await?;
-        let backlog = queue::backlog(&client).await?;
-        let kinds = queue::stats(&client).await?;
-        Ok(StatsReport {
-            backlog: backlog.events,
-            oldest_age_ms: backlog.oldest_age_ms,
-            kinds,
+        stats_on(&client).await
+    }
+
+    /// Examines database, schema and queue; changes nothing.
+    ///
+    /// # Errors
+    /// When the database cannot be reached.
+    pub async fn doctor(&self) -> Result<DoctorReport, Error> {
+        doctor::examine(&Patient {
+            database: &self.database,
+            kinds: AppEvent::KINDS,
+            options: &self.options,
+            further: || vec![app_migrations()],
         })
+        .await
     }
 
     /// Puts logged events back as new ones (F5).
@@ -188,6 +220,33 @@ impl Service {
         )
         .await
     }
+}
+
+/// Figures of the queue, on a connection that is there.
+///
+/// # Errors
+/// When the database fails.
+pub async fn stats_on(client: &Client) -> Result<StatsReport, Error> {
+    let kinds = queue::stats(client).await?;
+    let overview = queue::overview(client).await?;
+    let sum = |field: &str| kinds.iter().filter_map(|kind| kind[field].as_u64()).sum();
+    let finished = ["completed", "completed_with_errors", "failed"];
+    Ok(StatsReport {
+        backlog: sum("events"),
+        oldest_age_ms: overview.oldest_age_ms,
+        in_flight: sum("processing"),
+        delayed: sum("delayed"),
+        stuck: sum("stuck"),
+        blocked_groups: overview.blocked_groups,
+        dead_letters_last_day: overview.dead_letters_last_day,
+        finished_last_hour: finished.map(sum).iter().sum(),
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "nobody finishes 2^53 events a minute"
+        )]
+        throughput_per_second: overview.finished_last_minute as f64 / 60.0,
+        kinds,
+    })
 }
 
 /// The settings hold, or there would be no service: what is out of range came with the request.

@@ -7,9 +7,11 @@
 
 mod finalize;
 mod lease;
+mod lineage;
 mod operate;
 mod publish;
 mod read;
+pub mod retention;
 pub mod sql;
 
 use std::time::Duration;
@@ -22,10 +24,12 @@ pub use finalize::{
     finished_under, release, retry, save_progress,
 };
 pub use lease::{LeaseRequest, LeasedBatch, lease, promote, reclaim, renew};
+pub use lineage::{Kin, Lineage, MOST_KIN, Relation};
 pub use operate::{pause, replay, requeue, resume, unblock};
 pub use publish::{Published, publish, publish_batch};
 pub use read::{
-    Backlog, Job, JobStatus, backlog, job, list, register_kinds, show, stats, unregistered,
+    Backlog, Job, JobStatus, ListFilter, Overview, Pulse, backlog, blocked_groups, job, lineage,
+    list, overview, pulse, register_kinds, show, stats, unregistered,
 };
 
 use self::sql::Statement;
@@ -35,7 +39,7 @@ use crate::error::Error;
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Sends one statement with its parameters' types, within [`STATEMENT_TIMEOUT`].
-async fn query(
+pub(crate) async fn query(
     client: &(impl GenericClient + Sync),
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],

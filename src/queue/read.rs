@@ -1,14 +1,16 @@
 //! Looking without touching: figures, one event, lists; and the registry of kinds.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
 use serde_json::Value;
 use tokio_postgres::{GenericClient, Row};
 
+use super::lineage::{Kin, Lineage, MOST_KIN, arrange};
 use super::{query, sql};
 use crate::error::Error;
 use crate::handler::Fault;
+use crate::operate::Moment;
 
 /// What is left in the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,6 +39,81 @@ pub async fn backlog(client: &(impl GenericClient + Sync)) -> Result<Backlog, Er
 /// When the database fails or does not answer.
 pub async fn stats(client: &(impl GenericClient + Sync)) -> Result<Vec<Value>, Error> {
     Ok(documents(&query(client, &sql::look::STATS, &[]).await?))
+}
+
+/// What the whole queue's figures have beside the sums of their kinds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Overview {
+    /// Age of the live event with the lowest id, in milliseconds; 0 when there is none.
+    pub oldest_age_ms: u64,
+    /// Groups whose first event waits while others wait behind it.
+    pub blocked_groups: u64,
+    /// Events that ended in the last day otherwise than COMPLETED.
+    pub dead_letters_last_day: u64,
+    /// Events that ended in the last minute.
+    pub finished_last_minute: u64,
+}
+
+/// Reads the figures that belong to no kind.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn overview(client: &(impl GenericClient + Sync)) -> Result<Overview, Error> {
+    let rows = query(client, &sql::look::OVERVIEW, &[]).await?;
+    let Some(row) = rows.first() else {
+        return Ok(Overview::default());
+    };
+    Ok(Overview {
+        oldest_age_ms: row.get::<_, Option<i64>>(0).unwrap_or(0).unsigned_abs(),
+        blocked_groups: row.get::<_, i64>(1).unsigned_abs(),
+        dead_letters_last_day: row.get::<_, i64>(2).unsigned_abs(),
+        finished_last_minute: row.get::<_, i64>(3).unsigned_abs(),
+    })
+}
+
+/// What a live view learns at every tick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulse {
+    /// Up to when finished events are counted, on the database's clock: the next look's `since`.
+    pub at: SystemTime,
+    /// Age of the live event with the lowest id, in milliseconds; 0 when there is none.
+    pub oldest_age_ms: u64,
+    /// Events that ended between `since` and `at`.
+    pub finished: u64,
+}
+
+/// Takes the queue's pulse: cheap enough for every second, whatever the size of queue and log.
+/// Without `since` nothing is counted as finished.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn pulse(
+    client: &(impl GenericClient + Sync),
+    since: Option<SystemTime>,
+) -> Result<Pulse, Error> {
+    let rows = query(client, &sql::look::PULSE, &[&since]).await?;
+    let row = rows
+        .first()
+        .ok_or_else(|| Error::Invalid("pulse: the database gave no answer".to_owned()))?;
+    Ok(Pulse {
+        at: row.get(0),
+        oldest_age_ms: row.get::<_, Option<i64>>(1).unwrap_or(0).unsigned_abs(),
+        finished: row.get::<_, i64>(2).unsigned_abs(),
+    })
+}
+
+/// Groups whose first event waits for a retry or a planned time while others wait behind it, as the
+/// view `tidegate.blocked_groups` has them; the oldest first, at most `limit`.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn blocked_groups(
+    client: &(impl GenericClient + Sync),
+    limit: u32,
+) -> Result<Vec<Value>, Error> {
+    let limit = i64::from(limit);
+    let rows = query(client, &sql::look::BLOCKED_GROUPS, &[&limit]).await?;
+    Ok(documents(&rows))
 }
 
 /// All columns of one event, with `in` telling its table; `None` when there is no such event.
@@ -104,20 +181,84 @@ pub async fn job(
         .map_err(|error| Error::Invalid(format!("tidegate.jobs: row {id}: {error}")))
 }
 
+/// Where an event comes from and what came of it: the events it follows or replays up to the first,
+/// and all that followed from these or replayed them. `None` when there is no such event; at most
+/// [`MOST_KIN`] events, the nearest ones.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn lineage(
+    client: &(impl GenericClient + Sync),
+    id: i64,
+) -> Result<Option<Lineage>, Error> {
+    // One more than are shown tells whether there are more.
+    let limit = i64::try_from(MOST_KIN).unwrap_or(i64::MAX) + 1;
+    let rows = query(client, &sql::look::LINEAGE, &[&id, &limit]).await?;
+    let kin: Vec<Kin> = rows
+        .iter()
+        .filter_map(|row| serde_json::from_str(row.get(0)).ok())
+        .collect();
+    Ok(arrange(id, kin))
+}
+
+/// The point and the seconds ago, one of which is there if there is a moment.
+fn parts(moment: Option<Moment>) -> (Option<SystemTime>, Option<f64>) {
+    match moment {
+        None => (None, None),
+        Some(Moment::At(time)) => (Some(time), None),
+        Some(Moment::Ago(ago)) => (None, Some(ago.as_secs_f64())),
+    }
+}
+
+/// Which events a list holds. A filter that is `None` lets everything pass.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ListFilter<'a> {
+    /// This status, of a live event or a finished one.
+    pub status: Option<&'a str>,
+    /// This kind.
+    pub kind: Option<&'a str>,
+    /// This group.
+    pub group: Option<&'a str>,
+    /// This business object.
+    pub correlation: Option<&'a str>,
+    /// Created then or later.
+    pub since: Option<Moment>,
+    /// Created earlier.
+    pub until: Option<Moment>,
+    /// A lower id: what follows a page that ended there.
+    pub before: Option<i64>,
+}
+
 /// Newest events first, live and logged, at most `limit`.
 ///
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn list(
     client: &(impl GenericClient + Sync),
-    status: Option<&str>,
-    kind: Option<&str>,
+    filter: &ListFilter<'_>,
     limit: u32,
 ) -> Result<Vec<Value>, Error> {
     let limit = i64::from(limit);
-    Ok(documents(
-        &query(client, &sql::look::LIST, &[&status, &kind, &limit]).await?,
-    ))
+    let (since, since_ago) = parts(filter.since);
+    let (until, until_ago) = parts(filter.until);
+    let rows = query(
+        client,
+        &sql::look::LIST,
+        &[
+            &filter.status,
+            &filter.kind,
+            &limit,
+            &filter.group,
+            &filter.correlation,
+            &filter.before,
+            &since,
+            &since_ago,
+            &until,
+            &until_ago,
+        ],
+    )
+    .await?;
+    Ok(documents(&rows))
 }
 
 /// Registers kinds, so that they may be published; keeps what an operator edited.

@@ -692,6 +692,8 @@ async fn a_verb_without_a_database_names_the_variable_that_is_missing() {
         for arguments in [
             &["migrate"][..],
             &["drain"],
+            &["cleanup"],
+            &["retention"],
             &["status"],
             &["list"],
             &["show", "1"],

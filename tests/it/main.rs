@@ -13,12 +13,15 @@ mod services;
 mod support;
 
 mod checks;
+mod cleanup;
 mod cli;
+mod doctor;
 mod drain;
 mod forms;
 mod function;
 mod harness;
 mod http;
+mod look;
 mod medical;
 mod operate;
 mod plans;

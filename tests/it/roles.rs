@@ -10,6 +10,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Transaction};
 
+use crate::probe::number;
 use crate::support::{self, TestDb, command};
 
 /// Who may: each letter a role.
@@ -165,10 +166,34 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "lease" | "reclaim" | "promote" | "renew" | "finalize" | "retry" | "release"
         | "save_progress" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
-        "whereabouts" | "backlog" | "list" | "unregistered" => &[Drain, Operate, Read],
+        "whereabouts" | "backlog" | "list" | "unregistered" | "retentions" | "pulse"
+        | "lineage" | "missing_partitions" | "leases" | "untouched" | "paused"
+        | "strange_kinds" => &[Drain, Operate, Read],
         "publish_one" | "publish" => &[Publish, Drain],
-        "stats" | "job" => &[Operate, Read],
-        "replay" | "requeue" | "pause" | "resume" | "unblock" => &[Operate],
+        "stats" | "job" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows" => {
+            &[Operate, Read]
+        }
+        // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
+        "is_migrated" | "expired_partitions" | "bloat" => &[Publish, Drain, Operate, Read],
+        "plain_wording" | "catalog" | "unvacuumed" | "holders" | "sight" | "settings"
+        | "is_standby" | "clock" => &ROLES,
+        "replay"
+        | "requeue"
+        | "pause"
+        | "resume"
+        | "unblock"
+        | "missing_log_days"
+        | "rows_in_default"
+        | "make_log_partition"
+        | "log_partitions"
+        | "expired_rows"
+        | "sweep_events"
+        | "seal_log_partition"
+        | "drop_log_partition"
+        | "delete_expired"
+        | "set_retention"
+        | "missing_retention_days"
+        | "apply_retention" => &[Operate],
         "register_kinds" => &[],
         other => panic!("{other}: say who may run it"),
     }
@@ -226,6 +251,13 @@ const BY_HAND: &[(&str, &[Role])] = &[
         &[Drain, Operate, Read],
     ),
     ("SELECT * FROM tidegate.jobs", &[Operate, Read]),
+    ("SELECT * FROM tidegate.daily_stats", &[Operate, Read]),
+    (
+        "SELECT tidegate.delete_expired('event_log_default')",
+        &[Operate],
+    ),
+    ("DELETE FROM tidegate.stats_archive", &[]),
+    ("DELETE FROM tidegate.sealed_partition", &[]),
     ("SELECT * FROM tidegate.blocked_groups", &[Operate, Read]),
     ("SELECT * FROM tidegate.stuck_events", &[Operate, Read]),
     ("SELECT * FROM tidegate.events", &[Operate]),
@@ -353,6 +385,28 @@ async fn objects_that_shadow_the_real_ones_change_nothing() {
     assert_eq!(shadow, 0);
 }
 
+#[tokio::test]
+async fn objects_that_shadow_the_real_ones_do_not_deceive_an_operators_verb() {
+    let world = World::new().await;
+    let ended = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+                 SELECT 7000 + n, 'case_opened', 'FAILED', 1, 5, '[]', clock_timestamp(), clock_timestamp(),
+                        clock_timestamp() + (n || ' days')::interval FROM unnest(ARRAY[-1, 1]) AS n";
+    world.owner.batch_execute(ended).await.unwrap();
+    let operator = &world.logins[&Operate];
+    operator.batch_execute(SHADOWS).await.unwrap();
+    let replay = "SELECT (tidegate.replay(ids => ARRAY[7001], reason => 'r')->>'replayed')::bigint";
+    assert_eq!(number(operator, replay).await, 1);
+    let deleted = "SELECT deleted FROM tidegate.delete_expired('event_log_default')";
+    assert_eq!(
+        number(operator, deleted).await,
+        1,
+        "what has expired, and nothing else"
+    );
+    let left = "SELECT count(*) FROM tidegate.event_queue WHERE replay_of = 7001
+                 AND EXISTS (SELECT FROM tidegate.event_log WHERE id = 7001)";
+    assert_eq!(number(&world.owner, left).await, 1);
+}
+
 /// Verbs of the command line that a drain's life needs, with who may.
 const VERBS: &[(&[&str], &[Role])] = &[
     (
@@ -380,6 +434,19 @@ const VERBS: &[(&[&str], &[Role])] = &[
     (&["replay", "--id", "1", "--reason", "r"], &[Operate]),
     (&["pause", "case_opened"], &[Operate]),
     (&["resume", "case_opened"], &[Operate]),
+    (&["cleanup"], &[Operate]),
+    (&["cleanup", "--dry-run"], &[Operate]),
+    (
+        &[
+            "retention",
+            "case_opened",
+            "--failed",
+            "1d",
+            "--reason",
+            "r",
+        ],
+        &[Operate],
+    ),
     (&["migrate"], &[]),
 ];
 

@@ -5,6 +5,7 @@
     reason = "the arguments' comments are the help's text, which is read as it is"
 )]
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -54,25 +55,46 @@ pub enum Verb {
     /// Lease and handle events until the queue is empty or the budget is spent.
     #[command(after_help = "Example:\n  tidegate drain --budget 50s --concurrency 16")]
     Drain(DrainArgs),
+    /// Remove finished events whose retention has ended, and end live ones that nobody will handle.
+    #[command(after_help = "Example:\n  tidegate cleanup --dry-run")]
+    Cleanup(CleanupArgs),
+    /// Show how long finished events are kept, by kind, or set it for one.
+    #[command(
+        after_help = "Example:\n  tidegate retention form_archived --completed 7d --failed 30d --apply --reason 'the disk is full'"
+    )]
+    Retention(RetentionArgs),
     /// Serve the HTTP interface of the medical jobs until SIGTERM or Ctrl-C.
     #[command(after_help = "Example:\n  tidegate serve --listen 127.0.0.1:8080")]
     Serve {
         /// Where to listen; port 0 is any free one.
-        #[arg(long, default_value = "127.0.0.1:8080")]
-        listen: std::net::SocketAddr,
+        #[arg(long, default_value = "127.0.0.1:8080", value_parser = listen_address)]
+        listen: SocketAddr,
     },
     /// Show what is in the queue and how it is doing, by kind.
-    #[command(after_help = "Example:\n  tidegate status --json")]
-    Status,
-    /// Show everything stored about one event, live or finished.
+    #[command(after_help = "Example:\n  tidegate status --watch --interval 2s")]
+    Status(StatusArgs),
+    /// Show everything stored about one event, live or finished, where it comes from and what came of it.
     #[command(after_help = "Example:\n  tidegate show 42")]
     Show {
         /// The event's id.
+        #[arg(value_parser = event_id)]
         id: i64,
     },
     /// List events, newest first, live and finished.
-    #[command(after_help = "Example:\n  tidegate list --status FAILED --limit 20")]
+    #[command(after_help = "Example:\n  tidegate list --status FAILED --since 2h --limit 20")]
     List(ListArgs),
+    /// List the groups that wait for their first event to be tried again.
+    #[command(after_help = "Example:\n  tidegate blocked-groups --limit 20")]
+    BlockedGroups {
+        /// At most this many, the oldest first.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
+    },
+    /// Examine database, schema and queue, and say how to mend what is wrong.
+    ///
+    /// Exit code 0 when all is well, 3 when a check has a warning or a problem or could not be made.
+    #[command(after_help = "Example:\n  tidegate doctor --json")]
+    Doctor,
     /// Put finished events back as new ones, by id or by when they ended.
     #[command(
         after_help = "Example:\n  tidegate replay --kind form_archived --status FAILED --since 2h --reason 'the case system was down' --dry-run"
@@ -143,6 +165,59 @@ pub struct DrainArgs {
 }
 
 #[derive(Args)]
+pub struct CleanupArgs {
+    /// Change nothing, and tell what would be done.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The whole run's time [env: TIDEGATE_BUDGET] [default: 50s].
+    #[arg(long, value_parser = parse_duration)]
+    pub budget: Option<Duration>,
+    /// End live events only if they were published at least this long ago.
+    #[arg(long, default_value = "0s", value_parser = parse_duration)]
+    pub older_than: Duration,
+    /// Rows looked at or deleted in one step.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub batch: u32,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long)]
+    pub actor: Option<String>,
+}
+
+#[derive(Args)]
+pub struct RetentionArgs {
+    /// The kind; without it, all are shown.
+    pub kind: Option<String>,
+    /// Keep COMPLETED events of this kind for so long, such as 7d.
+    #[arg(long, value_parser = parse_duration, requires_all = ["kind", "reason"])]
+    pub completed: Option<Duration>,
+    /// Keep FAILED and COMPLETED_WITH_ERRORS events of this kind for so long.
+    #[arg(long, value_parser = parse_duration, requires_all = ["kind", "reason"])]
+    pub failed: Option<Duration>,
+    /// Also for events of this kind that have finished already.
+    #[arg(long, requires_all = ["kind", "reason"])]
+    pub apply: bool,
+    /// How long applying may take [env: TIDEGATE_BUDGET] [default: 50s].
+    #[arg(long, requires = "apply", value_parser = parse_duration)]
+    pub budget: Option<Duration>,
+    /// Why, for the audit.
+    #[arg(long, requires = "kind")]
+    pub reason: Option<String>,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long, requires = "kind")]
+    pub actor: Option<String>,
+}
+
+#[derive(Args)]
+pub struct StatusArgs {
+    /// Follow it live on the terminal until q, Esc or Ctrl-C.
+    #[arg(long)]
+    pub watch: bool,
+    /// How often to look, 100ms to 1h.
+    #[arg(long, requires = "watch", default_value = "1s", value_parser = interval)]
+    pub interval: Duration,
+}
+
+#[derive(Args)]
 pub struct ListArgs {
     /// PENDING, PROCESSING, COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
     #[arg(long, value_parser = ["PENDING", "PROCESSING", "COMPLETED", "COMPLETED_WITH_ERRORS", "FAILED"], ignore_case = true)]
@@ -150,9 +225,44 @@ pub struct ListArgs {
     /// Only this kind.
     #[arg(long)]
     pub kind: Option<String>,
+    /// Only this group.
+    #[arg(long)]
+    pub group: Option<String>,
+    /// Only what belongs to this business object.
+    #[arg(long)]
+    pub correlation: Option<String>,
+    /// Created at this time or later: 2027-01-31T12:00:00Z, or 2h for two hours ago.
+    #[arg(long, value_parser = parse_moment)]
+    pub since: Option<Moment>,
+    /// Created before this time, written like --since.
+    #[arg(long, value_parser = parse_moment)]
+    pub until: Option<Moment>,
+    /// Only lower ids: the next page of a list that ended there.
+    #[arg(long, value_name = "ID", value_parser = event_id)]
+    pub before: Option<i64>,
     /// At most this many.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
+}
+
+fn event_id(text: &str) -> Result<i64, String> {
+    text.parse()
+        .map_err(|_| "an event's id, a whole number, is allowed".to_owned())
+}
+
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "host:port such as 127.0.0.1:8080 is allowed, the host as an IP address".to_owned()
+    })
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text)?;
+    if (Duration::from_millis(100)..=Duration::from_hours(1)).contains(&interval) {
+        Ok(interval)
+    } else {
+        Err("100ms to 1h is allowed".to_owned())
+    }
 }
 
 #[derive(Args)]

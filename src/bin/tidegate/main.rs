@@ -1,8 +1,11 @@
 //! The command line: parses flags, calls the library, prints for people or, with `--json`, one JSON
 //! document on stdout. No logic of its own: [`args`] says what may be asked, [`verbs`] ask the library,
-//! [`text`] is how answers look to people. Exit codes: 0 done, 1 failed, 2 wrong usage.
+//! [`text`] is how answers look to people. Exit codes: 0 done, 1 failed, 2 wrong usage,
+//! 3 the doctor found something.
 
 mod args;
+mod screen;
+
 mod text;
 mod verbs;
 
@@ -168,10 +171,17 @@ async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
             verbs::publish::receive_issuing(&service, &message).await
         }
         Verb::Drain(args) => verbs::drain::drain(&service, &args, json).await,
+        Verb::Cleanup(args) => verbs::cleanup::cleanup(&service, args, json).await,
+        Verb::Retention(args) => verbs::cleanup::retention(&service, args).await,
         Verb::Serve { listen } => verbs::serve::serve(&service, listen, json).await,
-        Verb::Status => verbs::look::status(&service).await,
+        Verb::Status(args) if args.watch => {
+            verbs::watch::watch(&service, args.interval, json).await
+        }
+        Verb::Status(_) => verbs::look::status(&service).await,
         Verb::Show { id } => verbs::look::show(&service, id).await,
         Verb::List(args) => verbs::look::list(&service, &args).await,
+        Verb::BlockedGroups { limit } => verbs::look::blocked_groups(&service, limit).await,
+        Verb::Doctor => verbs::doctor::doctor(&service).await,
         Verb::Replay(args) => verbs::operate::replay(&service, args).await,
         Verb::Requeue(args) => verbs::operate::requeue(&service, args).await,
         Verb::Pause(args) => verbs::operate::pause(&service, args).await,

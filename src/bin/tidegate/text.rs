@@ -1,5 +1,6 @@
 //! Owns how answers look to people: tables, times, percentages. It asks nobody for anything.
 
+pub mod cleanup;
 pub mod operate;
 
 use std::fmt::Write;
@@ -8,15 +9,18 @@ use std::time::Duration;
 use comfy_table::{Table, presets};
 use serde_json::Value;
 use tidegate::StopReason;
+use tidegate::doctor::DoctorReport;
 use tidegate::invocation::{DrainReport, StatsReport};
+use tidegate::queue::{Kin, Lineage, Relation};
 
-/// What is in the queue and how it is doing, a line for each kind.
+/// What is in the queue and how it is doing: the whole, then a line for each kind.
 pub fn status(stats: &StatsReport) -> String {
     let mut table = plain_table(&[
         "kind",
         "pending",
         "running",
         "delayed",
+        "attempts",
         "oldest",
         "completed",
         "rejected",
@@ -25,6 +29,7 @@ pub fn status(stats: &StatsReport) -> String {
         "p50",
         "p95",
         "p99",
+        "",
     ]);
     for kind in &stats.kinds {
         table.add_row(vec![
@@ -32,6 +37,7 @@ pub fn status(stats: &StatsReport) -> String {
             cell(&kind["pending"]),
             cell(&kind["processing"]),
             cell(&kind["delayed"]),
+            cell(&kind["max_attempts_used"]),
             time(&kind["oldest_age_ms"]),
             cell(&kind["completed"]),
             cell(&kind["completed_with_errors"]),
@@ -40,17 +46,45 @@ pub fn status(stats: &StatsReport) -> String {
             time(&kind["latency_p50_ms"]),
             time(&kind["latency_p95_ms"]),
             time(&kind["latency_p99_ms"]),
+            paused(kind),
         ]);
     }
-    let depth = match stats.backlog {
+    let depth = depth(stats);
+    let whole = overall(stats);
+    format!("{depth}\n{whole}\nby kind, finished ones of the last hour:\n{table}")
+}
+
+/// How much there is and how old it is.
+pub fn depth(stats: &StatsReport) -> String {
+    match stats.backlog {
         0 => "the queue is empty".to_owned(),
         1 => format!("1 event in the queue, {} old", coarse(stats.oldest_age_ms)),
         events => format!(
             "{events} events in the queue, the oldest {} old",
             coarse(stats.oldest_age_ms)
         ),
-    };
-    format!("{depth}; finished ones of the last hour:\n{table}")
+    }
+}
+
+/// The figures of the whole queue in one line.
+fn overall(stats: &StatsReport) -> String {
+    format!(
+        "in flight {}, stuck {}, delayed {}, blocked groups {}; dead letters of the last day {}; \
+         finished in the last hour {}, now {:.1}/s",
+        stats.in_flight,
+        stats.stuck,
+        stats.delayed,
+        stats.blocked_groups,
+        stats.dead_letters_last_day,
+        stats.finished_last_hour,
+        stats.throughput_per_second,
+    )
+}
+
+/// The word for a kind that is not handed out, else nothing.
+pub fn paused(kind: &Value) -> String {
+    let word = if kind["paused"] == true { "paused" } else { "" };
+    word.to_owned()
 }
 
 /// What a drain did.
@@ -112,8 +146,68 @@ pub fn event(event: &Value) -> String {
     text
 }
 
-/// Events, a line for each.
-pub fn list(events: &[Value]) -> String {
+/// Where an event comes from and what came of it, as a tree.
+pub fn lineage(lineage: &Lineage, id: i64) -> String {
+    let mut lines: Vec<String> = Vec::with_capacity(lineage.events.len());
+    // Whether, at each depth, another branch follows below the line that is being drawn.
+    let mut more: Vec<bool> = Vec::new();
+    for kin in lineage.events.iter().rev() {
+        let depth = kin.depth as usize;
+        more.resize(depth + 1, false);
+        let mut line = String::from("  ");
+        for more in more.iter().take(depth).skip(1) {
+            line.push_str(if *more { "│  " } else { "   " });
+        }
+        if depth > 0 {
+            line.push_str(if more[depth] { "├─ " } else { "└─ " });
+        }
+        more[depth] = true;
+        line.push_str(&kin_line(kin));
+        if kin.id == id {
+            line.push_str("  ← this event");
+        }
+        lines.push(line);
+    }
+    lines.reverse();
+    if let Some(gone) = lineage.events.first().and_then(Kin::origin) {
+        let why = if lineage.truncated {
+            "is not shown"
+        } else {
+            "is no longer stored"
+        };
+        lines.insert(0, format!("  (event {gone}, from which it came, {why})"));
+    }
+    if lineage.truncated {
+        lines.push(format!(
+            "  (only the nearest {} are shown)",
+            lineage.events.len()
+        ));
+    }
+    format!("lineage\n{}\n", lines.join("\n"))
+}
+
+fn kin_line(kin: &Kin) -> String {
+    let replay = if kin.relation == Relation::Replay {
+        "replay "
+    } else {
+        ""
+    };
+    let when = kin.finished_at.as_ref().map_or_else(
+        || format!("created {}", without_fraction(&kin.created_at)),
+        |at| format!("ended {}", without_fraction(at)),
+    );
+    let attempts = match kin.attempts {
+        1 => "1 attempt".to_owned(),
+        more => format!("{more} attempts"),
+    };
+    format!(
+        "{replay}{} {} {}, {attempts}, {when}",
+        kin.id, kin.kind, kin.status
+    )
+}
+
+/// Events, a line for each, and the command for the next page if there may be one.
+pub fn list(events: &[Value], next: Option<&str>) -> String {
     let mut table = plain_table(&[
         "id",
         "kind",
@@ -131,10 +225,63 @@ pub fn list(events: &[Value]) -> String {
             cell(&event["attempts"]),
             cell(&event["group_key"]),
             instant(&event["created_at"]),
-            cell(&event["last_error"]).chars().take(80).collect(),
+            short(&event["last_error"]),
         ]);
     }
-    table.to_string()
+    match next {
+        Some(next) => format!("{table}\nnext page: {next}"),
+        None => table.to_string(),
+    }
+}
+
+/// Groups that wait, a line for each, and what may be done.
+pub fn blocked_groups(groups: &[Value]) -> String {
+    if groups.is_empty() {
+        return "no group is blocked".to_owned();
+    }
+    let mut table = plain_table(&[
+        "group",
+        "waiting",
+        "first event",
+        "kind",
+        "attempts",
+        "runs next",
+        "last error",
+    ]);
+    for group in groups {
+        table.add_row(vec![
+            cell(&group["group_key"]),
+            cell(&group["waiting"]),
+            cell(&group["head_id"]),
+            cell(&group["head_kind"]),
+            format!("{} of {}", group["attempts"], group["max_attempts"]),
+            instant(&group["available_at"]),
+            short(&group["last_error"]),
+        ]);
+    }
+    format!(
+        "{table}\nlook at the first event: tidegate show ID\n\
+         let the others pass: tidegate unblock GROUP --retry|--skip|--cancel"
+    )
+}
+
+/// What the doctor found, a line for each check and one for each remedy.
+pub fn doctor(report: &DoctorReport) -> String {
+    let mut text = String::new();
+    for check in &report.checks {
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "{:8} {:20} {}",
+            check.state.word(),
+            check.name,
+            check.finding
+        );
+        for line in check.remedy.iter().flat_map(|remedy| remedy.lines()) {
+            let _ = writeln!(text, "{:8} {:20} remedy: {line}", "", "");
+        }
+    }
+    text
 }
 
 fn plain_table(header: &[&str]) -> Table {
@@ -145,7 +292,7 @@ fn plain_table(header: &[&str]) -> Table {
     table
 }
 
-fn cell(value: &Value) -> String {
+pub fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -153,21 +300,27 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// A timestamp without its fraction of a second.
-fn instant(value: &Value) -> String {
-    cell(value)
-        .split('.')
-        .next()
-        .unwrap_or_default()
-        .replace('T', " ")
+/// As much of an error as a line has room for.
+fn short(value: &Value) -> String {
+    let line = cell(value).replace('\n', " ");
+    line.chars().take(80).collect()
 }
 
-fn time(milliseconds: &Value) -> String {
+/// A timestamp without its fraction of a second.
+fn instant(value: &Value) -> String {
+    without_fraction(&cell(value))
+}
+
+fn without_fraction(time: &str) -> String {
+    time.split('.').next().unwrap_or_default().replace('T', " ")
+}
+
+pub fn time(milliseconds: &Value) -> String {
     milliseconds.as_u64().map(coarse).unwrap_or_default()
 }
 
 /// Above a second nobody reads the milliseconds.
-fn coarse(milliseconds: u64) -> String {
+pub fn coarse(milliseconds: u64) -> String {
     let duration = match milliseconds {
         0..1000 => Duration::from_millis(milliseconds),
         _ => Duration::from_secs(milliseconds.saturating_add(500) / 1000),
@@ -175,7 +328,7 @@ fn coarse(milliseconds: u64) -> String {
     humantime::format_duration(duration).to_string()
 }
 
-fn percent(share: &Value) -> String {
+pub fn percent(share: &Value) -> String {
     share
         .as_f64()
         .map(|share| format!("{:.1} %", share * 100.0))

@@ -49,26 +49,149 @@ SELECT jsonb_build_object('id', j.id, 'kind', j.kind, 'status', j.status, 'statu
  WHERE j.id = $1",
 };
 
-/// Newest events first, live and logged, filtered by status and kind.
+/// What the whole queue's figures have beside the sums of their kinds. Times of the log are compared
+/// with `statement_timestamp()`: `clock_timestamp()` may change from row to row, so no index serves it.
+pub static OVERVIEW: Statement = Statement {
+    name: "overview",
+    params: &[],
+    text: "\
+SELECT (SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
+          FROM tidegate.event_queue ORDER BY id LIMIT 1),
+       (SELECT count(*) FROM tidegate.blocked_groups),
+       (SELECT count(*) FROM tidegate.event_log
+         WHERE status <> 'COMPLETED' AND finished_at > statement_timestamp() - interval '1 day'),
+       (SELECT count(*) FROM tidegate.event_log
+         WHERE finished_at > statement_timestamp() - interval '1 minute')",
+};
+
+/// What a live view asks at every tick: how old the oldest event is, and how many finished between
+/// `$1` and a moment ago. That moment, which is the next tick's `$1`, is half a second back, so
+/// that a finalize under way now is counted then.
+pub static PULSE: Statement = Statement {
+    name: "pulse",
+    params: &[Type::TIMESTAMPTZ],
+    text: "\
+SELECT clock.settled,
+       (SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
+          FROM tidegate.event_queue ORDER BY id LIMIT 1),
+       (SELECT count(*) FROM tidegate.event_log
+         WHERE finished_at > $1 AND finished_at <= statement_timestamp() - interval '500 ms')
+  FROM (SELECT statement_timestamp() - interval '500 ms' AS settled) AS clock",
+};
+
+/// Newest events first, live and logged; each filter that is null lets everything pass. They are
+/// constants to the planner, for nothing is prepared: those that are null cost nothing, the others
+/// find their index. What was created since a time has also finished since, which the log's block
+/// range index tells.
+///
+/// `$1` status, `$2` kind, `$3` limit, `$4` group, `$5` correlation, `$6` before this id, `$7` or
+/// `$8` seconds ago: created since, `$9` or `$10` seconds ago: created before.
 pub static LIST: Statement = Statement {
     name: "list",
-    params: &[Type::TEXT, Type::TEXT, Type::INT8],
+    params: &[
+        Type::TEXT, Type::TEXT, Type::INT8, Type::TEXT, Type::TEXT, Type::INT8, Type::TIMESTAMPTZ,
+        Type::FLOAT8, Type::TIMESTAMPTZ, Type::FLOAT8,
+    ],
     text: "\
 SELECT to_jsonb(e)::text
   FROM (SELECT * FROM (
             SELECT id, kind, status, attempts, group_key, correlation_id, created_at, NULL::timestamptz AS finished_at,
                    last_error
               FROM tidegate.event_queue
-             WHERE ($1::text IS NULL OR status = $1) AND ($2::text IS NULL OR kind = $2)
+             WHERE ($1::text IS NULL OR $1 IN ('PENDING', 'PROCESSING') AND status = $1) AND ($2::text IS NULL OR kind = $2)
+               AND ($4::text IS NULL OR group_key = $4) AND ($5::text IS NULL OR correlation_id = $5)
+               AND ($6::bigint IS NULL OR id < $6)
+               AND (coalesce($7, statement_timestamp() - make_interval(secs => $8)) IS NULL
+                    OR created_at >= coalesce($7, statement_timestamp() - make_interval(secs => $8)))
+               AND (coalesce($9, statement_timestamp() - make_interval(secs => $10)) IS NULL
+                    OR created_at < coalesce($9, statement_timestamp() - make_interval(secs => $10)))
              ORDER BY id DESC LIMIT $3) AS live
         UNION ALL
         SELECT * FROM (
             SELECT id, kind, status, attempts, group_key, correlation_id, created_at, finished_at,
                    concat_ws(': ', errors->-1->>'code', errors->-1->>'message') AS last_error
               FROM tidegate.event_log
-             WHERE ($1::text IS NULL OR status = $1) AND ($2::text IS NULL OR kind = $2)
+             WHERE ($1::text IS NULL OR $1 NOT IN ('PENDING', 'PROCESSING') AND status = $1) AND ($2::text IS NULL OR kind = $2)
+               AND ($4::text IS NULL OR group_key = $4) AND ($5::text IS NULL OR correlation_id = $5)
+               AND ($6::bigint IS NULL OR id < $6)
+               AND (coalesce($7, statement_timestamp() - make_interval(secs => $8)) IS NULL
+                    OR (created_at >= coalesce($7, statement_timestamp() - make_interval(secs => $8))
+                        AND finished_at >= coalesce($7, statement_timestamp() - make_interval(secs => $8))))
+               AND (coalesce($9, statement_timestamp() - make_interval(secs => $10)) IS NULL
+                    OR created_at < coalesce($9, statement_timestamp() - make_interval(secs => $10)))
              ORDER BY id DESC LIMIT $3) AS logged
          ORDER BY id DESC LIMIT $3) AS e",
+};
+
+/// An event's kin, each as an object: its ancestors, nearest first, then what came of it, then the
+/// rest of the family, at most `$2` in all. An event hangs on the one it replays or else on its
+/// parent. `UNION` drops what was there already, so even a cycle would end; a recursion is read
+/// row by row, so its `LIMIT` also bounds the work. The rest of the family is what came of the
+/// farthest ancestor alone: of one start the planner expects little, and compiles nothing.
+pub static LINEAGE: Statement = Statement {
+    name: "lineage",
+    params: &[Type::INT8, Type::INT8],
+    text: "\
+WITH RECURSIVE up (id, origin) AS (
+    SELECT q.id, coalesce(q.replay_of, q.parent_id) FROM tidegate.event_queue AS q WHERE q.id = $1
+    UNION
+    SELECT l.id, coalesce(l.replay_of, l.parent_id) FROM tidegate.event_log AS l WHERE l.id = $1
+    UNION
+    SELECT e.id, e.origin
+      FROM up CROSS JOIN LATERAL (
+           SELECT q.id, coalesce(q.replay_of, q.parent_id) AS origin FROM tidegate.event_queue AS q WHERE q.id = up.origin
+           UNION ALL
+           SELECT l.id, coalesce(l.replay_of, l.parent_id) FROM tidegate.event_log AS l WHERE l.id = up.origin) AS e
+), ancestors AS MATERIALIZED (
+    SELECT id, row_number() OVER () AS position FROM up LIMIT $2
+), below (id) AS (
+    SELECT $1
+    UNION
+    SELECT e.id
+      FROM below CROSS JOIN LATERAL (
+           SELECT q.id FROM tidegate.event_queue AS q WHERE q.parent_id = below.id
+           UNION ALL
+           SELECT q.id FROM tidegate.event_queue AS q WHERE q.replay_of = below.id
+           UNION ALL
+           SELECT l.id FROM tidegate.event_log AS l WHERE l.parent_id = below.id
+           UNION ALL
+           SELECT l.id FROM tidegate.event_log AS l WHERE l.replay_of = below.id) AS e
+), family (id) AS (
+    (SELECT id FROM ancestors ORDER BY position DESC LIMIT 1)
+    UNION
+    SELECT e.id
+      FROM family CROSS JOIN LATERAL (
+           SELECT q.id FROM tidegate.event_queue AS q WHERE q.parent_id = family.id
+           UNION ALL
+           SELECT q.id FROM tidegate.event_queue AS q WHERE q.replay_of = family.id
+           UNION ALL
+           SELECT l.id FROM tidegate.event_log AS l WHERE l.parent_id = family.id
+           UNION ALL
+           SELECT l.id FROM tidegate.event_log AS l WHERE l.replay_of = family.id) AS e
+), nearest AS MATERIALIZED (
+    SELECT n.id, min(n.rank) AS rank, min(n.position) AS position
+      FROM (SELECT id, 1 AS rank, position FROM ancestors
+            UNION ALL
+            (SELECT id, 2, row_number() OVER () FROM below LIMIT $2)
+            UNION ALL
+            (SELECT id, 3, row_number() OVER () FROM family LIMIT $2)) AS n
+     GROUP BY n.id
+     ORDER BY 2, 3
+     LIMIT $2)
+SELECT to_jsonb(e)::text
+  FROM nearest CROSS JOIN LATERAL (
+       SELECT q.id, q.kind, q.status, q.attempts, q.created_at, NULL::timestamptz AS finished_at, q.parent_id, q.replay_of
+         FROM tidegate.event_queue AS q WHERE q.id = nearest.id
+       UNION ALL
+       SELECT l.id, l.kind, l.status, l.attempts, l.created_at, l.finished_at, l.parent_id, l.replay_of
+         FROM tidegate.event_log AS l WHERE l.id = nearest.id) AS e",
+};
+
+/// Groups whose first event holds the others back, the one that has waited longest first.
+pub static BLOCKED_GROUPS: Statement = Statement {
+    name: "blocked_groups",
+    params: &[Type::INT8],
+    text: "SELECT to_jsonb(b)::text FROM tidegate.blocked_groups AS b ORDER BY b.head_id LIMIT $1",
 };
 
 /// Registers the kinds of a program; what an operator edited stays.
@@ -92,9 +215,13 @@ SELECT k.kind FROM unnest($1) AS k(kind)
 pub static ALL: &[&Statement] = &[
     &BACKLOG,
     &STATS,
+    &OVERVIEW,
+    &PULSE,
     &SHOW,
     &JOB,
     &LIST,
+    &LINEAGE,
+    &BLOCKED_GROUPS,
     &REGISTER_KINDS,
     &UNREGISTERED,
 ];

@@ -2,9 +2,11 @@
 //! database. All times are the database's: `clock_timestamp()`, since `now()` stands still for a
 //! whole transaction.
 
+pub mod doctor;
 pub mod live;
 pub mod look;
 pub mod operate;
+pub mod retention;
 
 use tokio_postgres::types::Type;
 
@@ -20,4 +22,10 @@ pub struct Statement {
 }
 
 /// All of them, for the test that prepares each.
-pub static ALL: &[&[&Statement]] = &[live::ALL, look::ALL, operate::ALL];
+pub static ALL: &[&[&Statement]] = &[
+    live::ALL,
+    look::ALL,
+    operate::ALL,
+    retention::ALL,
+    doctor::ALL,
+];

@@ -42,6 +42,14 @@ pub async fn empty_database() -> TestDb {
 }
 
 impl TestDb {
+    /// A database that somebody else made and drops, or that is not there.
+    pub fn elsewhere(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            name: String::new(),
+        }
+    }
+
     /// A plain connection, outside everything that is under test. It closes when dropped.
     pub async fn client(&self) -> Client {
         connect(&self.url).await
@@ -64,7 +72,8 @@ static OVER: Names<Vec<String>> = Names::new(Vec::new());
 impl Drop for TestDb {
     fn drop(&mut self) {
         // What a failed test wrote stays, together with the other evidence, until the process ends.
-        if !std::thread::panicking()
+        if !self.name.is_empty()
+            && !std::thread::panicking()
             && let Ok(mut over) = OVER.lock()
         {
             over.push(std::mem::take(&mut self.name));

@@ -1,10 +1,12 @@
 //! A drain, with a bar that follows it on a terminal.
 
+use std::fmt::Write;
 use std::io::IsTerminal;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use tidegate::drain::{DrainOptions, Hooks};
 use tidegate::invocation::DrainReport;
+use tidegate::queue;
 use tidegate::service::{Service, log_panics, stop_signal};
 use tokio::sync::watch;
 
@@ -47,12 +49,18 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
 
 /// A bar that follows the run's counts: done of what is there, rate, time left.
 async fn progress_bar(service: &Service, hooks: &mut Hooks) -> Result<ProgressBar, Failed> {
-    let backlog = service.stats().await?.backlog;
+    let client = service.database.connect().await?;
+    let backlog = queue::backlog(&client).await?.events;
     let bar = ProgressBar::new(backlog);
     if let Ok(style) =
-        ProgressStyle::with_template("{bar:30} {pos}/{len} events, {per_sec}, {eta} left")
+        ProgressStyle::with_template("{bar:30} {pos}/{len} events, {rate}/s, {eta} left")
     {
-        bar.set_style(style);
+        // Of its own rate the bar tells four digits behind the point.
+        bar.set_style(
+            style.with_key("rate", |state: &ProgressState, text: &mut dyn Write| {
+                let _ = write!(text, "{:.0}", state.per_sec());
+            }),
+        );
     }
     let (told, mut progress) = watch::channel(DrainReport::default());
     hooks.progress = Some(told);

@@ -1,6 +1,9 @@
-//! Looking without touching: status, one event, lists.
+//! Looking without touching: status, one event, lists, blocked groups.
 
-use serde_json::Value;
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use tidegate::queue::ListFilter;
 use tidegate::service::Service;
 use tidegate::{Error, queue};
 
@@ -15,17 +18,67 @@ pub async fn status(service: &Service) -> Result<Answer, Failed> {
 
 pub async fn show(service: &Service, id: i64) -> Result<Answer, Failed> {
     let client = service.database.connect().await?;
-    let event = queue::show(&client, id)
+    let mut event = queue::show(&client, id)
         .await?
         .ok_or(Error::UnknownEvent(id))?;
-    let text = text::event(&event);
+    let mut text = text::event(&event);
+    // `None` if it has just ended and been cleaned up.
+    if let Some(lineage) = queue::lineage(&client, id).await? {
+        text.push_str(&text::lineage(&lineage, id));
+        event["lineage"] = json!(lineage);
+    }
     Ok(Answer::new(event, text))
 }
 
 pub async fn list(service: &Service, args: &ListArgs) -> Result<Answer, Failed> {
     let status = args.status.as_deref().map(str::to_uppercase);
+    let filter = ListFilter {
+        status: status.as_deref(),
+        kind: args.kind.as_deref(),
+        group: args.group.as_deref(),
+        correlation: args.correlation.as_deref(),
+        since: args.since,
+        until: args.until,
+        before: args.before,
+    };
     let client = service.database.connect().await?;
-    let events = queue::list(&client, status.as_deref(), args.kind.as_deref(), args.limit).await?;
-    let text = text::list(&events);
+    let events = queue::list(&client, &filter, args.limit).await?;
+    let is_full = events.len() >= args.limit as usize;
+    let last = events.last().and_then(|event| event["id"].as_i64());
+    let next = last.filter(|_| is_full).map(next_page);
+    let text = text::list(&events, next.as_deref());
     Ok(Answer::new(Value::Array(events), text))
+}
+
+/// The command as it was given, for what follows this id. A time ago stays a time ago: the page may
+/// lose events that have meanwhile become too old.
+fn next_page(last: i64) -> String {
+    let mut command = "tidegate".to_owned();
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        if argument == "--before" {
+            arguments.next();
+        } else if !argument.starts_with("--before=") {
+            // Writing to a string does not fail.
+            let _ = write!(command, " {}", quoted(&argument));
+        }
+    }
+    format!("{command} --before {last}")
+}
+
+/// As a shell reads it back.
+fn quoted(argument: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=:.,/+@".contains(c);
+    if !argument.is_empty() && argument.chars().all(is_plain) {
+        argument.to_owned()
+    } else {
+        format!("'{}'", argument.replace('\'', r"'\''"))
+    }
+}
+
+pub async fn blocked_groups(service: &Service, limit: u32) -> Result<Answer, Failed> {
+    let client = service.database.connect().await?;
+    let groups = queue::blocked_groups(&client, limit).await?;
+    let text = text::blocked_groups(&groups);
+    Ok(Answer::new(Value::Array(groups), text))
 }

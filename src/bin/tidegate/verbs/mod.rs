@@ -1,8 +1,11 @@
 //! What each verb does: calls the library and turns its report into an answer.
 
+pub mod cleanup;
+pub mod doctor;
 pub mod drain;
 pub mod look;
 pub mod migrate;
 pub mod operate;
 pub mod publish;
 pub mod serve;
+pub mod watch;

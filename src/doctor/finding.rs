@@ -1,0 +1,125 @@
+//! Owns the doctor's words: what a check found, how bad it is, how to mend it.
+
+use serde::Serialize;
+
+use crate::error::Error;
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// Works, but not as well or not for long; or it could not be looked at.
+    Warning,
+    /// Does not work, or loses what it promises.
+    Problem,
+}
+
+impl State {
+    /// The state as one word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Problem => "PROBLEM",
+        }
+    }
+}
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub state: State,
+    /// What was found.
+    pub text: String,
+    /// What to run: commands or SQL, a line each. `None` when all is well or nothing can be run.
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    pub(super) fn ok(text: impl Into<String>) -> Self {
+        Self {
+            state: State::Ok,
+            text: text.into(),
+            remedy: None,
+        }
+    }
+
+    pub(super) fn warning(text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            state: State::Warning,
+            text: text.into(),
+            remedy: Some(remedy.into()),
+        }
+    }
+
+    pub(super) fn problem(text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            state: State::Problem,
+            ..Self::warning(text, remedy)
+        }
+    }
+
+    /// A problem that no command mends; the text says what to do.
+    pub(super) fn beyond_us(text: impl Into<String>) -> Self {
+        Self {
+            state: State::Problem,
+            ..Self::ok(text)
+        }
+    }
+
+    /// Of a check that could not be made. That is not well: nobody knows what it would have found.
+    pub(super) fn unchecked(error: &Error) -> Self {
+        Self {
+            state: State::Warning,
+            text: format!("could not be checked: {error}"),
+            remedy: None,
+        }
+    }
+}
+
+/// A check with its finding.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CheckReport {
+    /// What was looked at.
+    pub name: &'static str,
+    /// How bad it is.
+    pub state: State,
+    /// What was found.
+    pub finding: String,
+    /// What to run: commands or SQL, a line each.
+    pub remedy: Option<String>,
+}
+
+impl CheckReport {
+    pub(super) fn new(name: &'static str, finding: Finding) -> Self {
+        Self {
+            name,
+            state: finding.state,
+            finding: finding.text,
+            remedy: finding.remedy,
+        }
+    }
+}
+
+/// What the doctor found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "action", rename = "doctor")]
+pub struct DoctorReport {
+    /// Whether every check is ok.
+    pub ok: bool,
+    /// All checks that were made.
+    pub checks: Vec<CheckReport>,
+}
+
+impl DoctorReport {
+    pub(super) fn new(checks: Vec<CheckReport>) -> Self {
+        Self {
+            ok: checks.iter().all(|check| check.state == State::Ok),
+            checks,
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Checks of what flows: leases, drains, groups, paused kinds.
+
+use std::time::Duration;
+
+use super::{Examination, Finding};
+use crate::error::Error;
+use crate::queue::{query, sql};
+
+/// The next drain takes an event whose lease has run out; drains are woken every minute or so.
+const LEASE_OVERDUE: Duration = Duration::from_mins(5);
+
+/// No Lambda function lives longer, so nothing it leased is worked on for longer.
+const WORKED_ON: Duration = Duration::from_mins(15);
+
+/// Ten wakes of a drain at one a minute.
+const UNTOUCHED: Duration = Duration::from_mins(10);
+
+/// With the default backoff of at most ten minutes and five attempts, a head has ended by then.
+const BLOCKED: Duration = Duration::from_hours(1);
+
+pub(super) async fn leases(on: &Examination<'_>) -> Result<Finding, Error> {
+    let limit = LEASE_OVERDUE.as_secs_f64();
+    let rows = query(&on.client, &sql::doctor::LEASES, &[&limit]).await?;
+    let Some(row) = rows.first() else {
+        return Ok(Finding::ok("none"));
+    };
+    let (overdue, running): (i64, i64) = (row.get(0), row.get(1));
+    if overdue > 0 {
+        let text = format!(
+            "{overdue} leases ran out more than {} ago and no drain has taken their events since",
+            told(LEASE_OVERDUE)
+        );
+        return Ok(Finding::problem(text, "tidegate drain"));
+    }
+    let longest: Option<(i64, Duration)> = row
+        .get::<_, Option<i64>>(2)
+        .zip(row.get::<_, Option<f64>>(3).map(seconds));
+    Ok(match longest {
+        Some((id, time)) if time > WORKED_ON => {
+            let text = format!(
+                "event {id} has been worked on for {}, its lease renewed",
+                told(time)
+            );
+            Finding::warning(text, format!("tidegate show {id}"))
+        }
+        Some((_, time)) => {
+            Finding::ok(format!("{running} running, the longest for {}", told(time)))
+        }
+        None => Finding::ok("none running, none overdue"),
+    })
+}
+
+pub(super) async fn drains(on: &Examination<'_>) -> Result<Finding, Error> {
+    let limit = UNTOUCHED.as_secs_f64();
+    let values: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&limit, &on.patient.kinds];
+    let rows = query(&on.client, &sql::doctor::UNTOUCHED, &values).await?;
+    let Some(row) = rows.first() else {
+        return Ok(Finding::ok(format!(
+            "no event has been ready for {}",
+            told(UNTOUCHED)
+        )));
+    };
+    let (id, time, something_ended) = (row.get::<_, i64>(0), seconds(row.get(1)), row.get(2));
+    let text = format!("event {id} has been ready for {}", told(time));
+    Ok(if something_ended {
+        let text = format!("{text}: drains run, but not long or often enough");
+        Finding::warning(text, "tidegate drain --budget 5m")
+    } else {
+        let text = format!(
+            "{text}, and nothing has ended in {}: no drain runs",
+            told(UNTOUCHED)
+        );
+        Finding::problem(text, "tidegate drain")
+    })
+}
+
+pub(super) async fn groups(on: &Examination<'_>) -> Result<Finding, Error> {
+    let limit = BLOCKED.as_secs_f64();
+    let rows = query(&on.client, &sql::doctor::LONG_BLOCKED, &[&limit]).await?;
+    let first = rows.first();
+    let group: Option<String> = first.and_then(|row| row.get(1));
+    let (Some(row), Some(group)) = (first, group) else {
+        return Ok(Finding::ok(format!(
+            "none has been blocked for {}",
+            told(BLOCKED)
+        )));
+    };
+    let groups: i64 = row.get(0);
+    let text = format!(
+        "{groups} groups wait behind a first event older than {}, such as group {group:?}",
+        told(BLOCKED)
+    );
+    Ok(Finding::warning(text, "tidegate blocked-groups"))
+}
+
+pub(super) async fn paused(on: &Examination<'_>) -> Result<Finding, Error> {
+    let rows = query(&on.client, &sql::doctor::PAUSED, &[]).await?;
+    if rows.is_empty() {
+        return Ok(Finding::ok("none has events waiting"));
+    }
+    let waiting = rows
+        .iter()
+        .map(|row| format!("{} ({})", row.get::<_, String>(0), row.get::<_, i64>(1)));
+    let text = format!("events wait: {}", waiting.collect::<Vec<_>>().join(", "));
+    let resume = rows
+        .iter()
+        .map(|row| format!("tidegate resume {}", row.get::<_, String>(0)));
+    Ok(Finding::warning(
+        text,
+        resume.collect::<Vec<_>>().join("\n"),
+    ))
+}
+
+/// The database's seconds; a clock that was set back makes them less than none.
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
+fn told(time: Duration) -> String {
+    humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
+}

@@ -1,0 +1,115 @@
+//! Checks of the schema: its version, whether anybody has changed it by hand, and the kinds.
+
+use tokio_postgres::Row;
+
+use super::catalog::{self, Drift, EXPECTED};
+use super::{Examination, Finding};
+use crate::error::Error;
+use crate::migrate;
+use crate::queue::{self, query, sql};
+
+/// More differences than these are counted, not listed: a person mends the first and looks again.
+const MOST_DIFFERENCES: usize = 20;
+
+pub(super) async fn version(on: &Examination<'_>) -> Result<Finding, Error> {
+    let versions = migrate::versions(&on.client, (on.patient.further)()).await?;
+    if versions.iter().all(|version| version.found == 0) {
+        let text = "the database has no queue: it was never migrated";
+        return Ok(Finding::problem(text, "tidegate migrate"));
+    }
+    let Some(other) = versions
+        .iter()
+        .find(|version| version.found != version.known)
+    else {
+        let known: Vec<String> = versions
+            .iter()
+            .map(|version| format!("{} {}", version.history, version.known))
+            .collect();
+        return Ok(Finding::ok(known.join(", ")));
+    };
+    let text = other.to_string();
+    Ok(if other.found < other.known {
+        Finding::problem(text, "tidegate migrate")
+    } else {
+        Finding::beyond_us(format!("{text}; use a newer program"))
+    })
+}
+
+pub(super) async fn drift(on: &Examination<'_>) -> Result<Finding, Error> {
+    let mut client = on.patient.database.connect().await?;
+    let found = catalog::catalog(&mut client).await?;
+    let drift = catalog::drift(EXPECTED, &found);
+    if drift.is_empty() {
+        let text = format!("all {} parts are as the migrations made them", found.len());
+        return Ok(Finding::ok(text));
+    }
+    let mut texts: Vec<String> = drift.iter().map(Drift::text).collect();
+    if texts.len() > MOST_DIFFERENCES {
+        let more = texts.len() - MOST_DIFFERENCES;
+        texts.truncate(MOST_DIFFERENCES);
+        texts.push(format!("and {more} more"));
+    }
+    let mut remedies: Vec<String> = drift.iter().filter_map(Drift::remedy).collect();
+    remedies.truncate(MOST_DIFFERENCES);
+    let is_harmful = drift.iter().any(Drift::is_harmful);
+    let (text, remedy) = (texts.join("; "), remedies.join("\n"));
+    let finding = if is_harmful {
+        Finding::problem(text, remedy)
+    } else {
+        Finding::warning(text, remedy)
+    };
+    Ok(Finding {
+        remedy: finding.remedy.filter(|remedy| !remedy.is_empty()),
+        ..finding
+    })
+}
+
+pub(super) async fn kinds(on: &Examination<'_>) -> Result<Finding, Error> {
+    let kinds = on.patient.kinds;
+    let unregistered = queue::unregistered(&on.client, kinds).await?;
+    if !unregistered.is_empty() {
+        let text = format!(
+            "this program's kinds are not registered: {}",
+            unregistered.join(", ")
+        );
+        return Ok(Finding::problem(text, "tidegate migrate"));
+    }
+    let strange = query(&on.client, &sql::doctor::STRANGE_KINDS, &[&kinds]).await?;
+    let (foreign, nobodys): (Vec<&Row>, Vec<&Row>) = strange.iter().partition(|row| row.get(1));
+    if !nobodys.is_empty() {
+        let text = format!(
+            "the next drain fails events of kinds that nobody registered: {}",
+            told(&nobodys)
+        );
+        return Ok(Finding::problem(text, registrations(&nobodys)));
+    }
+    if !foreign.is_empty() {
+        let text = format!(
+            "events of kinds that only another program handles: {}",
+            told(&foreign)
+        );
+        let first: String = foreign[0].get(0);
+        return Ok(Finding::warning(
+            text,
+            format!("tidegate list --kind {first}"),
+        ));
+    }
+    Ok(Finding::ok(format!(
+        "{} kinds are registered, no event has another",
+        kinds.len()
+    )))
+}
+
+fn told(rows: &[&Row]) -> String {
+    let told = |row: &&Row| format!("{} ({})", row.get::<_, String>(0), row.get::<_, i64>(2));
+    rows.iter().map(told).collect::<Vec<_>>().join(", ")
+}
+
+/// A registered kind that this program does not know is left alone until the program comes that does.
+fn registrations(rows: &[&Row]) -> String {
+    let insert = |row: &&Row| {
+        let kind = row.get::<_, String>(0).replace('\'', "''");
+        format!("INSERT INTO tidegate.event_kind (kind) VALUES ('{kind}');")
+    };
+    rows.iter().map(insert).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,120 @@
+//! Checks of the server and of this program's settings.
+
+use tokio_postgres::Row;
+
+use super::{Examination, Finding};
+use crate::error::Error;
+use crate::queue::{query, sql};
+
+/// `prosqlbody` and with it functions in standard SQL, which the migrations use, came with it.
+const OLDEST_VERSION: u32 = 140_000;
+
+pub(super) async fn version(on: &Examination<'_>) -> Result<Finding, Error> {
+    let names = ["server_version", "server_version_num"];
+    let settings = query(&on.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
+    let [version, number] = &settings[..] else {
+        return Err(Error::Invalid(
+            "the server does not tell its version".to_owned(),
+        ));
+    };
+    let number = number.get::<_, String>(1).parse().unwrap_or(0);
+    Ok(judge_version(&version.get::<_, String>(1), number))
+}
+
+fn judge_version(version: &str, number: u32) -> Finding {
+    if number >= OLDEST_VERSION {
+        return Finding::ok(format!("Postgres {version}"));
+    }
+    Finding::beyond_us(format!(
+        "Postgres {version} is too old: upgrade to {} or newer",
+        OLDEST_VERSION / 10_000
+    ))
+}
+
+pub(super) async fn writable(on: &Examination<'_>) -> Result<Finding, Error> {
+    let standby = query(&on.client, &sql::doctor::IS_STANDBY, &[]).await?;
+    if standby.first().is_some_and(|row| row.get(0)) {
+        return Ok(Finding::beyond_us(
+            "this server is a standby: let DATABASE_URL name the primary",
+        ));
+    }
+    let names = ["default_transaction_read_only"];
+    let settings = query(&on.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
+    let read_only = settings.first().filter(|row| row.get::<_, &str>(1) == "on");
+    Ok(match read_only {
+        None => Finding::ok("transactions may write"),
+        Some(row) => Finding::problem(
+            "default_transaction_read_only is on: nothing can be published or finished",
+            format!(
+                "SET default_transaction_read_only = off;\n{}",
+                correction(row, "off")
+            ),
+        ),
+    })
+}
+
+pub(super) async fn durability(on: &Examination<'_>) -> Result<Finding, Error> {
+    let names = ["fsync", "full_page_writes", "synchronous_commit"];
+    let settings = query(&on.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
+    let off: Vec<&Row> = settings
+        .iter()
+        .filter(|row| row.get::<_, &str>(1) == "off")
+        .collect();
+    if off.is_empty() {
+        return Ok(Finding::ok(
+            "what was committed survives a crash of the server",
+        ));
+    }
+    let listed: Vec<&str> = off.iter().map(|row| row.get(0)).collect();
+    let text = format!(
+        "a crash of the server loses events that were acknowledged: {} is off",
+        listed.join(", ")
+    );
+    let mut remedies: Vec<String> = off.iter().map(|row| correction(row, "on")).collect();
+    remedies.push("SELECT pg_reload_conf();".to_owned());
+    Ok(Finding::problem(text, remedies.join("\n")))
+}
+
+/// What gives a setting another value, there where it has its present one from.
+fn correction(row: &Row, value: &str) -> String {
+    let (name, source): (String, String) = (row.get(0), row.get(2));
+    let (database, role): (String, String) = (row.get(3), row.get(4));
+    match source.as_str() {
+        "database" => format!("ALTER DATABASE {database} SET {name} = {value};"),
+        "user" => format!("ALTER ROLE {role} SET {name} = {value};"),
+        "database user" => {
+            format!("ALTER ROLE {role} IN DATABASE {database} SET {name} = {value};")
+        }
+        _ => format!("ALTER SYSTEM SET {name} = {value};"),
+    }
+}
+
+/// Drains of a program cannot even start with such settings; one that embeds the engine may have others.
+#[expect(clippy::unused_async, reason = "every check is one")]
+pub(super) async fn settings(on: &Examination<'_>) -> Result<Finding, Error> {
+    let options = on.patient.options;
+    Ok(match options.check() {
+        Ok(()) => Finding::ok(format!(
+            "a handler's limit of {:?} fits into a lease of {:?}",
+            options.handler_timeout, options.lease_timeout
+        )),
+        Err(error) => {
+            let allowed = options.lease_timeout.mul_f64(0.9).as_millis();
+            let text = error.to_string();
+            Finding::problem(text, format!("export TIDEGATE_HANDLER_TIMEOUT={allowed}ms"))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::State;
+
+    #[test]
+    fn versions_before_14_are_too_old() {
+        assert_eq!(judge_version("13.22", 130_022).state, State::Problem);
+        assert_eq!(judge_version("14.0", 140_000).state, State::Ok);
+        assert_eq!(judge_version("18.6", 180_006).state, State::Ok);
+    }
+}

@@ -1,0 +1,127 @@
+//! Checks of what keeps the queue's table small: vacuum, and what keeps vacuum from its work.
+
+use std::time::Duration;
+
+use super::{Examination, Finding};
+use crate::error::Error;
+use crate::queue::{query, sql};
+
+/// Ten times what autovacuum is told to begin at: it does not keep up.
+const MOST_DEAD_ROWS: i64 = 200_000;
+
+/// Below this a scan costs nothing worth a thought.
+const SMALL_TABLE: i64 = 64 * 1024 * 1024;
+
+/// Two pages a row: a scan reads mostly what is empty. Rows are at most two kibibytes, for Postgres
+/// stores what is longer aside, and pages are filled to one half.
+const MOST_BYTES_A_ROW: i64 = 16 * 1024;
+
+/// Dead rows pile up for as long as a transaction is open; a drain of a minute makes millions.
+const LONG_TRANSACTION: Duration = Duration::from_mins(10);
+
+/// A slot tells no time. A queue of a hundred events a second makes as many in three hours.
+const SLOT_BEHIND: i64 = 1_000_000;
+
+pub(super) async fn bloat(on: &Examination<'_>) -> Result<Finding, Error> {
+    let rows = query(&on.client, &sql::doctor::BLOAT, &[]).await?;
+    Ok(rows.first().map_or_else(
+        || Finding::ok("the server keeps no figures"),
+        |row| {
+            let last: Option<String> = row.get(3);
+            let text = judge_bloat(row.get(0), row.get(1), row.get(2));
+            let last = last.map_or_else(|| "never".to_owned(), |at| format!("{at} UTC"));
+            Finding {
+                text: format!("{}; last autovacuum: {last}", text.text),
+                ..text
+            }
+        },
+    ))
+}
+
+fn judge_bloat(live: i64, dead: i64, bytes: i64) -> Finding {
+    let mib = bytes / 1024 / 1024;
+    if dead > MOST_DEAD_ROWS && dead > live {
+        let text = format!("{dead} dead rows in event_queue beside {live} live ones");
+        return Finding::warning(text, "VACUUM (VERBOSE) tidegate.event_queue;");
+    }
+    if bytes > SMALL_TABLE && bytes / live.max(1) > MOST_BYTES_A_ROW {
+        let text = format!(
+            "event_queue has {mib} MiB for {live} live rows; mending it locks the queue for a moment"
+        );
+        return Finding::warning(text, "VACUUM FULL tidegate.event_queue;");
+    }
+    Finding::ok(format!("{live} live and {dead} dead rows in {mib} MiB"))
+}
+
+pub(super) async fn autovacuum(on: &Examination<'_>) -> Result<Finding, Error> {
+    let names = ["autovacuum", "track_counts"];
+    let settings = query(&on.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
+    let off = settings
+        .iter()
+        .filter(|row| row.get::<_, &str>(1) == "off")
+        .map(|row| row.get::<_, String>(0));
+    let off: Vec<String> = off.collect();
+    let tables = query(&on.client, &sql::doctor::UNVACUUMED, &[]).await?;
+    let mut texts: Vec<String> = off.iter().map(|name| format!("{name} is off")).collect();
+    let mut remedies: Vec<String> = off
+        .iter()
+        .map(|name| format!("ALTER SYSTEM SET {name} = on;"))
+        .collect();
+    if !off.is_empty() {
+        remedies.push("SELECT pg_reload_conf();".to_owned());
+    }
+    for row in &tables {
+        let (table, option): (String, String) = (row.get(0), row.get(1));
+        texts.push(format!("{option} is off for {table}"));
+        remedies.push(format!("ALTER TABLE {table} RESET ({option});"));
+    }
+    Ok(if texts.is_empty() {
+        Finding::ok("on, for every table of the queue")
+    } else {
+        Finding::problem(texts.join("; "), remedies.join("\n"))
+    })
+}
+
+pub(super) async fn horizon(on: &Examination<'_>) -> Result<Finding, Error> {
+    let limit = LONG_TRANSACTION.as_secs_f64();
+    let holders = query(&on.client, &sql::doctor::HOLDERS, &[&limit, &SLOT_BEHIND]).await?;
+    if !holders.is_empty() {
+        let texts: Vec<String> = holders.iter().map(|row| row.get(0)).collect();
+        let remedies: Vec<String> = holders.iter().map(|row| row.get(1)).collect();
+        let text = format!("dead rows cannot be removed: {}", texts.join("; "));
+        return Ok(Finding::warning(text, remedies.join("\n")));
+    }
+    let sight = query(&on.client, &sql::doctor::SIGHT, &[]).await?;
+    let blind = sight.first().filter(|row| !row.get::<_, bool>(0));
+    Ok(match blind {
+        None => Finding::ok("nothing keeps vacuum from removing dead rows"),
+        Some(row) => Finding::warning(
+            "this role does not see what other roles' sessions do",
+            format!("GRANT pg_monitor TO {};", row.get::<_, String>(1)),
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::State;
+
+    #[test]
+    fn a_table_is_judged_by_its_dead_rows_and_its_emptiness() {
+        const GIB: i64 = 1024 * 1024 * 1024;
+        for (live, dead, bytes, remedy) in [
+            (0, 0, 0, None),
+            (2_000_000, 150_000, GIB, None),
+            (2_000_000, 1_900_000, GIB, None),
+            (100, 300_000, SMALL_TABLE, Some("VACUUM (")),
+            (100, 10, GIB, Some("VACUUM FULL")),
+            (0, 0, GIB, Some("VACUUM FULL")),
+            (0, 0, SMALL_TABLE, None),
+        ] {
+            let finding = judge_bloat(live, dead, bytes);
+            assert_eq!(finding.state == State::Ok, remedy.is_none(), "{finding:?}");
+            assert!(remedy.is_none_or(|start| finding.remedy.unwrap().starts_with(start)));
+        }
+    }
+}

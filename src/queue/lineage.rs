@@ -1,0 +1,194 @@
+//! Owns how an event's kin become a tree: who hangs on whom, in which order. It asks the database for
+//! nothing.
+//!
+//! An event hangs on the one it replays or else on the one it followed from, so each has one place.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+
+/// No lineage holds more events.
+pub const MOST_KIN: usize = 500;
+
+/// How an event hangs on the one above it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Relation {
+    /// It stands at the top.
+    #[default]
+    Root,
+    /// A handler of the one above emitted it.
+    FollowUp,
+    /// An operator published the one above again.
+    Replay,
+}
+
+/// An event of a lineage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kin {
+    /// Its id.
+    pub id: i64,
+    /// Its kind.
+    pub kind: String,
+    /// Its status, live or terminal.
+    pub status: String,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// When it was published; RFC 3339.
+    pub created_at: String,
+    /// When it ended; `None` while it lives.
+    pub finished_at: Option<String>,
+    /// The event whose handler emitted it.
+    pub parent_id: Option<i64>,
+    /// The event it is a replay of.
+    pub replay_of: Option<i64>,
+    /// How it hangs on the one above it.
+    #[serde(default)]
+    pub relation: Relation,
+    /// How many stand above it.
+    #[serde(default)]
+    pub depth: u32,
+}
+
+impl Kin {
+    /// The event it hangs on, stored or not.
+    #[must_use]
+    pub fn origin(&self) -> Option<i64> {
+        self.replay_of.or(self.parent_id)
+    }
+}
+
+/// Where an event comes from and what came of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lineage {
+    /// The topmost event that is stored.
+    pub root: i64,
+    /// Whether there are more events than [`MOST_KIN`].
+    pub truncated: bool,
+    /// The tree, each event before what hangs on it, by id.
+    pub events: Vec<Kin>,
+}
+
+/// The tree of `kin`, in which `id` is; nearest come first, for what is beyond [`MOST_KIN`] is left
+/// out. `None` when `id` is not among them.
+pub(super) fn arrange(id: i64, mut kin: Vec<Kin>) -> Option<Lineage> {
+    let truncated = kin.len() > MOST_KIN;
+    kin.truncate(MOST_KIN);
+    let mut unplaced: HashMap<i64, Kin> = kin.into_iter().map(|kin| (kin.id, kin)).collect();
+    let root = top(id, &unplaced)?;
+    let mut below: HashMap<i64, Vec<i64>> = HashMap::new();
+    for kin in unplaced.values() {
+        if let Some(origin) = kin.origin() {
+            below.entry(origin).or_default().push(kin.id);
+        }
+    }
+    let mut events = Vec::with_capacity(unplaced.len());
+    let mut next = vec![(root, 0)];
+    while let Some((id, depth)) = next.pop() {
+        // What was placed is gone, so even a cycle ends.
+        let Some(mut kin) = unplaced.remove(&id) else {
+            continue;
+        };
+        kin.depth = depth;
+        kin.relation = match (depth, kin.replay_of) {
+            (0, _) => Relation::Root,
+            (_, Some(_)) => Relation::Replay,
+            (_, None) => Relation::FollowUp,
+        };
+        let mut hanging = below.remove(&id).unwrap_or_default();
+        hanging.sort_unstable_by(|one, other| other.cmp(one));
+        next.extend(hanging.into_iter().map(|id| (id, depth + 1)));
+        events.push(kin);
+    }
+    Some(Lineage {
+        root,
+        truncated,
+        events,
+    })
+}
+
+/// The farthest origin of `id` that is there.
+fn top(id: i64, kin: &HashMap<i64, Kin>) -> Option<i64> {
+    let mut top = kin.get(&id)?;
+    let mut seen = HashSet::from([id]);
+    while let Some(above) = top.origin().and_then(|origin| kin.get(&origin)) {
+        if !seen.insert(above.id) {
+            break;
+        }
+        top = above;
+    }
+    Some(top.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kin(id: i64, parent_id: Option<i64>, replay_of: Option<i64>) -> Kin {
+        Kin {
+            id,
+            kind: "k".to_owned(),
+            status: "COMPLETED".to_owned(),
+            attempts: 1,
+            created_at: String::new(),
+            finished_at: None,
+            parent_id,
+            replay_of,
+            relation: Relation::Root,
+            depth: 0,
+        }
+    }
+
+    fn shape(lineage: &Lineage) -> Vec<(i64, u32, Relation)> {
+        let shape = |kin: &Kin| (kin.id, kin.depth, kin.relation);
+        lineage.events.iter().map(shape).collect()
+    }
+
+    #[test]
+    fn a_replay_hangs_on_what_it_replays_and_a_follow_up_on_its_parent() {
+        let family = vec![
+            kin(3, Some(2), None),
+            kin(2, Some(1), None),
+            kin(1, None, None),
+            kin(5, Some(1), None),
+            kin(4, Some(1), Some(2)),
+            kin(6, Some(4), None),
+        ];
+        let lineage = arrange(3, family).unwrap();
+        assert_eq!((lineage.root, lineage.truncated), (1, false));
+        let follow_up = Relation::FollowUp;
+        let expected = [
+            (1, 0, Relation::Root),
+            (2, 1, follow_up),
+            (3, 2, follow_up),
+            (4, 2, Relation::Replay),
+            (6, 3, follow_up),
+            (5, 1, follow_up),
+        ];
+        assert_eq!(shape(&lineage), expected);
+    }
+
+    #[test]
+    fn what_is_no_longer_stored_ends_the_way_up() {
+        let lineage = arrange(8, vec![kin(8, Some(7), None)]).unwrap();
+        assert_eq!(shape(&lineage), [(8, 0, Relation::Root)]);
+        assert_eq!(arrange(8, Vec::new()), None);
+    }
+
+    #[test]
+    fn a_cycle_ends() {
+        let circle = vec![kin(1, Some(2), None), kin(2, Some(1), None)];
+        assert_eq!(arrange(1, circle).unwrap().events.len(), 2);
+    }
+
+    #[test]
+    fn the_nearest_stay_when_there_are_too_many() {
+        let children = (2..).map(|id| kin(id, Some(1), None));
+        let family: Vec<Kin> = std::iter::once(kin(1, None, None))
+            .chain(children)
+            .take(MOST_KIN + 1)
+            .collect();
+        let lineage = arrange(1, family).unwrap();
+        assert_eq!((lineage.events.len(), lineage.truncated), (MOST_KIN, true));
+    }
+}

@@ -1,0 +1,712 @@
+//! The doctor on databases that are well, and on one for each thing that can be wrong: what it finds,
+//! how it exits, and that what it prescribes helps.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate::doctor::{self, Patient, State};
+use tidegate::queue::sql;
+use tidegate::{Database, DrainOptions, Event as _, app};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, NoTls};
+
+use crate::look::{Ran, run};
+use crate::support::{self, TestDb, project_file, wait_until};
+
+/// What the doctor says of a database, check by check.
+struct Examined {
+    ran: Ran,
+    document: Value,
+}
+
+async fn examine(db: &TestDb) -> Examined {
+    let ran = run(db, &["doctor", "--json"]).await;
+    let document = ran.document();
+    let checks = document["checks"].as_array().unwrap();
+    let all_ok = checks.iter().all(|check| check["state"] == "ok");
+    assert_eq!(
+        (&document["action"], &document["ok"]),
+        (&"doctor".into(), &all_ok.into())
+    );
+    assert_eq!(ran.code, Some(if all_ok { 0 } else { 3 }), "{ran:?}");
+    Examined { ran, document }
+}
+
+impl Examined {
+    fn check(&self, name: &str) -> &Value {
+        let mut checks = self.document["checks"].as_array().unwrap().iter();
+        checks
+            .find(|check| check["name"] == name)
+            .unwrap_or_else(|| panic!("no check {name:?}: {:?}", self.ran))
+    }
+
+    /// Checks a check's state and that it says all of this, and returns its remedy.
+    fn finds(&self, name: &str, state: &str, says: &[&str]) -> String {
+        let check = self.check(name);
+        assert_eq!(check["state"], state, "{check}");
+        for text in says {
+            assert!(
+                check["finding"].as_str().unwrap().contains(text),
+                "{text:?}: {check}"
+            );
+        }
+        check["remedy"].as_str().unwrap_or_default().to_owned()
+    }
+
+    fn is_ok(&self, name: &str) {
+        self.finds(name, "ok", &[]);
+    }
+}
+
+/// Runs a remedy as an operator would: commands in a shell, SQL statement by statement.
+async fn mend(db: &TestDb, client: &Client, remedy: &str) {
+    assert!(!remedy.is_empty());
+    for line in remedy.lines() {
+        if let Some(command) = line.strip_prefix("tidegate ") {
+            let arguments: Vec<&str> = command.split(' ').collect();
+            let ran = run(db, &arguments).await;
+            assert_eq!(ran.code, Some(0), "{line}: {ran:?}");
+        } else {
+            assert!(line.ends_with(';'), "{line}");
+            client
+                .batch_execute(line)
+                .await
+                .unwrap_or_else(|error| panic!("{line}: {error:?}"));
+        }
+    }
+}
+
+async fn breaking(client: &Client, sql: &str) {
+    client.batch_execute(sql).await.unwrap();
+}
+
+/// Partitions for the days on which events that end now will expire.
+const PARTITIONS: &str = "
+DO $$
+DECLARE day date;
+BEGIN
+    FOR day IN SELECT DISTINCT ((clock_timestamp() AT TIME ZONE 'UTC') + r)::date + n
+                 FROM tidegate.event_kind, LATERAL (VALUES (retention_completed), (retention_failed)) AS v(r), generate_series(0, 3) AS n
+    LOOP
+        EXECUTE format('CREATE TABLE IF NOT EXISTS tidegate.event_log_%s PARTITION OF tidegate.event_log FOR VALUES FROM (%L) TO (%L)',
+                       to_char(day, 'YYYYMMDD'), day::timestamp AT TIME ZONE 'UTC', (day + 1)::timestamp AT TIME ZONE 'UTC');
+    END LOOP;
+END $$";
+
+/// A server that keeps what was committed, unlike that of the other tests; it ends with the value.
+struct DurableServer {
+    server: Child,
+    db: TestDb,
+}
+
+impl DurableServer {
+    fn start() -> Self {
+        let mut server = Command::new("python3")
+            .arg(project_file("scripts/postgres.py"))
+            .arg("serve")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let url = line.trim_end().strip_prefix("DATABASE_URL=").unwrap();
+        let db = TestDb::elsewhere(url);
+        Self { server, db }
+    }
+}
+
+impl Drop for DurableServer {
+    fn drop(&mut self) {
+        drop(self.server.stdin.take());
+        let _ = self.server.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_healthy_database_passes_every_check_and_a_fragile_one_does_not() {
+    let server = DurableServer::start();
+    let db = &server.db;
+    assert_eq!(run(db, &["migrate"]).await.code, Some(0));
+    let client = db.client().await;
+    breaking(&client, PARTITIONS).await;
+    let healthy = run(db, &["doctor"]).await;
+    assert_eq!(healthy.code, Some(0), "{healthy:?}");
+    assert!(
+        healthy.stdout.lines().all(|line| line.starts_with("ok ")),
+        "{healthy:?}"
+    );
+    assert!(healthy.stdout.lines().count() >= 15, "{healthy:?}");
+    let report = examine(db).await;
+    assert_eq!(report.document["ok"], true);
+    breaking(
+        &client,
+        "ALTER DATABASE postgres SET synchronous_commit = off",
+    )
+    .await;
+    let report = examine(db).await;
+    let remedy = report.finds(
+        "durability",
+        "problem",
+        &["loses events", "synchronous_commit is off"],
+    );
+    assert_eq!(
+        remedy,
+        "ALTER DATABASE postgres SET synchronous_commit = on;\nSELECT pg_reload_conf();"
+    );
+    breaking(&client, "ALTER SYSTEM SET full_page_writes = off; ").await;
+    breaking(&client, "ALTER SYSTEM SET autovacuum = off").await;
+    breaking(&client, "SELECT pg_reload_conf()").await;
+    let mut report = examine(db).await;
+    wait_until("the server has read its settings", async || {
+        report = examine(db).await;
+        report.check("autovacuum")["state"] == "problem"
+    })
+    .await;
+    mend(
+        db,
+        &client,
+        &report.finds(
+            "durability",
+            "problem",
+            &["full_page_writes, synchronous_commit"],
+        ),
+    )
+    .await;
+    mend(
+        db,
+        &client,
+        &report.finds("autovacuum", "problem", &["autovacuum is off"]),
+    )
+    .await;
+    wait_until("the server is well again", async || {
+        run(db, &["doctor"]).await.code == Some(0)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_database_without_a_queue_is_told_to_be_migrated() {
+    let db = support::empty_database().await;
+    let client = db.client().await;
+    let report = examine(&db).await;
+    let remedy = report.finds("schema version", "problem", &["never migrated"]);
+    assert_eq!(remedy, "tidegate migrate");
+    report.is_ok("server version");
+    report.is_ok("writable");
+    let names = report.document["checks"].as_array().unwrap();
+    assert!(
+        names.iter().all(|check| check["name"] != "schema drift"),
+        "{names:?}"
+    );
+    mend(&db, &client, &remedy).await;
+    let report = examine(&db).await;
+    for name in [
+        "schema version",
+        "schema drift",
+        "kinds",
+        "leases",
+        "drains",
+        "groups",
+        "paused kinds",
+        "bloat",
+        "autovacuum",
+    ] {
+        report.is_ok(name);
+    }
+    let told = run(&db, &["doctor"]).await;
+    assert_eq!(told.code, Some(3), "{told:?}");
+    // The tests' server is made to be fast.
+    assert!(
+        told.stdout.contains("PROBLEM  durability")
+            && told.stdout.contains("remedy: ALTER SYSTEM SET fsync = on;"),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_schema_of_another_version_is_told() {
+    let db = support::database().await;
+    let client = db.client().await;
+    breaking(
+        &client,
+        "UPDATE tidegate.app_migrations SET version = 999 WHERE version = 1",
+    )
+    .await;
+    let remedy = examine(&db).await.finds(
+        "schema version",
+        "problem",
+        &["999", "app_migrations", "use a newer program"],
+    );
+    assert_eq!(remedy, "");
+    breaking(&client, "DELETE FROM tidegate.app_migrations").await;
+    let remedy = examine(&db).await.finds(
+        "schema version",
+        "problem",
+        &["version 0 of tidegate.app_migrations"],
+    );
+    assert_eq!(remedy, "tidegate migrate");
+}
+
+#[tokio::test]
+async fn drift_is_told_part_by_part_and_mended_by_its_remedy() {
+    let db = support::database().await;
+    let client = db.client().await;
+    examine(&db).await.is_ok("schema drift");
+    for sql in [
+        "DROP INDEX tidegate.event_queue_due",
+        "DROP INDEX tidegate.event_log_dead",
+        "DROP TRIGGER audit_append_only ON tidegate.audit",
+        "ALTER TABLE tidegate.event_queue DISABLE TRIGGER event_queue_delayed_update",
+        "ALTER TABLE tidegate.event_queue DROP CONSTRAINT attempts_is_not_negative",
+        "ALTER TABLE tidegate.event_queue ADD CONSTRAINT \"Mine\" CHECK (id > 0)",
+        "CREATE INDEX too_much ON tidegate.event_queue (status)",
+    ] {
+        breaking(&client, sql).await;
+    }
+    let found = [
+        "missing: index event_queue_due",
+        "missing: index event_log_dead",
+        "missing: trigger audit.audit_append_only",
+        "changed: trigger event_queue.event_queue_delayed_update",
+        "missing: constraint event_queue.attempts_is_not_negative",
+        "unexpected: constraint event_queue.Mine",
+        "unexpected: index too_much",
+    ];
+    let report = examine(&db).await;
+    let remedy = report.finds("schema drift", "problem", &found);
+    let finding = report.check("schema drift")["finding"].as_str().unwrap();
+    assert_eq!(finding.split("; ").count(), found.len(), "{finding}");
+    mend(&db, &client, &remedy).await;
+    examine(&db).await.is_ok("schema drift");
+    breaking(&client, "CREATE TABLE tidegate.mine (id int)").await;
+    examine(&db)
+        .await
+        .finds("schema drift", "warning", &["unexpected: table mine"]);
+    breaking(&client, "DROP TABLE tidegate.mine").await;
+}
+
+#[tokio::test]
+async fn each_sort_of_change_by_hand_is_told() {
+    let db = support::database().await;
+    let client = db.client().await;
+    for (sql, what) in [
+        (
+            "ALTER TABLE tidegate.event_queue ALTER kind DROP NOT NULL",
+            "column event_queue.kind",
+        ),
+        (
+            "ALTER TABLE tidegate.audit ALTER reason TYPE varchar(9)",
+            "column audit.reason",
+        ),
+        (
+            "ALTER TABLE tidegate.event_kind ALTER retention_failed SET DEFAULT '1 day'",
+            "column event_kind.retention_failed",
+        ),
+        (
+            "CREATE OR REPLACE FUNCTION tidegate.mark_delayed() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+            "function mark_delayed()",
+        ),
+        (
+            "ALTER FUNCTION tidegate.publish_many IMMUTABLE",
+            "function publish_many(events jsonb)",
+        ),
+    ] {
+        breaking(&client, sql).await;
+        examine(&db)
+            .await
+            .finds("schema drift", "problem", &[&format!("changed: {what}")]);
+    }
+}
+
+#[tokio::test]
+async fn settings_of_the_database_and_what_an_operator_may_change_are_no_drift() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let name = db.url.rsplit('/').next().unwrap();
+    for setting in [
+        "search_path = tidegate, public",
+        "intervalstyle = iso_8601",
+        "datestyle = 'SQL, DMY'",
+        "timezone = 'Asia/Kolkata'",
+        "quote_all_identifiers = on",
+    ] {
+        breaking(&client, &format!("ALTER DATABASE {name} SET {setting}")).await;
+    }
+    breaking(&client, PARTITIONS).await;
+    breaking(
+        &client,
+        "UPDATE tidegate.event_kind SET retention_failed = '1 year', paused = true",
+    )
+    .await;
+    let limited = [("TIDEGATE_MAX_ATTEMPTS", "3")];
+    let mut migrate = support::command("tidegate");
+    migrate
+        .arg("migrate")
+        .env("DATABASE_URL", &db.url)
+        .envs(limited)
+        .stdout(Stdio::null());
+    assert!(migrate.status().await.unwrap().success());
+    let report = examine(&db).await;
+    report.is_ok("schema drift");
+    // The connection's own settings are as they were.
+    let mut client = db.client().await;
+    assert_eq!(
+        doctor::catalog(&mut client).await.unwrap().join("\n"),
+        doctor::EXPECTED.trim_end()
+    );
+    let row = client.query_one("SHOW search_path", &[]).await.unwrap();
+    assert_eq!(row.get::<_, &str>(0), "tidegate, public");
+}
+
+#[tokio::test]
+async fn kinds_that_somebody_forgot_are_told() {
+    let db = support::database().await;
+    let client = db.client().await;
+    breaking(
+        &client,
+        "DELETE FROM tidegate.event_kind WHERE kind = 'case_opened'",
+    )
+    .await;
+    let report = examine(&db).await;
+    let remedy = report.finds("kinds", "problem", &["not registered: case_opened"]);
+    mend(&db, &client, &remedy).await;
+    breaking(
+        &client,
+        "INSERT INTO tidegate.event_queue (kind) VALUES ('it''s new'), ('it''s new')",
+    )
+    .await;
+    let remedy = examine(&db)
+        .await
+        .finds("kinds", "problem", &["nobody registered: it's new (2)"]);
+    mend(&db, &client, &remedy).await;
+    let remedy = examine(&db).await.finds(
+        "kinds",
+        "warning",
+        &["only another program handles: it's new (2)"],
+    );
+    assert_eq!(remedy, "tidegate list --kind it's new");
+    breaking(&client, "DELETE FROM tidegate.event_queue").await;
+    examine(&db).await.is_ok("kinds");
+}
+
+#[tokio::test]
+async fn the_logs_partitions_are_looked_after() {
+    let db = support::database().await;
+    let client = db.client().await;
+    breaking(&client, PARTITIONS).await;
+    let report = examine(&db).await;
+    for name in ["log partitions", "log expiry", "log default"] {
+        report.is_ok(name);
+    }
+    breaking(
+        &client,
+        "UPDATE tidegate.event_kind SET retention_failed = '1000 days' WHERE kind = 'case_opened'",
+    )
+    .await;
+    let day =
+        "SELECT to_char((clock_timestamp() AT TIME ZONE 'UTC') + interval '1001 days', 'YYYYMMDD')";
+    let day: String = client.query_one(day, &[]).await.unwrap().get(0);
+    let remedy = examine(&db)
+        .await
+        .finds("log partitions", "warning", &[&day]);
+    assert_eq!(remedy, "tidegate cleanup");
+    breaking(&client, PARTITIONS).await;
+    examine(&db).await.is_ok("log partitions");
+    breaking(
+        &client,
+        "CREATE TABLE tidegate.event_log_20200101 PARTITION OF tidegate.event_log FOR VALUES FROM ('2020-01-01') TO ('2020-01-02');
+         INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+         VALUES (1, 'case_opened', 'COMPLETED', 1, 5, '[]', clock_timestamp(), clock_timestamp(), '2222-02-02')",
+    )
+    .await;
+    let report = examine(&db).await;
+    let remedy = report.finds("log expiry", "warning", &["event_log_20200101"]);
+    assert_eq!(remedy, "tidegate cleanup");
+    let remedy = report.finds(
+        "log default",
+        "warning",
+        &["1 rows in the default partition"],
+    );
+    assert_eq!(remedy, "tidegate cleanup");
+    report.is_ok("schema drift");
+    breaking(
+        &client,
+        "DROP TABLE tidegate.event_log_20200101; DELETE FROM tidegate.event_log",
+    )
+    .await;
+    let report = examine(&db).await;
+    report.is_ok("log expiry");
+    report.is_ok("log default");
+}
+
+#[tokio::test]
+async fn d13_leases_that_ran_out_and_work_that_does_not_end_are_told() {
+    let db = support::database().await;
+    let client = db.client().await;
+    support::publish_views(&client, 2).await;
+    let leased = "UPDATE tidegate.event_queue SET status = 'PROCESSING', attempts = 1, lease_token = gen_random_uuid(),
+                         processing_started_at = clock_timestamp() - interval '16 min'";
+    breaking(
+        &client,
+        &format!("{leased}, lease_expires_at = clock_timestamp() + interval '1 min'"),
+    )
+    .await;
+    let report = examine(&db).await;
+    let remedy = report.finds("leases", "warning", &["has been worked on for 16m"]);
+    assert!(remedy.starts_with("tidegate show "), "{remedy}");
+    mend(&db, &client, &remedy).await;
+    breaking(
+        &client,
+        "UPDATE tidegate.event_queue SET processing_started_at = clock_timestamp()",
+    )
+    .await;
+    examine(&db).await.finds("leases", "ok", &["2 running"]);
+    breaking(
+        &client,
+        &format!("{leased}, lease_expires_at = clock_timestamp() - interval '6 min'"),
+    )
+    .await;
+    let remedy =
+        examine(&db)
+            .await
+            .finds("leases", "problem", &["2 leases ran out more than 5m ago"]);
+    mend(&db, &client, &remedy).await;
+    examine(&db).await.is_ok("leases");
+}
+
+#[tokio::test]
+async fn a_queue_that_nobody_drains_is_told_from_one_that_is_drained_too_little() {
+    let db = support::database().await;
+    let client = db.client().await;
+    support::publish_views(&client, 1).await;
+    examine(&db).await.is_ok("drains");
+    breaking(
+        &client,
+        "UPDATE tidegate.event_queue SET available_at = clock_timestamp() - interval '12 min'",
+    )
+    .await;
+    let remedy = examine(&db).await.finds(
+        "drains",
+        "problem",
+        &["has been ready for 12m", "no drain runs"],
+    );
+    assert_eq!(remedy, "tidegate drain");
+    for held in [
+        "UPDATE tidegate.event_kind SET paused = true",
+        "UPDATE tidegate.event_queue SET delayed = true, available_at = clock_timestamp() + interval '1 min'",
+    ] {
+        let mut client = db.client().await;
+        let transaction = client.transaction().await.unwrap();
+        transaction.batch_execute(held).await.unwrap();
+        let rows = untouched(transaction.client(), 600.0).await;
+        assert_eq!(rows, 0, "{held}");
+        // Waited for: the drain below would pass over what is still locked.
+        transaction.rollback().await.unwrap();
+    }
+    mend(&db, &client, &remedy).await;
+    examine(&db).await.is_ok("drains");
+    // Something has ended, so drains run. A delayed event whose time has come waits for a drain too.
+    support::publish_views(&client, 1).await;
+    breaking(
+        &client,
+        "UPDATE tidegate.event_queue SET available_at = clock_timestamp() - interval '12 min'",
+    )
+    .await;
+    breaking(&client, "UPDATE tidegate.event_queue SET delayed = true").await;
+    let remedy = examine(&db)
+        .await
+        .finds("drains", "warning", &["not long or often enough"]);
+    mend(&db, &client, &remedy).await;
+    examine(&db).await.is_ok("drains");
+}
+
+/// How many events a drain could have taken.
+async fn untouched(client: &Client, seconds: f64) -> usize {
+    let kinds = app::Event::KINDS;
+    let sql = &sql::doctor::UNTOUCHED;
+    let values: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&seconds, Type::FLOAT8), (&kinds, Type::TEXT_ARRAY)];
+    client.query_typed(sql.text, &values).await.unwrap().len()
+}
+
+#[tokio::test]
+async fn blocked_groups_and_paused_kinds_are_told() {
+    let db = support::database().await;
+    let client = db.client().await;
+    breaking(
+        &client,
+        "SELECT tidegate.publish('form_archived', '{}', group_key => 'g', available_at => clock_timestamp() + interval '1 h');
+         SELECT tidegate.publish('case_opened', '{}', group_key => 'g')",
+    )
+    .await;
+    let report = examine(&db).await;
+    report.is_ok("groups");
+    report.is_ok("paused kinds");
+    breaking(
+        &client,
+        "UPDATE tidegate.event_queue SET created_at = clock_timestamp() - interval '61 min'",
+    )
+    .await;
+    breaking(
+        &client,
+        "UPDATE tidegate.event_kind SET paused = true WHERE kind IN ('case_opened', 'grant_saved')",
+    )
+    .await;
+    let report = examine(&db).await;
+    let remedy = report.finds("groups", "warning", &["1 groups wait", "\"g\""]);
+    mend(&db, &client, &remedy).await;
+    let remedy = report.finds("paused kinds", "warning", &["events wait: case_opened (1)"]);
+    assert_eq!(remedy, "tidegate resume case_opened");
+}
+
+#[tokio::test]
+async fn dead_rows_and_a_table_that_autovacuum_leaves_alone_are_told() {
+    let db = support::database().await;
+    let client = db.client().await;
+    breaking(&client, "ALTER TABLE tidegate.event_queue SET (autovacuum_enabled = off, toast.autovacuum_enabled = false)").await;
+    breaking(&client, "INSERT INTO tidegate.event_queue (kind) SELECT 'grant_letter_viewed' FROM generate_series(1, 210000)").await;
+    breaking(&client, "DELETE FROM tidegate.event_queue").await;
+    let mut report = examine(&db).await;
+    wait_until("the dead rows are counted", async || {
+        report = examine(&db).await;
+        report.check("bloat")["state"] == "warning"
+    })
+    .await;
+    let says = ["dead rows in event_queue", "last autovacuum: never"];
+    mend(&db, &client, &report.finds("bloat", "warning", &says)).await;
+    let says = [
+        "autovacuum_enabled is off for tidegate.event_queue",
+        "toast.autovacuum_enabled is off",
+    ];
+    mend(&db, &client, &report.finds("autovacuum", "problem", &says)).await;
+    wait_until("the table is well", async || {
+        let report = examine(&db).await;
+        report.check("bloat")["state"] == "ok" && report.check("autovacuum")["state"] == "ok"
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_keeps_vacuum_from_its_work_is_named_and_ended_by_the_remedy() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let holder = db.client().await;
+    breaking(&holder, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await;
+    let pid: i32 = holder
+        .query_one("SELECT pg_backend_pid()", &[])
+        .await
+        .unwrap()
+        .get(0);
+    examine(&db).await.is_ok("vacuum horizon");
+    // Nobody waits ten minutes for a test: the statement with a limit of its own.
+    let held = async || -> Vec<(String, String)> {
+        let sql = sql::doctor::HOLDERS.text;
+        let values: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&0.0_f64, Type::FLOAT8), (&0_i64, Type::INT8)];
+        let rows = client.query_typed(sql, &values).await.unwrap();
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    };
+    let start = format!("session {pid} of postgres, idle in transaction,");
+    let found = held().await;
+    let (_, remedy) = found
+        .iter()
+        .find(|(text, _)| text.starts_with(&start))
+        .unwrap();
+    breaking(&client, remedy).await;
+    wait_until("the session is gone", async || {
+        held()
+            .await
+            .iter()
+            .all(|(text, _)| !text.starts_with(&start))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_role_that_may_see_little_is_told_what_could_not_be_checked() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let role = format!("blind_{}", db.url.rsplit('/').next().unwrap());
+    breaking(
+        &client,
+        &format!("CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA tidegate TO {role}"),
+    )
+    .await;
+    let blind = TestDb::elsewhere(&db.url.replace("postgres@", &format!("{role}@")));
+    let report = examine(&blind).await;
+    report.finds(
+        "leases",
+        "warning",
+        &["could not be checked", "permission denied"],
+    );
+    report.is_ok("server version");
+    report.is_ok("schema drift");
+    let remedy = report.finds("vacuum horizon", "warning", &["does not see"]);
+    assert_eq!(remedy, format!("GRANT pg_monitor TO {role};"));
+    mend(&db, &client, &remedy).await;
+    examine(&blind).await.is_ok("vacuum horizon");
+    breaking(&client, &format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+#[tokio::test]
+async fn a_database_that_takes_no_writes_is_told() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let name = db.url.rsplit('/').next().unwrap();
+    breaking(
+        &client,
+        &format!("ALTER DATABASE {name} SET default_transaction_read_only = on"),
+    )
+    .await;
+    let remedy = examine(&db).await.finds(
+        "writable",
+        "problem",
+        &["default_transaction_read_only is on"],
+    );
+    mend(&db, &db.client().await, &remedy).await;
+    examine(&db).await.is_ok("writable");
+}
+
+#[tokio::test]
+async fn c12_a_handlers_limit_beyond_its_lease_is_told() {
+    let db = support::database().await;
+    let mut options = DrainOptions::default();
+    for (timeout, state) in [(30, State::Ok), (55, State::Problem)] {
+        options.handler_timeout = Duration::from_secs(timeout);
+        let report = doctor::examine(&Patient {
+            database: &db.database(),
+            kinds: app::Event::KINDS,
+            options: &options,
+            further: Vec::new,
+        })
+        .await
+        .unwrap();
+        let check = report
+            .checks
+            .iter()
+            .find(|check| check.name == "settings")
+            .unwrap();
+        assert_eq!(check.state, state, "{check:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_reached_is_a_failure_and_no_finding() {
+    let nowhere = TestDb::elsewhere("postgres://nobody@127.0.0.1:1/nothing");
+    let ran = run(&nowhere, &["doctor", "--json"]).await;
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(
+        ran.document()["error"]
+            .as_str()
+            .unwrap()
+            .starts_with("connect: ")
+    );
+    let database = Database::new(&nowhere.url, 1).unwrap();
+    assert!(database.connect().await.is_err());
+    assert!(tokio_postgres::connect(&nowhere.url, NoTls).await.is_err());
+}

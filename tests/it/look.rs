@@ -1,0 +1,781 @@
+//! Looking at the queue from the command line: figures, the live view, one event with its lineage,
+//! lists, blocked groups. And that none of it reads a large queue or log from end to end.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate::queue::{self, MOST_KIN, sql};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_postgres::Client;
+use tokio_postgres::types::{ToSql, Type};
+
+use crate::probe::number;
+use crate::support::{self, TestDb, binary};
+
+/// No test waits longer for a program to end.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// How a run of the program ended.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    /// Checks that it failed with this code and says all of this on stderr.
+    fn failed(&self, code: i32, says: &[&str]) {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        for text in says {
+            assert!(self.stderr.contains(text), "{text:?} is not in {self:?}");
+        }
+    }
+
+    pub fn document(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// Runs the program on a database.
+pub async fn run(db: &TestDb, arguments: &[&str]) -> Ran {
+    let mut command = support::command("tidegate");
+    command.args(arguments).env("DATABASE_URL", &db.url);
+    command.stdin(Stdio::null());
+    let output = tokio::time::timeout(PATIENCE, command.output());
+    let output = output.await.expect("the program ends").unwrap();
+    Ran {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+async fn json(db: &TestDb, arguments: &[&str]) -> Value {
+    let ran = run(db, &[arguments, &["--json"]].concat()).await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    ran.document()
+}
+
+const PUBLISH: &str =
+    "SELECT id FROM tidegate.publish($1, '{}', group_key => $2, correlation_id => $3)";
+
+async fn publish(client: &Client, kind: &str, group: Option<&str>, about: Option<&str>) -> i64 {
+    let row = client.query_one(PUBLISH, &[&kind, &group, &about]).await;
+    row.unwrap().get(0)
+}
+
+/// Puts a finished event into the log as it stands there.
+async fn log(client: &Client, id: i64, parent: Option<i64>, replay_of: Option<i64>) {
+    let sql = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at,
+                                               finished_at, expires_at, parent_id, replay_of)
+               VALUES ($1, 'case_opened', 'COMPLETED', 2, 5, '[]', clock_timestamp(), clock_timestamp(),
+                       clock_timestamp() + interval '1 day', $2, $3)";
+    client
+        .execute(sql, &[&id, &parent, &replay_of])
+        .await
+        .unwrap();
+}
+
+// status
+
+#[tokio::test]
+async fn c13_status_tells_what_the_whole_queue_does_and_what_needs_an_operator() {
+    let db = support::database().await;
+    let client = db.client().await;
+    for _ in 0..3 {
+        publish(&client, "form_archived", None, None).await;
+    }
+    let head = publish(&client, "case_opened", Some("g"), None).await;
+    publish(&client, "case_opened", Some("g"), None).await;
+    publish(&client, "grant_letter_viewed", None, None).await;
+    client
+        .batch_execute(&format!(
+            "UPDATE tidegate.event_queue SET available_at = clock_timestamp() + interval '1 h', attempts = 3 WHERE id = {head};
+             UPDATE tidegate.event_queue SET status = 'PROCESSING', lease_token = gen_random_uuid(),
+                    lease_expires_at = clock_timestamp() + CASE WHEN id < {head} - 1 THEN interval '-1 s' ELSE '1 h' END
+              WHERE id BETWEEN {head} - 2 AND {head} - 1;
+             UPDATE tidegate.event_kind SET paused = true WHERE kind = 'grant_letter_viewed';
+             INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+             SELECT n, 'case_opened', CASE WHEN n > 102 THEN 'COMPLETED' WHEN n > 101 THEN 'FAILED' ELSE 'COMPLETED_WITH_ERRORS' END,
+                    1, 5, '[]', t, t, t + interval '1 day'
+               FROM generate_series(101, 108) AS n,
+                    LATERAL (SELECT clock_timestamp() - CASE WHEN n = 101 THEN interval '2 h' WHEN n < 106 THEN '10 min' ELSE '0 s' END) AS at(t)"
+        ))
+        .await
+        .unwrap();
+    let status = json(&db, &["status"]).await;
+    for (field, value) in [
+        ("action", json!("stats")),
+        ("backlog", json!(6)),
+        ("in_flight", json!(2)),
+        ("stuck", json!(1)),
+        ("delayed", json!(1)),
+        ("blocked_groups", json!(1)),
+        ("dead_letters_last_day", json!(2)),
+        ("finished_last_hour", json!(7)),
+        ("throughput_per_second", json!(0.05)),
+    ] {
+        assert_eq!(status[field], value, "{field}: {status}");
+    }
+    let kind = |name: &str| {
+        let mut kinds = status["kinds"].as_array().unwrap().iter();
+        kinds.find(|kind| kind["kind"] == name).unwrap().clone()
+    };
+    assert_eq!(kind("grant_letter_viewed")["paused"], true);
+    let opened = kind("case_opened");
+    assert_eq!(
+        (
+            &opened["events"],
+            &opened["max_attempts_used"],
+            &opened["paused"]
+        ),
+        (&json!(2), &json!(3), &json!(false))
+    );
+    assert_eq!(kind("form_archived")["stuck"], 1);
+    let told = run(&db, &["status"]).await.stdout;
+    for text in [
+        "in flight 2, stuck 1, delayed 1, blocked groups 1; dead letters of the last day 2",
+        "finished in the last hour 7",
+        "paused",
+    ] {
+        assert!(told.contains(text), "{text:?} is not in {told}");
+    }
+}
+
+// status --watch
+
+#[tokio::test]
+async fn a_live_view_without_a_terminal_is_refused() {
+    let db = support::database().await;
+    let ran = run(&db, &["status", "--watch", "--json"]).await;
+    ran.failed(2, &["--watch", "without --json"]);
+    assert!(
+        ran.document()["error"]
+            .as_str()
+            .unwrap()
+            .contains("--watch")
+    );
+    let ran = run(&db, &["status", "--watch"]).await;
+    ran.failed(2, &["--watch: is allowed when stdout is a terminal"]);
+    assert_eq!(ran.stdout, "");
+    run(&db, &["status", "--interval", "2s"])
+        .await
+        .failed(2, &["--watch"]);
+    for interval in ["0s", "2h", "soon"] {
+        let ran = run(&db, &["status", "--watch", "--interval", interval]).await;
+        ran.failed(2, &["--interval", "is allowed"]);
+    }
+}
+
+/// Runs a program on a terminal of its own. Lines on stdin: text to type, or `size COLUMNS ROWS`. The
+/// last line on stderr is the exit code and whether the terminal's modes are as they were.
+const TERMINAL: &str = r#"
+import fcntl, os, pty, select, struct, subprocess, sys, termios
+master, slave = pty.openpty()
+def resize(columns, rows):
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+resize(100, 30)
+before = termios.tcgetattr(slave)
+child = subprocess.Popen(sys.argv[1:], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+                         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+typed = True
+def pass_on():
+    os.write(1, os.read(master, 65536))
+while child.poll() is None:
+    ready, _, _ = select.select([master] + [0] * typed, [], [], 0.05)
+    if master in ready:
+        pass_on()
+    if 0 in ready:
+        line = sys.stdin.buffer.raw.readline()
+        typed = bool(line)
+        if line.startswith(b"size "):
+            resize(*map(int, line.split()[1:]))
+            child.send_signal(28)
+        elif line:
+            os.write(master, line.rstrip(b"\n"))
+while select.select([master], [], [], 0.1)[0]:
+    pass_on()
+print(child.returncode, termios.tcgetattr(slave) == before, file=sys.stderr)
+"#;
+
+/// The live view on a terminal, with what stands on it.
+struct Watched {
+    child: tokio::process::Child,
+    screen: Emulated,
+}
+
+/// As much of a terminal as the view uses: the cursor's place, text, clearing. Colours are nothing to it.
+#[derive(Default)]
+struct Emulated {
+    rows: Vec<Vec<char>>,
+    at: (usize, usize),
+    /// The beginning of what has not come to its end yet.
+    rest: Vec<u8>,
+    has_left: bool,
+}
+
+impl Emulated {
+    fn take(&mut self, bytes: &[u8]) {
+        self.rest.extend(bytes);
+        let bytes = std::mem::take(&mut self.rest);
+        let (text, rest) = match std::str::from_utf8(&bytes) {
+            Ok(text) => (text, &[][..]),
+            Err(error) => {
+                let (valid, rest) = bytes.split_at(error.valid_up_to());
+                (std::str::from_utf8(valid).unwrap(), rest)
+            }
+        };
+        let mut left = text;
+        while let Some(c) = left.chars().next() {
+            if c != '\u{1b}' {
+                self.put(c);
+                left = &left[c.len_utf8()..];
+            } else if let Some(end) = left.find(|c: char| c.is_ascii_alphabetic()) {
+                self.obey(&left[..=end]);
+                left = &left[end + 1..];
+            } else {
+                break;
+            }
+        }
+        self.rest = [left.as_bytes(), rest].concat();
+    }
+
+    fn put(&mut self, c: char) {
+        let (row, column) = self.at;
+        match c {
+            '\r' => self.at.1 = 0,
+            '\n' => self.at.0 += 1,
+            _ => {
+                if self.rows.len() <= row {
+                    self.rows.resize(row + 1, Vec::new());
+                }
+                let line = &mut self.rows[row];
+                if line.len() <= column {
+                    line.resize(column + 1, ' ');
+                }
+                line[column] = c;
+                self.at.1 += 1;
+            }
+        }
+    }
+
+    fn obey(&mut self, sequence: &str) {
+        let numbers = sequence.trim_start_matches("\u{1b}[");
+        match sequence.chars().last() {
+            Some('H') => {
+                let (row, column) = numbers[..numbers.len() - 1].split_once(';').unwrap();
+                self.at = (
+                    row.parse::<usize>().unwrap() - 1,
+                    column.parse::<usize>().unwrap() - 1,
+                );
+            }
+            Some('J') => self.rows.clear(),
+            Some('l') if numbers == "?1049l" => {
+                self.has_left = true;
+                self.rows.clear();
+                self.at = (0, 0);
+            }
+            _ => {}
+        }
+    }
+
+    fn text(&self) -> String {
+        let rows: Vec<String> = self.rows.iter().map(|row| row.iter().collect()).collect();
+        rows.join("\n")
+    }
+}
+
+impl Watched {
+    fn on(db: &TestDb) -> Self {
+        let mut command = tokio::process::Command::new("python3");
+        command
+            .args(["-c", TERMINAL])
+            .arg(binary("tidegate"))
+            .args(["status", "--watch", "--interval", "100ms"])
+            .env("DATABASE_URL", &db.url)
+            .env("TERM", "xterm-256color")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        Self {
+            child: command.spawn().unwrap(),
+            screen: Emulated::default(),
+        }
+    }
+
+    /// Waits until this stands on the terminal.
+    async fn sees(&mut self, text: &str) {
+        let stdout = self.child.stdout.as_mut().unwrap();
+        let mut buffer = [0; 4096];
+        let seen = tokio::time::timeout(PATIENCE, async {
+            while !self.screen.text().contains(text) {
+                let read = stdout.read(&mut buffer).await.unwrap();
+                assert!(read > 0, "it ended before {text:?}: {}", self.screen.text());
+                self.screen.take(&buffer[..read]);
+            }
+        })
+        .await;
+        assert!(seen.is_ok(), "{text:?} is not in {}", self.screen.text());
+    }
+
+    async fn line(&mut self, line: &str) {
+        let stdin = self.child.stdin.as_mut().unwrap();
+        stdin
+            .write_all(format!("{line}\n").as_bytes())
+            .await
+            .unwrap();
+    }
+
+    /// Checks that it ends well with the terminal as it was, and returns what it left there.
+    async fn ended(mut self) -> String {
+        let output = tokio::time::timeout(PATIENCE, self.child.wait_with_output());
+        let output = output.await.expect("it ends").unwrap();
+        let state = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(state.trim(), "0 True");
+        self.screen.take(&output.stdout);
+        assert!(self.screen.has_left, "{}", self.screen.text());
+        self.screen.text()
+    }
+}
+
+#[tokio::test]
+async fn b9_the_live_view_follows_the_queue_through_a_resize_and_an_outage() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let admin = admin(&db).await;
+    publish(&client, "form_archived", None, None).await;
+    let mut watched = Watched::on(&db);
+    watched.sees("1 event in the queue").await;
+    publish(&client, "form_archived", None, None).await;
+    watched.sees("2 events in the queue").await;
+    let border = |columns: usize| "─".repeat(columns / 2 - 25);
+    assert!(!watched.screen.text().contains(&border(140)));
+    watched.line("size 140 40").await;
+    watched.sees(&border(140)).await;
+    let name = db.url.rsplit('/').next().unwrap();
+    drop(client);
+    let allow =
+        |connections: bool| format!("ALTER DATABASE {name} WITH allow_connections {connections}");
+    admin.batch_execute(&allow(false)).await.unwrap();
+    let end = format!(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{name}'"
+    );
+    admin.query_one(&end, &[]).await.unwrap();
+    watched.sees("the database is away, trying again").await;
+    watched.sees("2 events in the queue").await;
+    admin.batch_execute(&allow(true)).await.unwrap();
+    watched.sees("tidegate, every 100ms").await;
+    watched.line("q").await;
+    let left = watched.ended().await;
+    assert!(left.starts_with("2 events in the queue"), "{left}");
+}
+
+#[tokio::test]
+async fn the_live_view_gives_the_terminal_back_on_escape_and_ctrl_c() {
+    let db = support::database().await;
+    for key in ["\u{1b}", "\u{3}"] {
+        let mut watched = Watched::on(&db);
+        watched.sees("the queue is empty").await;
+        watched.line(key).await;
+        watched.ended().await;
+    }
+}
+
+/// A connection to the server that is not one to the test's database.
+async fn admin(db: &TestDb) -> Client {
+    let (server, _) = db.url.rsplit_once('/').unwrap();
+    let url = format!("{server}/postgres");
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+// show
+
+#[tokio::test]
+async fn b8_show_tells_where_an_event_comes_from_and_what_came_of_it() {
+    let db = support::database().await;
+    let client = db.client().await;
+    for (id, parent, replay_of) in [
+        (1001, None, None),
+        (1002, Some(1001), None),
+        (1003, Some(1002), None),
+        (1004, Some(1001), None),
+        (1005, None, Some(1002)),
+        (1006, Some(1005), None),
+        (1999, None, None),
+    ] {
+        log(&client, id, parent, replay_of).await;
+    }
+    let live = publish(&client, "form_archived", None, None).await;
+    let hang = "UPDATE tidegate.event_queue SET parent_id = 1006 WHERE id = $1";
+    client.execute(hang, &[&live]).await.unwrap();
+    let shown = json(&db, &["show", "1006"]).await;
+    assert_eq!(shown["parent_id"], 1005);
+    let lineage = &shown["lineage"];
+    assert_eq!(
+        (&lineage["root"], &lineage["truncated"]),
+        (&json!(1001), &json!(false))
+    );
+    let events = lineage["events"].as_array().unwrap();
+    let shape: Vec<_> = events
+        .iter()
+        .map(|event| {
+            json!([
+                event["id"],
+                event["relation"],
+                event["depth"],
+                event["status"],
+                event["attempts"]
+            ])
+        })
+        .collect();
+    let expected = [
+        json!([1001, "root", 0, "COMPLETED", 2]),
+        json!([1002, "follow_up", 1, "COMPLETED", 2]),
+        json!([1003, "follow_up", 2, "COMPLETED", 2]),
+        json!([1005, "replay", 2, "COMPLETED", 2]),
+        json!([1006, "follow_up", 3, "COMPLETED", 2]),
+        json!([live, "follow_up", 4, "PENDING", 0]),
+        json!([1004, "follow_up", 1, "COMPLETED", 2]),
+    ];
+    assert_eq!(shape, expected);
+    assert!(events[0]["finished_at"].is_string() && events[5]["finished_at"].is_null());
+    // The same family, whoever is asked.
+    assert_eq!(json(&db, &["show", "1001"]).await["lineage"], *lineage);
+    assert_eq!(tree(&db, live).await, TREE.trim_matches('\n'));
+}
+
+const TREE: &str = "
+  1001 case_opened COMPLETED
+  ├─ 1002 case_opened COMPLETED
+  │  ├─ 1003 case_opened COMPLETED
+  │  └─ replay 1005 case_opened COMPLETED
+  │     └─ 1006 case_opened COMPLETED
+  │        └─ LIVE form_archived PENDING
+  └─ 1004 case_opened COMPLETED
+";
+
+/// The lineage of event 1006 as people see it, down to each event's status.
+async fn tree(db: &TestDb, live: i64) -> String {
+    let told = run(db, &["show", "1006"]).await.stdout;
+    let (_, tree) = told.split_once("\nlineage\n").unwrap();
+    let marked = tree.lines().find(|line| line.ends_with("← this event"));
+    assert!(marked.unwrap().contains("1006"), "{tree}");
+    let told = |line: &str| {
+        line.split(',')
+            .next()
+            .unwrap()
+            .replace(&format!(" {live} "), " LIVE ")
+    };
+    tree.lines().map(told).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn a_lineage_is_bounded_and_ends_even_in_a_circle() {
+    let db = support::database().await;
+    let client = db.client().await;
+    log(&client, 2000, None, None).await;
+    let many = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at, parent_id)
+                SELECT n, 'case_opened', 'COMPLETED', 1, 5, '[]', clock_timestamp(), clock_timestamp(), clock_timestamp(), 2000
+                  FROM generate_series(2001, 3000) AS n";
+    client.execute(many, &[]).await.unwrap();
+    log(&client, 4000, Some(2900), None).await;
+    // Far behind the bound, with its own ancestors and what came of it all the same.
+    let lineage = queue::lineage(&client, 2900).await.unwrap().unwrap();
+    assert_eq!((lineage.root, lineage.truncated), (2000, true));
+    assert_eq!(lineage.events.len(), MOST_KIN);
+    for id in [2000, 2900, 4000] {
+        assert!(lineage.events.iter().any(|event| event.id == id), "{id}");
+    }
+    let told = run(&db, &["show", "2900"]).await.stdout;
+    assert!(
+        told.contains(&format!("only the nearest {MOST_KIN}")),
+        "{told}"
+    );
+    log(&client, 5001, Some(5002), None).await;
+    log(&client, 5002, Some(5001), None).await;
+    log(&client, 5003, Some(5003), Some(5003)).await;
+    assert_eq!(
+        queue::lineage(&client, 5001)
+            .await
+            .unwrap()
+            .unwrap()
+            .events
+            .len(),
+        2
+    );
+    assert_eq!(
+        queue::lineage(&client, 5003)
+            .await
+            .unwrap()
+            .unwrap()
+            .events
+            .len(),
+        1
+    );
+    assert_eq!(queue::lineage(&client, 9999).await.unwrap(), None);
+    // Its parent has been cleaned up.
+    log(&client, 6000, Some(5999), None).await;
+    let told = run(&db, &["show", "6000"]).await.stdout;
+    assert!(
+        told.contains("(event 5999, from which it came, is no longer stored)"),
+        "{told}"
+    );
+    let wrong = run(&db, &["show", "abc"]).await;
+    wrong.failed(2, &["abc", "a whole number, is allowed"]);
+}
+
+// list
+
+#[tokio::test]
+async fn b20_list_filters_by_group_object_and_time() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let grouped = publish(&client, "form_archived", Some("it's"), None).await;
+    let about = publish(&client, "form_archived", None, Some("form 7")).await;
+    let old = publish(&client, "case_opened", None, Some("form 7")).await;
+    let age = "UPDATE tidegate.event_queue SET created_at = '2026-01-31T12:00:00Z' WHERE id = $1";
+    client.execute(age, &[&old]).await.unwrap();
+    client
+        .execute(
+            "INSERT INTO tidegate.event_log (id, kind, group_key, correlation_id, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+             VALUES (100, 'case_opened', 'it''s', 'form 7', 'FAILED', 1, 5, '[]', '2026-01-31T13:00:00Z', clock_timestamp(), clock_timestamp())",
+            &[],
+        )
+        .await
+        .unwrap();
+    for (arguments, expected) in [
+        (&["--group", "it's"][..], vec![100, grouped]),
+        (&["--correlation", "form 7"], vec![100, old, about]),
+        (
+            &["--correlation", "form 7", "--kind", "form_archived"],
+            vec![about],
+        ),
+        (&["--since", "1h"], vec![about, grouped]),
+        (&["--until", "1h"], vec![100, old]),
+        (&["--until", "2026-01-31T13:00:00Z"], vec![old]),
+        (
+            &["--since", "2026-01-31T14:00:00+01:00", "--until", "1h"],
+            vec![100],
+        ),
+        (
+            &["--since", "2026-01-31T12:00:00Z"],
+            vec![100, old, about, grouped],
+        ),
+        (&["--before", "100"], vec![old, about, grouped]),
+        (&["--status", "PENDING", "--until", "1h"], vec![old]),
+        (
+            &["--status", "FAILED", "--since", "2026-01-01T00:00:00Z"],
+            vec![100],
+        ),
+        (&["--status", "FAILED", "--since", "1h"], vec![]),
+    ] {
+        let listed = json(&db, &[&["list"], arguments].concat()).await;
+        let ids: Vec<i64> = listed
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|event| event["id"].as_i64().unwrap())
+            .collect();
+        assert_eq!(ids, expected, "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_filter_that_means_nothing_is_refused_by_name() {
+    let db = support::database().await;
+    for (flag, value, allowed) in [
+        (
+            "--since",
+            "yesterday",
+            "2026-01-31T12:00:00Z, or a duration such as 2h",
+        ),
+        ("--until", "2026-01-31", "is allowed"),
+        ("--before", "x", "a whole number, is allowed"),
+        ("--limit", "0", "1..=10000"),
+    ] {
+        let wrong = run(&db, &["list", flag, value]).await;
+        wrong.failed(2, &[flag, value, allowed]);
+    }
+}
+
+#[tokio::test]
+async fn each_page_of_a_list_tells_the_command_for_the_next() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(publish(&client, "form_archived", Some("it's"), None).await);
+    }
+    let mut next = vec![
+        "list".to_owned(),
+        "--group".to_owned(),
+        "it's".to_owned(),
+        "--limit".to_owned(),
+        "2".to_owned(),
+    ];
+    let mut listed: Vec<i64> = Vec::new();
+    loop {
+        let arguments: Vec<&str> = next.iter().map(String::as_str).collect();
+        let ran = run(&db, &arguments).await;
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let lines: Vec<&str> = ran.stdout.lines().collect();
+        listed.extend(
+            lines
+                .iter()
+                .filter_map(|line| line.split_whitespace().next()?.parse::<i64>().ok()),
+        );
+        let Some(command) = lines.last().unwrap().strip_prefix("next page: tidegate ") else {
+            break;
+        };
+        // As a shell takes it apart.
+        let shell = tokio::process::Command::new("sh")
+            .args(["-c", &format!("printf '%s\\n' {command}")])
+            .output()
+            .await
+            .unwrap();
+        next = String::from_utf8(shell.stdout)
+            .unwrap()
+            .lines()
+            .map(ToOwned::to_owned)
+            .collect();
+    }
+    ids.reverse();
+    assert_eq!(listed, ids);
+}
+
+// blocked-groups
+
+#[tokio::test]
+async fn blocked_groups_are_listed_with_what_holds_them_back() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let none = run(&db, &["blocked-groups"]).await;
+    assert_eq!(
+        (none.code, none.stdout.trim()),
+        (Some(0), "no group is blocked")
+    );
+    assert_eq!(json(&db, &["blocked-groups"]).await, json!([]));
+    let mut heads = Vec::new();
+    for group in ["a", "b"] {
+        heads.push(publish(&client, "form_archived", Some(group), None).await);
+        publish(&client, "case_opened", Some(group), None).await;
+        publish(&client, "case_opened", Some(group), None).await;
+    }
+    publish(&client, "case_opened", Some("runs"), None).await;
+    let delay = "UPDATE tidegate.event_queue SET attempts = 2, last_error = '503: down', available_at = '2999-01-01T00:00:00Z' WHERE id = ANY ($1)";
+    client.execute(delay, &[&heads]).await.unwrap();
+    let listed = json(&db, &["blocked-groups"]).await;
+    assert_eq!(listed.as_array().unwrap().len(), 2, "{listed}");
+    let first = &listed[0];
+    assert_eq!(
+        (&first["group_key"], &first["head_id"]),
+        (&json!("a"), &json!(heads[0]))
+    );
+    assert_eq!(
+        (&first["waiting"], &first["attempts"]),
+        (&json!(2), &json!(2))
+    );
+    let told = run(&db, &["blocked-groups", "--limit", "1"]).await.stdout;
+    for text in [
+        "a ",
+        "form_archived",
+        "2 of 5",
+        "2999-01-01 00:00:00",
+        "503: down",
+        "tidegate unblock GROUP --retry|--skip|--cancel",
+    ] {
+        assert!(told.contains(text), "{text:?} is not in {told}");
+    }
+    assert!(!told.contains(&heads[1].to_string()), "{told}");
+}
+
+// plans
+
+/// A queue and a log large enough that reading them from end to end is the planner's last choice.
+const FILL: &str = "
+INSERT INTO tidegate.event_queue (kind, correlation_id, group_key, created_at)
+SELECT 'form_archived', 'c' || n / 5, CASE WHEN n % 50 = 0 THEN 'g' || n % 1000 END, clock_timestamp() - interval '1 h'
+  FROM generate_series(1, 50000) AS n;
+INSERT INTO tidegate.event_log (id, kind, correlation_id, status, attempts, max_attempts, errors, created_at, finished_at, expires_at, parent_id)
+SELECT 1000000 + n, 'form_archived', 'd' || n / 5, CASE WHEN n % 100 = 0 THEN 'FAILED' ELSE 'COMPLETED' END, 1, 5, '[]', t, t,
+       t + interval '30 days', CASE WHEN n % 3 = 0 THEN 1000000 + n - 1 END
+  FROM (SELECT n, clock_timestamp() - make_interval(secs => (200000 - n) * 10) AS t FROM generate_series(1, 200000) AS n) AS f;
+VACUUM ANALYZE tidegate.event_queue, tidegate.event_log";
+
+async fn plan(
+    client: &Client,
+    statement: &sql::Statement,
+    values: &[&(dyn ToSql + Sync)],
+) -> String {
+    let explain = format!("EXPLAIN {}", statement.text);
+    let types = statement.params.iter().cloned();
+    let params: Vec<(&(dyn ToSql + Sync), Type)> = values.iter().copied().zip(types).collect();
+    let rows = client.query_typed(&explain, &params).await.unwrap();
+    rows.iter()
+        .map(|row| row.get::<_, String>(0) + "\n")
+        .collect()
+}
+
+#[tokio::test]
+async fn d3_looking_reads_no_large_table_from_end_to_end() {
+    let db = support::database().await;
+    let client = db.client().await;
+    for statement in FILL.split(";\n") {
+        client.batch_execute(statement).await.unwrap();
+    }
+    assert!(number(&client, "SELECT count(*) FROM tidegate.event_log").await == 200_000);
+    let now = Some(std::time::SystemTime::now());
+    let ids: [&(dyn ToSql + Sync); 2] = [&1_000_006_i64, &501_i64];
+    for plan in [
+        plan(&client, &sql::look::LINEAGE, &ids).await,
+        plan(&client, &sql::look::OVERVIEW, &[]).await,
+        plan(&client, &sql::look::PULSE, &[&now]).await,
+        plan(&client, &sql::look::SHOW, &ids[..1]).await,
+        list_plan(&client, None, None, None, None).await,
+        list_plan(&client, None, Some("d7"), None, None).await,
+        list_plan(&client, Some("FAILED"), None, Some(1_100_000), None).await,
+        list_plan(&client, None, None, None, Some(600.0)).await,
+    ] {
+        for table in ["event_queue", "event_log_default"] {
+            let scan = format!("Seq Scan on {table}");
+            assert!(!plan.contains(&scan), "{plan}");
+        }
+    }
+    let about = list_plan(&client, None, Some("d7"), None, None).await;
+    assert!(about.contains("correlation_id = 'd7'"), "{about}");
+    // The figures by kind count the whole queue, but of the log only the last hour. (Of a small day's
+    // partition, reading all of it is the best plan; nearly all rows are in the default one here.)
+    let stats = plan(&client, &sql::look::STATS, &[]).await;
+    assert!(!stats.contains("Seq Scan on event_log_default"), "{stats}");
+}
+
+/// The plan of a list of this status, object, before this id, since so many seconds ago.
+async fn list_plan(
+    client: &Client,
+    status: Option<&str>,
+    about: Option<&str>,
+    before: Option<i64>,
+    ago: Option<f64>,
+) -> String {
+    let (text, time) = (None::<&str>, None::<std::time::SystemTime>);
+    let values: [&(dyn ToSql + Sync); 10] = [
+        &status,
+        &text,
+        &50_i64,
+        &text,
+        &about,
+        &before,
+        &time,
+        &ago,
+        &time,
+        &None::<f64>,
+    ];
+    plan(client, &sql::look::LIST, &values).await
+}
