@@ -53,10 +53,17 @@ async fn main() -> ExitCode {
     match run(arguments).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("bench: {error}");
+            eprintln!("bench: {}", with_causes(&*error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The database's own words are a cause, not the error's text.
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let texts: Vec<String> = causes.map(ToString::to_string).collect();
+    texts.join(": ")
 }
 
 async fn run(arguments: Arguments) -> Outcome<()> {
@@ -81,7 +88,8 @@ async fn run(arguments: Arguments) -> Outcome<()> {
         if wanted.is_empty() || wanted.iter().any(|name| name == workload.name) {
             let load = setup::load();
             let findings = (workload.run)(&bench).await;
-            let mut findings = findings.map_err(|error| format!("{}: {error}", workload.name))?;
+            let mut findings =
+                findings.map_err(|error| format!("{}: {}", workload.name, with_causes(&*error)))?;
             if load > 2.5 {
                 findings.note(format!("the machine was busy before it: load {load}"));
             }

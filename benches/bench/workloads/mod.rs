@@ -1,6 +1,7 @@
 //! The workloads by name. Each makes a database of its own, prepares it the same way before every
 //! measurement, and measures its variants in turn, so that what the machine does besides hits all alike.
 
+mod cleanup;
 mod cost;
 mod drain;
 mod handlers;
@@ -69,6 +70,11 @@ pub static ALL: &[Workload] = &[
         name: "transactions",
         about: "handlers that write one row in the transaction that completes their event",
         run: |bench| handlers::transactions(bench).boxed(),
+    },
+    Workload {
+        name: "cleanup",
+        about: "1,000,000 finished events whose retention has ended, against DELETE in batches",
+        run: |bench| cleanup::run(bench).boxed(),
     },
     Workload {
         name: "footprint",
