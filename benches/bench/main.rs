@@ -39,7 +39,7 @@ struct Arguments {
     /// List the workloads and end.
     #[arg(long)]
     list: bool,
-    /// Measure on this server instead of a new one; databases named tidegate_bench_… are made on it.
+    /// Measure on this server instead of a new one; it gets databases of its own.
     #[arg(long)]
     server: Option<String>,
     /// What cargo tells every bench.
@@ -95,11 +95,14 @@ async fn run(arguments: Arguments) -> Outcome<()> {
             }
             report::table(workload.name, workload.about, &findings);
             found.push((workload.name, findings));
+            // After each one, for a run that is interrupted.
+            keep(&head, &found)?;
         }
     }
     let elapsed = began.elapsed().as_secs();
     println!("{elapsed} s in all; a target that is MISSED is no failure of this program");
-    keep(&head, &found)
+    println!("written: bench-results/bench.json, bench-results/bench.svg");
+    Ok(())
 }
 
 /// Writes the figures for programs and the chart.
@@ -114,6 +117,5 @@ fn keep(head: &Value, found: &[(&str, Findings)]) -> Outcome<()> {
     let json = serde_json::to_string_pretty(&document)?;
     std::fs::write(folder.join("bench.json"), json)?;
     std::fs::write(folder.join("bench.svg"), chart::draw(found))?;
-    println!("written: bench-results/bench.json, bench-results/bench.svg");
     Ok(())
 }

@@ -157,7 +157,7 @@ pub fn percentile(values: &[f64], percent: usize) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return f64::NAN;
     };
-    if percent == 50 && sorted.len() % 2 == 0 {
+    if percent == 50 && sorted.len().is_multiple_of(2) {
         return f64::midpoint(sorted[last / 2], sorted[last / 2 + 1]);
     }
     sorted[(last * percent).div_ceil(100)]

@@ -1,5 +1,7 @@
 //! Owns how figures are shown: a table for people, on standard output as it grows.
 
+use std::fmt::Write;
+
 use serde_json::Value;
 
 use crate::measure::{Findings, Series, Target, Verdict};
@@ -65,9 +67,10 @@ fn judgement(found: &Findings, series: &Series) -> String {
         _ => format!("{:>8}", ""),
     };
     if let Some(target) = series.target {
-        text += &match target {
-            Target::Ratio(least) => format!(", at least {least:.2}"),
-            Target::AtMost(limit) => format!(" at most {}", number(limit)),
+        // Writing to a string does not fail.
+        let _ = match target {
+            Target::Ratio(least) => write!(text, ", at least {least:.2}"),
+            Target::AtMost(limit) => write!(text, " at most {}", number(limit)),
         };
     }
     match found.verdict(series) {

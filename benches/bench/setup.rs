@@ -15,6 +15,9 @@ use tokio_postgres::{Client, NoTls};
 use crate::events::{App, TEXT_BYTES, Work};
 use crate::measure::{Outcome, cpu_time, percentile, rate};
 
+/// Rounds of a workload that takes long.
+pub const FEW_ROUNDS: u32 = 3;
+
 /// The server and how much to do on it.
 pub struct Bench {
     url: String,
@@ -93,11 +96,6 @@ impl Bench {
     /// How often a variant is measured.
     pub fn rounds(&self) -> u32 {
         if self.quick { 3 } else { 5 }
-    }
-
-    /// Rounds of a workload that takes long.
-    pub fn few_rounds(&self) -> u32 {
-        3
     }
 
     /// A tenth in the quick set.

@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 use tidegate::queue::sql::Statement;
+use tokio_postgres::types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 /// The plan of a statement whose parameters are given as SQL expressions. `options` are further ones
@@ -13,7 +14,7 @@ pub async fn explain(
     options: &str,
     values: &[&str],
 ) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
-    let types: Vec<&str> = statement.params.iter().map(|kind| kind.name()).collect();
+    let types: Vec<&str> = statement.params.iter().map(Type::name).collect();
     let separator = if options.is_empty() { "" } else { ", " };
     // Deallocated each time: a plan that has been used often may forget the parameters.
     let script = format!(

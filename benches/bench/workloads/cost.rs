@@ -14,7 +14,7 @@ use crate::bare::bare_move;
 use crate::events::Work;
 use crate::explain::explain;
 use crate::measure::{Findings, Outcome, percentile};
-use crate::setup::{Bench, Groups, Queue, connect, defaults};
+use crate::setup::{Bench, FEW_ROUNDS, Groups, Queue, connect, defaults};
 
 pub async fn footprint(bench: &Bench) -> Outcome<Findings> {
     let (queue, count) = (bench.queue("footprint").await?, bench.scaled(200_000));
@@ -22,7 +22,7 @@ pub async fn footprint(bench: &Bench) -> Outcome<Findings> {
     let by_hand = "ALTER TABLE tidegate.event_queue SET (autovacuum_enabled = false)";
     queue.client.batch_execute(by_hand).await?;
     let mut found = Findings::default();
-    for _ in 0..bench.few_rounds() {
+    for _ in 0..FEW_ROUNDS {
         queue.prepare(count, Groups::None).await?;
         let before = Cost::read(&queue).await?;
         queue.drain(count, &defaults()).await?;

@@ -10,7 +10,7 @@ use crate::bare::bare_move;
 use crate::events::App;
 use crate::measure::{Findings, Outcome, cpu_time, rate};
 use crate::proxy;
-use crate::setup::{Bench, Groups, Queue, connect, defaults};
+use crate::setup::{Bench, FEW_ROUNDS, Groups, Queue, connect, defaults};
 
 const RATE: &str = "events/s";
 
@@ -53,7 +53,7 @@ pub async fn groups(bench: &Bench) -> Outcome<Findings> {
         ("one group, half as many", half, Groups::Of(1)),
     ];
     let mut found = Findings::default();
-    for _ in 0..bench.few_rounds() {
+    for _ in 0..FEW_ROUNDS {
         for (name, count, groups) in variants {
             queue.prepare(count, groups).await?;
             let drained = queue.drain(count, &defaults()).await?;
@@ -76,7 +76,7 @@ pub async fn deep(bench: &Bench) -> Outcome<Findings> {
     };
     let mut found = Findings::default();
     deep.fill("bench_noop", depth - count, Groups::None).await?;
-    for _ in 0..bench.few_rounds() {
+    for _ in 0..FEW_ROUNDS {
         shallow.prepare(count, Groups::None).await?;
         let drained = shallow.drain(count, &options).await?;
         found.add("nothing behind", RATE, drained.rate());
@@ -154,7 +154,7 @@ pub async fn parallel(bench: &Bench) -> Outcome<Findings> {
     let (queue, count) = (bench.queue("parallel").await?, bench.scaled(200_000));
     let mut found = Findings::default();
     let name = |drains: usize| format!("drains at once: {drains}");
-    for _ in 0..bench.few_rounds() {
+    for _ in 0..FEW_ROUNDS {
         for drains in [1, 2, 4, 8] {
             queue.prepare(count, Groups::None).await?;
             let elapsed = drain_together(&queue, count, drains).await?;
