@@ -14,7 +14,7 @@
 //! 7. [`mod@drain`]: the loop around it all, and its report.
 //!
 //! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
-//! [`invocation`] (both ends of the wire to Lambda and the command line), [`app`] (the shipped
+//! [`figures`] and [`metrics`] (what CloudWatch is told), [`invocation`] (both ends of the wire to Lambda and the command line), [`app`] (the shipped
 //! events and their handlers), [`service`] (what both shells do with them), [`http`] (the HTTP
 //! interface of the jobs).
 
@@ -26,9 +26,11 @@ pub mod context;
 pub mod drain;
 pub mod error;
 pub mod event;
+pub mod figures;
 pub mod handler;
 pub mod http;
 pub mod invocation;
+pub mod metrics;
 pub mod migrate;
 pub mod outcome;
 pub mod queue;

@@ -149,6 +149,9 @@ impl<D: Dispatch> Drain<D> {
         self.budget.learn(&event.kind, took);
         let settled = settle(event, ends, &self.options.retry, fastrand::f64());
         log_end(event, &settled, took);
+        if let Some(figures) = &mut self.figures {
+            figures.note(&event.kind, settled.status(), took);
+        }
         match settled {
             Settled::AlreadyFinished(status) => {
                 self.report.published += published;

@@ -22,6 +22,17 @@ pub(super) enum Settled {
     Retry(Retried),
 }
 
+impl Settled {
+    /// How the event ended; `None` when it will be retried.
+    pub(super) fn status(&self) -> Option<Status> {
+        match self {
+            Self::AlreadyFinished(status) => Some(*status),
+            Self::Finish(end) => Some(end.status),
+            Self::Retry(_) => None,
+        }
+    }
+}
+
 /// Applies the retry policy to the ends of an event's handlers.
 pub(super) fn settle(
     event: &LeasedEvent,
@@ -160,13 +171,13 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
         event.attempts,
         millis(took),
     );
-    let (status, errors) = match settled {
-        Settled::AlreadyFinished(status) => (Some(*status), &[][..]),
-        Settled::Finish(end) => (Some(end.status), end.errors.as_slice()),
-        Settled::Retry(retry) => (None, retry.errors.as_slice()),
+    let errors = match settled {
+        Settled::AlreadyFinished(_) => &[][..],
+        Settled::Finish(end) => end.errors.as_slice(),
+        Settled::Retry(retry) => retry.errors.as_slice(),
     };
     let code = errors.first().map_or("", |entry| entry.code.as_str());
-    match status {
+    match settled.status() {
         Some(Status::Completed) => {
             tracing::debug!(
                 event.id = id,

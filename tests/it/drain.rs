@@ -844,7 +844,7 @@ async fn a_stop_signal_ends_the_run_like_its_budget() {
     let (database, options) = (db.database(), options());
     let hooks = Hooks {
         stop: Some(stopped),
-        progress: None,
+        ..Hooks::default()
     };
     let draining = drain_with(&database, app.clone(), &options, hooks);
     let signal = async {
