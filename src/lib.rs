@@ -15,7 +15,7 @@
 //!
 //! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
 //! [`figures`] and [`metrics`] (what CloudWatch is told), [`invocation`] (both ends of the wire to Lambda and the command line), [`app`] (the shipped
-//! events and their handlers), [`service`] (what both shells do with them), [`http`] (the HTTP
+//! events and their handlers), [`service`] (what both shells do with them), [`trace`] (a trace crosses the queue), [`http`] (the HTTP
 //! interface of the jobs).
 
 pub mod app;
@@ -35,6 +35,7 @@ pub mod migrate;
 pub mod outcome;
 pub mod queue;
 pub mod service;
+pub mod trace;
 
 pub use connect::Database;
 pub use context::{Context, Transaction};

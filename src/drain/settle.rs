@@ -11,6 +11,7 @@ use crate::handler::{Committed, Done, Fault};
 use crate::invocation::DrainReport;
 use crate::outcome::{Disposition, HandlerEnd, HandlerRecord, Progress, RetryPolicy, Status};
 use crate::queue::{ErrorEntry, Finalization, Retried};
+use crate::trace;
 
 /// What is left to write for an event that ran.
 pub(super) enum Settled {
@@ -176,6 +177,7 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
         Settled::Finish(end) => end.errors.as_slice(),
         Settled::Retry(retry) => retry.errors.as_slice(),
     };
+    let trace_id = event.traceparent.as_deref().and_then(trace::id_of);
     let code = errors.first().map_or("", |entry| entry.code.as_str());
     match settled.status() {
         Some(Status::Completed) => {
@@ -183,6 +185,7 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
                 event.id = id,
                 event.kind = kind,
                 event.attempt = attempt,
+                trace_id,
                 elapsed_ms,
                 "event completed"
             );
@@ -192,6 +195,7 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
                 event.id = id,
                 event.kind = kind,
                 event.attempt = attempt,
+                trace_id,
                 elapsed_ms,
                 code,
                 "event rejected by a handler"
@@ -202,6 +206,7 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
                 event.id = id,
                 event.kind = kind,
                 event.attempt = attempt,
+                trace_id,
                 elapsed_ms,
                 code,
                 "event failed for good"
@@ -212,6 +217,7 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
                 event.id = id,
                 event.kind = kind,
                 event.attempt = attempt,
+                trace_id,
                 elapsed_ms,
                 code,
                 "event failed, will be retried"

@@ -21,3 +21,4 @@ mod medical;
 mod process;
 mod queue;
 mod roles;
+mod trace;
