@@ -22,10 +22,12 @@ use crate::event::{Event, LeasedEvent, NewEvent};
 use crate::handler::{Committed, Done, HandlerError, HandlerResult, Verdicts};
 use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
 use crate::queue;
+use crate::trace::TraceContext;
 
 /// What the handlers of one event share.
 pub struct Context {
     event: LeasedEvent,
+    trace: Option<TraceContext>,
     database: Database,
     flushed: Flushed,
     state: Mutex<State>,
@@ -76,7 +78,10 @@ impl Context {
             more_to_come: false,
             published: 0,
         };
+        let published_under = event.traceparent.as_deref();
+        let trace = published_under.and_then(TraceContext::parse);
         Self {
+            trace: trace.map(|above| above.child()),
             event,
             database,
             flushed,
@@ -119,6 +124,12 @@ impl Context {
         self.event.group_key.as_deref()
     }
 
+    /// This attempt's position in the trace that the event was published under, if it was under one.
+    #[must_use]
+    pub fn trace(&self) -> Option<&TraceContext> {
+        self.trace.as_ref()
+    }
+
     /// When the event was published, by the database's clock.
     #[must_use]
     pub fn created_at(&self) -> SystemTime {
@@ -152,7 +163,8 @@ impl Context {
         )
     }
 
-    /// Publishes a follow-up when this event ends, and only then (A17). It inherits the correlation id.
+    /// Publishes a follow-up when this event ends, and only then (A17). It inherits the correlation id
+    /// and the trace.
     ///
     /// # Errors
     /// A rejection, code `emit`, when the event does not serialize or breaks a size limit.
@@ -164,7 +176,10 @@ impl Context {
     ///
     /// # Errors
     /// A rejection, code `emit`, when a field breaks its limit; the message names it.
-    pub fn emit_new(&self, event: NewEvent) -> Result<(), HandlerError> {
+    pub fn emit_new(&self, mut event: NewEvent) -> Result<(), HandlerError> {
+        if event.traceparent.is_none() {
+            event.traceparent = self.trace.as_ref().map(ToString::to_string);
+        }
         event.check().reject("emit")?;
         self.state().emitted.push(event);
         Ok(())
@@ -302,6 +317,13 @@ impl NewEvent {
         {
             return Err(Error::Invalid(
                 "max_attempts: 1 to 1000 is allowed".to_owned(),
+            ));
+        }
+        let traceparent = self.traceparent.as_deref();
+        if traceparent.is_some_and(|header| TraceContext::parse(header).is_none()) {
+            return Err(Error::Invalid(
+                "traceparent: a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01 is allowed"
+                    .to_owned(),
             ));
         }
         let text = self.payload.as_ref().map_or("", |payload| payload.get());

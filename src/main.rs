@@ -32,7 +32,11 @@ fn main() -> Result<(), lambda_runtime::Error> {
         .flatten_event(true)
         .with_env_filter(filter.as_ref().map_or_else(|_| "info".into(), Clone::clone))
         .init();
-    let service = filter.and_then(|_| Service::new(&environment));
+    let mut service = filter.and_then(|_| Service::new(&environment));
+    if let Ok(service) = &mut service {
+        // The function's log is where CloudWatch looks for them.
+        service.metrics_to = |line| println!("{line}");
+    }
     if let Err(error) = &service {
         tracing::error!(error = %error, "settings do not hold; every invocation will fail");
     }
@@ -102,7 +106,7 @@ async fn answer(
         .map_err(|error| Refusal::new("InvalidInvocation", &error))?;
     let hooks = Hooks {
         stop: Some(stop),
-        progress: None,
+        ..Hooks::default()
     };
     service
         .answer(&request, time_left(event.context.deadline), hooks)

@@ -15,6 +15,7 @@ use tokio::sync::OnceCell;
 
 use crate::error::Error;
 use crate::handler::HandlerError;
+use crate::trace;
 
 /// No call takes longer, its answer included, unless its caller says so.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -134,11 +135,14 @@ impl HttpService {
         limit: Duration,
         is_answer: impl Fn(StatusCode) -> bool,
     ) -> Result<T, HandlerError> {
-        let request = self
+        let mut request = self
             .request(path, limit)
             .await?
             .header("Idempotency-Key", key)
             .json(body);
+        if let Some(position) = trace::current() {
+            request = request.header("traceparent", position.to_string());
+        }
         let response = request
             .send()
             .await

@@ -24,6 +24,7 @@ use crate::app::medical::{self, ValidJob};
 use crate::connect::Database;
 use crate::error::Error;
 use crate::queue::{self, Job};
+use crate::trace::{self, TraceContext};
 
 /// How often the shipped schedule wakes the drain (`template.yaml`); a job's `eta` counts by it.
 const WAKE_INTERVAL: Duration = Duration::from_mins(1);
@@ -109,7 +110,12 @@ async fn submit(
     let kind = route.as_str().trim_start_matches(JOBS);
     let job = medical::validate(kind, &json(&headers, &body)?)?;
     let mut client = connection(&database).await?;
-    let accepted = accept(&mut client, &job).await;
+    // Whoever asks under no trace, or under a malformed one, asks all the same.
+    let asked_under = headers
+        .get("traceparent")
+        .and_then(|header| header.to_str().ok());
+    let position = asked_under.and_then(TraceContext::parse);
+    let accepted = trace::within(position, accept(&mut client, &job)).await;
     if accepted.as_ref().is_err_and(Error::is_connection_lost) {
         drop(Object::take(client));
     }

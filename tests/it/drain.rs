@@ -844,7 +844,7 @@ async fn a_stop_signal_ends_the_run_like_its_budget() {
     let (database, options) = (db.database(), options());
     let hooks = Hooks {
         stop: Some(stopped),
-        progress: None,
+        ..Hooks::default()
     };
     let draining = drain_with(&database, app.clone(), &options, hooks);
     let signal = async {
@@ -884,7 +884,7 @@ async fn lingering_picks_up_what_comes_later_and_a_plain_drain_does_not_wait() {
     let (stop, stopped) = watch::channel(false);
     let hooks = Hooks {
         stop: Some(stopped),
-        progress: None,
+        ..Hooks::default()
     };
     let draining = drain_with(&database, app.clone(), &lingering, hooks);
     let publishing = async {

@@ -106,6 +106,36 @@ fn fixture(name: &str) -> String {
 }
 
 #[tokio::test]
+async fn b9_c13_each_drain_writes_a_line_of_metrics_if_they_are_asked_for() {
+    let db = support::database().await;
+    publish_views(&db.client().await, 3).await;
+    let metrics = [
+        ("TIDEGATE_METRICS", "emf"),
+        ("TIDEGATE_METRICS_QUEUE", "grants"),
+    ];
+    let function = Function::on(&db, &metrics).await;
+    function.drain(AMPLE).await;
+    let log = function.log();
+    let lines: Vec<&Value> = log.iter().filter(|line| !line["_aws"].is_null()).collect();
+    assert_eq!(lines.len(), 1, "{log:?}");
+    assert_eq!(lines[0]["Queue"], "grants");
+    for (metric, value) in [
+        ("Leased", 3),
+        ("Completed", 3),
+        ("Backlog", 0),
+        ("Drains", 1),
+    ] {
+        assert_eq!(lines[0][metric], value, "{metric}");
+    }
+    assert_eq!(lines[0]["Kinds"]["grant_letter_viewed"]["completed"], 3);
+    assert_eq!(lines[0]["HandlerLatencyMs"].as_array().unwrap().len(), 3);
+
+    let function = Function::on(&db, &[]).await;
+    function.drain(AMPLE).await;
+    assert!(function.log().iter().all(|line| line["_aws"].is_null()));
+}
+
+#[tokio::test]
 async fn f1_a_scheduled_event_drains_the_queue_and_is_answered_with_a_report() {
     let db = support::database().await;
     let client = db.client().await;

@@ -25,3 +25,4 @@ mod operate;
 mod process;
 mod queue;
 mod roles;
+mod trace;

@@ -140,6 +140,9 @@ pub struct PublishArgs {
     /// Started within this time or never, such as 1h.
     #[arg(long, value_parser = parse_duration)]
     pub expires_in: Option<Duration>,
+    /// The W3C trace context to publish it under; its handlers continue that trace.
+    #[arg(long, env = "TRACEPARENT")]
+    pub traceparent: Option<String>,
     /// Attempts before it is given up [env: TIDEGATE_MAX_ATTEMPTS].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub max_attempts: Option<u16>,

@@ -30,7 +30,7 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
     });
     let mut hooks = Hooks {
         stop: Some(stopped),
-        progress: None,
+        ..Hooks::default()
     };
     let bar = if std::io::stderr().is_terminal() && !json {
         Some(progress_bar(service, &mut hooks).await?)
