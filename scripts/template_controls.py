@@ -155,7 +155,7 @@ def migration_only_once(template):
 
 
 def too_little_concurrency(template):
-    template["Mappings"]["ParallelDrains"]["8"]["Reserved"] = 7
+    template["Mappings"]["Ticks"]["8"]["Reserved"] = "7"
 
 
 def http_open(template):
