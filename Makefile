@@ -58,7 +58,7 @@ build-%Function: tools
 # One line for each thing that only the machine's owner can install.
 tools:
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust, https://rustup.rs" >&2; exit 1; }
-	@command -v python3 >/dev/null || { echo "python3 is missing: install Python 3.9 or newer" >&2; exit 1; }
-	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { echo "python3 is too old: install Python 3.9 or newer" >&2; exit 1; }
+	@command -v python3 >/dev/null || { echo "python3 is missing: install Python 3.11 or newer" >&2; exit 1; }
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "python3 is too old: install Python 3.11 or newer" >&2; exit 1; }
 	@command -v cc >/dev/null || { echo "cc is missing: install a C compiler (apt install build-essential)" >&2; exit 1; }
 	@test -z "$(VENDORED)" || command -v perl >/dev/null || { echo "perl is missing: install it, or OpenSSL's development files (apt install libssl-dev pkg-config)" >&2; exit 1; }

@@ -27,13 +27,13 @@ NEEDED = {"DatabaseSecretArn": SECRET}
 EVERYTHING = {
     **NEEDED, "OwnerSecretArn": f"{SECRET}-owner", "OperatorSecretArn": f"{SECRET}-operator", "Tracing": "true",
     "SecretKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/0a1b2c3d", "SubnetIds": "subnet-0a,subnet-0b",
-    "SecurityGroupIds": "sg-0a", "Architecture": "arm64", "ParallelDrains": 8, "DrainRate": "rate(5 minutes)",
-    "JobsHttp": "public", "OperatorPrincipalArn": "arn:aws:iam::123456789012:role/on-call", "CreateDatabaseRoles": "true",
+    "SecurityGroupIds": "sg-0a", "Architecture": "arm64", "ParallelDrains": "8", "DrainRate": "rate(5 minutes)",
+    "JobsHttp": "public", "OperatorPrincipalArn": "arn:aws:iam::123456789012:role/on-call", "CreateDatabaseRoles": "true", "MetricsByKind": "true",
     "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:on-call", "LogDays": 90,
 }
 SETTINGS = {
     "defaults": NEEDED, "everything": EVERYTHING, "HTTP for AWS identities": {**NEEDED, "JobsHttp": "iam"},
-    "no concurrency set apart": {**NEEDED, "ReserveConcurrency": "false", "ParallelDrains": 3},
+    "no concurrency set apart": {**NEEDED, "ReserveConcurrency": "false", "ParallelDrains": "3"},
 }
 RATES = ["rate(1 minute)", "rate(2 minutes)", "rate(10 minutes)", "rate(1 hour)", "rate(1 day)"]
 # AWS refuses each of them; neither SAM nor CloudFormation nor the stand-in does.

@@ -183,7 +183,7 @@ CONTROLS = [
     ("a policy of AWS's on everything", administrator, "CleanupRole: AdministratorAccess is not needed"),
     ("an action too many to answer", other_actions, "OperateFunction: TIDEGATE_ACTIONS"),
     ("no limit to the actions", no_actions, "DrainFunction: TIDEGATE_ACTIONS"),
-    ("no metrics", no_metrics, "TIDEGATE_METRICS must be emf"),
+    ("no metrics", no_metrics, "TIDEGATE_METRICS must be emf-by-kind"),
     ("a secret that the role may not read", wrong_secret, "MigrateFunction: DATABASE_SECRET_ID"),
     ("a password in the environment", password, "must not hold PGPASSWORD"),
     ("an alarm less", missing_alarm, "LeaseLostAlarm: is an alarm too many or too few"),

@@ -110,8 +110,9 @@ def environments(stack):
         found += [f"{name}: {key} must be set, if only to nothing" for key in ("DATABASE_HOST", "DATABASE_PORT", "DATABASE_NAME")
                   if key not in variables]
     drain = functions["DrainFunction"]
-    if drain.get("TIDEGATE_METRICS") != "emf" or drain.get("TIDEGATE_METRICS_QUEUE") != PSEUDO["AWS::StackName"]:
-        found.append("DrainFunction: TIDEGATE_METRICS must be emf, TIDEGATE_METRICS_QUEUE the stack's name")
+    metrics = "emf-by-kind" if stack.parameters["MetricsByKind"] == "true" else "emf"
+    if drain.get("TIDEGATE_METRICS") != metrics or drain.get("TIDEGATE_METRICS_QUEUE") != PSEUDO["AWS::StackName"]:
+        found.append(f"DrainFunction: TIDEGATE_METRICS must be {metrics}, TIDEGATE_METRICS_QUEUE the stack's name")
     return found
 
 
