@@ -19,6 +19,8 @@ from invoke import CARGO_LAMBDA
 ZIG = "ziglang==0.13.0.post1"
 PROGRAMS = ("tidegate-function", "tidegate-http")
 TARGETS = {"x86_64": "x86_64-unknown-linux-gnu", "arm64": "aarch64-unknown-linux-gnu"}
+# Not cargo-lambda's own choice, which is where cargo keeps a profile of that name.
+PACKAGES = Path("target/packages")
 CERTIFICATES = Path("certs/rds.pem")
 BINARY_LIMIT, ZIP_LIMIT = 12_000_000, 5_000_000
 
@@ -45,7 +47,7 @@ def build():
     target = _target()
     cargo_lambda, zig = pypi.install(CARGO_LAMBDA), pypi.install(ZIG)
     command = [cargo_lambda / "bin" / "cargo-lambda", "lambda", "build", "--profile", "lambda", "--locked", "--target", target]
-    command += ["--features", "vendored-openssl", "--output-format", "zip"]
+    command += ["--features", "vendored-openssl", "--output-format", "zip", "--lambda-dir", PACKAGES]
     command += [word for program in PROGRAMS for word in ("--bin", program)]
     command += ["--include", CERTIFICATES] if CERTIFICATES.exists() else []
     environment = {**os.environ, "PATH": f"{zig / 'ziglang'}{os.pathsep}{os.environ['PATH']}"}
@@ -83,7 +85,7 @@ def weigh():
 
 
 def _package(program):
-    return Path("target/lambda") / program / "bootstrap.zip"
+    return PACKAGES / program / "bootstrap.zip"
 
 
 if __name__ == "__main__":
