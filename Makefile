@@ -45,7 +45,7 @@ template: tools ## check the deployment to AWS: the template, its transform, a t
 package: tools ## build and weigh the functions as they are deployed; ARCH=arm64 for the other architecture
 	@python3 scripts/package.py
 
-deploy: package ## deploy to AWS with the settings of samconfig.toml; DRY_RUN=1 shows what it would do
+deploy: tools ## deploy to AWS with the settings of samconfig.toml; DRY_RUN=1 shows what it would do
 	@python3 scripts/deploy.py
 
 # Called by `sam build`, one for each function of the template.

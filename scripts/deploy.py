@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`make deploy`: SAM's build and deployment of what `make package` made, with the settings of samconfig.toml.
+"""`make deploy`: what `make package` makes, deployed by SAM with the settings of samconfig.toml.
 
 With DRY_RUN=1 nothing is changed: the template is validated, and AWS is asked what it would do, given credentials.
 """
@@ -16,7 +16,6 @@ import pypi
 import template
 
 SETTINGS = Path("samconfig.toml")
-BUILT = Path(".aws-sam/build/template.yaml")
 
 
 def main():
@@ -27,11 +26,15 @@ def main():
     missing = _missing()
     if missing and not dry:
         raise pypi.Unavailable("\n".join(missing))
+    package.build()
+    if package.weigh() != 0:
+        raise local.Failed(1)
     # Neither of the two asks AWS; both want to know a region.
     offline = {**environment, "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "eu-central-1")}
     _sam("The template", ["validate", "--lint"], offline)
     _sam("The build", ["build"], offline)
-    deployment = ["deploy", "--template-file", BUILT, "--parameter-overrides", *_parameters()]
+    # What it built, since no template is named: naming one would have it look for its settings there.
+    deployment = ["deploy", "--parameter-overrides", *_parameters()]
     if missing:
         print(f"\nWould deploy\n$ {_shown(deployment)}\nbut\n" + "\n".join(missing))
         return 0
@@ -45,7 +48,8 @@ def _parameters():
     found["Architecture"] = os.environ.get("ARCH") or "x86_64"
     if package.CERTIFICATES.exists():
         found["DatabaseCaFile"] = f"/var/task/{package.CERTIFICATES}"
-    return [f"{name}={value}" for name, value in found.items()]
+    # SAM takes a value apart at its spaces.
+    return [f'{name}="{value}"' if " " in value else f"{name}={value}" for name, value in found.items()]
 
 
 def _configured():
