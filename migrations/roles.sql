@@ -49,13 +49,24 @@ GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, 
 GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, errors, created_at,
               processing_started_at, finished_at, expires_at, deadline, parent_id, replay_of)
    ON tidegate.event_log TO tidegate_read;
-GRANT SELECT ON tidegate.event_kind, tidegate.audit, tidegate.jobs, tidegate.stats, tidegate.stuck_events,
+GRANT SELECT ON tidegate.event_kind, tidegate.audit, tidegate.jobs, tidegate.stats, tidegate.daily_stats, tidegate.stuck_events,
                 tidegate.blocked_groups, tidegate.queue_migrations
    TO tidegate_read, tidegate_operate;
+
+-- A view's functions run with the rights of whoever reads it.
+GRANT EXECUTE ON FUNCTION tidegate.latency_ms TO tidegate_read, tidegate_operate;
 
 -- Operate: its functions write the audit row themselves; nothing is changed without one.
 GRANT SELECT ON tidegate.event_queue, tidegate.event_log, tidegate.events TO tidegate_operate;
 GRANT UPDATE (status, available_at, expires_at, max_attempts) ON tidegate.events TO tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.pause, tidegate.resume, tidegate.unblock,
+                          tidegate.set_retention, tidegate.apply_retention, tidegate.missing_retention_days
+   TO tidegate_operate;
+-- Cleanup: its functions remove nothing that has not expired, whoever calls them.
+GRANT EXECUTE ON FUNCTION tidegate.log_partitions, tidegate.missing_log_days, tidegate.rows_in_default, tidegate.make_log_partition,
+                          tidegate.seal_log_partition, tidegate.drop_log_partition, tidegate.delete_expired,
+                          tidegate.expired_rows, tidegate.sweep_events
+   TO tidegate_operate;
 
 -- The shipped application's own tables, where it is installed.
 DO $$

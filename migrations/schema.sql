@@ -46,9 +46,342 @@ CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp w
                                   FROM jsonb_array_elements(added) AS e) END
 $$;
 
+CREATE FUNCTION tidegate.check_ids(ids bigint[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF coalesce(cardinality(ids), 0) NOT BETWEEN 1 AND 10000 THEN
+        RAISE EXCEPTION 'ids: 1 to 10000 ids are allowed, got %', coalesce(cardinality(ids), 0)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF array_position(ids, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'ids: numbers are allowed, got NULL' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+
+CREATE FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF reason_is_needed AND btrim(coalesce(reason, ''), E' \t\r\n') = '' THEN
+        RAISE EXCEPTION 'reason: a text that says why is needed, got %',
+            CASE WHEN reason IS NULL THEN 'none' ELSE 'a blank one' END
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF char_length(reason) > 1000 THEN
+        RAISE EXCEPTION 'reason: at most 1000 characters are allowed, got %', char_length(reason)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF char_length(actor) NOT BETWEEN 1 AND 200 THEN
+        RAISE EXCEPTION 'actor: 1 to 200 characters are allowed, got %', char_length(actor)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+
+CREATE FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    refused text := CASE
+        WHEN ids IS NOT NULL AND (kind IS NOT NULL OR status IS NOT NULL OR since IS NOT NULL OR until IS NOT NULL)
+            THEN 'ids: either ids or a filter (kind, status, since, until) is allowed, got both'
+        WHEN ids IS NULL AND since IS NULL
+            THEN 'since: without ids, a time is needed from which on events ended, got none'
+        WHEN NOT isfinite(since) THEN 'since: a finite time is allowed, got ' || since
+        WHEN NOT isfinite(until) THEN 'until: a finite time is allowed, got ' || until
+        WHEN until <= since THEN format('until: a time after since (%s) is allowed, got %s', since, until)
+        WHEN status NOT IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
+            THEN format('status: COMPLETED, COMPLETED_WITH_ERRORS or FAILED is allowed, got %L', status)
+        WHEN kind IS NOT NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = check_replay.kind)
+            THEN tidegate.unregistered(kind)
+        WHEN "limit" NOT BETWEEN 1 AND 100000 THEN 'limit: 1 to 100000 is allowed, got ' || "limit"
+        WHEN expires_in <= interval '0' OR expires_in > interval '3660 days'
+            THEN 'expires_in: a time of at most ten years is allowed, got ' || expires_in
+    END;
+BEGIN
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF ids IS NOT NULL THEN
+        PERFORM tidegate.check_ids(ids);
+    END IF;
+CREATE FUNCTION tidegate.apply_retention(kind text, partition text, since text DEFAULT NULL::text, batch integer DEFAULT 10000, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS TABLE(redated bigint, next text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    target constant text := apply_retention.partition;
+    start constant tid := coalesce(apply_retention.since, '(0,0)')::tid;
+    kept record;
+    stop tid;
+    last tid;
+BEGIN
+    IF coalesce(btrim(apply_retention.reason), '') = '' THEN
+        RAISE EXCEPTION 'reason: a text is needed, got none' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT k.retention_completed, k.retention_failed INTO kept
+      FROM tidegate.event_kind AS k WHERE k.kind = apply_retention.kind;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION '%', tidegate.unregistered(apply_retention.kind) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM tidegate.begin_step();
+    redated := 0;
+    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target) THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    stop := tidegate.step_end(target, start);
+    EXECUTE format(
+        'WITH chosen AS MATERIALIZED (
+             SELECT l.ctid AS place
+               FROM ONLY tidegate.%1$I AS l
+              WHERE l.ctid > $1 AND l.ctid < $2 AND l.kind = $3
+                AND l.expires_at <> l.finished_at + CASE l.status WHEN ''COMPLETED'' THEN $4 ELSE $5 END
+              LIMIT $6
+                FOR UPDATE
+         ), taken AS (
+             DELETE FROM ONLY tidegate.%1$I AS l WHERE l.ctid = ANY (ARRAY(SELECT place FROM chosen)) RETURNING l.*
+         ), put AS (
+             INSERT INTO tidegate.event_log (%2$s) SELECT %3$s FROM taken AS l RETURNING 1)
+         SELECT (SELECT count(*) FROM put),
+                CASE WHEN (SELECT count(*) FROM chosen) = $6 THEN (SELECT max(place) FROM chosen) END',
+        target, tidegate.log_columns(''),
+        tidegate.log_columns('l.', 'l.finished_at + CASE l.status WHEN ''COMPLETED'' THEN $4 ELSE $5 END'))
+       INTO redated, last
+      USING start, coalesce(stop, '(4294967295,65535)'::tid), apply_retention.kind, kept.retention_completed,
+            kept.retention_failed, apply_retention.batch::bigint;
+    IF redated > 0 THEN
+        DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target;
+        INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+        VALUES ('apply_retention', apply_retention.actor,
+                jsonb_build_object('kind', apply_retention.kind, 'partition', target,
+                                   'completed', kept.retention_completed, 'failed', kept.retention_failed),
+                redated, apply_retention.reason);
+    END IF;
+    next := coalesce(last, stop)::text;
+    RETURN NEXT;
+END $_$;
+
+CREATE FUNCTION tidegate.begin_step() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'transaction_isolation: read committed is allowed, got %', current_setting('transaction_isolation')
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    PERFORM pg_advisory_xact_lock(1414087750, 0);
+END $$;
+
 CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ SELECT 5 $$;
+
+CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT nullif(kept.handlers || kept.steps, '{}')
+      FROM (SELECT coalesce((SELECT jsonb_build_object('handlers', jsonb_object_agg(h.key, CASE
+                        WHEN done_so_far.status <> 'FAILED' OR done_so_far.errors->-1->>'code' = 'attempts_exhausted'
+                        THEN h.value - 'emitted' ELSE h.value END))
+                      FROM jsonb_each(done_so_far.progress->'handlers') AS h
+                     WHERE coalesce(h.value->'faults', '[]') = '[]'
+                    HAVING count(*) > 0), '{}') AS handlers,
+                   CASE WHEN done_so_far.progress ? 'steps'
+                        THEN jsonb_build_object('steps', done_so_far.progress->'steps') ELSE '{}' END AS steps) AS kept
+$$;
+
+CREATE FUNCTION tidegate.end_by_operator(event_id bigint, code text, message text) RETURNS boolean
+    LANGUAGE sql
+    AS $$
+    WITH gone AS (
+        DELETE FROM tidegate.event_queue AS q WHERE q.id = event_id
+        RETURNING q.*, clock_timestamp() AS now
+    ), logged AS (
+        INSERT INTO tidegate.event_log
+               (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
+                errors, progress, created_at, processing_started_at, finished_at, expires_at,
+                deadline, parent_id, replay_of)
+        SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED', g.attempts, g.max_attempts,
+               tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object(
+                   'handler', NULL, 'code', code, 'message', message, 'attempt', g.attempts)), g.now),
+               g.progress, g.created_at, g.processing_started_at, g.now, g.now + coalesce(k.retention_failed, '90 days'),
+               g.expires_at, g.parent_id, g.replay_of
+          FROM gone AS g LEFT JOIN tidegate.event_kind AS k USING (kind)
+        RETURNING id)
+    SELECT EXISTS (SELECT FROM logged)
+$$;
+
+CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE(id bigint, past_deadline boolean)
+    LANGUAGE sql
+    AS $$
+    WITH found AS MATERIALIZED (
+        SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE)
+    UPDATE tidegate.event_queue AS q
+       SET status = 'PENDING', lease_token = NULL, lease_expires_at = NULL,
+           available_at = least(q.available_at, clock_timestamp()),
+           attempts = least(q.attempts, 999),
+           max_attempts = greatest(q.max_attempts, least(q.attempts, 999) + 1),
+           updated_at = clock_timestamp()
+      FROM found
+     WHERE q.id = found.id
+    RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false)
+$$;
+
+CREATE FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval) RETURNS TABLE(new_id bigint, original bigint)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    drawn bigint[];
+BEGIN
+    PERFORM tidegate.lock_groups(ARRAY(
+        SELECT DISTINCT l.group_key FROM tidegate.event_log AS l
+         WHERE l.id = ANY (originals) AND l.group_key IS NOT NULL));
+    drawn := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(originals)) AS n ORDER BY n);
+    RETURN QUERY
+    INSERT INTO tidegate.event_queue AS q
+           (id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of)
+    OVERRIDING SYSTEM VALUE
+    SELECT pair.new_id, l.kind, l.payload, l.group_key, l.dedup_key, l.correlation_id, l.max_attempts,
+           CASE WHEN l.deadline <= clock_timestamp() AND expires_in IS NOT NULL
+                THEN clock_timestamp() + expires_in ELSE l.deadline END,
+           CASE WHEN failed_handlers_only THEN tidegate.done_so_far(l.progress, l.status, l.errors) END,
+           l.id
+      FROM unnest(drawn, originals) AS pair(new_id, id)
+      JOIN tidegate.event_log AS l ON l.id = pair.id
+     ORDER BY l.id
+    ON CONFLICT DO NOTHING
+    RETURNING q.id, q.replay_of;
+END $$;
+
+CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ SELECT 100 $$;
+CREATE FUNCTION tidegate.delete_expired(partition text, since text DEFAULT NULL::text, batch integer DEFAULT 10000, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(deleted bigint, next text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    moment constant timestamptz := least(delete_expired.now, clock_timestamp());
+    target constant text := delete_expired.partition;
+    start constant tid := coalesce(delete_expired.since, '(0,0)')::tid;
+    stop tid;
+    last tid;
+BEGIN
+    PERFORM tidegate.begin_step();
+    deleted := 0;
+    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target) THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    -- Before the snapshot of what follows: a seal has counted these rows, or will not see them.
+    EXECUTE format('LOCK TABLE ONLY tidegate.%I IN ROW EXCLUSIVE MODE', target);
+    stop := tidegate.step_end(target, start);
+    EXECUTE format(
+        'WITH doomed AS MATERIALIZED (
+             SELECT l.ctid AS place
+               FROM ONLY tidegate.%1$I AS l
+              WHERE l.ctid > $1 AND l.ctid < $2 AND l.expires_at <= $3
+              LIMIT $4
+                FOR UPDATE SKIP LOCKED
+         ), gone AS (
+             DELETE FROM ONLY tidegate.%1$I AS l
+              WHERE l.ctid = ANY (ARRAY(SELECT place FROM doomed)) AND l.expires_at <= $3
+             RETURNING (l.finished_at AT TIME ZONE ''UTC'')::date AS day, l.kind, l.status, l.attempts,
+                       tidegate.latency_ms(l.created_at, l.finished_at) AS latency_ms
+         ), counted AS MATERIALIZED (
+             SELECT day, kind, status, count(*) AS events, sum(attempts) AS attempts, sum(latency_ms) AS latency_ms
+               FROM gone GROUP BY 1, 2, 3
+         ), archived AS (
+             INSERT INTO tidegate.stats_archive AS a SELECT * FROM counted
+                 ON CONFLICT (day, kind, status) DO UPDATE
+                SET events = a.events + excluded.events, attempts = a.attempts + excluded.attempts,
+                    latency_ms = a.latency_ms + excluded.latency_ms
+         ), subtracted AS (
+             UPDATE tidegate.sealed_stats AS s
+                SET events = s.events - c.events, attempts = s.attempts - c.attempts,
+                    latency_ms = s.latency_ms - c.latency_ms
+               FROM counted AS c
+              WHERE s.partition = $5 AND (s.day, s.kind, s.status) = (c.day, c.kind, c.status))
+         SELECT coalesce((SELECT sum(events) FROM counted), 0),
+                CASE WHEN (SELECT count(*) FROM doomed) = $4 THEN (SELECT max(place) FROM doomed) END', target)
+       INTO deleted, last
+      USING start, coalesce(stop, '(4294967295,65535)'::tid), moment, delete_expired.batch::bigint, target;
+    IF deleted > 0 THEN
+        INSERT INTO tidegate.audit (action, actor, filter, count)
+        VALUES ('cleanup', delete_expired.actor,
+                jsonb_build_object('step', 'delete', 'partition', target, 'now', moment), deleted);
+    END IF;
+    next := coalesce(last, stop)::text;
+    RETURN NEXT;
+END $_$;
+
+CREATE FUNCTION tidegate.drop_log_partition(partition text, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(dropped bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    moment constant timestamptz := least(drop_log_partition.now, clock_timestamp());
+    target constant text := drop_log_partition.partition;
+BEGIN
+    PERFORM tidegate.begin_step();
+    -- Nobody can insert, and so unseal, from here on; readers go on reading.
+    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target AND p.upper_bound <= moment) THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    EXECUTE format('LOCK TABLE ONLY tidegate.%I IN SHARE ROW EXCLUSIVE MODE', target);
+    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target AND p.sealed) THEN
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    SELECT coalesce(sum(s.events), 0) INTO dropped FROM tidegate.sealed_stats AS s WHERE s.partition = target;
+    INSERT INTO tidegate.stats_archive AS a
+    SELECT s.day, s.kind, s.status, s.events, s.attempts, s.latency_ms
+      FROM tidegate.sealed_stats AS s
+     WHERE s.partition = target AND s.events > 0
+        ON CONFLICT (day, kind, status) DO UPDATE
+       SET events = a.events + excluded.events, attempts = a.attempts + excluded.attempts,
+           latency_ms = a.latency_ms + excluded.latency_ms;
+    DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target;
+    IF dropped > 0 THEN
+        INSERT INTO tidegate.audit (action, actor, filter, count)
+        VALUES ('cleanup', drop_log_partition.actor,
+                jsonb_build_object('step', 'drop', 'partition', target, 'now', moment), dropped);
+    END IF;
+    EXECUTE format('DROP TABLE tidegate.%I', target);
+    RETURN NEXT;
+END $$;
+
+CREATE FUNCTION tidegate.expired_rows(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(partition text, events bigint)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $$
+    SELECT c.relname::text, l.events
+      FROM (SELECT tableoid, count(*) AS events FROM tidegate.event_log
+             WHERE expires_at <= least(expired_rows.now, clock_timestamp()) GROUP BY tableoid) AS l
+      JOIN pg_class AS c ON c.oid = l.tableoid
+$$;
+
+CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN isfinite(created_at) THEN ((date_part('epoch'::text, (finished_at - created_at)) * (1000)::double precision))::bigint ELSE (0)::bigint END;
 
 CREATE FUNCTION tidegate.lock_groups(group_keys text[]) RETURNS void
     LANGUAGE plpgsql
@@ -59,6 +392,111 @@ BEGIN
        FROM (SELECT DISTINCT hashtext(g) AS key FROM unnest(group_keys) AS g
               WHERE g IS NOT NULL ORDER BY key) AS hashed;
 END $$;
+
+CREATE FUNCTION tidegate.lock_replays() RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'replay: a transaction at READ COMMITTED is needed, this one is at %',
+            upper(current_setting('transaction_isolation')) USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    PERFORM pg_advisory_xact_lock(1414087750, 0);
+END $$;
+
+CREATE TABLE tidegate.audit (
+    id bigint NOT NULL,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    session_user_name text DEFAULT SESSION_USER NOT NULL,
+    actor text,
+    action text NOT NULL,
+    filter jsonb,
+    ids bigint[],
+    count bigint DEFAULT 0 NOT NULL,
+    reason text
+);
+
+CREATE FUNCTION tidegate.made_replays(entry tidegate.audit) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    RETURN (((entry).action = 'replay'::text) OR (((entry).action = 'unblock'::text) AND (((entry).filter ->> 'how'::text) = 'skip'::text)));
+CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL::text) RETURNS text
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT string_agg(CASE WHEN attname = 'expires_at' AND changed IS NOT NULL THEN changed
+                           ELSE prefix || quote_ident(attname) END, ', ' ORDER BY attnum)
+      FROM pg_attribute
+     WHERE attrelid = 'tidegate.event_log'::regclass AND attnum > 0 AND NOT attisdropped
+$$;
+
+CREATE FUNCTION tidegate.log_partitions(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(partition text, lower_bound timestamp with time zone, upper_bound timestamp with time zone, closed boolean, sealed boolean)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET "DateStyle" TO 'ISO'
+    AS $$
+    SELECT bounds.partition, bounds.lower_bound, bounds.upper_bound,
+           coalesce(bounds.upper_bound <= clock.now
+                 OR bounds.upper_bound < clock.now - interval '1 hour' + coalesce(
+                    (SELECT least(min(retention_completed), min(retention_failed), '30 days')
+                       FROM tidegate.event_kind), '30 days'), false),
+           -- A table made anew under an old name has no trigger, so the old counts are not its own.
+           EXISTS (SELECT FROM tidegate.sealed_partition AS s WHERE s.partition = bounds.partition)
+           AND EXISTS (SELECT FROM pg_trigger AS t WHERE t.tgrelid = bounds.oid AND t.tgname = 'event_log_unseal')
+      FROM (SELECT least(log_partitions.now, clock_timestamp()) AS now) AS clock,
+           LATERAL (
+           SELECT c.oid, c.relname::text AS partition,
+                  CASE WHEN b.bound <> 'DEFAULT' THEN
+                       coalesce(substring(b.bound FROM 'FROM \(''([^'']+)''\)')::timestamptz, '-infinity') END AS lower_bound,
+                  CASE WHEN b.bound <> 'DEFAULT' THEN
+                       coalesce(substring(b.bound FROM 'TO \(''([^'']+)''\)')::timestamptz, 'infinity') END AS upper_bound
+             FROM pg_inherits AS i
+             JOIN pg_class AS c ON c.oid = i.inhrelid
+            CROSS JOIN LATERAL pg_get_expr(c.relpartbound, 0) AS b(bound)
+            WHERE i.inhparent = 'tidegate.event_log'::regclass
+              AND c.relnamespace = 'tidegate'::regnamespace
+              AND c.relkind = 'r'
+              AND b.bound IS NOT NULL) AS bounds
+$$;
+
+CREATE FUNCTION tidegate.make_log_partition(day date) RETURNS TABLE(outcome text, moved bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $_$
+DECLARE
+    name constant text := 'event_log_' || to_char(day, 'YYYYMMDD');
+    first constant timestamptz := day::timestamp AT TIME ZONE 'UTC';
+    until constant timestamptz := (day + 1)::timestamp AT TIME ZONE 'UTC';
+BEGIN
+    PERFORM tidegate.begin_step();
+    moved := 0;
+    IF EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.lower_bound < until AND p.upper_bound > first) THEN
+        outcome := 'there';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    -- A table of this name that is no partition is somebody's who has detached it.
+    IF to_regclass(format('tidegate.%I', name)) IS NOT NULL OR tidegate.rows_in_default(day) > 10000 THEN
+        outcome := 'left_to_default';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    EXECUTE format('CREATE TABLE tidegate.%I (LIKE tidegate.event_log INCLUDING ALL)', name);
+    -- In the order in which a finalize takes its locks.
+    LOCK TABLE ONLY tidegate.event_log IN SHARE UPDATE EXCLUSIVE MODE;
+    LOCK TABLE ONLY tidegate.event_log_default IN ACCESS EXCLUSIVE MODE;
+    EXECUTE format(
+        'WITH moved AS (
+             DELETE FROM tidegate.event_log_default AS d WHERE d.expires_at >= $1 AND d.expires_at < $2 RETURNING d.*)
+         INSERT INTO tidegate.%I (%s) SELECT %s FROM moved',
+        name, tidegate.log_columns(''), tidegate.log_columns('moved.')) USING first, until;
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    EXECUTE format('ALTER TABLE tidegate.event_log ATTACH PARTITION tidegate.%I FOR VALUES FROM (%L) TO (%L)',
+                   name, first, until);
+    outcome := 'made';
+    RETURN NEXT;
+END $_$;
 
 CREATE FUNCTION tidegate.mark_delayed() RETURNS trigger
     LANGUAGE plpgsql
@@ -78,6 +516,89 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
                      'handlers', coalesce(progress->'handlers', '{}') || coalesce(added->'handlers', '{}'),
                      'steps', coalesce(progress->'steps', '{}') || coalesce(added->'steps', '{}')) END
 $$;
+
+CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+    WITH touched AS MATERIALIZED (
+        SELECT l.group_key, min(l.id) AS first_id, min(l.finished_at) AS finished_at
+          FROM tidegate.event_log AS l WHERE l.id = ANY (chosen) AND l.group_key IS NOT NULL GROUP BY l.group_key
+    ), busy AS (
+        SELECT q.group_key, count(*) AS live FROM tidegate.event_queue AS q JOIN touched USING (group_key) GROUP BY q.group_key
+    ), overtaken AS (
+        SELECT l.group_key, count(*) AS ended, max(l.id) AS last_id, max(l.finished_at) AS last_finished_at
+          FROM tidegate.event_log AS l JOIN touched AS t ON t.group_key = l.group_key AND l.id > t.first_id
+         WHERE l.finished_at >= (SELECT min(t.finished_at) FROM touched AS t)
+           AND l.id NOT IN (SELECT unnest(chosen))
+         GROUP BY l.group_key
+    )
+    SELECT jsonb_build_object(
+        'groups', (SELECT count(*) FROM touched),
+        'groups_with_live_events', (SELECT count(*) FROM busy),
+        'live_events', (SELECT coalesce(jsonb_agg(to_jsonb(b) ORDER BY b.group_key), '[]') FROM
+                        (SELECT * FROM busy ORDER BY busy.group_key LIMIT tidegate.listed_at_most()) AS b),
+        'groups_overtaken', (SELECT count(*) FROM overtaken),
+        'overtaken', (SELECT coalesce(jsonb_agg(to_jsonb(o) ORDER BY o.group_key), '[]') FROM
+                      (SELECT * FROM overtaken ORDER BY overtaken.group_key LIMIT tidegate.listed_at_most()) AS o))
+$$;
+
+CREATE FUNCTION tidegate.pause(kind text, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+BEGIN
+    RETURN tidegate.set_paused('pause', pause.kind, true, pause.reason, pause.actor);
+END $$;
+CREATE FUNCTION tidegate.missing_log_days(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF date
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    WITH made AS MATERIALIZED (
+        SELECT lower_bound, upper_bound FROM tidegate.log_partitions()
+    ), wanted AS MATERIALIZED (
+        SELECT DISTINCT ahead.day::date
+          FROM (SELECT least(missing_log_days.now, clock_timestamp()) AS now) AS clock,
+               (SELECT retention_completed FROM tidegate.event_kind
+                 UNION SELECT retention_failed FROM tidegate.event_kind) AS used(retention),
+               -- Longer ones, which an operator may have written by hand, are the default partition's.
+               LATERAL (SELECT CASE WHEN used.retention <= interval '100 years'
+                                    THEN clock.now + used.retention END AS first) AS until,
+               LATERAL generate_series((until.first AT TIME ZONE 'UTC')::date,
+                                       ((until.first + interval '7 days') AT TIME ZONE 'UTC')::date,
+                                       interval '1 day') AS ahead(day))
+    SELECT w.day FROM wanted AS w
+     WHERE NOT EXISTS (SELECT FROM made AS p
+                        WHERE p.lower_bound < (w.day + 1)::timestamp AT TIME ZONE 'UTC'
+                          AND p.upper_bound > w.day::timestamp AT TIME ZONE 'UTC')
+     ORDER BY 1
+$$;
+
+CREATE FUNCTION tidegate.missing_retention_days(kind text, partition text) RETURNS SETOF date
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $_$
+#variable_conflict use_column
+BEGIN
+    IF EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = missing_retention_days.partition) THEN
+        RETURN QUERY EXECUTE format(
+            'WITH made AS MATERIALIZED (
+                 SELECT lower_bound, upper_bound FROM tidegate.log_partitions()
+             ), wanted AS MATERIALIZED (
+                 SELECT DISTINCT ((l.finished_at + CASE l.status WHEN ''COMPLETED'' THEN k.retention_completed
+                                                   ELSE k.retention_failed END) AT TIME ZONE ''UTC'')::date AS day
+                   FROM tidegate.%I AS l
+                   JOIN tidegate.event_kind AS k USING (kind)
+                  WHERE l.kind = $1)
+             SELECT w.day FROM wanted AS w
+              WHERE w.day >= (clock_timestamp() AT TIME ZONE ''UTC'')::date
+                AND NOT EXISTS (SELECT FROM made AS p
+                                 WHERE p.lower_bound < (w.day + 1)::timestamp AT TIME ZONE ''UTC''
+                                   AND p.upper_bound > w.day::timestamp AT TIME ZONE ''UTC'')',
+            missing_retention_days.partition) USING missing_retention_days.kind;
+    END IF;
+END $_$;
 
 CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer) RETURNS TABLE(id bigint, created boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -233,6 +754,14 @@ BEGIN
     RETURN QUERY SELECT abs(n.id), n.id > 0 FROM unnest(new_ids) WITH ORDINALITY AS n(id, position) ORDER BY n.position;
 END $$;
 
+CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) RETURNS void
+    LANGUAGE sql
+    AS $$
+    INSERT INTO tidegate.audit (action, actor, filter, ids, count, reason)
+    VALUES (record_action.action, record_action.actor, jsonb_strip_nulls(record_action.filter),
+            coalesce(record_action.ids, '{}'), coalesce(cardinality(record_action.ids), 0), record_action.reason)
+$$;
+
 CREATE FUNCTION tidegate.refusal(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer) RETURNS text
     LANGUAGE sql STABLE
     RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: 1 to 100 characters are allowed, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (pg_column_size(payload) > 1048576) THEN ('payload: at most 1048576 bytes are allowed, got '::text || pg_column_size(payload)) WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: 1 to 200 characters are allowed, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: 1 to 200 characters are allowed, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: 1 to 200 characters are allowed, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: a finite time is allowed, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: a finite time is allowed, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: 1 to 1000 is allowed, got '::text || max_attempts) ELSE NULL::text END;
@@ -255,6 +784,420 @@ BEGIN
         USING ERRCODE = 'check_violation';
 END $$;
 
+CREATE FUNCTION tidegate.replay(ids bigint[] DEFAULT NULL::bigint[], kind text DEFAULT NULL::text, status text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, until timestamp with time zone DEFAULT NULL::timestamp with time zone, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text, "limit" bigint DEFAULT 10000, dry_run boolean DEFAULT false, again boolean DEFAULT false, failed_handlers_only boolean DEFAULT false, expires_in interval DEFAULT NULL::interval) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    most_groups constant integer := 2000;
+    known bigint := (SELECT coalesce(max(a.id), 0) FROM tidegate.audit AS a WHERE tidegate.made_replays(a));
+    report jsonb;
+    chosen bigint[];
+    passed bigint[];
+    refused text;
+    done bigint[] := '{}';
+    made jsonb := '[]';
+    collided bigint[] := '{}';
+BEGIN
+    replay."limit" := coalesce(replay."limit", 10000);
+    replay.dry_run := coalesce(replay.dry_run, false);
+    replay.again := coalesce(replay.again, false);
+    replay.failed_handlers_only := coalesce(replay.failed_handlers_only, false);
+    PERFORM tidegate.check_operator(replay.reason, replay.actor, true);
+    PERFORM tidegate.check_replay(replay.ids, replay.kind, replay.status, replay.since, replay.until, replay."limit", replay.expires_in);
+    IF NOT replay.dry_run THEN
+        PERFORM tidegate.lock_replays();
+    END IF;
+    WITH candidate AS MATERIALIZED (
+        SELECT * FROM tidegate.replay_candidates(replay.ids, replay.kind, replay.status, replay.since, replay.until,
+                                                 replay.again, replay.failed_handlers_only, known)
+    ), fit AS (
+        SELECT c.*, c.group_key IS NOT NULL AND row_number() OVER (PARTITION BY c.group_key ORDER BY c.id) = 1 AS opens_group
+          FROM candidate AS c WHERE c.obstacle IS NULL
+    ), counted AS (
+        SELECT f.*, count(*) OVER before AS position, count(*) FILTER (WHERE f.opens_group) OVER before AS groups
+          FROM fit AS f WINDOW before AS (ORDER BY f.id)
+    ), taken AS MATERIALIZED (
+        SELECT c.* FROM counted AS c WHERE c.position <= replay."limit" AND c.groups <= most_groups
+    ), skipped AS (
+        SELECT c.id, c.obstacle, c.obstructed_by, row_number() OVER (ORDER BY c.id) AS position
+          FROM candidate AS c WHERE c.obstacle IS NOT NULL
+    )
+    SELECT jsonb_build_object(
+               'matched', (SELECT count(*) FROM candidate AS c WHERE c.in_log),
+               'eligible', (SELECT count(*) FROM taken),
+               'limit_reached', (SELECT count(*) FROM taken) < (SELECT count(*) FROM fit),
+               'kinds', (SELECT coalesce(jsonb_object_agg(k.event_kind, k.count), '{}')
+                           FROM (SELECT t.event_kind, count(*) FROM taken AS t GROUP BY t.event_kind) AS k),
+               'skipped_count', (SELECT count(*) FROM skipped),
+               'skipped_reasons', (SELECT coalesce(jsonb_object_agg(s.obstacle, s.count), '{}')
+                                     FROM (SELECT k.obstacle, count(*) FROM skipped AS k GROUP BY k.obstacle) AS s),
+               'skipped', (SELECT coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
+                                      'id', s.id, 'reason', s.obstacle, 'by', s.obstructed_by)) ORDER BY s.id), '[]')
+                             FROM skipped AS s WHERE s.position <= tidegate.listed_at_most())),
+           ARRAY(SELECT t.id FROM taken AS t ORDER BY t.id),
+           ARRAY(SELECT t.id FROM taken AS t WHERE t.deadline <= clock_timestamp() ORDER BY t.id)
+      INTO report, chosen, passed;
+    IF replay.expires_in IS NULL AND cardinality(passed) > 0 THEN
+        refused := format('expires_in: is needed, for the deadline of %s of these events has passed, such as of %s',
+                          cardinality(passed), array_to_string(passed[1:10], ', '));
+    END IF;
+    report := report || jsonb_build_object('action', 'replay', 'dry_run', replay.dry_run, 'refused', refused,
+        'passed_deadlines', jsonb_build_object('count', cardinality(passed), 'ids', passed[1:10]));
+    IF replay.dry_run THEN
+        RETURN report || jsonb_build_object('replayed', 0, 'events', made, 'order_risks', tidegate.order_risks(chosen));
+    END IF;
+    IF refused IS NULL AND cardinality(chosen) > 0 THEN
+        SELECT coalesce(array_agg(r.original ORDER BY r.original), '{}'),
+               coalesce(jsonb_agg(jsonb_build_object('id', r.new_id, 'replay_of', r.original) ORDER BY r.original)
+                        FILTER (WHERE r.position <= tidegate.listed_at_most()), '[]')
+          INTO done, made
+          FROM (SELECT i.*, row_number() OVER (ORDER BY i.original) AS position
+                  FROM tidegate.insert_replays(chosen, replay.failed_handlers_only, replay.expires_in) AS i) AS r;
+        -- Published or cleaned up between the two statements.
+        collided := ARRAY(SELECT c FROM unnest(chosen) AS c EXCEPT SELECT d FROM unnest(done) AS d ORDER BY 1);
+    END IF;
+    PERFORM tidegate.record_action('replay', replay.actor, jsonb_build_object(
+        'ids', replay.ids, 'kind', replay.kind, 'status', replay.status, 'since', replay.since, 'until', replay.until,
+        'limit', replay."limit", 'again', replay.again, 'failed_handlers_only', replay.failed_handlers_only,
+        'expires_in', replay.expires_in), done, replay.reason);
+    RETURN report || jsonb_build_object('replayed', cardinality(done), 'events', made)
+        || CASE WHEN cardinality(collided) = 0 THEN '{}' ELSE tidegate.with_collisions(report, collided) END;
+END $$;
+
+CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) RETURNS TABLE(id bigint, event_kind text, group_key text, deadline timestamp with time zone, finished_at timestamp with time zone, in_log boolean, obstacle text, obstructed_by bigint)
+    LANGUAGE sql
+    AS $$
+    WITH asked AS MATERIALIZED (
+        SELECT a.id, count(*) AS times FROM unnest(replay_candidates.ids) AS a(id) GROUP BY a.id
+    ), matched AS MATERIALIZED (
+        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of
+          FROM tidegate.event_log AS l
+         WHERE replay_candidates.ids IS NULL
+           AND l.finished_at >= replay_candidates.since
+           AND (replay_candidates.until IS NULL OR l.finished_at < replay_candidates.until)
+           AND (replay_candidates.kind IS NULL OR l.kind = replay_candidates.kind)
+           AND (replay_candidates.status IS NULL OR l.status = replay_candidates.status)
+        UNION ALL
+        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of
+          FROM asked JOIN tidegate.event_log AS l USING (id)
+    ), ended_replay AS (
+        SELECT l.replay_of, max(l.id) AS id
+          FROM tidegate.event_log AS l WHERE l.replay_of IS NOT NULL GROUP BY l.replay_of
+    ), audited AS (
+        -- The day is for a clock that was set back.
+        SELECT unnest(a.ids) AS id, bool_or(a.id > replay_candidates.known) AS just_now
+          FROM tidegate.audit AS a
+         WHERE tidegate.made_replays(a)
+           AND (a.id > replay_candidates.known
+                OR replay_candidates.ids IS NULL AND a.at >= replay_candidates.since - interval '1 day')
+         GROUP BY 1
+    ), judged AS (
+        SELECT m.*, twin.id AS twin,
+               coalesce(live.id, ended.id) AS replay,
+               CASE WHEN live.id IS NOT NULL THEN 'its replay is live'
+                    WHEN audited.just_now THEN 'somebody else has replayed it just now'
+                    WHEN replay_candidates.ids IS NOT NULL THEN NULL
+                    WHEN replay_candidates.again AND original.id IS NOT NULL THEN 'a replay whose original is among them'
+                    WHEN replay_candidates.again THEN NULL
+                    WHEN ended.id IS NOT NULL OR audited.id IS NOT NULL THEN 'replayed before'
+                    WHEN m.replay_of IS NOT NULL THEN 'a replay itself'
+                    WHEN m.errors->-1->>'code' = 'cancelled' AND m.errors->-1->>'handler' IS NULL THEN 'cancelled by an operator'
+               END AS repeated,
+               CASE WHEN k.kind IS NULL THEN 'its kind is not registered'
+                    WHEN replay_candidates.failed_handlers_only AND m.status = 'COMPLETED' THEN 'none of its handlers failed'
+                    WHEN twin.id IS NOT NULL THEN 'a live event has its deduplication key'
+               END AS unfit
+          FROM matched AS m
+          LEFT JOIN tidegate.event_queue AS live ON live.replay_of = m.id
+          LEFT JOIN ended_replay AS ended ON ended.replay_of = m.id
+          LEFT JOIN matched AS original ON original.id = m.replay_of
+          LEFT JOIN audited ON audited.id = m.id
+          LEFT JOIN tidegate.event_kind AS k ON k.kind = m.kind
+          LEFT JOIN tidegate.event_queue AS twin ON twin.kind = m.kind AND twin.dedup_key = m.dedup_key
+    ), rivals AS (
+        SELECT j.id, row_number() OVER (PARTITION BY j.kind, j.dedup_key ORDER BY j.id) AS position
+          FROM judged AS j WHERE j.repeated IS NULL AND j.unfit IS NULL AND j.dedup_key IS NOT NULL
+    )
+    SELECT j.id, j.kind, j.group_key, j.deadline, j.finished_at, true,
+           coalesce(j.repeated, j.unfit, CASE WHEN rivals.position > 1 THEN 'an earlier one of them has its deduplication key' END),
+           CASE WHEN j.repeated IS NOT NULL THEN j.replay WHEN j.unfit IS NOT NULL THEN j.twin END
+      FROM judged AS j LEFT JOIN rivals USING (id)
+    UNION ALL
+    SELECT asked.id, q.kind, NULL, NULL, NULL, false,
+           CASE WHEN q.id IS NULL THEN 'unknown: neither in the queue nor in the log'
+                ELSE 'live (' || q.status || '); use requeue' END, NULL
+      FROM asked LEFT JOIN tidegate.event_queue AS q ON q.id = asked.id
+     WHERE asked.id NOT IN (SELECT m.id FROM matched AS m)
+    UNION ALL
+    SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1
+$$;
+
+CREATE FUNCTION tidegate.requeue(ids bigint[], reason text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    done bigint[];
+    late bigint[];
+    skipped jsonb;
+    skipped_count bigint;
+BEGIN
+    PERFORM tidegate.check_operator(requeue.reason, requeue.actor, true);
+    PERFORM tidegate.check_ids(requeue.ids);
+    SELECT coalesce(array_agg(e.id ORDER BY e.id), '{}'),
+           coalesce(array_agg(e.id ORDER BY e.id) FILTER (WHERE e.past_deadline), '{}') INTO done, late
+      FROM tidegate.end_leases(requeue.ids) AS e;
+    -- A statement of its own: it sees the end of an event that was being finalized meanwhile.
+    WITH rest AS (
+        SELECT DISTINCT asked.id FROM unnest(requeue.ids) AS asked(id) EXCEPT SELECT unnest(done)
+    ), told AS (
+        SELECT rest.id, row_number() OVER (ORDER BY rest.id) AS position,
+               coalesce('ended as ' || min(l.status) || '; use replay', 'unknown: neither in the queue nor in the log') AS reason
+          FROM rest LEFT JOIN tidegate.event_log AS l ON l.id = rest.id GROUP BY rest.id)
+    SELECT count(*), coalesce(jsonb_agg(jsonb_build_object('id', told.id, 'reason', told.reason) ORDER BY told.id)
+                              FILTER (WHERE told.position <= tidegate.listed_at_most()), '[]')
+      INTO skipped_count, skipped FROM told;
+    PERFORM tidegate.record_action('requeue', requeue.actor, jsonb_build_object('ids', requeue.ids), done, requeue.reason);
+    RETURN jsonb_build_object('action', 'requeue', 'requeued', cardinality(done), 'ids', done, 'past_deadline', late,
+                              'skipped_count', skipped_count, 'skipped', skipped);
+END $$;
+
+CREATE FUNCTION tidegate.resume(kind text, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+BEGIN
+    RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
+END $$;
+
+CREATE FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reason text, actor text) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    changed boolean;
+BEGIN
+    PERFORM tidegate.check_operator(set_paused.reason, set_paused.actor, false);
+    IF set_paused.kind IS NULL OR NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = set_paused.kind) THEN
+        RAISE EXCEPTION '%', tidegate.unregistered(set_paused.kind) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    UPDATE tidegate.event_kind AS k SET paused = set_paused.paused
+     WHERE k.kind = set_paused.kind AND k.paused <> set_paused.paused;
+    changed := FOUND;
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES (set_paused.action, set_paused.actor, jsonb_build_object('kind', set_paused.kind), changed::integer, set_paused.reason);
+    RETURN jsonb_build_object('action', set_paused.action, 'kind', set_paused.kind, 'paused', set_paused.paused, 'changed', changed);
+END $$;
+
+CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    head record;
+    acted boolean := false;
+    new_id bigint;
+    refused text;
+BEGIN
+    PERFORM tidegate.check_operator(unblock.reason, unblock.actor, true);
+    IF coalesce(char_length(unblock.group_key), 0) NOT BETWEEN 1 AND 200 THEN
+        RAISE EXCEPTION 'group_key: 1 to 200 characters are allowed, got %', coalesce(char_length(unblock.group_key)::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF unblock.how IS NULL OR unblock.how NOT IN ('retry', 'skip', 'cancel') THEN
+        RAISE EXCEPTION 'how: retry, skip or cancel is allowed, got %', coalesce(quote_literal(unblock.how), 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF unblock.how = 'skip' THEN
+        PERFORM tidegate.lock_replays();
+    END IF;
+    PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);
+    SELECT q.id, q.expires_at <= clock_timestamp() AS past_deadline INTO head
+      FROM tidegate.event_queue AS q WHERE q.group_key = unblock.group_key ORDER BY q.id LIMIT 1;
+    IF head.id IS NULL THEN
+        refused := format('group_key: %L has no live events', unblock.group_key);
+    ELSIF unblock.how = 'skip' AND head.past_deadline THEN
+        refused := format('how: retry or cancel is allowed, for the deadline of event %s has passed, got skip', head.id);
+    ELSIF unblock.how = 'retry' THEN
+        acted := EXISTS (SELECT FROM tidegate.end_leases(ARRAY[head.id]));
+    ELSIF unblock.how = 'cancel' THEN
+        acted := tidegate.end_by_operator(head.id, 'cancelled', 'cancelled by an operator');
+    ELSE
+        acted := tidegate.end_by_operator(head.id, 'skipped', 'put behind its group by an operator');
+        IF acted THEN
+            SELECT r.new_id INTO STRICT new_id FROM tidegate.insert_replays(ARRAY[head.id], true, NULL) AS r;
+        END IF;
+    END IF;
+    IF NOT acted THEN
+        refused := coalesce(refused, format('event %s has just ended by itself', head.id));
+    END IF;
+    PERFORM tidegate.record_action('unblock', unblock.actor, jsonb_build_object('group_key', unblock.group_key, 'how', unblock.how),
+                                   CASE WHEN acted THEN ARRAY[head.id] END, unblock.reason);
+    RETURN jsonb_build_object('action', 'unblock', 'group_key', unblock.group_key, 'how', unblock.how,
+                              'id', CASE WHEN acted THEN head.id END, 'new_id', new_id, 'refused', refused);
+CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $$
+    SELECT count(*)
+      FROM (SELECT FROM tidegate.event_log_default AS d
+             WHERE d.expires_at >= day::timestamp AT TIME ZONE 'UTC'
+               AND d.expires_at < (day + 1)::timestamp AT TIME ZONE 'UTC'
+             LIMIT 10001) AS waiting
+$$;
+
+CREATE FUNCTION tidegate.seal_log_partition(partition text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    found record;
+BEGIN
+    PERFORM tidegate.begin_step();
+    SELECT p.closed, p.sealed INTO found FROM tidegate.log_partitions(seal_log_partition.now) AS p
+     WHERE p.partition = seal_log_partition.partition;
+    IF NOT coalesce(found.closed, false) OR found.sealed THEN
+        RETURN coalesce(found.sealed, false);
+    END IF;
+    EXECUTE format('LOCK TABLE ONLY tidegate.%I IN SHARE ROW EXCLUSIVE MODE', seal_log_partition.partition);
+    DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = seal_log_partition.partition;
+    INSERT INTO tidegate.sealed_partition (partition) VALUES (seal_log_partition.partition);
+    EXECUTE format(
+        'INSERT INTO tidegate.sealed_stats
+         SELECT $1, (l.finished_at AT TIME ZONE ''UTC'')::date, l.kind, l.status, count(*), sum(l.attempts),
+                sum(tidegate.latency_ms(l.created_at, l.finished_at))
+           FROM tidegate.%I AS l GROUP BY 2, 3, 4', seal_log_partition.partition) USING seal_log_partition.partition;
+    EXECUTE format(
+        'CREATE OR REPLACE TRIGGER event_log_unseal AFTER INSERT ON tidegate.%I
+         FOR EACH ROW EXECUTE FUNCTION tidegate.unseal_log_partition()', seal_log_partition.partition);
+    RETURN true;
+END $_$;
+
+CREATE FUNCTION tidegate.set_retention(kind text, completed interval DEFAULT NULL::interval, failed interval DEFAULT NULL::interval, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS TABLE(retention_completed interval, retention_failed interval)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '5s'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    before record;
+    refused text := CASE
+        WHEN completed IS NULL AND failed IS NULL THEN 'retention: completed, failed or both are needed, got neither'
+        WHEN completed NOT BETWEEN '0' AND interval '3660 days' THEN
+            format('completed: 0 to 3660 days is allowed, got %s', completed)
+        WHEN failed NOT BETWEEN '0' AND interval '3660 days' THEN
+            format('failed: 0 to 3660 days is allowed, got %s', failed)
+        WHEN coalesce(btrim(reason), '') = '' THEN 'reason: a text is needed, got none'
+        END;
+BEGIN
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT k.retention_completed, k.retention_failed INTO before
+      FROM tidegate.event_kind AS k WHERE k.kind = set_retention.kind FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION '%', tidegate.unregistered(set_retention.kind) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    UPDATE tidegate.event_kind AS k
+       SET retention_completed = coalesce(completed, k.retention_completed),
+           retention_failed = coalesce(failed, k.retention_failed)
+     WHERE k.kind = set_retention.kind
+    RETURNING k.retention_completed, k.retention_failed INTO retention_completed, retention_failed;
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES ('set_retention', set_retention.actor,
+            jsonb_build_object('kind', set_retention.kind,
+                'completed', jsonb_build_object('from', before.retention_completed, 'to', retention_completed),
+                'failed', jsonb_build_object('from', before.retention_failed, 'to', retention_failed)),
+            1, set_retention.reason);
+    RETURN NEXT;
+END $$;
+
+CREATE FUNCTION tidegate.step_end(partition text, since tid) RETURNS tid
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT CASE WHEN pages.next < pg_relation_size(to_regclass(format('tidegate.%I', partition)))
+                                / current_setting('block_size')::bigint
+                THEN format('(%s,0)', pages.next)::tid END
+      FROM (SELECT (since::text::point)[0]::bigint + 8192 AS next) AS pages
+$$;
+
+CREATE FUNCTION tidegate.sweep_events(after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '00:00:00'::interval, dry_run boolean DEFAULT false, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(expired bigint[], abandoned bigint[], last_id bigint)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    moment constant timestamptz := least(sweep_events.now, clock_timestamp());
+    cutoff constant timestamptz := moment - older_than;
+    due bigint[];
+BEGIN
+    SELECT CASE WHEN count(*) = page THEN max(q.id) END, array_agg(q.id) FILTER (WHERE q.due) INTO last_id, due
+      FROM (SELECT q.id, (q.expires_at <= moment OR q.attempts >= q.max_attempts)
+                         AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= moment)
+                         AND q.created_at <= cutoff AS due
+              FROM tidegate.event_queue AS q
+             WHERE q.id > after
+             ORDER BY q.id
+             LIMIT page) AS q;
+    IF dry_run THEN
+        SELECT array_agg(q.id) FILTER (WHERE q.expires_at <= moment),
+               array_agg(q.id) FILTER (WHERE (q.expires_at <= moment) IS NOT TRUE) INTO expired, abandoned
+          FROM tidegate.event_queue AS q WHERE q.id = ANY (due);
+    ELSIF due IS NOT NULL THEN
+        WITH doomed AS MATERIALIZED (
+            SELECT q.id FROM tidegate.event_queue AS q
+             WHERE q.id = ANY (due)
+             ORDER BY q.id
+               FOR NO KEY UPDATE SKIP LOCKED
+        ), gone AS (
+            DELETE FROM tidegate.event_queue AS q
+             WHERE q.id = ANY (ARRAY(SELECT id FROM doomed))
+               AND (q.expires_at <= moment OR q.attempts >= q.max_attempts)
+               AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= moment)
+               AND q.created_at <= cutoff
+            RETURNING q.*, (q.expires_at <= moment) IS TRUE AS late, clock_timestamp() AS ended_at
+        ), logged AS (
+            INSERT INTO tidegate.event_log
+                   (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
+                    errors, progress, created_at, processing_started_at, finished_at, expires_at, deadline,
+                    parent_id, replay_of)
+            SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED', g.attempts,
+                   g.max_attempts,
+                   tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object('handler', NULL,
+                       'code', CASE WHEN g.late THEN 'expired' ELSE 'abandoned' END,
+                       'message', CASE WHEN g.late THEN 'not started before its deadline'
+                                       ELSE 'its worker went away on the last attempt' END,
+                       'attempt', g.attempts)), g.ended_at),
+                   g.progress, g.created_at, g.processing_started_at, g.ended_at,
+                   g.ended_at + coalesce(k.retention_failed, '90 days'), g.expires_at, g.parent_id, g.replay_of
+              FROM gone AS g
+              LEFT JOIN tidegate.event_kind AS k USING (kind))
+        SELECT array_agg(g.id) FILTER (WHERE g.late), array_agg(g.id) FILTER (WHERE NOT g.late)
+          INTO expired, abandoned FROM gone AS g;
+        IF expired IS NOT NULL OR abandoned IS NOT NULL THEN
+            INSERT INTO tidegate.audit (action, actor, filter, ids, count)
+            VALUES ('cleanup', sweep_events.actor,
+                    jsonb_build_object('step', 'sweep', 'now', moment, 'cutoff', cutoff),
+                    expired || abandoned, cardinality(coalesce(expired, '{}') || coalesce(abandoned, '{}')));
+        END IF;
+    END IF;
+    expired := coalesce(expired, '{}');
+    abandoned := coalesce(abandoned, '{}');
+    RETURN NEXT;
+END $$;
+
 CREATE TABLE tidegate.event_kind (
     kind text NOT NULL,
     retention_completed interval DEFAULT '30 days'::interval NOT NULL,
@@ -270,13 +1213,25 @@ CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
     LANGUAGE sql STABLE
     RETURN format('kind: %L is not registered; registered are: %s'::text, kind, COALESCE((SELECT string_agg(k.kind, ', '::text ORDER BY k.kind) AS string_agg FROM tidegate.event_kind k), 'none'::text));
 
-CREATE FUNCTION tidegate.update_event() RETURNS trigger
-    LANGUAGE plpgsql
+CREATE FUNCTION tidegate.unseal_log_partition() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    IF (to_jsonb(NEW) - ARRAY['status', 'available_at', 'expires_at', 'max_attempts'])
-       <> (to_jsonb(OLD) - ARRAY['status', 'available_at', 'expires_at', 'max_attempts']) THEN
+    DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = TG_TABLE_NAME;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION tidegate.update_event() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    allowed constant text[] := ARRAY['status', 'available_at', 'expires_at', 'max_attempts'];
+    changed jsonb := '{"via": "events"}';
+BEGIN
+    IF (to_jsonb(NEW) - allowed) <> (to_jsonb(OLD) - allowed) THEN
         RAISE EXCEPTION 'events: only status, available_at, expires_at and max_attempts may be updated'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -284,22 +1239,43 @@ BEGIN
         RAISE EXCEPTION 'events.status: PENDING (requeue) is allowed, got %', coalesce(NEW.status, 'NULL')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    UPDATE tidegate.event_queue AS q
-       SET status = NEW.status,
-           lease_token = CASE WHEN NEW.status = 'PENDING' THEN NULL ELSE q.lease_token END,
-           lease_expires_at = CASE WHEN NEW.status = 'PENDING' THEN NULL ELSE q.lease_expires_at END,
-           available_at = CASE WHEN NEW.status = 'PENDING' AND NEW.available_at = OLD.available_at
-                               THEN least(q.available_at, clock_timestamp()) ELSE NEW.available_at END,
-           expires_at = NEW.expires_at,
-           max_attempts = CASE WHEN NEW.status = 'PENDING' THEN greatest(NEW.max_attempts, q.attempts + 1)
-                               ELSE NEW.max_attempts END,
-           updated_at = clock_timestamp()
-     WHERE q.id = OLD.id;
-    IF NOT FOUND THEN
-        RETURN NULL;
+    IF NEW.status = 'PENDING' THEN
+        PERFORM tidegate.end_leases(ARRAY[OLD.id]);
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
     END IF;
+    SELECT changed || coalesce(jsonb_object_agg(n.key, n.value), '{}') INTO changed
+      FROM jsonb_each(to_jsonb(NEW)) AS n
+     WHERE n.key = ANY (allowed) AND n.key <> 'status' AND n.value <> to_jsonb(OLD)->n.key;
+    IF changed ?| allowed THEN
+        UPDATE tidegate.event_queue AS q
+           SET available_at = CASE WHEN changed ? 'available_at' THEN NEW.available_at ELSE q.available_at END,
+               expires_at = NEW.expires_at,
+               max_attempts = CASE WHEN NEW.status = 'PENDING' THEN greatest(NEW.max_attempts, q.attempts + 1)
+                                   ELSE NEW.max_attempts END,
+               updated_at = clock_timestamp()
+         WHERE q.id = OLD.id;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    -- Not record_action: a deadline that was taken away is a null worth keeping.
+    INSERT INTO tidegate.audit (action, filter, ids, count)
+    VALUES (CASE WHEN NEW.status = 'PENDING' THEN 'requeue' ELSE 'update' END, changed, ARRAY[OLD.id], 1);
     RETURN NEW;
 END $$;
+
+CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT jsonb_build_object(
+        'skipped_count', (report->>'skipped_count')::bigint + cardinality(collided),
+        'skipped_reasons', (report->'skipped_reasons') || jsonb_build_object('overtaken by a publish or by the cleanup', cardinality(collided)),
+        'skipped', (SELECT (report->'skipped') || coalesce(jsonb_agg(jsonb_build_object(
+                        'id', c, 'reason', 'overtaken by a publish or by the cleanup')), '[]')
+                      FROM unnest(collided[1:tidegate.listed_at_most()]) AS c))
+$$;
 
 CREATE TABLE checks.issuing_check (
     id bigint NOT NULL,
@@ -457,18 +1433,6 @@ CREATE TABLE tidegate.app_migrations (
     checksum character varying(255)
 );
 
-CREATE TABLE tidegate.audit (
-    id bigint NOT NULL,
-    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    session_user_name text DEFAULT SESSION_USER NOT NULL,
-    actor text,
-    action text NOT NULL,
-    filter jsonb,
-    ids bigint[],
-    count bigint DEFAULT 0 NOT NULL,
-    reason text
-);
-
 ALTER TABLE tidegate.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME tidegate.audit_id_seq
     START WITH 1
@@ -560,6 +1524,40 @@ CREATE TABLE tidegate.event_log (
     CONSTRAINT status_is_terminal CHECK ((status = ANY (ARRAY['COMPLETED'::text, 'COMPLETED_WITH_ERRORS'::text, 'FAILED'::text])))
 )
 PARTITION BY RANGE (expires_at);
+
+CREATE TABLE tidegate.stats_archive (
+    day date NOT NULL,
+    kind text NOT NULL,
+    status text NOT NULL,
+    events bigint NOT NULL,
+    attempts bigint NOT NULL,
+    latency_ms bigint NOT NULL
+);
+
+CREATE VIEW tidegate.daily_stats AS
+ SELECT day,
+    kind,
+    status,
+    (sum(events))::bigint AS events,
+    (sum(attempts))::bigint AS attempts,
+    (sum(latency_ms))::bigint AS latency_ms
+   FROM ( SELECT stats_archive.day,
+            stats_archive.kind,
+            stats_archive.status,
+            stats_archive.events,
+            stats_archive.attempts,
+            stats_archive.latency_ms
+           FROM tidegate.stats_archive
+        UNION ALL
+         SELECT ((event_log.finished_at AT TIME ZONE 'UTC'::text))::date AS timezone,
+            event_log.kind,
+            event_log.status,
+            count(*) AS count,
+            sum(event_log.attempts) AS sum,
+            sum(tidegate.latency_ms(event_log.created_at, event_log.finished_at)) AS sum
+           FROM tidegate.event_log
+          GROUP BY (((event_log.finished_at AT TIME ZONE 'UTC'::text))::date), event_log.kind, event_log.status) counted
+  GROUP BY day, kind, status;
 
 CREATE TABLE tidegate.event_log_default (
     id bigint CONSTRAINT event_log_id_not_null NOT NULL,
@@ -669,6 +1667,21 @@ CREATE TABLE tidegate.queue_migrations (
     checksum character varying(255)
 );
 
+CREATE TABLE tidegate.sealed_partition (
+    partition text NOT NULL,
+    sealed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+CREATE TABLE tidegate.sealed_stats (
+    partition text NOT NULL,
+    day date NOT NULL,
+    kind text NOT NULL,
+    status text NOT NULL,
+    events bigint NOT NULL,
+    attempts bigint NOT NULL,
+    latency_ms bigint NOT NULL
+);
+
 CREATE VIEW tidegate.stats AS
  WITH live AS (
          SELECT event_queue.kind,
@@ -764,6 +1777,15 @@ ALTER TABLE ONLY tidegate.event_queue
 
 ALTER TABLE ONLY tidegate.queue_migrations
     ADD CONSTRAINT queue_migrations_pkey PRIMARY KEY (version);
+
+ALTER TABLE ONLY tidegate.sealed_partition
+    ADD CONSTRAINT sealed_partition_pkey PRIMARY KEY (partition);
+
+ALTER TABLE ONLY tidegate.sealed_stats
+    ADD CONSTRAINT sealed_stats_pkey PRIMARY KEY (partition, day, kind, status);
+
+ALTER TABLE ONLY tidegate.stats_archive
+    ADD CONSTRAINT stats_archive_pkey PRIMARY KEY (day, kind, status);
 
 CREATE INDEX issuing_check_new ON checks.issuing_check USING btree (id) WHERE (work_statusom = 'NEW'::text);
 
@@ -874,3 +1896,5 @@ REVOKE ALL ON FUNCTION tidegate.refuse_status_change() FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.unregistered(kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.update_event() FROM PUBLIC;
+ALTER TABLE ONLY tidegate.sealed_stats
+    ADD CONSTRAINT sealed_stats_partition_fkey FOREIGN KEY (partition) REFERENCES tidegate.sealed_partition(partition) ON DELETE CASCADE;

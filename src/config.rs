@@ -52,6 +52,13 @@ pub fn max_attempts(lookup: Lookup<'_>) -> Result<Option<u16>, Error> {
     }
 }
 
+/// Who operates, for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. A claim; what the
+/// database knows for sure is its own user.
+#[must_use]
+pub fn actor(lookup: Lookup<'_>) -> Option<String> {
+    lookup("TIDEGATE_ACTOR").or_else(|| lookup("USER"))
+}
+
 /// The database's URL.
 ///
 /// # Errors

@@ -85,6 +85,12 @@ impl Error {
             .is_some_and(|state| matches!(&state.code()[..2], "21" | "22" | "23" | "54"))
     }
 
+    /// Whether a statement waited for a lock as long as it may (`lock_timeout`), and changed nothing.
+    #[must_use]
+    pub fn is_lock_timeout(&self) -> bool {
+        self.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE)
+    }
+
     /// Whether the same statement may succeed if sent again: serialization failure or deadlock.
     #[must_use]
     pub fn is_transient(&self) -> bool {

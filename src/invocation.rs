@@ -9,6 +9,9 @@ use serde_json::Value;
 use crate::config::parse_duration;
 use crate::drain::DrainOptions;
 use crate::error::Error;
+use crate::operate::{ReplayRequest, RequeueRequest};
+use crate::queue::retention::KindRetention;
+use crate::retention::CleanupOptions;
 
 /// What a caller asks for, by `action`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -16,16 +19,22 @@ use crate::error::Error;
 pub enum Request {
     /// Lease and handle events until the queue is empty or the budget spent.
     Drain(DrainRequest),
+    /// Remove finished events whose retention has ended, and end what nobody will handle.
+    Cleanup(CleanupRequest),
     /// Queue figures.
     Stats(NoOptions),
     /// Bring the schema up to date.
     Migrate(MigrateRequest),
+    /// Put logged events back as new ones.
+    Replay(ReplayRequest),
+    /// Run live events again.
+    Requeue(RequeueRequest),
     /// Receive a message that may ask for an AI check.
     ReceiveIssuing(ReceiveIssuingRequest),
 }
 
 /// The actions, as an error message lists them.
-const ACTIONS: &str = "drain, stats, migrate, receive_issuing";
+const ACTIONS: &str = "drain, cleanup, replay, requeue, stats, migrate, receive_issuing";
 
 /// An action without options; it refuses every field.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -65,6 +74,39 @@ pub struct DrainRequest {
     pub linger: Option<Duration>,
     /// Lease at most this many.
     pub max_events: Option<u64>,
+}
+
+/// Options of a cleanup.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CleanupRequest {
+    /// Change nothing and tell what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// At most this long; the invocation's own deadline is a limit too.
+    #[serde(default, deserialize_with = "duration")]
+    pub budget: Option<Duration>,
+    /// End live events only if they were published at least this long ago.
+    #[serde(default, deserialize_with = "duration")]
+    pub older_than: Option<Duration>,
+    /// Rows looked at or deleted in one step.
+    pub batch: Option<u32>,
+}
+
+impl CleanupRequest {
+    /// The options of this run: the request's over the configured budget and the defaults.
+    #[must_use]
+    pub fn over(&self, budget: Duration, actor: Option<String>) -> CleanupOptions {
+        let default = CleanupOptions::default();
+        CleanupOptions {
+            dry_run: self.dry_run,
+            budget: self.budget.unwrap_or(budget),
+            older_than: self.older_than.unwrap_or(default.older_than),
+            batch: self.batch.unwrap_or(default.batch),
+            actor,
+            now: None,
+        }
+    }
 }
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
@@ -195,6 +237,99 @@ impl DrainReport {
     }
 }
 
+/// Why a cleanup ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CleanupStop {
+    /// Nothing is left to do but what was skipped because of locks.
+    #[default]
+    Done,
+    /// Time was up, or a stop signal came.
+    BudgetSpent,
+}
+
+/// What a cleanup did or, when it was dry, would have done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename = "cleanup")]
+pub struct CleanupReport {
+    /// Whether nothing was changed.
+    pub dry_run: bool,
+    /// Partitions made ahead.
+    pub partitions_made: u64,
+    /// Rows that moved into them from the default partition.
+    pub rows_moved: u64,
+    /// Days of which too many rows are in the default partition; they are deleted in batches.
+    pub left_to_default: u64,
+    /// Live events ended FAILED because their start-before deadline had passed.
+    pub expired: u64,
+    /// Live events ended FAILED because their last attempt had been abandoned by a worker.
+    pub abandoned: u64,
+    /// Partitions counted, so that they can be dropped in no time.
+    pub partitions_sealed: u64,
+    /// Partitions dropped.
+    pub partitions_dropped: u64,
+    /// Rows that went with them.
+    pub rows_dropped: u64,
+    /// The partitions dropped, with their rows.
+    pub dropped: Vec<DroppedPartition>,
+    /// Expired rows deleted in batches.
+    pub rows_deleted: u64,
+    /// How often a step waited for a lock in vain.
+    pub lock_timeouts: u64,
+    /// Steps left to the next run because of that.
+    pub skipped: u64,
+    /// How long the run took.
+    pub elapsed_ms: u64,
+    /// How long it was allowed to take.
+    pub budget_ms: u64,
+    /// Why it ended.
+    pub stop_reason: CleanupStop,
+}
+
+/// A day's finished events, gone at once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DroppedPartition {
+    /// The partition's table.
+    pub partition: String,
+    /// Its rows.
+    pub rows: u64,
+}
+
+/// How long finished events are kept, by kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "action", rename = "retention")]
+pub struct KindsReport {
+    /// All kinds, or the one asked for.
+    pub kinds: Vec<KindRetention>,
+}
+
+/// What a change of retention did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "action", rename = "retention")]
+pub struct RetentionReport {
+    /// The kind as it is now.
+    pub kinds: Vec<KindRetention>,
+    /// What became of events that had finished already, if they were to follow.
+    pub redated: Option<RedateReport>,
+}
+
+/// What became of finished events when a retention was applied to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct RedateReport {
+    /// Rows with a new expiry.
+    pub rows: u64,
+    /// How often a step waited for a lock in vain.
+    pub lock_timeouts: u64,
+    /// Steps given up because of that.
+    pub skipped: u64,
+    /// How long it took.
+    pub elapsed_ms: u64,
+    /// How long it was allowed to take.
+    pub budget_ms: u64,
+    /// Why it ended.
+    pub stop_reason: CleanupStop,
+}
+
 /// Queue figures by kind (C13).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "action", rename = "stats")]
@@ -247,12 +382,43 @@ mod tests {
     }
 
     #[test]
+    fn a_cleanup_takes_what_is_not_asked_from_the_settings() {
+        let asked = json!({"action": "cleanup", "dry_run": true, "older_than": "1h"});
+        let Request::Cleanup(cleanup) = Request::decode(asked).unwrap() else {
+            panic!("not a cleanup")
+        };
+        let options = cleanup.over(Duration::from_secs(7), None);
+        let expected = CleanupOptions {
+            dry_run: true,
+            older_than: Duration::from_hours(1),
+            budget: Duration::from_secs(7),
+            ..CleanupOptions::default()
+        };
+        assert_eq!(options, expected);
+    }
+
+    #[test]
     fn unknown_fields_and_actions_are_refused_by_name() {
         for (payload, named) in [
             (json!({"action": "drain", "budgt": "1s"}), "budgt"),
             (json!({"action": "migrate", "force": true}), "force"),
+            (json!({"action": "cleanup", "dryrun": true}), "dryrun"),
+            (json!({"action": "cleanup", "older_than": "old"}), "old"),
             (json!({"action": "explode"}), "explode"),
             (json!({"action": "receive_issuing"}), "message"),
+            (json!({"action": "replay", "ids": [1]}), "reason"),
+            (
+                json!({"action": "requeue", "ids": [1], "since": "1h"}),
+                "since",
+            ),
+            (
+                json!({"action": "replay", "reason": "r", "since": "soon"}),
+                "since: an RFC 3339 time",
+            ),
+            (
+                json!({"action": "replay", "reason": "r", "expires_in": 5}),
+                "expires_in",
+            ),
             (json!({}), "action"),
             (json!([]), "action"),
             (json!({"action": 7}), "action"),

@@ -14,6 +14,7 @@
 //! 7. [`mod@drain`]: the loop around it all, and its report.
 //!
 //! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
+//! [`retention`] (cleanup: how finished events leave the log), [`operate`] (what operators may ask for),
 //! [`invocation`] (both ends of the wire to Lambda and the command line), [`app`] (the shipped
 //! events and their handlers), [`service`] (what both shells do with them), [`http`] (the HTTP
 //! interface of the jobs).
@@ -30,8 +31,10 @@ pub mod handler;
 pub mod http;
 pub mod invocation;
 pub mod migrate;
+pub mod operate;
 pub mod outcome;
 pub mod queue;
+pub mod retention;
 pub mod service;
 
 pub use connect::Database;

@@ -70,7 +70,9 @@ async fn logged(
     let request_id = event.context.request_id.clone();
     let answered = answer(event, service, stop).await;
     match &answered {
-        Ok(report) => tracing::info!(request_id, report = %report, "invocation answered"),
+        Ok(report) => {
+            tracing::info!(request_id, report = %loggable(report), "invocation answered");
+        }
         Err(Refusal(diagnostic)) => tracing::error!(
             request_id,
             error_type = diagnostic.error_type,
@@ -79,6 +81,15 @@ async fn logged(
         ),
     }
     answered
+}
+
+/// A report without the groups that a replay would touch: a group's key may name a person (I9).
+fn loggable(report: &Value) -> Value {
+    let mut report = report.clone();
+    if let Some(fields) = report.as_object_mut() {
+        fields.remove("order_risks");
+    }
+    report
 }
 
 async fn answer(
@@ -194,6 +205,18 @@ mod tests {
     fn in_ms(left: u64) -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         u64::try_from(now.as_millis()).unwrap() + left
+    }
+
+    #[test]
+    fn i9_the_groups_of_a_replay_are_answered_and_not_logged() {
+        let report = serde_json::json!({"action": "replay", "eligible": 1, "order_risks": {
+            "overtaken": [{"group_key": "canary"}]}});
+        let logged = loggable(&report);
+        assert!(!logged.to_string().contains("canary"), "{logged}");
+        assert_eq!(
+            (&logged["action"], &logged["eligible"]),
+            (&report["action"], &report["eligible"])
+        );
     }
 
     #[test]

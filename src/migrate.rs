@@ -11,7 +11,7 @@ use tokio_postgres::{Client, GenericClient};
 
 use crate::connect::Database;
 use crate::error::{Error, describe};
-use crate::queue;
+use crate::{queue, retention};
 
 mod embedded {
     refinery::embed_migrations!("migrations/queue");
@@ -82,7 +82,8 @@ pub struct MigrateOptions {
 /// The roles and their grants; may run again and again.
 const ROLES: &str = include_str!("../migrations/roles.sql");
 
-/// Brings the schema up to date and registers `kinds`. Safe to run twice, also at once.
+/// Brings the schema up to date, registers `kinds` and makes the log's partitions of the days to
+/// come. Safe to run twice, also at once.
 ///
 /// # Errors
 /// [`Error::Migrate`] when a migration fails, when the database is newer than this program, or when
@@ -109,6 +110,7 @@ pub async fn migrate(
         batch(&client, &default_max_attempts(attempts)).await?;
     }
     queue::register_kinds(&client, kinds).await?;
+    retention::make_partitions(&client).await?;
     let roles = options.roles || roles_are_in_use(&client).await?;
     if roles {
         batch(&client, ROLES).await?;

@@ -14,9 +14,11 @@ use crate::connect::Database;
 use crate::drain::{DrainError, DrainOptions, Hooks, drain_with};
 use crate::error::{Error, describe};
 use crate::event::Event;
-use crate::invocation::{DrainReport, ReceiveIssuingReport, Request, StatsReport};
+use crate::invocation::{CleanupReport, DrainReport, ReceiveIssuingReport, Request, StatsReport};
 use crate::migrate::{MigrateOptions, MigrateReport, app_migrations, migrate};
+use crate::operate::{ReplayReport, ReplayRequest, RequeueReport, RequeueRequest};
 use crate::queue;
+use crate::retention::{self, CleanupHooks, CleanupOptions};
 
 /// The shipped application, ready to answer requests.
 pub struct Service {
@@ -26,6 +28,8 @@ pub struct Service {
     pub options: DrainOptions,
     /// The global attempt limit, if one is configured.
     pub max_attempts: Option<u16>,
+    /// Who asks, for the audit, unless a request says otherwise.
+    pub actor: Option<String>,
     app: Arc<App>,
 }
 
@@ -57,6 +61,7 @@ impl Service {
             database,
             options,
             max_attempts: config::max_attempts(lookup)?,
+            actor: config::actor(lookup),
             app: Arc::new(App::from_settings(lookup)?),
         })
     }
@@ -77,6 +82,21 @@ impl Service {
                 options.check().map_err(the_callers)?;
                 options.budget = time.map_or(options.budget, |time| time.min(options.budget));
                 Ok(serde_json::to_value(self.drain(&options, hooks).await?)?)
+            }
+            Request::Replay(asked) => Ok(serde_json::to_value(
+                within(time, self.replay(asked)).await?,
+            )?),
+            Request::Requeue(asked) => Ok(serde_json::to_value(
+                within(time, self.requeue(asked)).await?,
+            )?),
+            Request::Cleanup(asked) => {
+                let mut options = asked.over(self.options.budget, self.actor.clone());
+                options.budget = time.map_or(options.budget, |time| time.min(options.budget));
+                let hooks = CleanupHooks {
+                    stop: hooks.stop,
+                    progress: None,
+                };
+                Ok(serde_json::to_value(self.cleanup(&options, hooks).await?)?)
             }
             Request::Stats(_) => Ok(serde_json::to_value(within(time, self.stats()).await?)?),
             Request::Migrate(asked) => Ok(serde_json::to_value(Migrated {
@@ -101,6 +121,18 @@ impl Service {
         drain_with(&self.database, self.app.clone(), options, hooks).await
     }
 
+    /// Removes what retention says, and ends what nobody will handle.
+    ///
+    /// # Errors
+    /// As [`retention::cleanup`].
+    pub async fn cleanup(
+        &self,
+        options: &CleanupOptions,
+        hooks: CleanupHooks,
+    ) -> Result<CleanupReport, Error> {
+        retention::cleanup(&self.database, options, hooks).await
+    }
+
     /// Figures of the queue.
     ///
     /// # Errors
@@ -114,6 +146,28 @@ impl Service {
             oldest_age_ms: backlog.oldest_age_ms,
             kinds,
         })
+    }
+
+    /// Puts logged events back as new ones (F5).
+    ///
+    /// # Errors
+    /// As [`queue::replay`].
+    pub async fn replay(&self, asked: &ReplayRequest) -> Result<ReplayReport, Error> {
+        let client = self.database.connect().await?;
+        let actor = asked.actor.clone().or_else(|| self.actor.clone());
+        let asked = asked.clone();
+        queue::replay(&client, &ReplayRequest { actor, ..asked }).await
+    }
+
+    /// Runs live events again.
+    ///
+    /// # Errors
+    /// As [`queue::requeue`].
+    pub async fn requeue(&self, asked: &RequeueRequest) -> Result<RequeueReport, Error> {
+        let client = self.database.connect().await?;
+        let actor = asked.actor.clone().or_else(|| self.actor.clone());
+        let asked = asked.clone();
+        queue::requeue(&client, &RequeueRequest { actor, ..asked }).await
     }
 
     /// Receives a message that may ask for an AI check (B32), in a transaction of its own.

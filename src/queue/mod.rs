@@ -1,5 +1,5 @@
-//! Owns all SQL of the live queue and its log: publish, lease, renew, finalize, retry, release. Each
-//! verb is one set-based statement. It knows neither handlers nor Lambda.
+//! Owns all SQL of the live queue and its log: publish, lease, renew, finalize, retry, release, and what
+//! operators do. Each verb is one set-based statement. It knows neither handlers nor Lambda.
 //!
 //! The surprise: nothing here is prepared. Statements go out with their types in one round trip
 //! (`query_typed`), keep no state in the session, and so work through a pooler in transaction mode.
@@ -7,8 +7,10 @@
 
 mod finalize;
 mod lease;
+mod operate;
 mod publish;
 mod read;
+pub mod retention;
 pub mod sql;
 
 use std::time::Duration;
@@ -21,6 +23,7 @@ pub use finalize::{
     finished_under, release, retry, save_progress,
 };
 pub use lease::{LeaseRequest, LeasedBatch, lease, promote, reclaim, renew};
+pub use operate::{pause, replay, requeue, resume, unblock};
 pub use publish::{Published, publish, publish_batch};
 pub use read::{
     Backlog, Job, JobStatus, backlog, job, list, register_kinds, show, stats, unregistered,

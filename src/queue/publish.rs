@@ -94,7 +94,7 @@ pub async fn publish_batch(
 }
 
 /// The database's refusal of an argument becomes the caller's error, in its own words.
-fn refused(error: Error) -> Error {
+pub(super) fn refused(error: Error) -> Error {
     match &error {
         Error::Database { source, .. } if error.is_bad_data() => {
             let message = source

@@ -18,18 +18,18 @@ use crate::support::{self, TestDb, publish_letters, publish_views, wait_until};
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The program with the settings it will see.
-struct Cli(Vec<(String, String)>);
+pub struct Cli(Vec<(String, String)>);
 
 /// How a run of it ended.
 #[derive(Debug)]
-struct Ran {
-    code: Option<i32>,
-    stdout: String,
+pub struct Ran {
+    pub code: Option<i32>,
+    pub stdout: String,
     stderr: String,
 }
 
 impl Cli {
-    fn on(db: &TestDb) -> Self {
+    pub fn on(db: &TestDb) -> Self {
         Self::at(&db.url)
     }
 
@@ -41,7 +41,7 @@ impl Cli {
         Self(Vec::new())
     }
 
-    fn with(mut self, variable: &str, value: &str) -> Self {
+    pub fn with(mut self, variable: &str, value: &str) -> Self {
         self.0.push((variable.to_owned(), value.to_owned()));
         self
     }
@@ -53,7 +53,7 @@ impl Cli {
         self
     }
 
-    async fn run(&self, arguments: &[&str]) -> Ran {
+    pub async fn run(&self, arguments: &[&str]) -> Ran {
         self.run_with_input(arguments, "").await
     }
 
@@ -78,7 +78,7 @@ impl Cli {
     }
 
     /// The document of a run that must succeed.
-    async fn json(&self, arguments: &[&str]) -> Value {
+    pub async fn json(&self, arguments: &[&str]) -> Value {
         let ran = self.run(&[arguments, &["--json"]].concat()).await;
         assert_eq!(ran.code, Some(0), "{arguments:?}: {ran:?}");
         ran.document()
@@ -106,13 +106,13 @@ impl Ran {
     }
 
     /// The one JSON document on stdout, one line.
-    fn document(&self) -> Value {
+    pub fn document(&self) -> Value {
         assert_eq!(self.stdout.matches('\n').count(), 1, "{self:?}");
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
     /// Checks that it failed with this code and says all of this on stderr.
-    fn failed(&self, code: i32, says: &[&str]) {
+    pub fn failed(&self, code: i32, says: &[&str]) {
         assert_eq!(self.code, Some(code), "{self:?}");
         for text in says {
             assert!(self.stderr.contains(text), "{text:?} is not in {self:?}");
@@ -654,15 +654,18 @@ async fn with_json_stdout_is_one_document_also_when_a_verb_fails() {
     let unset = Cli::without_database();
     for verb in verbs().await {
         let argument = match verb.as_str() {
-            "publish" => Some(VIEWED),
+            "publish" | "pause" | "resume" => Some(VIEWED),
             "show" => Some("1"),
+            "replay" | "requeue" => Some("--id=1 --reason=why"),
+            "unblock" => Some("group --retry --reason=why"),
             // Without a database it would serve all the same; this address is nobody's.
             "serve" => Some("--listen=192.0.2.1:1"),
             _ => None,
         };
-        let right: Vec<&str> = [Some(verb.as_str()), argument, Some("--json")]
+        let arguments = argument.unwrap_or_default().split_whitespace();
+        let right: Vec<&str> = [verb.as_str(), "--json"]
             .into_iter()
-            .flatten()
+            .chain(arguments)
             .collect();
         let wrong = [&right[..], &["--no-such-flag"]].concat();
         for (cli, arguments, code) in [
@@ -689,6 +692,8 @@ async fn a_verb_without_a_database_names_the_variable_that_is_missing() {
         for arguments in [
             &["migrate"][..],
             &["drain"],
+            &["cleanup"],
+            &["retention"],
             &["status"],
             &["list"],
             &["show", "1"],

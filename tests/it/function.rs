@@ -146,6 +146,7 @@ async fn an_invocation_that_makes_no_sense_is_refused_by_name_and_the_next_one_i
         (json!({"action": "drain", "budgt": "1s"}), "budgt"),
         (json!({"action": "drain", "budget": "soon"}), "soon"),
         (json!({"action": "drain", "batch": 0}), "batch"),
+        (json!({"action": "cleanup", "batch": 0}), "batch"),
         (
             json!({"action": "drain", "concurrency": 1001}),
             "concurrency",

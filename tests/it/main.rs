@@ -11,6 +11,7 @@ mod services;
 mod support;
 
 mod checks;
+mod cleanup;
 mod cli;
 mod drain;
 mod forms;
@@ -18,6 +19,7 @@ mod function;
 mod harness;
 mod http;
 mod medical;
+mod operate;
 mod process;
 mod queue;
 mod roles;

@@ -165,9 +165,25 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "lease" | "reclaim" | "promote" | "renew" | "finalize" | "retry" | "release"
         | "save_progress" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
-        "whereabouts" | "backlog" | "list" | "unregistered" => &[Drain, Operate, Read],
+        "whereabouts" | "backlog" | "list" | "unregistered" | "retentions" => {
+            &[Drain, Operate, Read]
+        }
         "publish_one" | "publish" => &[Publish, Drain],
         "stats" | "job" => &[Operate, Read],
+        "replay" | "requeue" | "pause" | "resume" | "unblock" => &[Operate],
+        "missing_log_days"
+        | "rows_in_default"
+        | "make_log_partition"
+        | "log_partitions"
+        | "expired_rows"
+        | "sweep_events"
+        | "seal_log_partition"
+        | "drop_log_partition"
+        | "delete_expired"
+        | "set_retention"
+        | "missing_retention_days"
+        | "apply_retention" => &[Operate],
+        "clock" => &ROLES,
         "register_kinds" => &[],
         other => panic!("{other}: say who may run it"),
     }
@@ -225,6 +241,13 @@ const BY_HAND: &[(&str, &[Role])] = &[
         &[Drain, Operate, Read],
     ),
     ("SELECT * FROM tidegate.jobs", &[Operate, Read]),
+    ("SELECT * FROM tidegate.daily_stats", &[Operate, Read]),
+    (
+        "SELECT tidegate.delete_expired('event_log_default')",
+        &[Operate],
+    ),
+    ("DELETE FROM tidegate.stats_archive", &[]),
+    ("DELETE FROM tidegate.sealed_partition", &[]),
     ("SELECT * FROM tidegate.blocked_groups", &[Operate, Read]),
     ("SELECT * FROM tidegate.stuck_events", &[Operate, Read]),
     ("SELECT * FROM tidegate.events", &[Operate]),
@@ -246,6 +269,19 @@ const BY_HAND: &[(&str, &[Role])] = &[
     ),
     ("CREATE TABLE tidegate.mine (id int)", &[]),
     ("SELECT tidegate.lock_groups(ARRAY['g'])", &[]),
+    (
+        "SELECT tidegate.replay(ids => ARRAY[1], reason => 'r')",
+        &[Operate],
+    ),
+    ("SELECT tidegate.requeue(ARRAY[1], 'r')", &[Operate]),
+    ("SELECT tidegate.pause('case_opened')", &[Operate]),
+    ("SELECT tidegate.unblock('g', 'retry', 'r')", &[Operate]),
+    ("SELECT tidegate.end_leases(ARRAY[1])", &[]),
+    (
+        "SELECT tidegate.record_action('replay', 'me', '{}', ARRAY[1], 'r')",
+        &[],
+    ),
+    ("SELECT tidegate.insert_replays(ARRAY[1], false, NULL)", &[]),
     ("SELECT nextval('tidegate.event_queue_id_seq')", &[]),
     ("SELECT * FROM forms.form", &[Publish, Drain]),
     ("SELECT * FROM medical.entity", &[Drain]),
@@ -363,6 +399,22 @@ const VERBS: &[(&[&str], &[Role])] = &[
     (&["drain", "--max-events", "1"], &[Drain]),
     (&["status"], &[Operate, Read]),
     (&["list"], &[Drain, Operate, Read]),
+    (&["replay", "--id", "1", "--reason", "r"], &[Operate]),
+    (&["pause", "case_opened"], &[Operate]),
+    (&["resume", "case_opened"], &[Operate]),
+    (&["cleanup"], &[Operate]),
+    (&["cleanup", "--dry-run"], &[Operate]),
+    (
+        &[
+            "retention",
+            "case_opened",
+            "--failed",
+            "1d",
+            "--reason",
+            "r",
+        ],
+        &[Operate],
+    ),
     (&["migrate"], &[]),
 ];
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use tidegate::config::parse_duration;
+use tidegate::operate::{Moment, parse_moment};
 
 /// A durable, at-least-once event queue in Postgres.
 ///
@@ -53,6 +54,14 @@ pub enum Verb {
     /// Lease and handle events until the queue is empty or the budget is spent.
     #[command(after_help = "Example:\n  tidegate drain --budget 50s --concurrency 16")]
     Drain(DrainArgs),
+    /// Remove finished events whose retention has ended, and end live ones that nobody will handle.
+    #[command(after_help = "Example:\n  tidegate cleanup --dry-run")]
+    Cleanup(CleanupArgs),
+    /// Show how long finished events are kept, by kind, or set it for one.
+    #[command(
+        after_help = "Example:\n  tidegate retention form_archived --completed 7d --failed 30d --apply --reason 'the disk is full'"
+    )]
+    Retention(RetentionArgs),
     /// Serve the HTTP interface of the medical jobs until SIGTERM or Ctrl-C.
     #[command(after_help = "Example:\n  tidegate serve --listen 127.0.0.1:8080")]
     Serve {
@@ -72,6 +81,27 @@ pub enum Verb {
     /// List events, newest first, live and finished.
     #[command(after_help = "Example:\n  tidegate list --status FAILED --limit 20")]
     List(ListArgs),
+    /// Put finished events back as new ones, by id or by when they ended.
+    #[command(
+        after_help = "Example:\n  tidegate replay --kind form_archived --status FAILED --since 2h --reason 'the case system was down' --dry-run"
+    )]
+    Replay(ReplayArgs),
+    /// End the leases of live events, so that they run again at the next drain.
+    #[command(after_help = "Example:\n  tidegate requeue --id 42 --reason 'its worker hangs'")]
+    Requeue(RequeueArgs),
+    /// Keep a kind of events from being taken; those being handled end as ever.
+    #[command(
+        after_help = "Example:\n  tidegate pause form_archived --reason 'the case system is down'"
+    )]
+    Pause(PauseArgs),
+    /// Let a paused kind of events be taken again.
+    #[command(after_help = "Example:\n  tidegate resume form_archived")]
+    Resume(PauseArgs),
+    /// Act on the first event of a group, which holds back the others.
+    #[command(
+        after_help = "Example:\n  tidegate unblock customer-3 --skip --reason 'waits for a paper'"
+    )]
+    Unblock(UnblockArgs),
 }
 
 #[derive(Args)]
@@ -121,6 +151,49 @@ pub struct DrainArgs {
 }
 
 #[derive(Args)]
+pub struct CleanupArgs {
+    /// Change nothing, and tell what would be done.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The whole run's time [env: TIDEGATE_BUDGET] [default: 50s].
+    #[arg(long, value_parser = parse_duration)]
+    pub budget: Option<Duration>,
+    /// End live events only if they were published at least this long ago.
+    #[arg(long, default_value = "0s", value_parser = parse_duration)]
+    pub older_than: Duration,
+    /// Rows looked at or deleted in one step.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub batch: u32,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long)]
+    pub actor: Option<String>,
+}
+
+#[derive(Args)]
+pub struct RetentionArgs {
+    /// The kind; without it, all are shown.
+    pub kind: Option<String>,
+    /// Keep COMPLETED events of this kind for so long, such as 7d.
+    #[arg(long, value_parser = parse_duration, requires_all = ["kind", "reason"])]
+    pub completed: Option<Duration>,
+    /// Keep FAILED and COMPLETED_WITH_ERRORS events of this kind for so long.
+    #[arg(long, value_parser = parse_duration, requires_all = ["kind", "reason"])]
+    pub failed: Option<Duration>,
+    /// Also for events of this kind that have finished already.
+    #[arg(long, requires_all = ["kind", "reason"])]
+    pub apply: bool,
+    /// How long applying may take [env: TIDEGATE_BUDGET] [default: 50s].
+    #[arg(long, requires = "apply", value_parser = parse_duration)]
+    pub budget: Option<Duration>,
+    /// Why, for the audit.
+    #[arg(long, requires = "kind")]
+    pub reason: Option<String>,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long, requires = "kind")]
+    pub actor: Option<String>,
+}
+
+#[derive(Args)]
 pub struct ListArgs {
     /// PENDING, PROCESSING, COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
     #[arg(long, value_parser = ["PENDING", "PROCESSING", "COMPLETED", "COMPLETED_WITH_ERRORS", "FAILED"], ignore_case = true)]
@@ -131,4 +204,96 @@ pub struct ListArgs {
     /// At most this many.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
+}
+
+#[derive(Args)]
+pub struct ReplayArgs {
+    /// These events; at most 10,000.
+    #[arg(long = "id", value_name = "ID", num_args = 1..)]
+    pub ids: Vec<i64>,
+    /// Only this kind.
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Only events that ended COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
+    #[arg(long)]
+    pub status: Option<String>,
+    /// Only events that ended then or later: an RFC 3339 time, or a duration such as 2h for that long ago.
+    #[arg(long, value_parser = parse_moment)]
+    pub since: Option<Moment>,
+    /// Only events that ended before.
+    #[arg(long, value_parser = parse_moment)]
+    pub until: Option<Moment>,
+    /// At most this many, lowest ids first [default: 10000].
+    #[arg(long)]
+    pub limit: Option<i64>,
+    /// Tell what would be done, and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// With a filter: also events that were replayed before, are replays themselves, or were cancelled.
+    #[arg(long)]
+    pub again: bool,
+    /// Run only handlers that failed or never finished; the others' results are kept.
+    #[arg(long)]
+    pub failed_handlers_only: bool,
+    /// New deadline of events whose old one has passed, such as 1h.
+    #[arg(long, value_parser = parse_duration)]
+    pub expires_in: Option<Duration>,
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+#[derive(Args)]
+pub struct RequeueArgs {
+    /// These events; at most 10,000.
+    #[arg(long = "id", value_name = "ID", num_args = 1.., required = true)]
+    pub ids: Vec<i64>,
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+#[derive(Args)]
+pub struct PauseArgs {
+    /// The kind; it must be registered.
+    pub kind: String,
+    /// Why, for the audit.
+    #[arg(long)]
+    pub reason: Option<String>,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long)]
+    pub actor: Option<String>,
+}
+
+#[derive(Args)]
+pub struct UnblockArgs {
+    /// The group.
+    pub group: String,
+    #[command(flatten)]
+    pub how: HowArgs,
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct HowArgs {
+    /// Run it at the next drain.
+    #[arg(long)]
+    pub retry: bool,
+    /// End it, and put what is left to do of it behind the group's other events.
+    #[arg(long)]
+    pub skip: bool,
+    /// End it.
+    #[arg(long)]
+    pub cancel: bool,
+}
+
+/// What every action is recorded with.
+#[derive(Args)]
+pub struct AuditArgs {
+    /// Why, for the audit.
+    #[arg(long)]
+    pub reason: String,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long)]
+    pub actor: Option<String>,
 }

@@ -168,10 +168,17 @@ async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
             verbs::publish::receive_issuing(&service, &message).await
         }
         Verb::Drain(args) => verbs::drain::drain(&service, &args, json).await,
+        Verb::Cleanup(args) => verbs::cleanup::cleanup(&service, args, json).await,
+        Verb::Retention(args) => verbs::cleanup::retention(&service, args).await,
         Verb::Serve { listen } => verbs::serve::serve(&service, listen, json).await,
         Verb::Status => verbs::look::status(&service).await,
         Verb::Show { id } => verbs::look::show(&service, id).await,
         Verb::List(args) => verbs::look::list(&service, &args).await,
+        Verb::Replay(args) => verbs::operate::replay(&service, args).await,
+        Verb::Requeue(args) => verbs::operate::requeue(&service, args).await,
+        Verb::Pause(args) => verbs::operate::pause(&service, args).await,
+        Verb::Resume(args) => verbs::operate::resume(&service, args).await,
+        Verb::Unblock(args) => verbs::operate::unblock(&service, args).await,
     }
 }
 

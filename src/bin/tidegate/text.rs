@@ -1,5 +1,8 @@
 //! Owns how answers look to people: tables, times, percentages. It asks nobody for anything.
 
+pub mod cleanup;
+pub mod operate;
+
 use std::fmt::Write;
 use std::time::Duration;
 

@@ -4,6 +4,8 @@
 
 pub mod live;
 pub mod look;
+pub mod operate;
+pub mod retention;
 
 use tokio_postgres::types::Type;
 
@@ -19,4 +21,4 @@ pub struct Statement {
 }
 
 /// All of them, for the test that prepares each.
-pub static ALL: &[&[&Statement]] = &[live::ALL, look::ALL];
+pub static ALL: &[&[&Statement]] = &[live::ALL, look::ALL, operate::ALL, retention::ALL];

@@ -1,0 +1,563 @@
+-- Operators' verbs: replay, requeue, pause, resume, unblock. Each is one function, so that what it did
+-- and the audit row that says so are in one transaction by construction, and so that the right to
+-- operate is the right to execute: an operator needs none on the tables (SECURITY DEFINER).
+--
+-- An argument that is not allowed raises. A try that finds nothing to do does not: it returns a report
+-- that says why, so that its audit row stays.
+
+-- An argument that every verb has.
+CREATE FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF reason_is_needed AND btrim(coalesce(reason, ''), E' \t\r\n') = '' THEN
+        RAISE EXCEPTION 'reason: a text that says why is needed, got %',
+            CASE WHEN reason IS NULL THEN 'none' ELSE 'a blank one' END
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF char_length(reason) > 1000 THEN
+        RAISE EXCEPTION 'reason: at most 1000 characters are allowed, got %', char_length(reason)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF char_length(actor) NOT BETWEEN 1 AND 200 THEN
+        RAISE EXCEPTION 'actor: 1 to 200 characters are allowed, got %', char_length(actor)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+
+CREATE FUNCTION tidegate.check_ids(ids bigint[]) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF coalesce(cardinality(ids), 0) NOT BETWEEN 1 AND 10000 THEN
+        RAISE EXCEPTION 'ids: 1 to 10000 ids are allowed, got %', coalesce(cardinality(ids), 0)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF array_position(ids, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'ids: numbers are allowed, got NULL' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+
+CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) RETURNS void
+    LANGUAGE sql
+    AS $$
+    INSERT INTO tidegate.audit (action, actor, filter, ids, count, reason)
+    VALUES (record_action.action, record_action.actor, jsonb_strip_nulls(record_action.filter),
+            coalesce(record_action.ids, '{}'), coalesce(cardinality(record_action.ids), 0), record_action.reason)
+$$;
+
+-- The one way to requeue. The lease ends, so its worker can finalize nothing any more (I5), and the
+-- event runs at the next drain even if its attempts were spent. Rows are locked in id order, so that
+-- two operators do not wait for each other. At 1000, the most that is allowed, an attempt is given back.
+CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE (id bigint, past_deadline boolean)
+    LANGUAGE sql
+    AS $$
+    WITH found AS MATERIALIZED (
+        SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE)
+    UPDATE tidegate.event_queue AS q
+       SET status = 'PENDING', lease_token = NULL, lease_expires_at = NULL,
+           available_at = least(q.available_at, clock_timestamp()),
+           attempts = least(q.attempts, 999),
+           max_attempts = greatest(q.max_attempts, least(q.attempts, 999) + 1),
+           updated_at = clock_timestamp()
+      FROM found
+     WHERE q.id = found.id
+    RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false)
+$$;
+
+-- At most this many skipped events are listed in a report; the counts by reason cover all.
+CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    AS $$ SELECT 100 $$;
+
+CREATE FUNCTION tidegate.requeue(ids bigint[], reason text, actor text DEFAULT NULL) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+DECLARE
+    done bigint[];
+    late bigint[];
+    skipped jsonb;
+    skipped_count bigint;
+BEGIN
+    PERFORM tidegate.check_operator(requeue.reason, requeue.actor, true);
+    PERFORM tidegate.check_ids(requeue.ids);
+    SELECT coalesce(array_agg(e.id ORDER BY e.id), '{}'),
+           coalesce(array_agg(e.id ORDER BY e.id) FILTER (WHERE e.past_deadline), '{}') INTO done, late
+      FROM tidegate.end_leases(requeue.ids) AS e;
+    -- A statement of its own: it sees the end of an event that was being finalized meanwhile.
+    WITH rest AS (
+        SELECT DISTINCT asked.id FROM unnest(requeue.ids) AS asked(id) EXCEPT SELECT unnest(done)
+    ), told AS (
+        SELECT rest.id, row_number() OVER (ORDER BY rest.id) AS position,
+               coalesce('ended as ' || min(l.status) || '; use replay', 'unknown: neither in the queue nor in the log') AS reason
+          FROM rest LEFT JOIN tidegate.event_log AS l ON l.id = rest.id GROUP BY rest.id)
+    SELECT count(*), coalesce(jsonb_agg(jsonb_build_object('id', told.id, 'reason', told.reason) ORDER BY told.id)
+                              FILTER (WHERE told.position <= tidegate.listed_at_most()), '[]')
+      INTO skipped_count, skipped FROM told;
+    PERFORM tidegate.record_action('requeue', requeue.actor, jsonb_build_object('ids', requeue.ids), done, requeue.reason);
+    RETURN jsonb_build_object('action', 'requeue', 'requeued', cardinality(done), 'ids', done, 'past_deadline', late,
+                              'skipped_count', skipped_count, 'skipped', skipped);
+END $$;
+
+-- `update events set status = 'PENDING' where id = …` (D14), with the audit row of every other requeue.
+-- SECURITY DEFINER: a right on the view is enough.
+CREATE OR REPLACE FUNCTION tidegate.update_event() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+DECLARE
+    allowed constant text[] := ARRAY['status', 'available_at', 'expires_at', 'max_attempts'];
+    changed jsonb := '{"via": "events"}';
+BEGIN
+    IF (to_jsonb(NEW) - allowed) <> (to_jsonb(OLD) - allowed) THEN
+        RAISE EXCEPTION 'events: only status, available_at, expires_at and max_attempts may be updated'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF NEW.status IS DISTINCT FROM 'PENDING' AND NEW.status IS DISTINCT FROM OLD.status THEN
+        RAISE EXCEPTION 'events.status: PENDING (requeue) is allowed, got %', coalesce(NEW.status, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF NEW.status = 'PENDING' THEN
+        PERFORM tidegate.end_leases(ARRAY[OLD.id]);
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    SELECT changed || coalesce(jsonb_object_agg(n.key, n.value), '{}') INTO changed
+      FROM jsonb_each(to_jsonb(NEW)) AS n
+     WHERE n.key = ANY (allowed) AND n.key <> 'status' AND n.value <> to_jsonb(OLD)->n.key;
+    IF changed ?| allowed THEN
+        UPDATE tidegate.event_queue AS q
+           SET available_at = CASE WHEN changed ? 'available_at' THEN NEW.available_at ELSE q.available_at END,
+               expires_at = NEW.expires_at,
+               max_attempts = CASE WHEN NEW.status = 'PENDING' THEN greatest(NEW.max_attempts, q.attempts + 1)
+                                   ELSE NEW.max_attempts END,
+               updated_at = clock_timestamp()
+         WHERE q.id = OLD.id;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    -- Not record_action: a deadline that was taken away is a null worth keeping.
+    INSERT INTO tidegate.audit (action, filter, ids, count)
+    VALUES (CASE WHEN NEW.status = 'PENDING' THEN 'requeue' ELSE 'update' END, changed, ARRAY[OLD.id], 1);
+    RETURN NEW;
+END $$;
+
+-- Replays are made one at a time. Whoever waited here sees in its next statement what the other has
+-- replayed, which an older snapshot would not show.
+CREATE FUNCTION tidegate.lock_replays() RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'replay: a transaction at READ COMMITTED is needed, this one is at %',
+            upper(current_setting('transaction_isolation')) USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    PERFORM pg_advisory_xact_lock(1414087750, 0);
+END $$;
+
+-- What has been done of an ended event, for a replay that runs only the rest: handlers that succeeded,
+-- and the steps of all. Follow-ups stay with their handler only if they were not published: whoever
+-- decides an event's end publishes those of its successful handlers, unless the system gave it up unheard.
+CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT nullif(kept.handlers || kept.steps, '{}')
+      FROM (SELECT coalesce((SELECT jsonb_build_object('handlers', jsonb_object_agg(h.key, CASE
+                        WHEN done_so_far.status <> 'FAILED' OR done_so_far.errors->-1->>'code' = 'attempts_exhausted'
+                        THEN h.value - 'emitted' ELSE h.value END))
+                      FROM jsonb_each(done_so_far.progress->'handlers') AS h
+                     WHERE coalesce(h.value->'faults', '[]') = '[]'
+                    HAVING count(*) > 0), '{}') AS handlers,
+                   CASE WHEN done_so_far.progress ? 'steps'
+                        THEN jsonb_build_object('steps', done_so_far.progress->'steps') ELSE '{}' END AS steps) AS kept
+$$;
+
+-- Puts logged events back as new ones, behind everything that is live in their groups and in the order
+-- of their ids. The groups are locked before ids are drawn (see lock_groups). What collides with a live
+-- event, by its deduplication key or as a second replay, is left out.
+CREATE FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval)
+    RETURNS TABLE (new_id bigint, original bigint)
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    drawn bigint[];
+BEGIN
+    PERFORM tidegate.lock_groups(ARRAY(
+        SELECT DISTINCT l.group_key FROM tidegate.event_log AS l
+         WHERE l.id = ANY (originals) AND l.group_key IS NOT NULL));
+    drawn := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(originals)) AS n ORDER BY n);
+    RETURN QUERY
+    INSERT INTO tidegate.event_queue AS q
+           (id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of)
+    OVERRIDING SYSTEM VALUE
+    SELECT pair.new_id, l.kind, l.payload, l.group_key, l.dedup_key, l.correlation_id, l.max_attempts,
+           CASE WHEN l.deadline <= clock_timestamp() AND expires_in IS NOT NULL
+                THEN clock_timestamp() + expires_in ELSE l.deadline END,
+           CASE WHEN failed_handlers_only THEN tidegate.done_so_far(l.progress, l.status, l.errors) END,
+           l.id
+      FROM unnest(drawn, originals) AS pair(new_id, id)
+      JOIN tidegate.event_log AS l ON l.id = pair.id
+     ORDER BY l.id
+    ON CONFLICT DO NOTHING
+    RETURNING q.id, q.replay_of;
+END $$;
+
+-- Whether an audit row's ids were replayed.
+CREATE FUNCTION tidegate.made_replays(entry tidegate.audit) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    RETURN entry.action = 'replay' OR entry.action = 'unblock' AND entry.filter->>'how' = 'skip';
+
+-- What a replay would take, and of everything else that was asked for, what is in the way.
+--
+-- A filter must be safe to repeat: the same window twice runs nothing twice. So it leaves out what was
+-- replayed before, and what is a replay itself and so came into an open window by the first try. That
+-- an event was replayed is known from its replay, and from the audit after the replay's own retention.
+-- `again` takes both, but of one lineage only the event that the others go back to. What an operator
+-- has cancelled does not come back by a filter either. `known` is the last audit row of a replay that the
+-- caller had seen before it waited for others.
+CREATE FUNCTION tidegate.replay_candidates(
+    ids bigint[], kind text, status text, since timestamptz, until timestamptz, again boolean,
+    failed_handlers_only boolean, known bigint
+) RETURNS TABLE (id bigint, event_kind text, group_key text, deadline timestamptz, finished_at timestamptz,
+                 in_log boolean, obstacle text, obstructed_by bigint)
+    LANGUAGE sql
+    AS $$
+    WITH asked AS MATERIALIZED (
+        SELECT a.id, count(*) AS times FROM unnest(replay_candidates.ids) AS a(id) GROUP BY a.id
+    ), matched AS MATERIALIZED (
+        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of
+          FROM tidegate.event_log AS l
+         WHERE replay_candidates.ids IS NULL
+           AND l.finished_at >= replay_candidates.since
+           AND (replay_candidates.until IS NULL OR l.finished_at < replay_candidates.until)
+           AND (replay_candidates.kind IS NULL OR l.kind = replay_candidates.kind)
+           AND (replay_candidates.status IS NULL OR l.status = replay_candidates.status)
+        UNION ALL
+        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of
+          FROM asked JOIN tidegate.event_log AS l USING (id)
+    ), ended_replay AS (
+        SELECT l.replay_of, max(l.id) AS id
+          FROM tidegate.event_log AS l WHERE l.replay_of IS NOT NULL GROUP BY l.replay_of
+    ), audited AS (
+        -- The day is for a clock that was set back.
+        SELECT unnest(a.ids) AS id, bool_or(a.id > replay_candidates.known) AS just_now
+          FROM tidegate.audit AS a
+         WHERE tidegate.made_replays(a)
+           AND (a.id > replay_candidates.known
+                OR replay_candidates.ids IS NULL AND a.at >= replay_candidates.since - interval '1 day')
+         GROUP BY 1
+    ), judged AS (
+        SELECT m.*, twin.id AS twin,
+               coalesce(live.id, ended.id) AS replay,
+               CASE WHEN live.id IS NOT NULL THEN 'its replay is live'
+                    WHEN audited.just_now THEN 'somebody else has replayed it just now'
+                    WHEN replay_candidates.ids IS NOT NULL THEN NULL
+                    WHEN replay_candidates.again AND original.id IS NOT NULL THEN 'a replay whose original is among them'
+                    WHEN replay_candidates.again THEN NULL
+                    WHEN ended.id IS NOT NULL OR audited.id IS NOT NULL THEN 'replayed before'
+                    WHEN m.replay_of IS NOT NULL THEN 'a replay itself'
+                    WHEN m.errors->-1->>'code' = 'cancelled' AND m.errors->-1->>'handler' IS NULL THEN 'cancelled by an operator'
+               END AS repeated,
+               CASE WHEN k.kind IS NULL THEN 'its kind is not registered'
+                    WHEN replay_candidates.failed_handlers_only AND m.status = 'COMPLETED' THEN 'none of its handlers failed'
+                    WHEN twin.id IS NOT NULL THEN 'a live event has its deduplication key'
+               END AS unfit
+          FROM matched AS m
+          LEFT JOIN tidegate.event_queue AS live ON live.replay_of = m.id
+          LEFT JOIN ended_replay AS ended ON ended.replay_of = m.id
+          LEFT JOIN matched AS original ON original.id = m.replay_of
+          LEFT JOIN audited ON audited.id = m.id
+          LEFT JOIN tidegate.event_kind AS k ON k.kind = m.kind
+          LEFT JOIN tidegate.event_queue AS twin ON twin.kind = m.kind AND twin.dedup_key = m.dedup_key
+    ), rivals AS (
+        SELECT j.id, row_number() OVER (PARTITION BY j.kind, j.dedup_key ORDER BY j.id) AS position
+          FROM judged AS j WHERE j.repeated IS NULL AND j.unfit IS NULL AND j.dedup_key IS NOT NULL
+    )
+    SELECT j.id, j.kind, j.group_key, j.deadline, j.finished_at, true,
+           coalesce(j.repeated, j.unfit, CASE WHEN rivals.position > 1 THEN 'an earlier one of them has its deduplication key' END),
+           CASE WHEN j.repeated IS NOT NULL THEN j.replay WHEN j.unfit IS NOT NULL THEN j.twin END
+      FROM judged AS j LEFT JOIN rivals USING (id)
+    UNION ALL
+    SELECT asked.id, q.kind, NULL, NULL, NULL, false,
+           CASE WHEN q.id IS NULL THEN 'unknown: neither in the queue nor in the log'
+                ELSE 'live (' || q.status || '); use requeue' END, NULL
+      FROM asked LEFT JOIN tidegate.event_queue AS q ON q.id = asked.id
+     WHERE asked.id NOT IN (SELECT m.id FROM matched AS m)
+    UNION ALL
+    SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1
+$$;
+
+-- What a replay may spoil, for a dry run: groups in which it would wait behind live events, and groups
+-- whose later events have ended already, so that it comes after what it once came before. Those ended
+-- after it, which the block range index of finished_at narrows down.
+CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+    WITH touched AS MATERIALIZED (
+        SELECT l.group_key, min(l.id) AS first_id, min(l.finished_at) AS finished_at
+          FROM tidegate.event_log AS l WHERE l.id = ANY (chosen) AND l.group_key IS NOT NULL GROUP BY l.group_key
+    ), busy AS (
+        SELECT q.group_key, count(*) AS live FROM tidegate.event_queue AS q JOIN touched USING (group_key) GROUP BY q.group_key
+    ), overtaken AS (
+        SELECT l.group_key, count(*) AS ended, max(l.id) AS last_id, max(l.finished_at) AS last_finished_at
+          FROM tidegate.event_log AS l JOIN touched AS t ON t.group_key = l.group_key AND l.id > t.first_id
+         WHERE l.finished_at >= (SELECT min(t.finished_at) FROM touched AS t)
+           AND l.id NOT IN (SELECT unnest(chosen))
+         GROUP BY l.group_key
+    )
+    SELECT jsonb_build_object(
+        'groups', (SELECT count(*) FROM touched),
+        'groups_with_live_events', (SELECT count(*) FROM busy),
+        'live_events', (SELECT coalesce(jsonb_agg(to_jsonb(b) ORDER BY b.group_key), '[]') FROM
+                        (SELECT * FROM busy ORDER BY busy.group_key LIMIT tidegate.listed_at_most()) AS b),
+        'groups_overtaken', (SELECT count(*) FROM overtaken),
+        'overtaken', (SELECT coalesce(jsonb_agg(to_jsonb(o) ORDER BY o.group_key), '[]') FROM
+                      (SELECT * FROM overtaken ORDER BY overtaken.group_key LIMIT tidegate.listed_at_most()) AS o))
+$$;
+
+CREATE FUNCTION tidegate.check_replay(
+    ids bigint[], kind text, status text, since timestamptz, until timestamptz, "limit" bigint, expires_in interval
+) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    refused text := CASE
+        WHEN ids IS NOT NULL AND (kind IS NOT NULL OR status IS NOT NULL OR since IS NOT NULL OR until IS NOT NULL)
+            THEN 'ids: either ids or a filter (kind, status, since, until) is allowed, got both'
+        WHEN ids IS NULL AND since IS NULL
+            THEN 'since: without ids, a time is needed from which on events ended, got none'
+        WHEN NOT isfinite(since) THEN 'since: a finite time is allowed, got ' || since
+        WHEN NOT isfinite(until) THEN 'until: a finite time is allowed, got ' || until
+        WHEN until <= since THEN format('until: a time after since (%s) is allowed, got %s', since, until)
+        WHEN status NOT IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
+            THEN format('status: COMPLETED, COMPLETED_WITH_ERRORS or FAILED is allowed, got %L', status)
+        WHEN kind IS NOT NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = check_replay.kind)
+            THEN tidegate.unregistered(kind)
+        WHEN "limit" NOT BETWEEN 1 AND 100000 THEN 'limit: 1 to 100000 is allowed, got ' || "limit"
+        WHEN expires_in <= interval '0' OR expires_in > interval '3660 days'
+            THEN 'expires_in: a time of at most ten years is allowed, got ' || expires_in
+    END;
+BEGIN
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF ids IS NOT NULL THEN
+        PERFORM tidegate.check_ids(ids);
+    END IF;
+END $$;
+
+-- Puts logged events back as new events: by ids, or by when they ended (from since on, before until).
+-- A dry run tells what would be done, changes nothing and so leaves no audit row.
+--
+-- At most 2000 groups are touched at once: each costs a lock, and a server with default settings has
+-- about 7000 for everybody. limit_reached tells that more events are left; the same call goes on there.
+CREATE FUNCTION tidegate.replay(
+    ids                  bigint[]    DEFAULT NULL,
+    kind                 text        DEFAULT NULL,
+    status               text        DEFAULT NULL,
+    since                timestamptz DEFAULT NULL,
+    until                timestamptz DEFAULT NULL,
+    reason               text        DEFAULT NULL,
+    actor                text        DEFAULT NULL,
+    "limit"              bigint      DEFAULT 10000,
+    dry_run              boolean     DEFAULT false,
+    again                boolean     DEFAULT false,
+    failed_handlers_only boolean     DEFAULT false,
+    expires_in           interval    DEFAULT NULL
+) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+DECLARE
+    most_groups constant integer := 2000;
+    known bigint := (SELECT coalesce(max(a.id), 0) FROM tidegate.audit AS a WHERE tidegate.made_replays(a));
+    report jsonb;
+    chosen bigint[];
+    passed bigint[];
+    refused text;
+    done bigint[] := '{}';
+    made jsonb := '[]';
+    collided bigint[] := '{}';
+BEGIN
+    replay."limit" := coalesce(replay."limit", 10000);
+    replay.dry_run := coalesce(replay.dry_run, false);
+    replay.again := coalesce(replay.again, false);
+    replay.failed_handlers_only := coalesce(replay.failed_handlers_only, false);
+    PERFORM tidegate.check_operator(replay.reason, replay.actor, true);
+    PERFORM tidegate.check_replay(replay.ids, replay.kind, replay.status, replay.since, replay.until, replay."limit", replay.expires_in);
+    IF NOT replay.dry_run THEN
+        PERFORM tidegate.lock_replays();
+    END IF;
+    WITH candidate AS MATERIALIZED (
+        SELECT * FROM tidegate.replay_candidates(replay.ids, replay.kind, replay.status, replay.since, replay.until,
+                                                 replay.again, replay.failed_handlers_only, known)
+    ), fit AS (
+        SELECT c.*, c.group_key IS NOT NULL AND row_number() OVER (PARTITION BY c.group_key ORDER BY c.id) = 1 AS opens_group
+          FROM candidate AS c WHERE c.obstacle IS NULL
+    ), counted AS (
+        SELECT f.*, count(*) OVER before AS position, count(*) FILTER (WHERE f.opens_group) OVER before AS groups
+          FROM fit AS f WINDOW before AS (ORDER BY f.id)
+    ), taken AS MATERIALIZED (
+        SELECT c.* FROM counted AS c WHERE c.position <= replay."limit" AND c.groups <= most_groups
+    ), skipped AS (
+        SELECT c.id, c.obstacle, c.obstructed_by, row_number() OVER (ORDER BY c.id) AS position
+          FROM candidate AS c WHERE c.obstacle IS NOT NULL
+    )
+    SELECT jsonb_build_object(
+               'matched', (SELECT count(*) FROM candidate AS c WHERE c.in_log),
+               'eligible', (SELECT count(*) FROM taken),
+               'limit_reached', (SELECT count(*) FROM taken) < (SELECT count(*) FROM fit),
+               'kinds', (SELECT coalesce(jsonb_object_agg(k.event_kind, k.count), '{}')
+                           FROM (SELECT t.event_kind, count(*) FROM taken AS t GROUP BY t.event_kind) AS k),
+               'skipped_count', (SELECT count(*) FROM skipped),
+               'skipped_reasons', (SELECT coalesce(jsonb_object_agg(s.obstacle, s.count), '{}')
+                                     FROM (SELECT k.obstacle, count(*) FROM skipped AS k GROUP BY k.obstacle) AS s),
+               'skipped', (SELECT coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
+                                      'id', s.id, 'reason', s.obstacle, 'by', s.obstructed_by)) ORDER BY s.id), '[]')
+                             FROM skipped AS s WHERE s.position <= tidegate.listed_at_most())),
+           ARRAY(SELECT t.id FROM taken AS t ORDER BY t.id),
+           ARRAY(SELECT t.id FROM taken AS t WHERE t.deadline <= clock_timestamp() ORDER BY t.id)
+      INTO report, chosen, passed;
+    IF replay.expires_in IS NULL AND cardinality(passed) > 0 THEN
+        refused := format('expires_in: is needed, for the deadline of %s of these events has passed, such as of %s',
+                          cardinality(passed), array_to_string(passed[1:10], ', '));
+    END IF;
+    report := report || jsonb_build_object('action', 'replay', 'dry_run', replay.dry_run, 'refused', refused,
+        'passed_deadlines', jsonb_build_object('count', cardinality(passed), 'ids', passed[1:10]));
+    IF replay.dry_run THEN
+        RETURN report || jsonb_build_object('replayed', 0, 'events', made, 'order_risks', tidegate.order_risks(chosen));
+    END IF;
+    IF refused IS NULL AND cardinality(chosen) > 0 THEN
+        SELECT coalesce(array_agg(r.original ORDER BY r.original), '{}'),
+               coalesce(jsonb_agg(jsonb_build_object('id', r.new_id, 'replay_of', r.original) ORDER BY r.original)
+                        FILTER (WHERE r.position <= tidegate.listed_at_most()), '[]')
+          INTO done, made
+          FROM (SELECT i.*, row_number() OVER (ORDER BY i.original) AS position
+                  FROM tidegate.insert_replays(chosen, replay.failed_handlers_only, replay.expires_in) AS i) AS r;
+        -- Published or cleaned up between the two statements.
+        collided := ARRAY(SELECT c FROM unnest(chosen) AS c EXCEPT SELECT d FROM unnest(done) AS d ORDER BY 1);
+    END IF;
+    PERFORM tidegate.record_action('replay', replay.actor, jsonb_build_object(
+        'ids', replay.ids, 'kind', replay.kind, 'status', replay.status, 'since', replay.since, 'until', replay.until,
+        'limit', replay."limit", 'again', replay.again, 'failed_handlers_only', replay.failed_handlers_only,
+        'expires_in', replay.expires_in), done, replay.reason);
+    RETURN report || jsonb_build_object('replayed', cardinality(done), 'events', made)
+        || CASE WHEN cardinality(collided) = 0 THEN '{}' ELSE tidegate.with_collisions(report, collided) END;
+END $$;
+
+-- A report's account of what was skipped, with those that collided at the last moment.
+CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURNS jsonb
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT jsonb_build_object(
+        'skipped_count', (report->>'skipped_count')::bigint + cardinality(collided),
+        'skipped_reasons', (report->'skipped_reasons') || jsonb_build_object('overtaken by a publish or by the cleanup', cardinality(collided)),
+        'skipped', (SELECT (report->'skipped') || coalesce(jsonb_agg(jsonb_build_object(
+                        'id', c, 'reason', 'overtaken by a publish or by the cleanup')), '[]')
+                      FROM unnest(collided[1:tidegate.listed_at_most()]) AS c))
+$$;
+
+-- Ends a live event as an operator's decision, whoever holds it: its lease's token does not go to the
+-- log, where it would tell the worker that the end was its own.
+CREATE FUNCTION tidegate.end_by_operator(event_id bigint, code text, message text) RETURNS boolean
+    LANGUAGE sql
+    AS $$
+    WITH gone AS (
+        DELETE FROM tidegate.event_queue AS q WHERE q.id = event_id
+        RETURNING q.*, clock_timestamp() AS now
+    ), logged AS (
+        INSERT INTO tidegate.event_log
+               (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
+                errors, progress, created_at, processing_started_at, finished_at, expires_at,
+                deadline, parent_id, replay_of)
+        SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED', g.attempts, g.max_attempts,
+               tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object(
+                   'handler', NULL, 'code', code, 'message', message, 'attempt', g.attempts)), g.now),
+               g.progress, g.created_at, g.processing_started_at, g.now, g.now + coalesce(k.retention_failed, '90 days'),
+               g.expires_at, g.parent_id, g.replay_of
+          FROM gone AS g LEFT JOIN tidegate.event_kind AS k USING (kind)
+        RETURNING id)
+    SELECT EXISTS (SELECT FROM logged)
+$$;
+
+-- Acts on the first event of a group, which holds back the others: `retry` requeues it, `cancel` ends
+-- it, `skip` ends it and puts what is left to do of it behind the others.
+CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+DECLARE
+    head record;
+    acted boolean := false;
+    new_id bigint;
+    refused text;
+BEGIN
+    PERFORM tidegate.check_operator(unblock.reason, unblock.actor, true);
+    IF coalesce(char_length(unblock.group_key), 0) NOT BETWEEN 1 AND 200 THEN
+        RAISE EXCEPTION 'group_key: 1 to 200 characters are allowed, got %', coalesce(char_length(unblock.group_key)::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF unblock.how IS NULL OR unblock.how NOT IN ('retry', 'skip', 'cancel') THEN
+        RAISE EXCEPTION 'how: retry, skip or cancel is allowed, got %', coalesce(quote_literal(unblock.how), 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF unblock.how = 'skip' THEN
+        PERFORM tidegate.lock_replays();
+    END IF;
+    PERFORM tidegate.lock_groups(ARRAY[unblock.group_key]);
+    SELECT q.id, q.expires_at <= clock_timestamp() AS past_deadline INTO head
+      FROM tidegate.event_queue AS q WHERE q.group_key = unblock.group_key ORDER BY q.id LIMIT 1;
+    IF head.id IS NULL THEN
+        refused := format('group_key: %L has no live events', unblock.group_key);
+    ELSIF unblock.how = 'skip' AND head.past_deadline THEN
+        refused := format('how: retry or cancel is allowed, for the deadline of event %s has passed, got skip', head.id);
+    ELSIF unblock.how = 'retry' THEN
+        acted := EXISTS (SELECT FROM tidegate.end_leases(ARRAY[head.id]));
+    ELSIF unblock.how = 'cancel' THEN
+        acted := tidegate.end_by_operator(head.id, 'cancelled', 'cancelled by an operator');
+    ELSE
+        acted := tidegate.end_by_operator(head.id, 'skipped', 'put behind its group by an operator');
+        IF acted THEN
+            SELECT r.new_id INTO STRICT new_id FROM tidegate.insert_replays(ARRAY[head.id], true, NULL) AS r;
+        END IF;
+    END IF;
+    IF NOT acted THEN
+        refused := coalesce(refused, format('event %s has just ended by itself', head.id));
+    END IF;
+    PERFORM tidegate.record_action('unblock', unblock.actor, jsonb_build_object('group_key', unblock.group_key, 'how', unblock.how),
+                                   CASE WHEN acted THEN ARRAY[head.id] END, unblock.reason);
+    RETURN jsonb_build_object('action', 'unblock', 'group_key', unblock.group_key, 'how', unblock.how,
+                              'id', CASE WHEN acted THEN head.id END, 'new_id', new_id, 'refused', refused);
+END $$;
+
+-- The lease passes over a paused kind; what is leased already ends as ever.
+CREATE FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reason text, actor text) RETURNS jsonb
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    changed boolean;
+BEGIN
+    PERFORM tidegate.check_operator(set_paused.reason, set_paused.actor, false);
+    IF set_paused.kind IS NULL OR NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = set_paused.kind) THEN
+        RAISE EXCEPTION '%', tidegate.unregistered(set_paused.kind) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    UPDATE tidegate.event_kind AS k SET paused = set_paused.paused
+     WHERE k.kind = set_paused.kind AND k.paused <> set_paused.paused;
+    changed := FOUND;
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES (set_paused.action, set_paused.actor, jsonb_build_object('kind', set_paused.kind), changed::integer, set_paused.reason);
+    RETURN jsonb_build_object('action', set_paused.action, 'kind', set_paused.kind, 'paused', set_paused.paused, 'changed', changed);
+END $$;
+
+CREATE FUNCTION tidegate.pause(kind text, reason text DEFAULT NULL, actor text DEFAULT NULL) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+BEGIN
+    RETURN tidegate.set_paused('pause', pause.kind, true, pause.reason, pause.actor);
+END $$;
+
+CREATE FUNCTION tidegate.resume(kind text, reason text DEFAULT NULL, actor text DEFAULT NULL) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+BEGIN
+    RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
+END $$;

@@ -1,0 +1,75 @@
+//! How a cleanup and the retention of kinds look to people.
+
+use tidegate::invocation::{CleanupReport, CleanupStop, RetentionReport};
+use tidegate::queue::retention::KindRetention;
+
+use super::{coarse, plain_table};
+
+/// What a cleanup did, or would do.
+pub fn cleaned(report: &CleanupReport) -> String {
+    let mut table = plain_table(&["what", "count"]);
+    for (what, count) in [
+        ("partitions made ahead", report.partitions_made),
+        ("rows moved into them", report.rows_moved),
+        ("days left to the default partition", report.left_to_default),
+        ("live events ended as expired", report.expired),
+        ("live events ended as abandoned", report.abandoned),
+        ("partitions counted", report.partitions_sealed),
+        ("partitions dropped", report.partitions_dropped),
+        ("rows dropped with them", report.rows_dropped),
+        ("rows deleted in batches", report.rows_deleted),
+        ("steps left to the next run", report.skipped),
+    ] {
+        table.add_row(vec![what.to_owned(), count.to_string()]);
+    }
+    for dropped in &report.dropped {
+        table.add_row(vec![
+            format!("rows of {}", dropped.partition),
+            dropped.rows.to_string(),
+        ]);
+    }
+    let done = if report.dry_run {
+        "nothing was changed; a cleanup would do this"
+    } else {
+        "cleaned up"
+    };
+    let took = coarse(report.elapsed_ms);
+    format!("{done} ({took}, {})\n{table}", reason(report.stop_reason))
+}
+
+/// How long finished events of each kind are kept.
+pub fn kinds(kinds: &[KindRetention]) -> String {
+    let mut table = plain_table(&["kind", "completed", "failed"]);
+    for kind in kinds {
+        table.add_row(vec![
+            &kind.kind,
+            &kind.retention_completed,
+            &kind.retention_failed,
+        ]);
+    }
+    table.to_string()
+}
+
+/// What a change of retention did.
+pub fn changed(report: &RetentionReport) -> String {
+    let table = kinds(&report.kinds);
+    let Some(redated) = &report.redated else {
+        return format!("for events that finish from now on:\n{table}");
+    };
+    let left = match (redated.stop_reason, redated.skipped) {
+        (CleanupStop::Done, 0) => String::new(),
+        (CleanupStop::Done, skipped) => {
+            format!("; {skipped} steps did not get their locks, apply it again")
+        }
+        (CleanupStop::BudgetSpent, _) => "; the budget is spent, apply it again".to_owned(),
+    };
+    let rows = redated.rows;
+    format!("for all events, {rows} finished ones among them were dated anew{left}:\n{table}")
+}
+
+fn reason(stop: CleanupStop) -> &'static str {
+    match stop {
+        CleanupStop::Done => "done",
+        CleanupStop::BudgetSpent => "the budget is spent",
+    }
+}

@@ -1,0 +1,159 @@
+//! What operators' actions have done, for people.
+
+use tidegate::operate::{
+    How, OrderRisks, PauseReport, ReplayReport, RequeueReport, Skipped, UnblockReport,
+};
+
+/// Ids and lines are told up to this many; `--json` tells more.
+const SHOWN: usize = 10;
+
+/// What a replay did or would do.
+pub fn replayed(report: &ReplayReport) -> String {
+    let mut lines = vec![match (report.dry_run, &report.refused) {
+        (true, _) => format!(
+            "dry run: {} of {} would be replayed",
+            report.eligible,
+            events(report.matched)
+        ),
+        (false, Some(refused)) => format!("nothing was replayed: {refused}"),
+        (false, None) => format!("replayed {} of {}", report.replayed, events(report.matched)),
+    }];
+    if let (true, Some(refused)) = (report.dry_run, &report.refused) {
+        lines.push(format!("but: {refused}"));
+    }
+    lines.extend(
+        report
+            .kinds
+            .iter()
+            .map(|(kind, count)| format!("  {kind}: {count}")),
+    );
+    let pairs = report.events.iter().take(SHOWN);
+    lines.extend(pairs.map(|event| format!("  event {} again as {}", event.replay_of, event.id)));
+    more(&mut lines, report.replayed);
+    if report.limit_reached {
+        lines.push("more are left: ask again for the rest".to_owned());
+    }
+    if let Some(risks) = &report.order_risks {
+        order_risks(&mut lines, risks);
+    }
+    if report.skipped_count > 0 {
+        lines.push(format!("skipped {}:", events(report.skipped_count)));
+        let reasons = report.skipped_reasons.iter();
+        lines.extend(reasons.map(|(reason, count)| format!("  {reason}: {count}")));
+        skipped(&mut lines, &report.skipped, report.skipped_count);
+    }
+    lines.join("\n")
+}
+
+fn order_risks(lines: &mut Vec<String>, risks: &OrderRisks) {
+    lines.push(format!("groups touched: {}", risks.groups));
+    if risks.groups_with_live_events > 0 {
+        lines.push(format!(
+            "groups with live events, which come first: {}",
+            risks.groups_with_live_events
+        ));
+        let groups = risks.live_events.iter().take(SHOWN);
+        lines.extend(groups.map(|group| format!("  {}: {} live", group.group_key, group.live)));
+        more(lines, risks.groups_with_live_events);
+    }
+    if risks.groups_overtaken > 0 {
+        lines.push(format!(
+            "groups whose later events have ended already: {}",
+            risks.groups_overtaken
+        ));
+        let groups = risks.overtaken.iter().take(SHOWN);
+        lines.extend(groups.map(|group| {
+            format!(
+                "  {}: {} ended, the last is event {}",
+                group.group_key, group.ended, group.last_id
+            )
+        }));
+        more(lines, risks.groups_overtaken);
+    }
+}
+
+/// What a requeue did.
+pub fn requeued(report: &RequeueReport) -> String {
+    let mut lines = vec![match report.requeued {
+        0 => "nothing was requeued".to_owned(),
+        count => format!(
+            "requeued {}, to run at the next drain: {}",
+            events(count),
+            ids(&report.ids)
+        ),
+    }];
+    if !report.past_deadline.is_empty() {
+        lines.push(format!(
+            "past their deadline, so that they end as expired: {}",
+            ids(&report.past_deadline)
+        ));
+    }
+    if report.skipped_count > 0 {
+        lines.push(format!("skipped {}:", events(report.skipped_count)));
+        skipped(&mut lines, &report.skipped, report.skipped_count);
+    }
+    lines.join("\n")
+}
+
+/// Whether a kind is paused now.
+pub fn paused(report: &PauseReport) -> String {
+    match (report.paused, report.changed) {
+        (true, true) => format!(
+            "{} is paused; what is being handled ends as ever",
+            report.kind
+        ),
+        (true, false) => format!("{} was paused already", report.kind),
+        (false, true) => format!("{} is resumed", report.kind),
+        (false, false) => format!("{} was not paused", report.kind),
+    }
+}
+
+/// What was done to the first event of a group.
+pub fn unblocked(report: &UnblockReport) -> String {
+    let (Some(id), group) = (report.id, &report.group_key) else {
+        let refused = report.refused.as_deref().unwrap_or_default();
+        return format!("nothing was done: {refused}");
+    };
+    match (report.how, report.new_id) {
+        (How::Retry, _) => format!("event {id}, the first of {group}, runs at the next drain"),
+        (How::Skip, Some(new_id)) => {
+            format!(
+                "event {id} has ended as skipped; it is event {new_id} now, behind the others of {group}"
+            )
+        }
+        (How::Skip, None) | (How::Cancel, _) => {
+            format!("event {id}, the first of {group}, has ended as cancelled")
+        }
+    }
+}
+
+fn skipped(lines: &mut Vec<String>, skipped: &[Skipped], count: u64) {
+    lines.extend(skipped.iter().take(SHOWN).map(|event| match event.by {
+        Some(by) => format!("  event {}: {} (event {by})", event.id, event.reason),
+        None => format!("  event {}: {}", event.id, event.reason),
+    }));
+    more(lines, count);
+}
+
+/// That a list of `count` was cut.
+fn more(lines: &mut Vec<String>, count: u64) {
+    let shown = u64::try_from(SHOWN).unwrap_or(u64::MAX);
+    if count > shown {
+        lines.push(format!("  and {} more", count - shown));
+    }
+}
+
+fn ids(ids: &[i64]) -> String {
+    let mut told: Vec<String> = ids.iter().take(SHOWN).map(ToString::to_string).collect();
+    if ids.len() > SHOWN {
+        told.push(format!("and {} more", ids.len() - SHOWN));
+    }
+    told.join(", ")
+}
+
+fn events(count: u64) -> String {
+    match count {
+        1 => "1 event".to_owned(),
+        count => format!("{count} events"),
+    }
+}

@@ -1,0 +1,346 @@
+//! Owns what an operator may ask for and is answered: replay, requeue, pause, resume, unblock. It
+//! knows no SQL. One surprise: what could not be done is no error but part of the report, because the
+//! audit tells of the try as well; only arguments that are not allowed are errors.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::config::parse_duration;
+
+/// A point in time as people give it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// This instant.
+    At(SystemTime),
+    /// This long before now, by the database's clock.
+    Ago(Duration),
+}
+
+/// A moment: an RFC 3339 time, or a duration that means "ago".
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn parse_moment(text: &str) -> Result<Moment, String> {
+    if let Some(time) = parse_rfc3339(text) {
+        return Ok(Moment::At(time));
+    }
+    parse_duration(text).map(Moment::Ago).map_err(|_| {
+        format!(
+            "an RFC 3339 time such as 2026-01-31T12:00:00Z, or a duration such as 2h, meaning that long ago, is allowed, got {text:?}"
+        )
+    })
+}
+
+/// With any offset; the library reads UTC alone.
+fn parse_rfc3339(text: &str) -> Option<SystemTime> {
+    if text.ends_with('Z') {
+        return humantime::parse_rfc3339(text).ok();
+    }
+    let (local, offset) = text.split_at_checked(text.len().checked_sub(6)?)?;
+    let (hours, minutes) = offset.get(1..)?.split_once(':')?;
+    let (hours, minutes): (u64, u64) = (hours.parse().ok()?, minutes.parse().ok()?);
+    if hours > 23 || minutes > 59 {
+        return None;
+    }
+    let time = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
+    let offset_by = Duration::from_secs(hours * 3600 + minutes * 60);
+    match offset.as_bytes().first()? {
+        b'+' => time.checked_sub(offset_by),
+        b'-' => time.checked_add(offset_by),
+        _ => None,
+    }
+}
+
+/// Which logged events to put back as new ones, and why. Either `ids` or a filter with `since`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplayRequest {
+    /// These, 1 to 10,000.
+    pub ids: Option<Vec<i64>>,
+    /// Only events of this kind.
+    pub kind: Option<String>,
+    /// Only events that ended like this.
+    pub status: Option<String>,
+    /// Only events that ended then or later.
+    #[serde(default, deserialize_with = "since")]
+    pub since: Option<Moment>,
+    /// Only events that ended before.
+    #[serde(default, deserialize_with = "until")]
+    pub until: Option<Moment>,
+    /// For the audit; not blank, at most 1,000 characters.
+    pub reason: String,
+    /// Who says to be asking, for the audit; 1 to 200 characters.
+    pub actor: Option<String>,
+    /// At most this many, lowest ids first; 1 to 100,000, by default 10,000.
+    pub limit: Option<i64>,
+    /// Tell what would be done, and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// With a filter: also events that were replayed before, are replays, or were cancelled.
+    #[serde(default)]
+    pub again: bool,
+    /// Run only handlers that failed or never finished; the others' results are kept.
+    #[serde(default)]
+    pub failed_handlers_only: bool,
+    /// The new deadline of events whose old one has passed, from now.
+    #[serde(default, deserialize_with = "expires_in")]
+    pub expires_in: Option<Duration>,
+}
+
+/// Which live events to run again, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequeueRequest {
+    /// These, 1 to 10,000.
+    pub ids: Vec<i64>,
+    /// For the audit; not blank, at most 1,000 characters.
+    pub reason: String,
+    /// Who says to be asking, for the audit; 1 to 200 characters.
+    pub actor: Option<String>,
+}
+
+/// Which kind to pause or resume.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PauseRequest {
+    /// Must be registered.
+    pub kind: String,
+    /// For the audit; at most 1,000 characters.
+    pub reason: Option<String>,
+    /// Who says to be asking, for the audit; 1 to 200 characters.
+    pub actor: Option<String>,
+}
+
+/// What to do with the first event of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// Run it at the next drain.
+    Retry,
+    /// End it, and put what is left to do of it behind the group's other events.
+    Skip,
+    /// End it.
+    Cancel,
+}
+
+/// Which group to unblock, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnblockRequest {
+    /// The group.
+    pub group_key: String,
+    /// What to do with its first event.
+    pub how: How,
+    /// For the audit; not blank, at most 1,000 characters.
+    pub reason: String,
+    /// Who says to be asking, for the audit; 1 to 200 characters.
+    pub actor: Option<String>,
+}
+
+/// What a replay did or, as a dry run, would do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "action", rename = "replay")]
+pub struct ReplayReport {
+    /// Nothing was changed.
+    pub dry_run: bool,
+    /// Events in the log that were asked for.
+    pub matched: u64,
+    /// Those of them that nothing stood in the way of, up to the limit.
+    pub eligible: u64,
+    /// Those of them that are new events now.
+    pub replayed: u64,
+    /// The new events, the first 100.
+    pub events: Vec<Replayed>,
+    /// More were eligible than the limit, or than may touch 2,000 groups; ask again for the rest.
+    pub limit_reached: bool,
+    /// Eligible events by kind.
+    pub kinds: BTreeMap<String, u64>,
+    /// Events that were not eligible.
+    pub skipped_count: u64,
+    /// By reason.
+    pub skipped_reasons: BTreeMap<String, u64>,
+    /// The first 100 of them.
+    pub skipped: Vec<Skipped>,
+    /// Eligible events that must be given a new deadline.
+    pub passed_deadlines: PassedDeadlines,
+    /// Why nothing at all was replayed.
+    pub refused: Option<String>,
+    /// What the replay would do to the order of groups; of a dry run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub order_risks: Option<OrderRisks>,
+}
+
+/// A replay of one event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replayed {
+    /// The new event.
+    pub id: i64,
+    /// The logged one.
+    pub replay_of: i64,
+}
+
+/// An event that was left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// The event.
+    pub id: i64,
+    /// Why.
+    pub reason: String,
+    /// The event that stands in the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<i64>,
+}
+
+/// Events whose start-before time has passed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassedDeadlines {
+    /// How many.
+    pub count: u64,
+    /// The first ten.
+    pub ids: Vec<i64>,
+}
+
+/// Where a replay would come at another place in its group than the original did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderRisks {
+    /// Groups touched.
+    pub groups: u64,
+    /// Those of them whose live events the replays would wait behind.
+    pub groups_with_live_events: u64,
+    /// The first 100 of them.
+    pub live_events: Vec<BusyGroup>,
+    /// Those of them in which events behind the originals have ended already.
+    pub groups_overtaken: u64,
+    /// The first 100 of them.
+    pub overtaken: Vec<OvertakenGroup>,
+}
+
+/// A group with live events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BusyGroup {
+    /// The group.
+    pub group_key: String,
+    /// Its live events.
+    pub live: u64,
+}
+
+/// A group whose later events have ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OvertakenGroup {
+    /// The group.
+    pub group_key: String,
+    /// Ended events behind the first one to be replayed.
+    pub ended: u64,
+    /// The last of them.
+    pub last_id: i64,
+    /// When the latest of them ended, RFC 3339.
+    pub last_finished_at: String,
+}
+
+/// What a requeue did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename = "requeue")]
+pub struct RequeueReport {
+    /// How many events wait for the next drain now.
+    pub requeued: u64,
+    /// They.
+    pub ids: Vec<i64>,
+    /// Those of them whose deadline has passed: the next drain ends them as expired.
+    pub past_deadline: Vec<i64>,
+    /// Ids that are no live events.
+    pub skipped_count: u64,
+    /// The first 100 of them.
+    pub skipped: Vec<Skipped>,
+}
+
+/// What a pause or a resume did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PauseReport {
+    /// `pause` or `resume`.
+    pub action: String,
+    /// The kind.
+    pub kind: String,
+    /// Whether it is paused now.
+    pub paused: bool,
+    /// False when it was so before.
+    pub changed: bool,
+}
+
+/// What an unblock did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename = "unblock")]
+pub struct UnblockReport {
+    /// The group.
+    pub group_key: String,
+    /// What was asked for.
+    pub how: How,
+    /// The event it was done to; `None` when nothing was done.
+    pub id: Option<i64>,
+    /// The new event behind the others, of a skip.
+    pub new_id: Option<i64>,
+    /// Why nothing was done.
+    pub refused: Option<String>,
+}
+
+fn since<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Moment>, D::Error> {
+    named("since", parse_moment, deserializer)
+}
+
+fn until<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Moment>, D::Error> {
+    named("until", parse_moment, deserializer)
+}
+
+fn expires_in<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    named("expires_in", parse_duration, deserializer)
+}
+
+/// A text of a form of its own; the error names its field.
+fn named<'de, T, D: Deserializer<'de>>(
+    field: &str,
+    parse: fn(&str) -> Result<T, String>,
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let text: Option<String> = Option::deserialize(deserializer)
+        .map_err(|error| D::Error::custom(format!("{field}: {error}")))?;
+    text.map(|text| parse(&text))
+        .transpose()
+        .map_err(|allowed| D::Error::custom(format!("{field}: {allowed}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::At(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn f5_a_moment_is_a_time_in_any_zone_or_a_duration_ago() {
+        for (text, moment) in [
+            ("1970-01-02T00:00:00Z", at(86_400)),
+            ("1970-01-02T02:30:00+02:30", at(86_400)),
+            ("1970-01-01T19:00:00-05:00", at(86_400)),
+            ("2h", Moment::Ago(Duration::from_hours(2))),
+        ] {
+            assert_eq!(parse_moment(text), Ok(moment), "{text}");
+        }
+        for text in [
+            "",
+            "yesterday",
+            "1970-01-02",
+            "1970-01-02T00:00:00",
+            "1970-01-02T00:00:00+2:00",
+            "1970-01-02T00:00:00+24:00",
+            "1970-01-02T00:00:00ø00:00",
+            "-2h",
+        ] {
+            let refused = parse_moment(text).unwrap_err();
+            assert!(
+                refused.contains(&format!("{text:?}")) && refused.contains("ago"),
+                "{refused}"
+            );
+        }
+    }
+}

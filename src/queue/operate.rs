@@ -1,0 +1,126 @@
+//! Operators' verbs: replay, requeue, pause, resume, unblock. The work and its audit row are one
+//! function of the database each; here they are called.
+
+use std::time::{Duration, SystemTime};
+
+use serde::de::DeserializeOwned;
+use tokio_postgres::GenericClient;
+use tokio_postgres::types::ToSql;
+
+use super::publish::refused;
+use super::sql::Statement;
+use super::{query, sql};
+use crate::error::Error;
+use crate::operate::{
+    How, Moment, PauseReport, PauseRequest, ReplayReport, ReplayRequest, RequeueReport,
+    RequeueRequest, UnblockReport, UnblockRequest,
+};
+
+/// Puts logged events back as new ones (B22, F5).
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+pub async fn replay(
+    client: &(impl GenericClient + Sync),
+    request: &ReplayRequest,
+) -> Result<ReplayReport, Error> {
+    let (since, since_ago) = moment(request.since);
+    let (until, until_ago) = moment(request.until);
+    let expires_in = request.expires_in.as_ref().map(Duration::as_secs_f64);
+    report(
+        client,
+        &sql::operate::REPLAY,
+        &[
+            &request.ids,
+            &request.kind,
+            &request.status,
+            &since,
+            &since_ago,
+            &until,
+            &until_ago,
+            &request.reason,
+            &request.actor,
+            &request.limit,
+            &request.dry_run,
+            &request.again,
+            &request.failed_handlers_only,
+            &expires_in,
+        ],
+    )
+    .await
+}
+
+/// Ends the leases of live events, so that they run at the next drain and their workers can finalize
+/// nothing any more (D14).
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+pub async fn requeue(
+    client: &(impl GenericClient + Sync),
+    request: &RequeueRequest,
+) -> Result<RequeueReport, Error> {
+    let values: &[&(dyn ToSql + Sync)] = &[&request.ids, &request.reason, &request.actor];
+    report(client, &sql::operate::REQUEUE, values).await
+}
+
+/// Keeps a kind from being leased; what is leased already ends as ever.
+///
+/// # Errors
+/// [`Error::Invalid`] when the kind is not registered; else the database's failure.
+pub async fn pause(
+    client: &(impl GenericClient + Sync),
+    request: &PauseRequest,
+) -> Result<PauseReport, Error> {
+    let values: &[&(dyn ToSql + Sync)] = &[&request.kind, &request.reason, &request.actor];
+    report(client, &sql::operate::PAUSE, values).await
+}
+
+/// Lets a paused kind be leased again.
+///
+/// # Errors
+/// [`Error::Invalid`] when the kind is not registered; else the database's failure.
+pub async fn resume(
+    client: &(impl GenericClient + Sync),
+    request: &PauseRequest,
+) -> Result<PauseReport, Error> {
+    let values: &[&(dyn ToSql + Sync)] = &[&request.kind, &request.reason, &request.actor];
+    report(client, &sql::operate::RESUME, values).await
+}
+
+/// Acts on the first event of a group, which holds back the others.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+pub async fn unblock(
+    client: &(impl GenericClient + Sync),
+    request: &UnblockRequest,
+) -> Result<UnblockReport, Error> {
+    let how = match request.how {
+        How::Retry => "retry",
+        How::Skip => "skip",
+        How::Cancel => "cancel",
+    };
+    let values: &[&(dyn ToSql + Sync)] =
+        &[&request.group_key, &how, &request.reason, &request.actor];
+    report(client, &sql::operate::UNBLOCK, values).await
+}
+
+/// As a time, or as seconds before the database's now.
+fn moment(moment: Option<Moment>) -> (Option<SystemTime>, Option<f64>) {
+    match moment {
+        None => (None, None),
+        Some(Moment::At(time)) => (Some(time), None),
+        Some(Moment::Ago(time)) => (None, Some(time.as_secs_f64())),
+    }
+}
+
+async fn report<R: DeserializeOwned>(
+    client: &(impl GenericClient + Sync),
+    statement: &'static Statement,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<R, Error> {
+    let rows = query(client, statement, values).await.map_err(refused)?;
+    let text = rows.first().map_or("", |row| row.get(0));
+    serde_json::from_str(text)
+        .map_err(|error| Error::Invalid(format!("{}: the report: {error}", statement.name)))
+}

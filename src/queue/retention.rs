@@ -1,0 +1,401 @@
+//! Steps of a cleanup, one short statement each, and the retention of kinds. Every step waits for locks
+//! 200 ms at most; [`Error::is_lock_timeout`] tells that it did in vain and changed nothing.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use tokio_postgres::{GenericClient, Row};
+
+use super::publish::refused;
+use super::{query, sql};
+use crate::error::Error;
+
+/// Rows of a day that are moved out of the default partition; beyond, the day is left to it.
+pub const MOVED_AT_MOST: u64 = 10_000;
+
+/// What became of a day that wanted a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// It has one now, with this many rows of the default one.
+    Made {
+        /// Rows moved.
+        moved: u64,
+    },
+    /// Somebody else has made it.
+    There,
+    /// Too much of it is in the default partition, or its name is taken.
+    LeftToDefault,
+}
+
+/// A partition of the log.
+#[derive(Debug, Clone)]
+pub struct Partition {
+    /// Its table, in the schema `tidegate`.
+    pub name: String,
+    /// Every row it can hold has expired.
+    pub over: bool,
+    /// It may hold expired rows.
+    pub due: bool,
+    /// What is known of its counts.
+    pub counts: Counts,
+}
+
+/// What is known of a partition's daily counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counts {
+    /// They may still grow.
+    Open,
+    /// They are final, for no event can finish into it any more, and are to be taken.
+    Final,
+    /// They are kept beside it: it is sealed.
+    Sealed,
+}
+
+/// One page of the live queue, swept.
+#[derive(Debug, Clone, Default)]
+pub struct Swept {
+    /// Ended because their deadline had passed.
+    pub expired: Vec<i64>,
+    /// Ended because their attempts were spent.
+    pub abandoned: Vec<i64>,
+    /// Where the next page begins; `None` at the end.
+    pub last_id: Option<i64>,
+}
+
+/// What one step of a walk through a partition changed.
+#[derive(Debug, Clone, Default)]
+pub struct Walked {
+    /// Rows changed.
+    pub rows: u64,
+    /// Where the next step begins; `None` at the end.
+    pub next: Option<String>,
+}
+
+/// How long finished events of a kind are kept, as the database writes intervals.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KindRetention {
+    /// The kind.
+    pub kind: String,
+    /// Of COMPLETED ones.
+    pub retention_completed: String,
+    /// Of FAILED and `COMPLETED_WITH_ERRORS` ones.
+    pub retention_failed: String,
+}
+
+/// Who changes something, and why.
+#[derive(Debug, Clone, Copy)]
+pub struct Reason<'a> {
+    /// For the audit.
+    pub text: &'a str,
+    /// Who says so.
+    pub actor: Option<&'a str>,
+}
+
+/// The database's time.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn clock(client: &(impl GenericClient + Sync)) -> Result<SystemTime, Error> {
+    let rows = query(client, &sql::retention::CLOCK, &[]).await?;
+    Ok(rows.first().map_or_else(SystemTime::now, |row| row.get(0)))
+}
+
+/// Days (`YYYY-MM-DD`, UTC) on which events expire that finish within a week from `now`, and that have
+/// no partition.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn missing_days(
+    client: &(impl GenericClient + Sync),
+    now: SystemTime,
+) -> Result<Vec<String>, Error> {
+    let rows = query(client, &sql::retention::MISSING_DAYS, &[&now]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Rows of a day in the default partition, counted up to one more than [`MOVED_AT_MOST`].
+///
+/// # Errors
+/// When the database fails or does not answer, or a lock is not to be had.
+pub async fn rows_in_default(
+    client: &(impl GenericClient + Sync),
+    day: &str,
+) -> Result<u64, Error> {
+    let rows = query(client, &sql::retention::ROWS_IN_DEFAULT, &[&day]).await?;
+    Ok(rows
+        .first()
+        .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
+}
+
+/// Makes the partition of one day (`YYYY-MM-DD`, UTC).
+///
+/// # Errors
+/// When the database fails or does not answer, or a lock is not to be had.
+pub async fn make_partition(
+    client: &(impl GenericClient + Sync),
+    day: &str,
+) -> Result<Made, Error> {
+    let rows = query(client, &sql::retention::MAKE_PARTITION, &[&day]).await?;
+    let Some(row) = rows.first() else {
+        return Ok(Made::There);
+    };
+    Ok(match row.get(0) {
+        "made" => Made::Made {
+            moved: row.get::<_, i64>(1).unsigned_abs(),
+        },
+        "there" => Made::There,
+        _ => Made::LeftToDefault,
+    })
+}
+
+/// The log's partitions, the soonest to expire first, the default one last.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn partitions(
+    client: &(impl GenericClient + Sync),
+    now: SystemTime,
+) -> Result<Vec<Partition>, Error> {
+    let rows = query(client, &sql::retention::PARTITIONS, &[&now]).await?;
+    let partition = |row: &Row| Partition {
+        name: row.get(0),
+        over: row.get(1),
+        due: row.get(2),
+        counts: match (row.get(3), row.get(4)) {
+            (_, true) => Counts::Sealed,
+            (true, false) => Counts::Final,
+            (false, false) => Counts::Open,
+        },
+    };
+    Ok(rows.iter().map(partition).collect())
+}
+
+/// How many expired rows each partition holds; reads them all.
+///
+/// # Errors
+/// When the database fails or does not answer, or a lock is not to be had.
+pub async fn expired_rows(
+    client: &(impl GenericClient + Sync),
+    now: SystemTime,
+) -> Result<BTreeMap<String, u64>, Error> {
+    let rows = query(client, &sql::retention::EXPIRED_ROWS, &[&now]).await?;
+    let counted = |row: &Row| (row.get(0), row.get::<_, i64>(1).unsigned_abs());
+    Ok(rows.iter().map(counted).collect())
+}
+
+/// Which events a sweep ends.
+#[derive(Debug, Clone, Copy)]
+pub struct Sweep<'a> {
+    /// Rows looked at, at most.
+    pub page: u32,
+    /// Only those published at least this long ago.
+    pub older_than: Duration,
+    /// Change nothing, only tell.
+    pub dry_run: bool,
+    /// Who asks, for the audit.
+    pub actor: Option<&'a str>,
+    /// The time to go by.
+    pub now: SystemTime,
+}
+
+/// Ends the live events behind id `after` that no drain would hand to a handler any more.
+///
+/// # Errors
+/// When the database fails or does not answer, or a lock is not to be had.
+pub async fn sweep(
+    client: &(impl GenericClient + Sync),
+    after: i64,
+    sweep: &Sweep<'_>,
+) -> Result<Swept, Error> {
+    let page = as_int4(sweep.page);
+    let older_than = sweep.older_than.as_secs_f64();
+    let rows = query(
+        client,
+        &sql::retention::SWEEP,
+        &[
+            &after,
+            &page,
+            &older_than,
+            &sweep.dry_run,
+            &sweep.actor,
+            &sweep.now,
+        ],
+    )
+    .await?;
+    Ok(rows.first().map_or_else(Swept::default, |row| Swept {
+        expired: row.get(0),
+        abandoned: row.get(1),
+        last_id: row.get(2),
+    }))
+}
+
+/// Counts a step of a closed partition, so that it can be dropped in no time later; whether that was the
+/// last step. `None` when it is not closed, or gone.
+///
+/// # Errors
+/// When the database fails or does not answer, or a lock is not to be had.
+pub async fn seal(
+    client: &(impl GenericClient + Sync),
+    partition: &str,
+    now: SystemTime,
+) -> Result<Option<bool>, Error> {
+    let rows = query(client, &sql::retention::SEAL, &[&partition, &now]).await?;
+    Ok(rows.first().and_then(|row| row.get(0)))
+}
+
+/// Drops a sealed partition that is over, and tells its rows; `None` when it is not, or gone already.
+///
+/// # Errors
+/// When the database fails or does not answer, or a lock is not to be had.
+pub async fn drop_partition(
+    client: &(impl GenericClient + Sync),
+    partition: &str,
+    actor: Option<&str>,
+    now: SystemTime,
+) -> Result<Option<u64>, Error> {
+    let rows = query(client, &sql::retention::DROP, &[&partition, &actor, &now]).await?;
+    let dropped = rows.first().and_then(|row| row.get::<_, Option<i64>>(0));
+    Ok(dropped.map(i64::unsigned_abs))
+}
+
+/// Deletes at most `batch` expired rows of one partition, from the place `since` on.
+///
+/// # Errors
+/// When the database fails or does not answer, or a lock is not to be had.
+pub async fn delete_expired(
+    client: &(impl GenericClient + Sync),
+    partition: &str,
+    since: Option<&str>,
+    batch: u32,
+    actor: Option<&str>,
+    now: SystemTime,
+) -> Result<Walked, Error> {
+    let batch = as_int4(batch);
+    let rows = query(
+        client,
+        &sql::retention::DELETE,
+        &[&partition, &since, &batch, &actor, &now],
+    )
+    .await?;
+    Ok(walked(&rows))
+}
+
+/// Retention of all kinds, or of `kind` alone.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn retentions(
+    client: &(impl GenericClient + Sync),
+    kind: Option<&str>,
+) -> Result<Vec<KindRetention>, Error> {
+    let rows = query(client, &sql::retention::RETENTIONS, &[&kind]).await?;
+    Ok(rows.iter().map(kind_retention).collect())
+}
+
+/// Sets how long finished events of a kind are kept, from now on; `None` leaves it as it is.
+///
+/// # Errors
+/// [`Error::Invalid`] when the kind is not registered or a value is out of range, else the database's
+/// failure.
+pub async fn set_retention(
+    client: &(impl GenericClient + Sync),
+    kind: &str,
+    completed: Option<Duration>,
+    failed: Option<Duration>,
+    reason: Reason<'_>,
+) -> Result<Vec<KindRetention>, Error> {
+    let (completed, failed) = (completed.map(in_days), failed.map(in_days));
+    let rows = query(
+        client,
+        &sql::retention::SET_RETENTION,
+        &[
+            &kind,
+            &completed.map(|time| time.0),
+            &completed.map(|time| time.1),
+            &failed.map(|time| time.0),
+            &failed.map(|time| time.1),
+            &reason.text,
+            &reason.actor,
+        ],
+    )
+    .await
+    .map_err(refused)?;
+    Ok(rows.iter().map(kind_retention).collect())
+}
+
+/// Days that rows of a kind in one partition would move to and that have no partition yet.
+///
+/// # Errors
+/// When the database fails or does not answer, or a lock is not to be had.
+pub async fn missing_retention_days(
+    client: &(impl GenericClient + Sync),
+    kind: &str,
+    partition: &str,
+) -> Result<Vec<String>, Error> {
+    let rows = query(
+        client,
+        &sql::retention::MISSING_RETENTION_DAYS,
+        &[&kind, &partition],
+    )
+    .await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Dates at most `batch` finished events of a kind in one partition anew, from the place `since` on.
+///
+/// # Errors
+/// [`Error::Invalid`] when the kind is not registered or the reason is empty, else the database's
+/// failure, or a lock is not to be had.
+pub async fn apply_retention(
+    client: &(impl GenericClient + Sync),
+    kind: &str,
+    partition: &str,
+    since: Option<&str>,
+    batch: u32,
+    reason: Reason<'_>,
+) -> Result<Walked, Error> {
+    let batch = as_int4(batch);
+    let rows = query(
+        client,
+        &sql::retention::APPLY_RETENTION,
+        &[
+            &kind,
+            &partition,
+            &since,
+            &batch,
+            &reason.text,
+            &reason.actor,
+        ],
+    )
+    .await
+    .map_err(refused)?;
+    Ok(walked(&rows))
+}
+
+fn as_int4(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+/// Whole days and the seconds that remain: "7 days" reads better than "168:00:00".
+fn in_days(time: Duration) -> (i32, f64) {
+    const DAY: u64 = 24 * 60 * 60;
+    let days = time.as_secs() / DAY;
+    let rest = time.saturating_sub(Duration::from_secs(days * DAY));
+    (i32::try_from(days).unwrap_or(i32::MAX), rest.as_secs_f64())
+}
+
+fn walked(rows: &[Row]) -> Walked {
+    rows.first().map_or_else(Walked::default, |row| Walked {
+        rows: row.get::<_, i64>(0).unsigned_abs(),
+        next: row.get(1),
+    })
+}
+
+fn kind_retention(row: &Row) -> KindRetention {
+    KindRetention {
+        kind: row.get(0),
+        retention_completed: row.get(1),
+        retention_failed: row.get(2),
+    }
+}

@@ -1,0 +1,64 @@
+//! Operators' verbs: each is a function of the schema, which writes the audit row with what it did.
+
+use tokio_postgres::types::Type;
+
+use super::Statement;
+
+/// Puts logged events back as new ones. Times are given as such or as seconds ago.
+pub static REPLAY: Statement = Statement {
+    name: "replay",
+    params: &[
+        Type::INT8_ARRAY,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TIMESTAMPTZ,
+        Type::FLOAT8,
+        Type::TIMESTAMPTZ,
+        Type::FLOAT8,
+        Type::TEXT,
+        Type::TEXT,
+        Type::INT8,
+        Type::BOOL,
+        Type::BOOL,
+        Type::BOOL,
+        Type::FLOAT8,
+    ],
+    text:
+        "\
+SELECT tidegate.replay(ids => $1, kind => $2, status => $3,
+                       since => coalesce($4, clock_timestamp() - make_interval(secs => $5)),
+                       until => coalesce($6, clock_timestamp() - make_interval(secs => $7)),
+                       reason => $8, actor => $9, \"limit\" => $10, dry_run => $11, again => $12,
+                       failed_handlers_only => $13, expires_in => make_interval(secs => $14))::text",
+};
+
+/// Ends leases, so that their events run again at the next drain.
+pub static REQUEUE: Statement = Statement {
+    name: "requeue",
+    params: &[Type::INT8_ARRAY, Type::TEXT, Type::TEXT],
+    text: "SELECT tidegate.requeue($1, $2, $3)::text",
+};
+
+/// Keeps a kind from being leased.
+pub static PAUSE: Statement = Statement {
+    name: "pause",
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
+    text: "SELECT tidegate.pause($1, $2, $3)::text",
+};
+
+/// Lets a kind be leased again.
+pub static RESUME: Statement = Statement {
+    name: "resume",
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
+    text: "SELECT tidegate.resume($1, $2, $3)::text",
+};
+
+/// Acts on the first event of a group.
+pub static UNBLOCK: Statement = Statement {
+    name: "unblock",
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT],
+    text: "SELECT tidegate.unblock($1, $2, $3, $4)::text",
+};
+
+/// All of this file.
+pub static ALL: &[&Statement] = &[&REPLAY, &REQUEUE, &PAUSE, &RESUME, &UNBLOCK];

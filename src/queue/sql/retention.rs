@@ -1,0 +1,163 @@
+//! Steps of a cleanup and the retention of kinds. What each step does, and which locks it takes, stands
+//! with its function in the migration.
+
+use tokio_postgres::types::Type;
+
+use super::Statement;
+
+/// The database's time.
+pub static CLOCK: Statement = Statement {
+    name: "clock",
+    params: &[],
+    text: "SELECT clock_timestamp()",
+};
+
+/// Days that want a partition.
+pub static MISSING_DAYS: Statement = Statement {
+    name: "missing_log_days",
+    params: &[Type::TIMESTAMPTZ],
+    text: "\
+SELECT day::text FROM tidegate.missing_log_days($1) AS day ORDER BY day",
+};
+
+/// How many rows of a day wait in the default partition, as far as it matters.
+pub static ROWS_IN_DEFAULT: Statement = Statement {
+    name: "rows_in_default",
+    params: &[Type::TEXT],
+    text: "SELECT tidegate.rows_in_default($1::date)",
+};
+
+/// Makes the partition of one day.
+pub static MAKE_PARTITION: Statement = Statement {
+    name: "make_log_partition",
+    params: &[Type::TEXT],
+    text: "SELECT m.outcome, m.moved FROM tidegate.make_log_partition($1::date) AS m",
+};
+
+/// The log's partitions, the soonest to expire first; `over`: all of it has expired; `due`: it may hold
+/// expired rows.
+pub static PARTITIONS: Statement = Statement {
+    name: "log_partitions",
+    params: &[Type::TIMESTAMPTZ],
+    text: "\
+SELECT p.partition, coalesce(p.upper_bound <= $1, false) AS over, coalesce(p.lower_bound <= $1, true) AS due,
+       p.closed, p.sealed
+  FROM tidegate.log_partitions($1) AS p
+ ORDER BY p.upper_bound, p.partition",
+};
+
+/// How many expired rows each partition holds.
+pub static EXPIRED_ROWS: Statement = Statement {
+    name: "expired_rows",
+    params: &[Type::TIMESTAMPTZ],
+    text: "SELECT e.partition, e.events FROM tidegate.expired_rows($1) AS e",
+};
+
+/// Ends what no drain would hand to a handler any more, in one page of the live queue.
+pub static SWEEP: Statement = Statement {
+    name: "sweep_events",
+    params: &[
+        Type::INT8,
+        Type::INT4,
+        Type::FLOAT8,
+        Type::BOOL,
+        Type::TEXT,
+        Type::TIMESTAMPTZ,
+    ],
+    text: "\
+SELECT s.expired, s.abandoned, s.last_id
+  FROM tidegate.sweep_events($1, $2, make_interval(secs => $3), $4, $5, $6) AS s",
+};
+
+/// Counts a step of a partition that no event can finish into any more.
+pub static SEAL: Statement = Statement {
+    name: "seal_log_partition",
+    params: &[Type::TEXT, Type::TIMESTAMPTZ],
+    text: "SELECT tidegate.seal_log_partition($1, $2)",
+};
+
+/// Drops a sealed partition that is over.
+pub static DROP: Statement = Statement {
+    name: "drop_log_partition",
+    params: &[Type::TEXT, Type::TEXT, Type::TIMESTAMPTZ],
+    text: "SELECT d.dropped FROM tidegate.drop_log_partition($1, $2, $3) AS d",
+};
+
+/// Deletes a batch of expired rows from one partition.
+pub static DELETE: Statement = Statement {
+    name: "delete_expired",
+    params: &[
+        Type::TEXT,
+        Type::TEXT,
+        Type::INT4,
+        Type::TEXT,
+        Type::TIMESTAMPTZ,
+    ],
+    text: "SELECT d.deleted, d.next FROM tidegate.delete_expired($1, $2, $3, $4, $5) AS d",
+};
+
+/// Retention of all kinds, or of one.
+pub static RETENTIONS: Statement = Statement {
+    name: "retentions",
+    params: &[Type::TEXT],
+    text: "\
+SELECT k.kind, k.retention_completed::text, k.retention_failed::text
+  FROM tidegate.event_kind AS k WHERE $1 IS NULL OR k.kind = $1 ORDER BY k.kind",
+};
+
+/// Sets the retention of one kind, in days and seconds; null leaves it.
+pub static SET_RETENTION: Statement = Statement {
+    name: "set_retention",
+    params: &[
+        Type::TEXT,
+        Type::INT4,
+        Type::FLOAT8,
+        Type::INT4,
+        Type::FLOAT8,
+        Type::TEXT,
+        Type::TEXT,
+    ],
+    text: "\
+SELECT $1, r.retention_completed::text, r.retention_failed::text
+  FROM tidegate.set_retention($1, make_interval(days => $2, secs => $3), make_interval(days => $4, secs => $5),
+                              $6, $7) AS r",
+};
+
+/// Days that rows of a kind in one partition would move to and that have no partition yet.
+pub static MISSING_RETENTION_DAYS: Statement = Statement {
+    name: "missing_retention_days",
+    params: &[Type::TEXT, Type::TEXT],
+    text: "SELECT day::text FROM tidegate.missing_retention_days($1, $2) AS day ORDER BY day",
+};
+
+/// Dates a batch of a kind's finished events anew.
+pub static APPLY_RETENTION: Statement = Statement {
+    name: "apply_retention",
+    params: &[
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::INT4,
+        Type::TEXT,
+        Type::TEXT,
+    ],
+    text: "SELECT a.redated, a.next FROM tidegate.apply_retention($1, $2, $3, $4, $5, $6) AS a",
+};
+
+/// All of this file.
+pub static ALL: &[&Statement] = &[
+    &CLOCK,
+    &MISSING_DAYS,
+    &ROWS_IN_DEFAULT,
+    &MAKE_PARTITION,
+    &PARTITIONS,
+    &EXPIRED_ROWS,
+    &SWEEP,
+    &SEAL,
+    &DROP,
+    &DELETE,
+    &RETENTIONS,
+    &SET_RETENTION,
+    &MISSING_RETENTION_DAYS,
+    &APPLY_RETENTION,
+];

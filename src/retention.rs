@@ -1,0 +1,550 @@
+//! Owns the scheduled cleanup: how events leave the queue without a drain and the log without an
+//! operator. A run is a row of stages, each a row of short steps; [`crate::queue::retention`] is what a step
+//! does. It knows no SQL and no handlers.
+//!
+//! The surprise: nothing here waits. A step that does not get its locks within 200 ms is tried again,
+//! then left to the next run and counted; producers and drains, which would queue up behind a waiting
+//! cleanup, come first.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_postgres::Client;
+
+use crate::connect::Database;
+use crate::error::Error;
+use crate::invocation::{
+    CleanupReport, CleanupStop, DroppedPartition, KindsReport, RedateReport, RetentionReport,
+};
+use crate::queue::retention::{self as steps, Counts, Made, Partition, Reason, Sweep, Walked};
+
+/// How to clean up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CleanupOptions {
+    /// Change nothing and tell what would be done.
+    pub dry_run: bool,
+    /// The whole run; no step begins later, but one always does.
+    pub budget: Duration,
+    /// End live events only if they were published at least this long ago.
+    pub older_than: Duration,
+    /// Rows looked at or deleted in one step, 1 to 100,000.
+    pub batch: u32,
+    /// Who asks, for the audit.
+    pub actor: Option<String>,
+    /// The time to go by, if it is earlier than the database's; for tests.
+    pub now: Option<SystemTime>,
+}
+
+impl Default for CleanupOptions {
+    fn default() -> Self {
+        Self {
+            dry_run: false,
+            budget: Duration::from_secs(50),
+            older_than: Duration::ZERO,
+            batch: 10_000,
+            actor: None,
+            now: None,
+        }
+    }
+}
+
+impl CleanupOptions {
+    /// Checks ranges.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the option and what is allowed.
+    pub fn check(&self) -> Result<(), Error> {
+        if (1..=100_000).contains(&self.batch) {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "batch: 1 to 100000 is allowed, got {}",
+            self.batch
+        )))
+    }
+}
+
+/// What a cleanup listens to and tells while it runs.
+#[derive(Default)]
+pub struct CleanupHooks {
+    /// Turns true to end the run as if the budget were spent.
+    pub stop: Option<watch::Receiver<bool>>,
+    /// Counts so far, told after every step.
+    pub progress: Option<watch::Sender<CleanupReport>>,
+}
+
+/// Makes partitions ahead, ends live events that nobody will handle, and removes finished ones whose
+/// retention has ended (B14, B15, F4). The instant it began at decides for the whole run.
+///
+/// # Errors
+/// When options are out of range or the database fails; what was done by then stays done.
+pub async fn cleanup(
+    database: &Database,
+    options: &CleanupOptions,
+    hooks: CleanupHooks,
+) -> Result<CleanupReport, Error> {
+    options.check()?;
+    let mut steps = Steps::new(options.budget, hooks.stop);
+    let client = database.connect().await?;
+    let clock = steps::clock(&client).await?;
+    let mut cleanup = Cleanup {
+        now: options.now.map_or(clock, |now| now.min(clock)),
+        client: &client,
+        options,
+        progress: hooks.progress,
+        report: CleanupReport {
+            dry_run: options.dry_run,
+            budget_ms: millis(options.budget),
+            ..CleanupReport::default()
+        },
+        steps: &mut steps,
+    };
+    let ended = cleanup.run().await;
+    let mut report = cleanup.report;
+    report.stop_reason = stop_reason(ended)?;
+    report.elapsed_ms = millis(steps.began.elapsed());
+    (report.lock_timeouts, report.skipped) = (steps.lock_timeouts, steps.skipped);
+    Ok(report)
+}
+
+/// Makes the partitions that events finishing within a week need. Without them nothing fails: what has
+/// no partition goes to the default one.
+///
+/// # Errors
+/// When the database fails; not when a lock is not to be had.
+pub async fn make_partitions(client: &Client) -> Result<(), Error> {
+    let now = steps::clock(client).await?;
+    let mut steps = Steps::new(Duration::from_secs(30), None);
+    let made = make_missing(client, now, &mut steps, |_| ()).await;
+    if stop_reason(made)? == CleanupStop::BudgetSpent || steps.skipped > 0 {
+        tracing::warn!(
+            lock_timeouts = steps.lock_timeouts,
+            "partitions are missing; the next cleanup makes them"
+        );
+    }
+    Ok(())
+}
+
+/// Retention of all kinds, or of one.
+///
+/// # Errors
+/// [`Error::Invalid`] when the kind is not registered; else the database's failure.
+pub async fn kinds(database: &Database, kind: Option<&str>) -> Result<KindsReport, Error> {
+    let client = database.connect().await?;
+    let kinds = steps::retentions(&client, kind).await?;
+    match kind {
+        Some(kind) if kinds.is_empty() => Err(Error::Invalid(format!(
+            "kind: {kind:?} is not registered; `tidegate retention` lists those that are"
+        ))),
+        _ => Ok(KindsReport { kinds }),
+    }
+}
+
+/// A change of a kind's retention.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The kind.
+    pub kind: String,
+    /// Of COMPLETED ones; `None` leaves it.
+    pub completed: Option<Duration>,
+    /// Of FAILED and `COMPLETED_WITH_ERRORS` ones; `None` leaves it.
+    pub failed: Option<Duration>,
+    /// Also for events that have finished already.
+    pub apply: bool,
+    /// How long applying may take.
+    pub budget: Duration,
+    /// Why, for the audit.
+    pub reason: String,
+    /// Who asks, for the audit.
+    pub actor: Option<String>,
+}
+
+/// Sets a kind's retention for events that finish from now on and, if asked to, dates those anew that
+/// have finished already (B21).
+///
+/// # Errors
+/// [`Error::Invalid`] names what is not allowed; else the database's failure.
+pub async fn change(database: &Database, change: &Change) -> Result<RetentionReport, Error> {
+    let client = database.connect().await?;
+    let reason = Reason {
+        text: &change.reason,
+        actor: change.actor.as_deref(),
+    };
+    if change.completed.is_some() || change.failed.is_some() {
+        let (completed, failed) = (change.completed, change.failed);
+        steps::set_retention(&client, &change.kind, completed, failed, reason).await?;
+        make_partitions(&client).await?;
+    }
+    let redated = if change.apply {
+        Some(redate(&client, change, reason).await?)
+    } else {
+        None
+    };
+    let kinds = kinds(database, Some(&change.kind)).await?.kinds;
+    Ok(RetentionReport { kinds, redated })
+}
+
+async fn redate(
+    client: &Client,
+    change: &Change,
+    reason: Reason<'_>,
+) -> Result<RedateReport, Error> {
+    let mut steps = Steps::new(change.budget, None);
+    let mut rows = 0;
+    let ended = redate_all(client, change, reason, &mut steps, &mut rows).await;
+    Ok(RedateReport {
+        rows,
+        stop_reason: stop_reason(ended)?,
+        lock_timeouts: steps.lock_timeouts,
+        skipped: steps.skipped,
+        elapsed_ms: millis(steps.began.elapsed()),
+        budget_ms: millis(change.budget),
+    })
+}
+
+async fn redate_all(
+    client: &Client,
+    change: &Change,
+    reason: Reason<'_>,
+    steps: &mut Steps,
+    rows: &mut u64,
+) -> Result<(), Halt> {
+    let now = steps::clock(client).await?;
+    let kind = &change.kind;
+    for partition in steps::partitions(client, now).await? {
+        let name = &partition.name;
+        let missing = steps.run(|| steps::missing_retention_days(client, kind, name));
+        for day in missing.await?.unwrap_or_default() {
+            steps.run(|| steps::make_partition(client, &day)).await?;
+        }
+        let mut since = None;
+        loop {
+            let walk =
+                || steps::apply_retention(client, kind, name, since.as_deref(), 10_000, reason);
+            let Some(Walked { rows: dated, next }) = steps.run(walk).await? else {
+                break;
+            };
+            *rows += dated;
+            if next.is_none() {
+                break;
+            }
+            since = next;
+        }
+    }
+    Ok(())
+}
+
+/// Why the stages of a run did not come to their end.
+enum Halt {
+    /// Time was up, or a stop signal came.
+    Spent,
+    Failed(Error),
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+fn stop_reason(ended: Result<(), Halt>) -> Result<CleanupStop, Error> {
+    match ended {
+        Ok(()) => Ok(CleanupStop::Done),
+        Err(Halt::Spent) => Ok(CleanupStop::BudgetSpent),
+        Err(Halt::Failed(error)) => Err(error),
+    }
+}
+
+/// A step that waited for a lock in vain is tried this often in all.
+const TRIES: u32 = 3;
+
+/// What waited behind the step goes first.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Runs steps one by one while there is time.
+struct Steps {
+    began: Instant,
+    budget: Duration,
+    stop: Option<watch::Receiver<bool>>,
+    begun: u64,
+    lock_timeouts: u64,
+    skipped: u64,
+}
+
+impl Steps {
+    fn new(budget: Duration, stop: Option<watch::Receiver<bool>>) -> Self {
+        Self {
+            began: Instant::now(),
+            budget,
+            stop,
+            begun: 0,
+            lock_timeouts: 0,
+            skipped: 0,
+        }
+    }
+
+    /// Whether no further step may begin. The first always may, so that even with a budget of nothing
+    /// one run after the other gets done with it.
+    fn is_over(&self) -> bool {
+        let stopped = self.stop.as_ref().is_some_and(|stop| *stop.borrow());
+        stopped || (self.begun > 0 && self.began.elapsed() >= self.budget)
+    }
+
+    /// Runs a step; `None` when it did not get its locks.
+    async fn run<T, F>(&mut self, mut step: impl FnMut() -> F) -> Result<Option<T>, Halt>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        for attempt in 1..=TRIES {
+            if self.is_over() {
+                return Err(Halt::Spent);
+            }
+            self.begun += 1;
+            match step().await {
+                Ok(done) => return Ok(Some(done)),
+                Err(error) if error.is_lock_timeout() || error.is_transient() => {
+                    self.lock_timeouts += 1;
+                }
+                Err(error) => return Err(Halt::Failed(error)),
+            }
+            if attempt < TRIES {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        self.skipped += 1;
+        Ok(None)
+    }
+}
+
+/// Makes every missing partition and tells what became of each.
+async fn make_missing(
+    client: &Client,
+    now: SystemTime,
+    steps: &mut Steps,
+    mut tell: impl FnMut(Made),
+) -> Result<(), Halt> {
+    for day in steps::missing_days(client, now).await? {
+        let made = steps.run(|| steps::make_partition(client, &day));
+        if let Some(made) = made.await? {
+            tell(made);
+        }
+    }
+    Ok(())
+}
+
+/// A run under way.
+struct Cleanup<'a> {
+    client: &'a Client,
+    options: &'a CleanupOptions,
+    now: SystemTime,
+    progress: Option<watch::Sender<CleanupReport>>,
+    report: CleanupReport,
+    steps: &'a mut Steps,
+}
+
+impl Cleanup<'_> {
+    /// The stages.
+    async fn run(&mut self) -> Result<(), Halt> {
+        if self.options.dry_run {
+            self.foretell_partitions().await?;
+            self.sweep().await?;
+            return self.foretell_removal().await;
+        }
+        self.make_partitions().await?;
+        self.sweep().await?;
+        self.seal_closed().await?;
+        self.drop_expired().await?;
+        self.delete_expired().await
+    }
+
+    async fn make_partitions(&mut self) -> Result<(), Halt> {
+        let report = &mut self.report;
+        make_missing(self.client, self.now, self.steps, |made| {
+            count_made(report, made);
+        })
+        .await?;
+        self.tell();
+        Ok(())
+    }
+
+    /// Ends live events that nobody will handle, page by page.
+    async fn sweep(&mut self) -> Result<(), Halt> {
+        let sweep = Sweep {
+            page: self.options.batch,
+            older_than: self.options.older_than,
+            dry_run: self.options.dry_run,
+            actor: self.options.actor.as_deref(),
+            now: self.now,
+        };
+        let mut after = i64::MIN;
+        loop {
+            let (client, page) = (self.client, after);
+            let swept = self.steps.run(|| steps::sweep(client, page, &sweep));
+            let Some(swept) = swept.await? else {
+                return Ok(());
+            };
+            if !self.options.dry_run {
+                log_ends(&swept.expired, "expired");
+                log_ends(&swept.abandoned, "abandoned");
+            }
+            self.report.expired += count(&swept.expired);
+            self.report.abandoned += count(&swept.abandoned);
+            self.tell();
+            match swept.last_id {
+                Some(last) => after = last,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Counts what no event can finish into any more, so that dropping it takes no time (B23).
+    async fn seal_closed(&mut self) -> Result<(), Halt> {
+        for partition in steps::partitions(self.client, self.now).await? {
+            if partition.counts == Counts::Final {
+                self.seal(&partition).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn seal(&mut self, partition: &Partition) -> Result<(), Halt> {
+        let (client, now) = (self.client, self.now);
+        loop {
+            let sealed = self
+                .steps
+                .run(|| steps::seal(client, &partition.name, now))
+                .await?
+                .flatten();
+            self.report.partitions_sealed += u64::from(sealed == Some(true));
+            self.tell();
+            if sealed != Some(false) {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn drop_expired(&mut self) -> Result<(), Halt> {
+        let (client, now) = (self.client, self.now);
+        let actor = self.options.actor.as_deref();
+        for partition in steps::partitions(client, now).await? {
+            if !partition.over || partition.counts != Counts::Sealed {
+                continue;
+            }
+            let name = &partition.name;
+            let dropped = self
+                .steps
+                .run(|| steps::drop_partition(client, name, actor, now));
+            if let Some(Some(rows)) = dropped.await? {
+                self.count_dropped(partition.name, rows);
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes what is expired in partitions that stay.
+    async fn delete_expired(&mut self) -> Result<(), Halt> {
+        for partition in steps::partitions(self.client, self.now).await? {
+            if partition.due {
+                self.delete_from(&partition.name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn delete_from(&mut self, name: &str) -> Result<(), Halt> {
+        let (client, options, now) = (self.client, self.options, self.now);
+        let mut since = None;
+        loop {
+            let (batch, actor) = (options.batch, options.actor.as_deref());
+            let delete =
+                || steps::delete_expired(client, name, since.as_deref(), batch, actor, now);
+            let Some(Walked { rows, next }) = self.steps.run(delete).await? else {
+                return Ok(());
+            };
+            self.report.rows_deleted += rows;
+            self.tell();
+            if next.is_none() {
+                return Ok(());
+            }
+            since = next;
+        }
+    }
+
+    /// What [`Self::make_partitions`] would do.
+    async fn foretell_partitions(&mut self) -> Result<(), Halt> {
+        let client = self.client;
+        for day in steps::missing_days(client, self.now).await? {
+            let waiting = self.steps.run(|| steps::rows_in_default(client, &day));
+            let Some(moved) = waiting.await? else {
+                continue;
+            };
+            let made = if moved > steps::MOVED_AT_MOST {
+                Made::LeftToDefault
+            } else {
+                Made::Made { moved }
+            };
+            count_made(&mut self.report, made);
+        }
+        Ok(())
+    }
+
+    /// What sealing, dropping and deleting would do.
+    async fn foretell_removal(&mut self) -> Result<(), Halt> {
+        let (client, now) = (self.client, self.now);
+        let expired = self.steps.run(|| steps::expired_rows(client, now));
+        let Some(mut rows) = expired.await? else {
+            return Ok(());
+        };
+        for partition in steps::partitions(client, now).await? {
+            let expired = rows.remove(&partition.name).unwrap_or(0);
+            self.report.partitions_sealed += u64::from(partition.counts == Counts::Final);
+            if partition.over {
+                self.count_dropped(partition.name, expired);
+            } else {
+                self.report.rows_deleted += expired;
+            }
+        }
+        Ok(())
+    }
+
+    fn count_dropped(&mut self, partition: String, rows: u64) {
+        self.report.partitions_dropped += 1;
+        self.report.rows_dropped += rows;
+        let dropped = DroppedPartition { partition, rows };
+        self.report.dropped.push(dropped);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        if let Some(progress) = &self.progress {
+            progress.send_replace(self.report.clone());
+        }
+    }
+}
+
+fn count_made(report: &mut CleanupReport, made: Made) {
+    match made {
+        Made::Made { moved } => {
+            report.partitions_made += 1;
+            report.rows_moved += moved;
+        }
+        Made::There => {}
+        Made::LeftToDefault => report.left_to_default += 1,
+    }
+}
+
+/// As a drain does for an event that it ends.
+fn log_ends(ids: &[i64], code: &str) {
+    for id in ids {
+        tracing::error!(event.id = id, code, "event failed for good");
+    }
+}
+
+fn count(ids: &[i64]) -> u64 {
+    u64::try_from(ids.len()).unwrap_or(u64::MAX)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,951 @@
+//! Retention and cleanup on a real Postgres: what is removed and what never is, at the very instant, under
+//! locks, beside a running drain; and that the daily statistics stay exact whatever becomes of the rows.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::{Value, json};
+use tidegate::invocation::{CleanupReport, CleanupStop};
+use tidegate::queue::retention as steps;
+use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
+use tidegate::{Done, HandlerError, queue};
+use tokio_postgres::Client;
+
+use crate::probe::{
+    ProbeApp, act, drain, live, logged, number, options, probe_database, publish_acts,
+};
+use crate::support::{self, TestDb, wait_until};
+
+const MICROSECOND: Duration = Duration::from_micros(1);
+const HOUR: Duration = Duration::from_hours(1);
+const DAY: Duration = Duration::from_hours(24);
+
+async fn clean(db: &TestDb, change: impl FnOnce(&mut CleanupOptions)) -> CleanupReport {
+    let mut options = CleanupOptions::default();
+    change(&mut options);
+    cleanup(&db.database(), &options, CleanupHooks::default())
+        .await
+        .unwrap()
+}
+
+/// A database whose kinds are the probe's alone, and which remembers every row that ever came into the
+/// log, to hold the statistics against.
+async fn remembering_database() -> (TestDb, Client) {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let remember = "
+        CREATE TABLE public.ever (id bigint PRIMARY KEY, day date, kind text, status text, attempts int, latency_ms bigint);
+        CREATE FUNCTION public.remember() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            INSERT INTO public.ever
+            VALUES (NEW.id, (NEW.finished_at AT TIME ZONE 'UTC')::date, NEW.kind, NEW.status, NEW.attempts,
+                    tidegate.latency_ms(NEW.created_at, NEW.finished_at))
+                ON CONFLICT DO NOTHING;
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER remember AFTER INSERT ON tidegate.event_log FOR EACH ROW EXECUTE FUNCTION public.remember();
+        DELETE FROM tidegate.event_kind WHERE kind NOT IN ('act', 'note', 'pair');";
+    client.batch_execute(remember).await.unwrap();
+    (db, client)
+}
+
+/// Checks that the statistics are those of everything that ever finished (B23).
+async fn assert_exact(client: &Client) {
+    let sql = "WITH ever AS (SELECT day, kind, status, count(*) AS events, sum(attempts) AS attempts,
+                                    sum(latency_ms)::bigint AS latency_ms
+                               FROM public.ever GROUP BY day, kind, status)
+               SELECT coalesce(jsonb_agg(d), '[]')::text
+                 FROM ((SELECT 'told' AS who, t.* FROM (TABLE tidegate.daily_stats EXCEPT ALL TABLE ever) AS t)
+                       UNION ALL
+                       (SELECT 'true', t.* FROM (TABLE ever EXCEPT ALL TABLE tidegate.daily_stats) AS t)) AS d";
+    let differences: String = client.query_one(sql, &[]).await.unwrap().get(0);
+    assert_eq!(differences, "[]");
+}
+
+/// Puts `count` finished `act` events into the log that expire then; they finished a day before.
+async fn log_rows(client: &Client, count: i32, expires_at: SystemTime) {
+    let sql = "INSERT INTO tidegate.event_log
+                      (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+               SELECT nextval('tidegate.event_queue_id_seq'), 'act', (ARRAY['COMPLETED', 'FAILED'])[1 + n % 2], 1 + n % 3,
+                      5, '[]', $2::timestamptz - interval '1 day 2 seconds', $2::timestamptz - interval '1 day', $2::timestamptz
+                 FROM generate_series(1, $1) AS n";
+    client.execute(sql, &[&count, &expires_at]).await.unwrap();
+}
+
+/// Makes the partition of the day that was this long ago, and fills it with `count` rows.
+async fn expired_partition(client: &Client, age: Duration, count: i32) -> String {
+    let then = steps::clock(client).await.unwrap() - age;
+    let day = "SELECT (($1::timestamptz AT TIME ZONE 'UTC')::date)::text, to_char($1::timestamptz AT TIME ZONE 'UTC', '\"event_log_\"YYYYMMDD')";
+    let row = client.query_one(day, &[&then]).await.unwrap();
+    let made = steps::make_partition(client, row.get(0)).await.unwrap();
+    assert!(matches!(made, steps::Made::Made { .. }), "{made:?}");
+    log_rows(client, count, then).await;
+    let partition: String = row.get(1);
+    let inside = format!("SELECT count(*) FROM tidegate.{partition}");
+    assert_eq!(number(client, &inside).await, i64::from(count));
+    partition
+}
+
+async fn exists(client: &Client, relation: &str) -> bool {
+    let sql = format!("SELECT count(to_regclass('tidegate.{relation}'))");
+    number(client, &sql).await == 1
+}
+
+async fn log_count(client: &Client) -> i64 {
+    number(client, "SELECT count(*) FROM tidegate.event_log").await
+}
+
+async fn execute(client: &Client, sql: &str) {
+    client.batch_execute(sql).await.unwrap();
+}
+
+async fn texts(client: &Client, sql: &str) -> Vec<String> {
+    let rows = client.query(sql, &[]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+// retention
+
+#[tokio::test]
+async fn b21_f4_finished_events_are_kept_as_long_as_their_kind_and_status_say() {
+    let (db, client) = remembering_database().await;
+    let retention = "UPDATE tidegate.event_kind SET retention_completed = '0', retention_failed = '1 day' WHERE kind = 'act'";
+    execute(&client, retention).await;
+    let note = tidegate::NewEvent::raw("note".to_owned(), None);
+    let events = [act("done"), act("rejected"), note];
+    let published = queue::publish_batch(&client, &events).await.unwrap();
+    let ids: Vec<i64> = published.iter().map(|published| published.id).collect();
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            match call.name.as_str() {
+                "rejected" => Err(HandlerError::reject("no", "no")),
+                _ => Ok(Done::ok()),
+            }
+        })
+    });
+    drain(&db, &app, &options()).await;
+    let kept = "SELECT (expires_at - finished_at)::text FROM tidegate.event_log ORDER BY id";
+    assert_eq!(texts(&client, kept).await, ["00:00:00", "1 day", "30 days"]);
+    let report = clean(&db, |_| ()).await;
+    assert_eq!((report.rows_deleted, report.partitions_dropped), (1, 0));
+    assert_eq!(logged(&client, ids[0]).await, None);
+    assert!(logged(&client, ids[1]).await.is_some());
+    assert!(logged(&client, ids[2]).await.is_some());
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
+async fn b31_the_boundary_instant_is_expired_and_a_microsecond_later_is_not() {
+    let (db, client) = remembering_database().await;
+    // The first lies in the default partition, the second in the one that contains the instant.
+    for make in [false, true] {
+        let now = steps::clock(&client).await.unwrap() - 40 * DAY;
+        if make {
+            expired_partition(&client, 40 * DAY, 0).await;
+        }
+        for expires_at in [now - MICROSECOND, now, now + MICROSECOND] {
+            log_rows(&client, 1, expires_at).await;
+        }
+        let report = clean(&db, |options| options.now = Some(now)).await;
+        assert_eq!(report.rows_deleted, 2, "{report:?}");
+        let kept = client.query_one("DELETE FROM tidegate.event_log RETURNING expires_at", &[]);
+        let kept: SystemTime = kept.await.unwrap().get(0);
+        assert_eq!(kept, now + MICROSECOND);
+    }
+}
+
+#[tokio::test]
+async fn b31_b15_the_cutoff_includes_its_own_instant() {
+    let (db, client) = remembering_database().await;
+    let now = steps::clock(&client).await.unwrap() - HOUR;
+    for created_at in [now - DAY - MICROSECOND, now - DAY, now - DAY + MICROSECOND] {
+        let dead = "INSERT INTO tidegate.event_queue (kind, attempts, max_attempts, created_at) VALUES ('act', 5, 5, $1)";
+        client.execute(dead, &[&created_at]).await.unwrap();
+    }
+    let report = clean(&db, |options| {
+        options.now = Some(now);
+        options.older_than = DAY;
+    })
+    .await;
+    assert_eq!((report.abandoned, report.expired), (2, 0));
+    let kept = client.query_one("SELECT created_at FROM tidegate.event_queue", &[]);
+    let kept: SystemTime = kept.await.unwrap().get(0);
+    assert_eq!(kept, now - DAY + MICROSECOND);
+}
+
+#[tokio::test]
+async fn with_the_clock_set_back_nothing_unexpired_goes_and_forward_it_cannot_be_set() {
+    let (db, client) = remembering_database().await;
+    let now = steps::clock(&client).await.unwrap();
+    let partition = expired_partition(&client, 3 * DAY, 10).await;
+    log_rows(&client, 1, now - 2 * HOUR).await;
+    log_rows(&client, 1, now + 2 * HOUR).await;
+    let event =
+        "INSERT INTO tidegate.event_queue (kind, expires_at) VALUES ('act', $1), ('act', $2)";
+    client
+        .execute(event, &[&(now - HOUR), &(now + HOUR)])
+        .await
+        .unwrap();
+    let back = clean(&db, |options| options.now = Some(now - 5 * DAY)).await;
+    assert_eq!(
+        (back.rows_deleted, back.rows_dropped, back.expired),
+        (0, 0, 0)
+    );
+    assert!(exists(&client, &partition).await);
+    let forward = clean(&db, |options| options.now = Some(now + 1000 * DAY)).await;
+    assert_eq!(
+        (forward.rows_deleted, forward.rows_dropped, forward.expired),
+        (1, 10, 1)
+    );
+    let far =
+        "SELECT deleted FROM tidegate.delete_expired('event_log_default', now => '3000-01-01')";
+    assert_eq!(number(&client, far).await, 0);
+    let far =
+        "SELECT cardinality(expired)::bigint FROM tidegate.sweep_events(0, now => '3000-01-01')";
+    assert_eq!(number(&client, far).await, 0);
+    assert_eq!((log_count(&client).await, live(&client).await), (2, 1));
+    assert_exact(&client).await;
+}
+
+// partitions
+
+#[tokio::test]
+async fn migrate_makes_the_partitions_of_a_week_for_each_retention_in_use() {
+    let db = support::empty_database().await;
+    let further = vec![tidegate::migrate::app_migrations()];
+    tidegate::migrate::migrate(
+        &db.database(),
+        &["a"],
+        tidegate::migrate::MigrateOptions::default(),
+        further,
+    )
+    .await
+    .unwrap();
+    let client = db.client().await;
+    let sql =
+        "SELECT count(*) FROM tidegate.log_partitions() WHERE upper_bound - lower_bound = '1 day'";
+    assert_eq!(number(&client, sql).await, 16);
+    let report = clean(&db, |_| ()).await;
+    assert_eq!(
+        (report.partitions_made, report.skipped),
+        (0, 0),
+        "{report:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_made_partition_is_like_the_log_itself() {
+    let (db, client) = remembering_database().await;
+    let retention = "UPDATE tidegate.event_kind SET retention_failed = '45 days'";
+    execute(&client, retention).await;
+    let report = clean(&db, |_| ()).await;
+    assert_eq!(report.partitions_made, 8, "{report:?}");
+    let of = async |table: &str, sql: &str| texts(&client, &sql.replace("$1", table)).await;
+    let made = "SELECT partition FROM tidegate.log_partitions() WHERE upper_bound IS NOT NULL ORDER BY lower_bound";
+    for name in texts(&client, made).await {
+        for (what, least, sql) in [
+            (
+                "column",
+                20,
+                "SELECT attname || ' ' || format_type(atttypid, atttypmod) || ' ' || attnotnull FROM pg_attribute WHERE attrelid = 'tidegate.$1'::regclass AND attnum > 0 ORDER BY attname",
+            ),
+            (
+                "index",
+                6,
+                "SELECT replace(pg_get_indexdef(i.indexrelid), '$1', 'log') || (SELECT ' of ' || h.inhparent::regclass FROM pg_inherits AS h WHERE h.inhrelid = i.indexrelid) FROM pg_index AS i WHERE i.indrelid = 'tidegate.$1'::regclass ORDER BY regexp_replace(pg_get_indexdef(i.indexrelid), '.* USING ', '')",
+            ),
+            (
+                "constraint",
+                2,
+                "SELECT conname || pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'tidegate.$1'::regclass AND contype <> 'n' ORDER BY 1",
+            ),
+            (
+                "trigger",
+                2,
+                "SELECT replace(pg_get_triggerdef(oid), '$1', 'log') FROM pg_trigger WHERE tgrelid = 'tidegate.$1'::regclass ORDER BY 1",
+            ),
+        ] {
+            let default = of("event_log_default", sql).await;
+            assert!(default.len() >= least, "{what}: {default:?}");
+            assert_eq!(of(&name, sql).await, default, "{what} of {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_partition_whose_last_row_has_expired_is_dropped_whole() {
+    let (db, client) = remembering_database().await;
+    let gone = expired_partition(&client, 2 * DAY, 100).await;
+    let older = expired_partition(&client, 3 * DAY, 50).await;
+    let report = clean(&db, |options| {
+        options.actor = Some("night shift".to_owned());
+    })
+    .await;
+    assert_eq!((report.partitions_dropped, report.rows_dropped), (2, 150));
+    assert_eq!((report.partitions_sealed, report.rows_deleted), (2, 0));
+    assert_eq!(report.stop_reason, CleanupStop::Done);
+    assert_eq!(report.dropped[0].partition, older);
+    assert!(!exists(&client, &gone).await && !exists(&client, &older).await);
+    let audit = "SELECT format('%s %s %s', actor, filter->>'partition', count) FROM tidegate.audit WHERE action = 'cleanup' ORDER BY id";
+    let expected = [
+        format!("night shift {older} 50"),
+        format!("night shift {gone} 100"),
+    ];
+    assert_eq!(texts(&client, audit).await, expected);
+    let left = "SELECT (SELECT count(*) FROM tidegate.sealed_stats) + (SELECT count(*) FROM tidegate.sealed_partition)";
+    assert_eq!(number(&client, left).await, 0);
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
+async fn rows_of_a_new_partitions_day_move_out_of_the_default_one_unless_they_are_too_many() {
+    let (db, client) = remembering_database().await;
+    execute(
+        &client,
+        "UPDATE tidegate.event_kind SET retention_failed = '45 days'",
+    )
+    .await;
+    let now = steps::clock(&client).await.unwrap();
+    log_rows(&client, 10_000, now + 46 * DAY).await;
+    log_rows(&client, 10_001, now + 48 * DAY).await;
+    let report = clean(&db, |_| ()).await;
+    assert_eq!((report.partitions_made, report.rows_moved), (7, 10_000));
+    assert_eq!((report.left_to_default, report.skipped), (1, 0));
+    let in_default = "SELECT count(*) FROM tidegate.event_log_default";
+    assert_eq!(number(&client, in_default).await, 10_001);
+    assert_eq!(log_count(&client).await, 20_001);
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
+async fn an_event_finishes_though_no_partition_is_made_for_it() {
+    let (db, client) = remembering_database().await;
+    execute(
+        &client,
+        "UPDATE tidegate.event_kind SET retention_completed = '400 days'",
+    )
+    .await;
+    let ids = publish_acts(&client, 1).await;
+    let report = drain(&db, &ProbeApp::succeeding(), &options()).await;
+    assert_eq!(report.completed, 1);
+    assert!(logged(&client, ids[0]).await.is_some());
+    let in_default = "SELECT count(*) FROM tidegate.event_log_default";
+    assert_eq!(number(&client, in_default).await, 1);
+}
+
+// the live queue
+
+#[tokio::test]
+async fn b14_f4_pending_leased_and_retryable_events_are_never_touched() {
+    let (db, client) = remembering_database().await;
+    let events = "INSERT INTO tidegate.event_queue (kind, status, attempts, max_attempts, available_at, expires_at, lease_token, lease_expires_at, created_at)
+        SELECT 'act', e.*, clock_timestamp() - interval '400 days' FROM (VALUES
+            ('PENDING', 0, 5, clock_timestamp(), NULL::timestamptz, NULL::uuid, NULL::timestamptz),
+            ('PENDING', 4, 5, clock_timestamp() + interval '1 hour', NULL, NULL, NULL),
+            ('PENDING', 0, 5, clock_timestamp(), clock_timestamp() + interval '1 hour', NULL, NULL),
+            ('PROCESSING', 1, 5, clock_timestamp(), NULL, gen_random_uuid(), clock_timestamp() + interval '1 hour'),
+            ('PROCESSING', 5, 5, clock_timestamp(), NULL, gen_random_uuid(), clock_timestamp() + interval '1 hour'),
+            ('PROCESSING', 1, 5, clock_timestamp(), clock_timestamp() - interval '1 hour', gen_random_uuid(), clock_timestamp() + interval '1 hour'),
+            ('PROCESSING', 4, 5, clock_timestamp(), NULL, gen_random_uuid(), clock_timestamp() - interval '1 hour')) AS e";
+    execute(&client, events).await;
+    let all = "SELECT to_jsonb(q)::text FROM tidegate.event_queue AS q ORDER BY id";
+    let before = texts(&client, all).await;
+    assert_eq!(before.len(), 7);
+    let report = clean(&db, |_| ()).await;
+    assert_eq!((report.expired, report.abandoned), (0, 0));
+    assert_eq!(texts(&client, all).await, before);
+    assert_eq!(log_count(&client).await, 0);
+}
+
+#[tokio::test]
+async fn b15_expired_and_dead_events_end_in_the_log_with_the_drains_codes() {
+    let (db, client) = remembering_database().await;
+    let events = "INSERT INTO tidegate.event_queue (kind, payload, group_key, correlation_id, attempts, max_attempts, available_at, expires_at, lease_token, lease_expires_at)
+        VALUES ('act', '{\"name\": \"n\"}', 'g', 'c', 1, 5, clock_timestamp() + interval '1 hour', clock_timestamp() - interval '1 second', NULL, NULL),
+               ('pair', NULL, NULL, NULL, 5, 5, clock_timestamp(), NULL, gen_random_uuid(), clock_timestamp() - interval '1 second'),
+               ('unheard_of', NULL, NULL, NULL, 5, 5, clock_timestamp(), clock_timestamp() - interval '1 second', NULL, NULL);
+        UPDATE tidegate.event_kind SET paused = true, retention_failed = '12 days' WHERE kind = 'act'";
+    execute(&client, events).await;
+    // A page at a time.
+    let report = clean(&db, |options| options.batch = 1).await;
+    assert_eq!((report.expired, report.abandoned), (2, 1));
+    assert_eq!(live(&client).await, 0);
+    let ended = "SELECT format('%s %s %s %s %s %s', kind, status, attempts, errors->0->>'code', errors->0->>'message', expires_at - finished_at)
+                   FROM tidegate.event_log ORDER BY id";
+    let expected = [
+        "act FAILED 1 expired not started before its deadline 12 days",
+        "pair FAILED 5 abandoned its worker went away on the last attempt 90 days",
+        "unheard_of FAILED 5 expired not started before its deadline 90 days",
+    ];
+    assert_eq!(texts(&client, ended).await, expected);
+    let whole = "SELECT count(*) FROM tidegate.event_log WHERE payload->>'name' = 'n' AND group_key = 'g' AND correlation_id = 'c'
+                    AND deadline < finished_at AND lease_token IS NULL AND errors->0->'handler' = 'null' AND errors->0->>'at' IS NOT NULL";
+    assert_eq!(number(&client, whole).await, 1);
+    let audited =
+        "SELECT sum(cardinality(ids))::bigint FROM tidegate.audit WHERE filter->>'step' = 'sweep'";
+    assert_eq!(number(&client, audited).await, 3);
+    assert_exact(&client).await;
+}
+
+/// The drain and the cleanup end an event in the same words: both are asked for the same.
+#[tokio::test]
+async fn a_swept_event_reads_as_one_that_a_drain_has_ended() {
+    let (db, client) = remembering_database().await;
+    let late = "INSERT INTO tidegate.event_queue (kind, attempts, max_attempts, expires_at)
+                VALUES ('act', 1, 5, clock_timestamp() - interval '1 second'), ('act', 5, 5, NULL)";
+    execute(&client, late).await;
+    clean(&db, |_| ()).await;
+    execute(&client, late).await;
+    drain(&db, &ProbeApp::succeeding(), &options()).await;
+    let ends = "SELECT (array_agg((to_jsonb(l) - '{id,finished_at,created_at,expires_at,deadline,lease_token,processing_started_at,errors}'::text[])
+                                  || jsonb_build_object('error', (errors->0) - 'at') ORDER BY id))::text
+                  FROM tidegate.event_log AS l GROUP BY id > 2 ORDER BY id > 2";
+    let ends = texts(&client, ends).await;
+    assert_eq!(ends.len(), 2);
+    assert_eq!(ends[0], ends[1]);
+}
+
+#[tokio::test]
+async fn a_group_goes_on_once_its_expired_head_is_swept() {
+    let (db, client) = remembering_database().await;
+    let head = "SELECT id FROM tidegate.publish('note', NULL, group_key => 'g', expires_at => clock_timestamp() - interval '1 second')";
+    execute(&client, head).await;
+    execute(
+        &client,
+        "UPDATE tidegate.event_kind SET paused = true WHERE kind = 'note'",
+    )
+    .await;
+    let behind = queue::publish(&client, &act("behind").group("g"))
+        .await
+        .unwrap();
+    let app = ProbeApp::succeeding();
+    assert_eq!(drain(&db, &app, &options()).await.completed, 0);
+    assert_eq!(clean(&db, |_| ()).await.expired, 1);
+    assert_eq!(drain(&db, &app, &options()).await.completed, 1);
+    assert_eq!(app.ids(), [behind.id]);
+}
+
+#[tokio::test]
+async fn a_row_that_another_session_has_locked_is_passed_over() {
+    let (db, client) = remembering_database().await;
+    let dead = "INSERT INTO tidegate.event_queue (kind, attempts, max_attempts) VALUES ('act', 5, 5), ('act', 5, 5)";
+    execute(&client, dead).await;
+    let other = db.client().await;
+    execute(
+        &other,
+        "BEGIN; SELECT FROM tidegate.event_queue ORDER BY id LIMIT 1 FOR UPDATE",
+    )
+    .await;
+    let report = clean(&db, |_| ()).await;
+    assert_eq!((report.abandoned, report.lock_timeouts), (1, 0));
+    execute(&other, "ROLLBACK").await;
+    assert_eq!(clean(&db, |_| ()).await.abandoned, 1);
+    assert_exact(&client).await;
+}
+
+// one run
+
+#[tokio::test]
+async fn a_dry_run_changes_nothing_and_tells_what_the_next_run_does() {
+    let (db, client) = remembering_database().await;
+    execute(
+        &client,
+        "UPDATE tidegate.event_kind SET retention_failed = '0' WHERE kind = 'act'",
+    )
+    .await;
+    let now = steps::clock(&client).await.unwrap();
+    expired_partition(&client, 3 * DAY, 30).await;
+    log_rows(&client, 7, now - 20 * DAY).await;
+    log_rows(&client, 5, now + 2 * DAY).await;
+    let dead = "INSERT INTO tidegate.event_queue (kind, attempts, expires_at) VALUES ('act', 5, NULL), ('act', 0, clock_timestamp()), ('act', 0, NULL)";
+    execute(&client, dead).await;
+    let state = "SELECT jsonb_build_object(
+            'queue', (SELECT jsonb_agg(q ORDER BY id) FROM tidegate.event_queue AS q),
+            'log', (SELECT jsonb_agg(to_jsonb(l) || jsonb_build_object('in', tableoid::regclass) ORDER BY id) FROM tidegate.event_log AS l),
+            'partitions', (SELECT jsonb_agg(p ORDER BY partition) FROM tidegate.log_partitions() AS p),
+            'audit', (SELECT count(*) FROM tidegate.audit), 'archive', (SELECT count(*) FROM tidegate.stats_archive))::text";
+    let before = texts(&client, state).await;
+    let dry = clean(&db, |options| options.dry_run = true).await;
+    assert_eq!(texts(&client, state).await, before);
+    let done = clean(&db, |_| ()).await;
+    let counts = |report: &CleanupReport| CleanupReport {
+        dry_run: false,
+        elapsed_ms: 0,
+        ..report.clone()
+    };
+    assert!(dry.dry_run && !done.dry_run);
+    assert_eq!(counts(&dry), counts(&done));
+    assert_eq!(
+        (done.rows_dropped, done.rows_deleted, done.rows_moved),
+        (30, 7, 5)
+    );
+    assert_eq!((done.expired, done.abandoned), (1, 1));
+    assert_eq!((done.partitions_made, done.partitions_sealed), (8, 1));
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
+async fn a_run_ends_with_its_budget_and_the_next_one_goes_on() {
+    let (db, client) = remembering_database().await;
+    let now = steps::clock(&client).await.unwrap();
+    log_rows(&client, 2000, now - 20 * DAY).await;
+    let run = async |budget| {
+        clean(&db, |options| {
+            options.batch = 10;
+            options.budget = budget;
+        })
+        .await
+    };
+    let first = run(Duration::from_millis(1)).await;
+    assert_eq!(first.stop_reason, CleanupStop::BudgetSpent, "{first:?}");
+    let left = log_count(&client).await;
+    assert!(left > 0, "{first:?}");
+    assert_exact(&client).await;
+    let last = run(Duration::from_mins(5)).await;
+    assert_eq!(last.stop_reason, CleanupStop::Done, "{last:?}");
+    assert_eq!(i64::try_from(last.rows_deleted).unwrap(), left);
+    assert_eq!(log_count(&client).await, 0);
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
+async fn a_stop_signal_ends_a_run_between_two_steps() {
+    let (db, client) = remembering_database().await;
+    let now = steps::clock(&client).await.unwrap();
+    log_rows(&client, 100, now - 20 * DAY).await;
+    let (_stop, stopped) = tokio::sync::watch::channel(true);
+    let hooks = CleanupHooks {
+        stop: Some(stopped),
+        progress: None,
+    };
+    let report = cleanup(&db.database(), &CleanupOptions::default(), hooks)
+        .await
+        .unwrap();
+    assert_eq!(report.stop_reason, CleanupStop::BudgetSpent);
+    assert_eq!(log_count(&client).await, 100);
+}
+
+// races
+
+#[tokio::test]
+async fn cleanup_ends_while_a_reader_holds_the_log_and_finalizes_go_on_beside_it() {
+    let (db, client) = remembering_database().await;
+    let partition = expired_partition(&client, 2 * DAY, 20).await;
+    publish_acts(&client, 50).await;
+    let reader = db.client().await;
+    execute(&reader, "BEGIN; SELECT count(*) FROM tidegate.event_log").await;
+    let app = ProbeApp::succeeding();
+    let options = options();
+    let began = Instant::now();
+    let (report, drained) = tokio::join!(clean(&db, |_| ()), drain(&db, &app, &options));
+    assert!(began.elapsed() < Duration::from_secs(15), "{report:?}");
+    assert_eq!(drained.completed, 50);
+    // The drop waited in vain, and the rows went one by one instead.
+    assert_eq!(report.stop_reason, CleanupStop::Done);
+    assert!(
+        report.lock_timeouts >= 3 && report.skipped == 1,
+        "{report:?}"
+    );
+    assert_eq!((report.rows_deleted, report.partitions_dropped), (20, 0));
+    assert!(exists(&client, &partition).await);
+    assert_exact(&client).await;
+    execute(&reader, "COMMIT").await;
+    let report = clean(&db, |_| ()).await;
+    assert_eq!((report.partitions_dropped, report.rows_dropped), (1, 0));
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
+async fn a_partition_locked_against_everything_is_left_to_the_next_run() {
+    let (db, client) = remembering_database().await;
+    let locked = expired_partition(&client, 2 * DAY, 20).await;
+    let free = expired_partition(&client, 3 * DAY, 10).await;
+    let other = db.client().await;
+    let lock = format!("BEGIN; LOCK TABLE tidegate.{locked} IN ACCESS EXCLUSIVE MODE");
+    execute(&other, &lock).await;
+    let began = Instant::now();
+    let report = clean(&db, |_| ()).await;
+    assert!(began.elapsed() < Duration::from_secs(15), "{report:?}");
+    assert_eq!((report.partitions_dropped, report.rows_dropped), (1, 10));
+    assert!(
+        report.skipped >= 1 && report.lock_timeouts >= 3,
+        "{report:?}"
+    );
+    assert!(!exists(&client, &free).await);
+    execute(&other, "COMMIT").await;
+    assert_eq!(clean(&db, |_| ()).await.rows_dropped, 20);
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
+async fn a_finalize_waits_behind_a_waiting_step_no_longer_than_its_lock_timeout() {
+    let (db, client) = remembering_database().await;
+    let partition = expired_partition(&client, 2 * DAY, 1).await;
+    let seal = format!("SELECT count(tidegate.seal_log_partition('{partition}'))");
+    number(&client, &seal).await;
+    let reader = db.client().await;
+    execute(&reader, "BEGIN; SELECT count(*) FROM tidegate.event_log").await;
+    let dropper = db.client().await;
+    let drop = format!("SELECT count(dropped) FROM tidegate.drop_log_partition('{partition}')");
+    let dropping = tokio::spawn(async move { dropper.query_one(&drop, &[]).await });
+    let waiting = "SELECT count(*) FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database
+                    WHERE d.datname = current_database() AND l.mode = 'AccessExclusiveLock' AND NOT l.granted";
+    // On a busy machine it may have given up before it is seen to wait.
+    wait_until("the drop waits or has given up", async || {
+        number(&client, waiting).await > 0 || dropping.is_finished()
+    })
+    .await;
+    log_rows(&client, 1, steps::clock(&client).await.unwrap() + 30 * DAY).await;
+    let gave_up = dropping.await.unwrap().unwrap_err();
+    assert_eq!(gave_up.code().unwrap().code(), "55P03");
+    // The row came in while the reader still reads.
+    execute(&reader, "COMMIT").await;
+    assert_eq!(log_count(&client).await, 2);
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
+async fn b23_cleanups_beside_a_running_drain_lose_and_double_nothing() {
+    let (db, client) = remembering_database().await;
+    let short = "UPDATE tidegate.event_kind SET retention_completed = '0', retention_failed = '0'";
+    execute(&client, short).await;
+    expired_partition(&client, 2 * DAY, 500).await;
+    let events = 600;
+    let ids = publish_acts(&client, events).await;
+    let app = ProbeApp::succeeding();
+    let options = options();
+    let (over, running) = tokio::sync::watch::channel(false);
+    let cleaning = async || {
+        let mut removed = 0;
+        while !*running.borrow() {
+            let report = clean(&db, |options| options.batch = 7).await;
+            removed += report.rows_deleted + report.rows_dropped;
+        }
+        removed
+    };
+    let draining = async {
+        let report = drain(&db, &app, &options).await;
+        over.send_replace(true);
+        report
+    };
+    let (one, other, report) = tokio::join!(cleaning(), cleaning(), draining);
+    assert_eq!(report.completed, u64::try_from(events).unwrap());
+    assert_exact(&client).await;
+    let last = clean(&db, |_| ()).await;
+    let removed = one + other + last.rows_deleted + last.rows_dropped;
+    assert_eq!(removed, 500 + u64::try_from(ids.len()).unwrap());
+    assert_eq!((log_count(&client).await, live(&client).await), (0, 0));
+    assert_exact(&client).await;
+    let ever = number(&client, "SELECT count(*) FROM public.ever").await;
+    assert_eq!(ever, 500 + i64::try_from(events).unwrap());
+}
+
+#[tokio::test]
+async fn two_cleanups_at_once_do_the_work_of_one() {
+    let (db, client) = remembering_database().await;
+    let now = steps::clock(&client).await.unwrap();
+    for age in 2..6 {
+        expired_partition(&client, age * DAY, 40).await;
+    }
+    log_rows(&client, 300, now - 30 * DAY).await;
+    let dead = "INSERT INTO tidegate.event_queue (kind, attempts) SELECT 'act', 5 FROM generate_series(1, 100)";
+    execute(&client, dead).await;
+    let run = async || clean(&db, |options| options.batch = 10).await;
+    let (one, other) = tokio::join!(run(), run());
+    let sum = |count: fn(&CleanupReport) -> u64| count(&one) + count(&other);
+    assert_eq!(sum(|report| report.abandoned), 100, "{one:?} {other:?}");
+    assert_exact(&client).await;
+    // A step that did not get its turn is the next run's.
+    let last = run().await;
+    assert_eq!(
+        sum(|r| r.rows_dropped + r.rows_deleted) + last.rows_dropped + last.rows_deleted,
+        460
+    );
+    assert_eq!((live(&client).await, log_count(&client).await), (0, 100));
+    assert_exact(&client).await;
+}
+
+// statistics
+
+#[tokio::test]
+async fn b23_a_row_that_comes_after_the_count_has_the_partition_counted_anew() {
+    let (db, client) = remembering_database().await;
+    let partition = expired_partition(&client, 2 * DAY, 10).await;
+    let seal =
+        format!("SELECT count(*) FROM tidegate.seal_log_partition('{partition}') AS s WHERE s");
+    assert_eq!(number(&client, &seal).await, 1);
+    let late = steps::clock(&client).await.unwrap() - 2 * DAY;
+    log_rows(&client, 3, late).await;
+    let drop = format!("SELECT count(dropped) FROM tidegate.drop_log_partition('{partition}')");
+    assert_eq!(
+        number(&client, &drop).await,
+        0,
+        "what is not counted is not dropped"
+    );
+    assert_exact(&client).await;
+    let report = clean(&db, |_| ()).await;
+    assert_eq!((report.partitions_sealed, report.rows_dropped), (1, 13));
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
+async fn b23_a_large_partition_is_counted_in_steps_and_begins_anew_when_a_row_comes_or_goes() {
+    let (db, client) = remembering_database().await;
+    let partition = expired_partition(&client, 2 * DAY, 500).await;
+    let pages = format!("SELECT pg_relation_size('tidegate.{partition}') / 8192");
+    let pages = number(&client, &pages).await;
+    assert!(pages > 4, "{pages} pages have no steps");
+    let step = format!("SELECT tidegate.seal_log_partition('{partition}', pages => 1)");
+    let ended = async || {
+        client
+            .query_one(&step, &[])
+            .await
+            .unwrap()
+            .get::<_, Option<bool>>(0)
+    };
+    let late = steps::clock(&client).await.unwrap() - 2 * DAY;
+    for disturbance in ["comes", "goes"] {
+        assert_eq!((ended().await, ended().await), (Some(false), Some(false)));
+        if disturbance == "comes" {
+            log_rows(&client, 1, late).await;
+        } else {
+            let delete =
+                format!("SELECT deleted FROM tidegate.delete_expired('{partition}', batch => 7)");
+            assert_eq!(number(&client, &delete).await, 7);
+        }
+        assert_exact(&client).await;
+    }
+    let mut count = 1;
+    while ended().await == Some(false) {
+        count += 1;
+    }
+    assert!(count >= pages, "{count} steps for {pages} pages");
+    let report = clean(&db, |_| ()).await;
+    assert_eq!((report.partitions_sealed, report.rows_dropped), (0, 494));
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
+async fn b23_a_row_on_its_way_into_a_partition_holds_up_its_count_and_its_drop() {
+    let (db, client) = remembering_database().await;
+    let late = steps::clock(&client).await.unwrap() - 2 * DAY;
+    let partition = expired_partition(&client, 2 * DAY, 10).await;
+    let writer = db.client().await;
+    for sealed in [false, true] {
+        if sealed {
+            let seal = format!(
+                "SELECT count(*) FROM tidegate.seal_log_partition('{partition}') AS s WHERE s"
+            );
+            assert_eq!(number(&client, &seal).await, 1);
+        }
+        execute(&writer, "BEGIN").await;
+        log_rows(&writer, 1, late).await;
+        let now = late - DAY;
+        // By that time nothing has expired, so that nothing is deleted; it is the count that has to wait.
+        let report = clean(&db, |options| options.now = Some(now)).await;
+        assert_eq!(report.skipped, u64::from(!sealed), "{report:?}");
+        let drop = format!("SELECT dropped FROM tidegate.drop_log_partition('{partition}')");
+        let refused = client.query_one(&drop, &[]).await.unwrap_err();
+        assert_eq!(refused.code().unwrap().code(), "55P03");
+        execute(&writer, "COMMIT").await;
+        assert_exact(&client).await;
+    }
+    assert_eq!(clean(&db, |_| ()).await.rows_dropped, 12);
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
+async fn b23_rows_deleted_from_a_counted_partition_are_not_counted_again_when_it_is_dropped() {
+    let (db, client) = remembering_database().await;
+    let partition = expired_partition(&client, 2 * DAY, 100).await;
+    let deleter = db.client().await;
+    let seal = format!("SELECT tidegate.seal_log_partition('{partition}')");
+    execute(
+        &deleter,
+        &format!("BEGIN; {seal}; SELECT tidegate.delete_expired('{partition}', batch => 30)"),
+    )
+    .await;
+    // Another cleanup does not get its turn, and leaves it.
+    let report = clean(&db, |_| ()).await;
+    assert_eq!((report.rows_dropped, report.rows_deleted), (0, 0));
+    assert!(report.skipped > 0, "{report:?}");
+    assert_exact(&client).await;
+    execute(&deleter, "COMMIT").await;
+    assert_exact(&client).await;
+    let report = clean(&db, |_| ()).await;
+    assert_eq!((report.partitions_sealed, report.rows_dropped), (0, 70));
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
+async fn b23_statistics_tell_day_kind_status_attempts_and_latency() {
+    let (db, client) = remembering_database().await;
+    let row = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+               VALUES (1, 'act', 'COMPLETED', 2, 5, '[]', '2026-01-01 23:59:58.5Z', '2026-01-01 23:59:59.999Z', '2026-01-31Z'),
+                      (2, 'act', 'COMPLETED', 1, 5, '[]', '2026-01-01 23:59:59Z', '2026-01-01 23:59:59.001Z', '2026-01-31Z'),
+                      (3, 'act', 'COMPLETED', 1, 5, '[]', '2026-01-01 23:59:59Z', '2026-01-02 00:00:00Z', '2026-01-31Z'),
+                      (4, 'act', 'FAILED', 1, 5, '[]', '-infinity', '2026-01-02 00:00:00Z', '2026-01-31Z')";
+    // Days are UTC's, wherever the session thinks it is.
+    execute(&client, "SET timezone = 'Pacific/Kiritimati'").await;
+    execute(&client, row).await;
+    let told = "SELECT format('%s %s %s %s %s %s', day, kind, status, events, attempts, latency_ms) FROM tidegate.daily_stats ORDER BY day, status";
+    let expected = [
+        "2026-01-01 act COMPLETED 2 3 1500",
+        "2026-01-02 act COMPLETED 1 1 1000",
+        "2026-01-02 act FAILED 1 1 0",
+    ];
+    assert_eq!(texts(&client, told).await, expected);
+    assert_eq!(clean(&db, |_| ()).await.rows_deleted, 4);
+    assert_eq!(texts(&client, told).await, expected);
+}
+
+// the verbs
+
+async fn tidegate(db: &TestDb, arguments: &[&str]) -> (Option<i32>, Value, String) {
+    let output = support::command("tidegate")
+        .args(arguments)
+        .arg("--json")
+        .env("DATABASE_URL", &db.url)
+        .env("TIDEGATE_ACTOR", "an operator")
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .unwrap();
+    let document = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), document, errors)
+}
+
+#[tokio::test]
+async fn cleanup_is_a_verb_with_the_options_of_the_invocation() {
+    let (db, client) = remembering_database().await;
+    expired_partition(&client, 2 * DAY, 3).await;
+    let arguments = [
+        "cleanup",
+        "--dry-run",
+        "--budget",
+        "20s",
+        "--older-than",
+        "1h",
+        "--batch",
+        "5",
+    ];
+    let (code, dry, _) = tidegate(&db, &arguments).await;
+    assert_eq!(
+        (code, &dry["action"], &dry["dry_run"]),
+        (Some(0), &json!("cleanup"), &json!(true))
+    );
+    assert_eq!(
+        (&dry["rows_dropped"], &dry["budget_ms"]),
+        (&json!(3), &json!(20_000))
+    );
+    let (_, done, _) = tidegate(&db, &["cleanup"]).await;
+    assert_eq!(
+        (&done["rows_dropped"], &done["stop_reason"]),
+        (&json!(3), &json!("done"))
+    );
+    let actors = "SELECT DISTINCT actor FROM tidegate.audit";
+    assert_eq!(texts(&client, actors).await, ["an operator"]);
+    let (code, _, errors) = tidegate(&db, &["cleanup", "--batch", "0"]).await;
+    assert!(code == Some(2) && errors.contains("--batch"), "{errors}");
+}
+
+#[tokio::test]
+async fn b21_retention_is_shown_set_and_applied_to_what_has_finished() {
+    let (db, client) = remembering_database().await;
+    let ids = publish_acts(&client, 4).await;
+    drain(&db, &ProbeApp::succeeding(), &options()).await;
+    let (_, shown, _) = tidegate(&db, &["retention"]).await;
+    let act =
+        json!({"kind": "act", "retention_completed": "30 days", "retention_failed": "90 days"});
+    assert_eq!(
+        (shown["kinds"].as_array().unwrap().len(), &shown["kinds"][0]),
+        (3, &act)
+    );
+    let why = ["--reason", "the disk is full"];
+    let set = [&["retention", "act", "--completed", "7d"], &why[..]].concat();
+    let (code, set, errors) = tidegate(&db, &set).await;
+    assert_eq!(code, Some(0), "{errors}");
+    assert_eq!(
+        (&set["kinds"][0]["retention_completed"], &set["redated"]),
+        (&json!("7 days"), &Value::Null)
+    );
+    let kept = "SELECT DISTINCT format('%s %s', expires_at - finished_at, tableoid::regclass <> 'tidegate.event_log_default'::regclass)
+                  FROM tidegate.event_log";
+    assert_eq!(
+        texts(&client, kept).await,
+        ["30 days t"],
+        "what has finished is left alone"
+    );
+    let apply = [&["retention", "act", "--apply"], &why[..]].concat();
+    let (_, applied, errors) = tidegate(&db, &apply).await;
+    assert_eq!(applied["redated"]["rows"], ids.len(), "{errors}");
+    assert_eq!(texts(&client, kept).await, ["7 days t"]);
+    let (_, again, _) = tidegate(&db, &apply).await;
+    assert_eq!(again["redated"]["rows"], 0);
+    let audit = "SELECT format('%s %s %s %s %s', action, actor, filter->>'kind', count, reason) FROM tidegate.audit ORDER BY id";
+    let expected = [
+        "set_retention an operator act 1 the disk is full",
+        "apply_retention an operator act 4 the disk is full",
+    ];
+    assert_eq!(texts(&client, audit).await, expected);
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
+async fn a_retention_that_makes_no_sense_is_refused_by_name() {
+    let (db, client) = remembering_database().await;
+    for (arguments, says) in [
+        (&["unheard_of"][..], "unheard_of"),
+        (
+            &["unheard_of", "--completed", "1d", "--reason", "r"],
+            "unheard_of",
+        ),
+        (&["unheard_of", "--apply", "--reason", "r"], "unheard_of"),
+        (&["act", "--completed", "1d"], "--reason"),
+        (&["act", "--completed", "1d", "--reason", " "], "reason"),
+        (&["act", "--apply", "--reason", ""], "reason"),
+        (&["act", "--failed", "soon", "--reason", "r"], "soon"),
+        (&["--completed", "1d", "--reason", "r"], "KIND"),
+    ] {
+        let (code, _, errors) = tidegate(&db, &[&["retention"], arguments].concat()).await;
+        assert!(
+            code == Some(2) && errors.contains(says),
+            "{arguments:?}: {code:?} {errors}"
+        );
+    }
+    for sql in [
+        "SELECT tidegate.set_retention('act', reason => 'r')",
+        "SELECT tidegate.set_retention('act', completed => '-1 second', reason => 'r')",
+        "SELECT tidegate.set_retention('act', failed => '11 years', reason => 'r')",
+    ] {
+        let refused = client.batch_execute(sql).await.unwrap_err();
+        assert_eq!(refused.code().unwrap().code(), "22023", "{sql}");
+    }
+    assert_eq!(
+        number(&client, "SELECT count(*) FROM tidegate.audit").await,
+        0
+    );
+}
+
+#[tokio::test]
+async fn b23_rows_that_move_to_another_day_are_counted_where_they_are() {
+    let (db, client) = remembering_database().await;
+    // Finished 3 days ago and expired 2 days ago; by a retention of 2 days they expired only yesterday,
+    // by one of 10 days they are far from it.
+    let partition = expired_partition(&client, 2 * DAY, 40).await;
+    let seal =
+        format!("SELECT count(*) FROM tidegate.seal_log_partition('{partition}') AS s WHERE s");
+    assert_eq!(number(&client, &seal).await, 1);
+    execute(&client, "UPDATE tidegate.event_kind SET retention_failed = '10 days', retention_completed = '1 day' WHERE kind = 'act'").await;
+    let apply = ["retention", "act", "--apply", "--reason", "r"];
+    let (_, applied, errors) = tidegate(&db, &apply).await;
+    assert_eq!(applied["redated"]["rows"], 20, "{errors}");
+    assert_exact(&client).await;
+    let report = clean(&db, |_| ()).await;
+    assert_eq!((report.partitions_sealed, report.rows_dropped), (1, 20));
+    let kept = "SELECT DISTINCT status || (tableoid <> 'tidegate.event_log_default'::regclass) FROM tidegate.event_log";
+    assert_eq!(texts(&client, kept).await, ["FAILEDtrue"]);
+    assert_eq!(log_count(&client).await, 20);
+    assert_exact(&client).await;
+}
