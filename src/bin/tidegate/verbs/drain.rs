@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use indicatif::{ProgressBar, ProgressStyle};
 use tidegate::drain::{DrainOptions, Hooks};
 use tidegate::invocation::DrainReport;
-use tidegate::service::{Service, log_panics, stop_signal};
+use tidegate::service::{Service, stop_signal};
 use tokio::sync::watch;
 
 use crate::args::DrainArgs;
@@ -35,7 +35,6 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
     } else {
         None
     };
-    log_panics();
     let report = service.drain(&options, hooks).await;
     if let Some(bar) = bar {
         bar.finish_and_clear();
