@@ -191,14 +191,17 @@ fn is_missing(error: &SdkError<GetSecretValueError>) -> bool {
         .is_some_and(GetSecretValueError::is_resource_not_found_exception)
 }
 
+const NONSENSE: &str = "the service's answer makes no sense";
+
 /// What the service said, or how it could not be asked. Never the answer itself, which may be the secret.
 fn reason(error: &SdkError<GetSecretValueError>) -> String {
     match error {
-        SdkError::ServiceError(refused) => {
-            let error = refused.err();
-            let code = error.code().unwrap_or("unknown error");
-            format!("{code}: {}", error.message().unwrap_or("no reason given"))
-        }
+        SdkError::ServiceError(refused) => match (refused.err().code(), refused.err().message()) {
+            (Some(code), Some(message)) => format!("{code}: {message}"),
+            (Some(code), None) => code.to_owned(),
+            _ if refused.raw().status().is_success() => NONSENSE.to_owned(),
+            _ => format!("the service answers {}", refused.raw().status()),
+        },
         SdkError::TimeoutError(_) => format!("no answer within {CALL_TIMEOUT:?}"),
         SdkError::DispatchFailure(failure) => failure.as_connector_error().map_or_else(
             || "the service cannot be asked".to_owned(),
@@ -207,7 +210,7 @@ fn reason(error: &SdkError<GetSecretValueError>) -> String {
         SdkError::ConstructionFailure(_) => {
             "the service cannot be asked: are AWS_REGION and credentials set?".to_owned()
         }
-        _ => "the service's answer makes no sense".to_owned(),
+        _ => NONSENSE.to_owned(),
     }
 }
 

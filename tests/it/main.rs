@@ -12,6 +12,7 @@ mod support;
 
 mod checks;
 mod cli;
+mod connect;
 mod drain;
 mod forms;
 mod function;
@@ -21,3 +22,4 @@ mod medical;
 mod process;
 mod queue;
 mod roles;
+mod secret;
