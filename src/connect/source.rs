@@ -46,10 +46,21 @@ impl Logins {
 
     /// Makes what the first connection would have to wait for.
     pub(super) async fn prepare(&self) {
-        if let Ok(login) = self.login().await {
-            // Whoever connects meets the same error, and tells it.
-            let _ = login.prepare().await;
-        }
+        // Whoever connects meets the same errors, and tells them.
+        let known = async {
+            match &self.source {
+                Source::Secret(secret) => match &secret.trust {
+                    Some(trust) => trust.connector().await.map(drop),
+                    None => Ok(()),
+                },
+                Source::Fixed(_) | Source::Iam(_) => Ok(()),
+            }
+        };
+        let read = async {
+            let login = self.login().await?;
+            login.prepare().await
+        };
+        let _ = tokio::join!(known, read);
     }
 
     /// Connects. When the login is refused: once more with the secret as it is now, if that is another
