@@ -234,8 +234,11 @@ async fn a_request_over_http_finds_its_connection_dead_and_takes_another() {
         .unwrap();
     let ready = format!("http://{}/readyz", listener.local_addr().unwrap());
     let router = tidegate::http::router(database);
-    let served = tidegate::http::serve(listener, router, std::future::pending());
-    let server = tokio::spawn(served);
+    let server = tokio::spawn(tidegate::http::serve(
+        listener,
+        router,
+        std::future::pending(),
+    ));
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     for connections in 1..=3 {
         let started = Instant::now();

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tidegate::Database;
+use tidegate::migrate::MigrateOptions;
 use tokio::sync::OnceCell;
 use tokio_postgres::Client;
 
@@ -51,7 +52,8 @@ impl User {
         let database = Database::new(&cluster.url(name), 1).unwrap();
         let kinds = <tidegate::app::Event as tidegate::Event>::KINDS;
         let further = vec![tidegate::migrate::app_migrations()];
-        let migrated = tidegate::migrate::migrate(&database, kinds, Default::default(), further);
+        let migrated =
+            tidegate::migrate::migrate(&database, kinds, MigrateOptions::default(), further);
         migrated.await.unwrap();
         let admin = support::connect(&cluster.url(name)).await;
         let create = format!("CREATE ROLE {name} LOGIN SUPERUSER PASSWORD '{password}'");
@@ -119,10 +121,12 @@ async fn f7_every_program_finds_its_database_by_a_secret_and_asks_for_the_valid_
     let function = function(&secrets, &[]).await;
     invoke(&function, "stats").await.unwrap();
     let api = RuntimeApi::start().await;
+    let log = tempfile::NamedTempFile::new().unwrap();
     let _http = support::command("tidegate-http")
         .envs(api.variables())
         .envs(secrets.variables())
-        .stdout(std::process::Stdio::null())
+        .env("TIDEGATE_LOG", "trace")
+        .stdout(log.reopen().unwrap())
         .spawn()
         .unwrap();
     let request = json!({"version": "2.0", "routeKey": "$default", "rawPath": "/readyz", "rawQueryString": "",
@@ -131,6 +135,8 @@ async fn f7_every_program_finds_its_database_by_a_secret_and_asks_for_the_valid_
     let answer = api.invoke(request.to_string(), AMPLE).await;
     assert_eq!(answer.body["statusCode"], 200, "{answer:?}");
     assert_eq!(secrets.asked(), ["AWSCURRENT"; 3], "one for each program");
+    let log = std::fs::read_to_string(log.path()).unwrap();
+    assert!(log.contains("/readyz") && !log.contains("canary"), "{log}");
 }
 
 #[tokio::test]
@@ -326,15 +332,13 @@ async fn i9_no_secret_and_no_payload_is_logged_even_when_everything_is() {
             assert!(!line.contains(canary), "{canary}: {line}");
         }
     }
-    for verb in [&["drain"][..], &["list"], &["show", "1"]] {
+    for verb in [&["drain"][..], &["status"], &["list"], &["show", "1"]] {
         let mut variables = secrets.variables();
         variables.push(("TIDEGATE_LOG", "trace".to_owned()));
         let (_, text) = tidegate(&variables, verb).await;
-        // A payload is shown to who asks for the event.
-        assert!(
-            verb[0] == "show" || !text.contains("canary"),
-            "{verb:?}: {text}"
-        );
+        // An event is shown to who asks for it.
+        let shows = ["list", "show"].contains(&verb[0]);
+        assert!(shows || !text.contains("canary"), "{verb:?}: {text}");
         assert!(!text.contains("canary-"), "{verb:?}: {text}");
     }
 }
