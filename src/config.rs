@@ -181,11 +181,16 @@ pub fn log_filter(lookup: Lookup<'_>, default: &str) -> Result<EnvFilter, Error>
     })
 }
 
-/// Keeps other crates' details out of the log, whatever `TIDEGATE_LOG` says: below `info` the AWS SDK,
-/// the HTTP client and the Lambda runtime show whole messages, secrets and payloads among them (I9).
+/// Keeps other crates' details out of the log, whatever `TIDEGATE_LOG` says: below `info` the HTTP client
+/// and the Lambda runtime show whole messages, payloads among them, and the AWS SDK shows answers, which
+/// may be a secret, even in its warnings (I9). What fails there is told by our own errors.
 #[must_use]
 pub fn details_of_ours_alone() -> FilterFn<fn(&Metadata<'_>) -> bool> {
-    filter_fn(|line| *line.level() <= Level::INFO || line.target().starts_with("tidegate"))
+    filter_fn(|line| {
+        let target = line.target();
+        target.starts_with("tidegate")
+            || (*line.level() <= Level::INFO && !target.starts_with("aws_"))
+    })
 }
 
 fn duration(lookup: Lookup<'_>, name: &str, default: Duration) -> Result<Duration, Error> {

@@ -13,7 +13,7 @@
 //! 6. [`queue`] again: finalize, retry, release;
 //! 7. [`mod@drain`]: the loop around it all, and its report.
 //!
-//! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
+//! Beside it: [`config`] and [`connect`] (settings, secrets, TLS, connections), [`migrate`] (the schema),
 //! [`invocation`] (both ends of the wire to Lambda and the command line), [`app`] (the shipped
 //! events and their handlers), [`service`] (what both shells do with them), [`http`] (the HTTP
 //! interface of the jobs).

@@ -12,6 +12,7 @@
 //!
 //! No message quotes the secret, not even a field that is no password.
 
+use std::error::Error as StdError;
 use std::time::Duration;
 
 use aws_sdk_secretsmanager::Client;
@@ -203,10 +204,11 @@ fn reason(error: &SdkError<GetSecretValueError>) -> String {
             _ => format!("the service answers {}", refused.raw().status()),
         },
         SdkError::TimeoutError(_) => format!("no answer within {CALL_TIMEOUT:?}"),
-        SdkError::DispatchFailure(failure) => failure.as_connector_error().map_or_else(
-            || "the service cannot be asked".to_owned(),
-            |error| with_causes(error),
-        ),
+        // The outermost message only says of which sort it is.
+        SdkError::DispatchFailure(failure) => failure
+            .as_connector_error()
+            .and_then(StdError::source)
+            .map_or_else(|| "the service cannot be asked".to_owned(), with_causes),
         SdkError::ConstructionFailure(_) => {
             "the service cannot be asked: are AWS_REGION and credentials set?".to_owned()
         }
@@ -214,7 +216,7 @@ fn reason(error: &SdkError<GetSecretValueError>) -> String {
     }
 }
 
-fn with_causes(error: &dyn std::error::Error) -> String {
+fn with_causes(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(source) = cause {

@@ -46,6 +46,10 @@ use problem::Common;
 /// A request waits no longer for a free connection; then it is told to come again.
 const CONNECTION_WAIT: Duration = Duration::from_secs(2);
 
+/// A connection that is alive says so within milliseconds; one that is not says nothing, and the request
+/// pays for the wait.
+const SIGN_OF_LIFE_WAIT: Duration = Duration::from_millis(500);
+
 /// The database ends a statement by itself after this, in milliseconds: a request that is given up must
 /// not leave one behind that waits for a lock.
 const STATEMENT_TIMEOUT_MS: u32 = 5000;
@@ -111,7 +115,7 @@ async fn openapi() -> impl IntoResponse {
 /// requests may find its connection dead; then there is another.
 async fn connection(database: &Database) -> Result<Pooled, Error> {
     let client = database.pooled_within(CONNECTION_WAIT).await?;
-    let answer = tokio::time::timeout(CONNECTION_WAIT, client.check_connection()).await;
+    let answer = tokio::time::timeout(SIGN_OF_LIFE_WAIT, client.check_connection()).await;
     if matches!(answer, Ok(Ok(()))) {
         return Ok(client);
     }

@@ -246,7 +246,7 @@ async fn a_request_over_http_finds_its_connection_dead_and_takes_another() {
             assert_eq!(http.get(&ready).send().await.unwrap().status(), 200);
         }
         assert!(
-            started.elapsed() < Duration::from_secs(4),
+            started.elapsed() < Duration::from_secs(3),
             "{:?}",
             started.elapsed()
         );

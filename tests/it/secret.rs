@@ -295,6 +295,28 @@ async fn f7_i9_what_is_wrong_with_a_secret_is_said_and_the_secret_is_not() {
 }
 
 #[tokio::test]
+async fn what_aws_itself_lacks_is_named() {
+    let secrets = Secrets::start(Version::Hanging).await;
+    for (missing, says) in [
+        ("AWS_REGION", "region"),
+        ("AWS_ACCESS_KEY_ID", "credentials"),
+    ] {
+        let variables: Vec<_> = secrets
+            .variables()
+            .into_iter()
+            .filter(|(name, _)| *name != missing)
+            .collect();
+        let (code, text) = tidegate(&variables, &["status"]).await;
+        assert_eq!(code, Some(1), "{text}");
+        assert!(
+            text.contains("night/database") && text.contains(says),
+            "{text}"
+        );
+    }
+    assert!(secrets.asked().is_empty());
+}
+
+#[tokio::test]
 async fn i9_no_secret_and_no_payload_is_logged_even_when_everything_is() {
     let user = User::new("logged", "canary-1").await;
     let secrets = Secrets::start(user.secret("canary-1").await).await;
