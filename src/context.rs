@@ -7,7 +7,6 @@ use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use deadpool_postgres::Object;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -15,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_postgres::Client;
 
-use crate::connect::Database;
+use crate::connect::{Database, Pooled};
 use crate::drain::settle;
 use crate::error::Error;
 use crate::event::{Event, LeasedEvent, NewEvent};
@@ -208,7 +207,7 @@ impl Context {
             ..Progress::default()
         };
         let client = self.database.pooled().await.retryable()?;
-        queue::save_progress(&**client, self.event.lease, &added)
+        queue::save_progress(&*client, self.event.lease, &added)
             .await
             .retryable()?;
         self.state().steps.insert(key, value);
@@ -220,8 +219,7 @@ impl Context {
     /// # Errors
     /// A retry when the database cannot be reached.
     pub async fn connection(&self) -> Result<impl Deref<Target = Client>, HandlerError> {
-        let client = self.database.pooled().await.retryable()?;
-        Ok(PooledClient(client))
+        self.database.pooled().await.retryable()
     }
 
     /// Opens a transaction whose [`Transaction::complete`] is this handler's completion: its writes
@@ -358,20 +356,10 @@ pub(crate) fn has_nul_escape(text: &str) -> bool {
     false
 }
 
-struct PooledClient(Object);
-
-impl Deref for PooledClient {
-    type Target = Client;
-
-    fn deref(&self) -> &Client {
-        &self.0
-    }
-}
-
 /// A handler's transaction; use it as a [`tokio_postgres::Client`], end it with
 /// [`Transaction::complete`].
 pub struct Transaction<'a> {
-    client: Option<Object>,
+    client: Option<Pooled>,
     ctx: &'a Context,
 }
 
@@ -386,7 +374,7 @@ impl Transaction<'_> {
         let committed = self.record(&done).await.retryable()?;
         let client = self.client.take().reject("transaction")?;
         if let Err(error) = client.batch_execute("COMMIT").await {
-            drop(Object::take(client));
+            drop(Pooled::take(client));
             return Err(HandlerError::retry(
                 "commit",
                 crate::error::describe(&error),
@@ -465,7 +453,7 @@ impl Drop for Transaction<'_> {
             let rolled_back =
                 tokio::time::timeout(ROLLBACK_TIMEOUT, client.batch_execute("ROLLBACK")).await;
             if !matches!(rolled_back, Ok(Ok(()))) {
-                drop(Object::take(client));
+                drop(Pooled::take(client));
             }
         });
     }

@@ -13,7 +13,7 @@
 //! 6. [`queue`] again: finalize, retry, release;
 //! 7. [`mod@drain`]: the loop around it all, and its report.
 //!
-//! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
+//! Beside it: [`config`] and [`connect`] (settings, secrets, TLS, connections), [`migrate`] (the schema),
 //! [`retention`] (cleanup: how finished events leave the log), [`operate`] (what operators may ask for),
 //! [`doctor`] (is everything well?), [`figures`] and [`metrics`] (what CloudWatch is told), [`trace`]
 //! (a trace crosses the queue), [`invocation`] (both ends of the wire to Lambda and the command line),

@@ -64,7 +64,7 @@ impl Service {
         let options = config::drain_options(lookup)?;
         options.check()?;
         // Handlers that wait for a service need no connection; eight serve the others.
-        let database = Database::new(&config::database_url(lookup)?, options.concurrency.min(8))?;
+        let database = Database::from_settings(lookup, options.concurrency.min(8))?;
         Ok(Self {
             database,
             options,

@@ -345,7 +345,8 @@ impl<D: Dispatch> Drain<D> {
     /// When something must be done even if nothing happens.
     fn next_wake(&self) -> Instant {
         let now = Instant::now();
-        let mut wake = now + Duration::from_millis(250);
+        let left = self.limit().saturating_sub(self.budget.elapsed());
+        let mut wake = now + Duration::from_millis(250).min(left);
         if self.pending.has_outcomes() {
             wake = wake.min(self.pending_since + FLUSH_AGE);
         }

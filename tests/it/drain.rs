@@ -969,13 +969,13 @@ async fn when_a_groups_head_is_requeued_what_is_in_hand_behind_it_goes_back() {
                 operator.execute(requeue, &[&call.id]).await?;
             }
             if call.name == "1" {
-                // Runs until the loss is found out and what is behind has been given back.
-                let given_back = "SELECT count(*) FROM tidegate.event_queue WHERE id > $1 AND lease_token IS NULL";
-                while operator
-                    .query_one(given_back, &[&call.id])
+                // Runs until the loss is found out: what is behind is given back, or the head has ended.
+                let found_out = "SELECT EXISTS (SELECT FROM tidegate.event_queue WHERE id > $1 AND lease_token IS NULL)
+                                     OR NOT EXISTS (SELECT FROM tidegate.event_queue WHERE id < $1)";
+                while !operator
+                    .query_one(found_out, &[&call.id])
                     .await?
-                    .get::<_, i64>(0)
-                    == 0
+                    .get::<_, bool>(0)
                 {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
@@ -986,8 +986,13 @@ async fn when_a_groups_head_is_requeued_what_is_in_hand_behind_it_goes_back() {
     let report = drain(&db, &app, &options()).await;
     assert_eq!((report.completed, report.lease_lost), (6, 1), "{report:?}");
     let names: Vec<String> = app.calls().into_iter().map(|call| call.name).collect();
-    // One event was already running when the loss was found out; the others came in order behind.
-    assert_eq!(names, ["0", "1", "0", "2", "3", "4", "5"]);
+    // At most one event was already running when the loss was found out; the others came behind.
+    let rest = ["2", "3", "4", "5"];
+    assert!(
+        names[..3] == ["0", "1", "0"] || names[..3] == ["0", "0", "1"],
+        "{names:?}"
+    );
+    assert_eq!(names[3..], rest);
 }
 
 #[tokio::test]

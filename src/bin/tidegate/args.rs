@@ -14,7 +14,7 @@ use tidegate::operate::{Moment, parse_moment};
 
 /// A durable, at-least-once event queue in Postgres.
 ///
-/// The database is found by DATABASE_URL. Every setting has a variable TIDEGATE_…; flags win.
+/// The database is found by DATABASE_URL or DATABASE_SECRET_ID. Every setting has a variable TIDEGATE_…; flags win.
 #[derive(Parser)]
 #[command(
     name = "tidegate",

@@ -15,10 +15,12 @@ use std::process::ExitCode;
 use clap::Parser;
 use serde_json::{Value, json};
 use tidegate::Error;
-use tidegate::config::{environment, log_filter};
+use tidegate::config::{details_of_ours_alone, environment, log_filter};
 use tidegate::drain::DrainError;
 use tidegate::invocation::DrainReport;
-use tidegate::service::Service;
+use tidegate::service::{Service, log_panics};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use self::args::{Cli, Verb};
 
@@ -94,7 +96,10 @@ fn run(verb: Verb, json: bool) -> Result<Answer, Failed> {
         .with_env_filter(log_filter(&environment, "warn")?)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
+        .finish()
+        .with(details_of_ours_alone())
         .init();
+    log_panics();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
