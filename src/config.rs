@@ -5,8 +5,7 @@
 use std::time::Duration;
 
 use tracing::{Level, Metadata};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::{FilterFn, filter_fn};
+use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
 
 use crate::drain::DrainOptions;
 use crate::error::Error;
@@ -176,16 +175,25 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// What is logged: `TIDEGATE_LOG`, in the words of `tracing`'s environment filter.
+/// What is logged: `TIDEGATE_LOG`, a level, or levels by the place that a line comes from.
 ///
 /// # Errors
 /// [`Error::Config`] when it is malformed.
-pub fn log_filter(lookup: Lookup<'_>, default: &str) -> Result<EnvFilter, Error> {
-    EnvFilter::try_new(lookup("TIDEGATE_LOG").as_deref().unwrap_or(default)).map_err(|error| {
-        Error::Config(format!(
-            "TIDEGATE_LOG: levels such as info or tidegate=debug,warn are allowed: {error}"
-        ))
-    })
+pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, Error> {
+    let Some(text) = lookup("TIDEGATE_LOG") else {
+        return Ok(Targets::new().with_default(default));
+    };
+    // The parser takes an empty place for all places and an empty level for all levels.
+    let is_whole = |part: &str| {
+        let part = part.trim();
+        !part.is_empty() && !part.starts_with('=') && !part.ends_with('=')
+    };
+    match text.parse() {
+        Ok(levels) if text.split(',').all(is_whole) => Ok(levels),
+        _ => Err(Error::Config(format!(
+            "TIDEGATE_LOG: levels such as info or tidegate=debug,warn are allowed, got {text:?}"
+        ))),
+    }
 }
 
 /// Keeps other crates' details out of the log, whatever `TIDEGATE_LOG` says: below `info` the HTTP client
@@ -307,8 +315,10 @@ mod tests {
                 "{error}"
             );
         }
-        let error = log_filter(&|_| Some("=,=".to_owned()), "info").unwrap_err();
-        assert!(error.to_string().contains("TIDEGATE_LOG"), "{error}");
+        for text in ["=,=", "info,", "tidegate=", "tidegate=loud"] {
+            let error = log_filter(&|_| Some(text.to_owned()), LevelFilter::INFO).unwrap_err();
+            assert!(error.to_string().contains("TIDEGATE_LOG"), "{error}");
+        }
         let error = max_attempts(&|_| Some("-1".to_owned()))
             .unwrap_err()
             .to_string();

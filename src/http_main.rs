@@ -8,6 +8,7 @@
 use tidegate::config::{details_of_ours_alone, environment, log_filter};
 use tidegate::service::log_panics;
 use tidegate::{Database, Error, http};
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -15,12 +16,16 @@ use tracing_subscriber::util::SubscriberInitExt;
 const CONNECTIONS: usize = 1;
 
 fn main() -> Result<(), lambda_http::Error> {
-    let filter = log_filter(&environment, "info");
+    let filter = log_filter(&environment, LevelFilter::INFO);
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
-        .with_env_filter(filter.as_ref().map_or_else(|_| "info".into(), Clone::clone))
+        .with_max_level(LevelFilter::TRACE)
         .finish()
+        .with(filter.as_ref().map_or_else(
+            |_| Targets::new().with_default(LevelFilter::INFO),
+            Clone::clone,
+        ))
         .with(details_of_ours_alone())
         .init();
     log_panics();

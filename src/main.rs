@@ -18,6 +18,7 @@ use tidegate::invocation::{Actions, Request};
 use tidegate::service::{Failure, Service, log_panics};
 use tokio::sync::watch;
 use tracing::Instrument;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -28,12 +29,16 @@ const RESERVE: (Duration, Duration) = (Duration::from_millis(1200), Duration::fr
 const LONGEST: Duration = Duration::from_mins(15);
 
 fn main() -> Result<(), lambda_runtime::Error> {
-    let filter = log_filter(&environment, "info");
+    let filter = log_filter(&environment, LevelFilter::INFO);
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
-        .with_env_filter(filter.as_ref().map_or_else(|_| "info".into(), Clone::clone))
+        .with_max_level(LevelFilter::TRACE)
         .finish()
+        .with(filter.as_ref().map_or_else(
+            |_| Targets::new().with_default(LevelFilter::INFO),
+            Clone::clone,
+        ))
         .with(details_of_ours_alone())
         .init();
     let mut ready = filter.and_then(|_| Ready::from_environment());

@@ -19,6 +19,7 @@ use tidegate::config::{details_of_ours_alone, environment, log_filter};
 use tidegate::drain::DrainError;
 use tidegate::invocation::DrainReport;
 use tidegate::service::{Service, log_panics};
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -93,10 +94,11 @@ fn give(answer: &Answer, as_json: bool) -> ExitCode {
 
 fn run(verb: Verb, json: bool) -> Result<Answer, Failed> {
     tracing_subscriber::fmt()
-        .with_env_filter(log_filter(&environment, "warn")?)
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .finish()
+        .with(log_filter(&environment, LevelFilter::WARN)?)
         .with(details_of_ours_alone())
         .init();
     log_panics();
