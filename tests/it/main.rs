@@ -5,6 +5,8 @@
     reason = "clippy allows it in test functions; their helpers are no different"
 )]
 
+#[path = "../support/explain.rs"]
+mod explain;
 mod probe;
 #[path = "../support/services.rs"]
 mod services;
@@ -23,6 +25,7 @@ mod http;
 mod look;
 mod medical;
 mod operate;
+mod plans;
 mod process;
 mod queue;
 mod roles;

@@ -10,6 +10,10 @@ use super::Statement;
 ///   planner with stale statistics may run an inlined subselect once per row and lease 41 rows for
 ///   a limit of 2. `FOR NO KEY UPDATE`, because `FOR UPDATE` also skips rows that a foreign-key
 ///   check has touched.
+///   The conditions stand inside a `CASE`, which the planner takes to pass every other row whatever it
+///   knows of them. One by one, in a queue that was empty when its statistics were made, it multiplies
+///   them to next to nothing and sorts the whole table instead of walking its index: a lease of 1,000 in
+///   200,000 took 123 ms, with the `CASE` 9 ms.
 /// - `cut` finds, with one probe per group of the chunk, the group's first live row that is not in
 ///   the scan: locked, leased, delayed or blocked by others. What stands behind it is not leased.
 ///   Rows that this drain itself holds (`$4`) do not cut: they are ahead in its own group queue.
@@ -36,11 +40,12 @@ WITH clock AS MATERIALIZED (
       FROM tidegate.event_queue AS q
      WHERE NOT q.delayed
        AND q.id > $1
-       AND q.available_at <= (SELECT now FROM clock)
-       AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))
-       AND (q.lease_token IS NULL OR q.lease_token <> ALL ($4))
-       AND q.kind NOT IN (SELECT k.kind FROM tidegate.event_kind AS k
-                           WHERE k.paused OR k.kind <> ALL ($6))
+       AND CASE WHEN q.available_at <= (SELECT now FROM clock)
+                 AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))
+                 AND (q.lease_token IS NULL OR q.lease_token <> ALL ($4))
+                 AND q.kind NOT IN (SELECT k.kind FROM tidegate.event_kind AS k
+                                     WHERE k.paused OR k.kind <> ALL ($6))
+                THEN true ELSE false END
      ORDER BY q.id
      LIMIT $2
        FOR NO KEY UPDATE SKIP LOCKED

@@ -1,0 +1,103 @@
+//! Owns the bench's own events and what their handlers do.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, HandlerResult, Handlers};
+
+tidegate::events! {
+    pub enum Work {
+        /// Does nothing.
+        Noop(Note) = "bench_noop",
+        /// Waits for [`WAIT`], as for a service.
+        Wait(Note) = "bench_wait",
+        /// Writes one row in the transaction that completes it.
+        Write(Note) = "bench_write",
+        /// Remembers how long it took from publish to here.
+        Stamp(Note) = "bench_stamp",
+    }
+}
+
+/// A payload of about 200 bytes.
+#[derive(Serialize, Deserialize)]
+pub struct Note {
+    pub number: i64,
+    pub text: String,
+}
+
+/// How much of a payload is text.
+pub const TEXT_BYTES: usize = 170;
+
+/// What a waiting handler waits.
+pub const WAIT: Duration = Duration::from_millis(50);
+
+impl Note {
+    pub fn new(number: i64) -> Self {
+        Self {
+            number,
+            text: "x".repeat(TEXT_BYTES),
+        }
+    }
+}
+
+/// The handlers' program.
+pub struct App {
+    began: Instant,
+    pickups: Mutex<Vec<f64>>,
+}
+
+impl App {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            began: Instant::now(),
+            pickups: Mutex::default(),
+        })
+    }
+
+    /// An event that carries the present moment.
+    pub fn stamp(&self) -> Work {
+        let now = i64::try_from(self.began.elapsed().as_micros()).unwrap_or(i64::MAX);
+        Work::Stamp(Note::new(now))
+    }
+
+    /// Milliseconds from stamp to handler, of all events so far.
+    pub fn pickups(&self) -> Vec<f64> {
+        let pickups = self.pickups.lock();
+        pickups.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn pick_up(&self, note: &Note) {
+        let stamped = Duration::from_micros(note.number.unsigned_abs());
+        let waited = self.began.elapsed().saturating_sub(stamped);
+        let pickups = self.pickups.lock();
+        let mut pickups = pickups.unwrap_or_else(PoisonError::into_inner);
+        pickups.push(waited.as_secs_f64() * 1000.0);
+    }
+}
+
+impl Dispatch for App {
+    type Event = Work;
+
+    fn handlers<'a>(&'a self, event: &'a Work, ctx: &'a Context) -> Handlers<'a> {
+        match event {
+            Work::Noop(_) => Handlers::one("noop", DATABASE_ONLY, async { Ok(Done::ok()) }),
+            Work::Wait(_) => Handlers::one("wait", "stand-in", async {
+                tokio::time::sleep(WAIT).await;
+                Ok(Done::ok())
+            }),
+            Work::Write(note) => Handlers::one("write", DATABASE_ONLY, write(note, ctx)),
+            Work::Stamp(note) => Handlers::one("stamp", DATABASE_ONLY, async {
+                self.pick_up(note);
+                Ok(Done::ok())
+            }),
+        }
+    }
+}
+
+async fn write(note: &Note, ctx: &Context) -> HandlerResult {
+    let tx = ctx.transaction().await?;
+    let sql = "INSERT INTO bench_effect (number, text) VALUES ($1, $2)";
+    tx.execute(sql, &[&note.number, &note.text]).await?;
+    tx.complete(Done::ok()).await
+}

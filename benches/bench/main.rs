@@ -1,0 +1,119 @@
+//! `make bench`: every workload with what it is compared with, measured in turn in the same run on a
+//! durable cluster of its own.
+//!
+//! # Layout
+//!
+//! [`setup`] is the ground (cluster, databases, filled queues), [`workloads`] what is measured on it,
+//! [`bare`] and [`proxy`] what workloads need, [`measure`] what a measurement is, [`report`] and
+//! [`chart`] how it is shown. A missed target is marked and fails nothing; a wrong result, such as an
+//! event that was logged twice, ends the bench.
+
+mod bare;
+mod chart;
+mod events;
+#[path = "../../tests/support/explain.rs"]
+mod explain;
+mod measure;
+mod proxy;
+mod report;
+mod setup;
+mod workloads;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use serde_json::{Map, Value, json};
+
+use self::measure::{Findings, Outcome};
+use self::setup::{Bench, project_file};
+
+/// Measures the queue against its baselines.
+#[derive(Parser)]
+struct Arguments {
+    /// Which workloads, by name; all when none is named.
+    workloads: Vec<String>,
+    /// A tenth of the events, fewer rounds.
+    #[arg(long)]
+    quick: bool,
+    /// List the workloads and end.
+    #[arg(long)]
+    list: bool,
+    /// Measure on this server instead of a new one; databases named tidegate_bench_… are made on it.
+    #[arg(long)]
+    server: Option<String>,
+    /// What cargo tells every bench.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(arguments).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {}", with_causes(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The database's own words are a cause, not the error's text.
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let texts: Vec<String> = causes.map(ToString::to_string).collect();
+    texts.join(": ")
+}
+
+async fn run(arguments: Arguments) -> Outcome<()> {
+    let known: Vec<&str> = workloads::ALL.iter().map(|known| known.name).collect();
+    if arguments.list {
+        for workload in workloads::ALL {
+            println!("{:<13} {}", workload.name, workload.about);
+        }
+        return Ok(());
+    }
+    let wanted = &arguments.workloads;
+    if let Some(unknown) = wanted.iter().find(|name| !known.contains(&name.as_str())) {
+        let known = known.join(", ");
+        return Err(format!("workloads: {known} are allowed, got {unknown:?}").into());
+    }
+    let began = Instant::now();
+    let bench = Bench::start(arguments.server, arguments.quick).await?;
+    let head = bench.head().await?;
+    report::head(&head);
+    let mut found = Vec::new();
+    for workload in workloads::ALL {
+        if wanted.is_empty() || wanted.iter().any(|name| name == workload.name) {
+            let load = setup::load();
+            let findings = (workload.run)(&bench).await;
+            let mut findings =
+                findings.map_err(|error| format!("{}: {}", workload.name, with_causes(&*error)))?;
+            if load > 2.5 {
+                findings.note(format!("the machine was busy before it: load {load}"));
+            }
+            report::table(workload.name, workload.about, &findings);
+            found.push((workload.name, findings));
+        }
+    }
+    let elapsed = began.elapsed().as_secs();
+    println!("{elapsed} s in all; a target that is MISSED is no failure of this program");
+    keep(&head, &found)
+}
+
+/// Writes the figures for programs and the chart.
+fn keep(head: &Value, found: &[(&str, Findings)]) -> Outcome<()> {
+    let folder = project_file("bench-results");
+    std::fs::create_dir_all(&folder)?;
+    let workloads: Map<String, Value> = found
+        .iter()
+        .map(|(name, findings)| ((*name).to_owned(), findings.document()))
+        .collect();
+    let document = json!({"head": head, "workloads": workloads});
+    let json = serde_json::to_string_pretty(&document)?;
+    std::fs::write(folder.join("bench.json"), json)?;
+    std::fs::write(folder.join("bench.svg"), chart::draw(found))?;
+    println!("written: bench-results/bench.json, bench-results/bench.svg");
+    Ok(())
+}

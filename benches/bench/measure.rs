@@ -1,0 +1,180 @@
+//! Owns what a measurement is: values of one variant over the rounds, what they are compared with and
+//! what is asked of them. It measures nothing itself, but for this process's CPU time.
+//!
+//! The surprise: only medians are compared, and only within one run. Absolute figures say more of the
+//! machine than of the program.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// What any part of the bench may fail with.
+pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// One variant of a workload, measured once a round.
+#[derive(Debug, Clone)]
+pub struct Series {
+    pub name: String,
+    pub unit: &'static str,
+    pub values: Vec<f64>,
+    /// The variant whose median this one's is divided by.
+    pub against: Option<String>,
+    pub target: Option<Target>,
+}
+
+/// What is asked of a series.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Target {
+    /// The ratio to what it is compared with, or more.
+    Ratio(f64),
+    /// The median itself, or less.
+    AtMost(f64),
+}
+
+/// Whether a target was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Reached,
+    Missed,
+}
+
+/// All that a workload found.
+#[derive(Debug, Default)]
+pub struct Findings {
+    pub series: Vec<Series>,
+    pub notes: Vec<String>,
+}
+
+impl Findings {
+    /// Adds a round's value to a variant, which appears in the order of its first value.
+    pub fn add(&mut self, name: impl Into<String>, unit: &'static str, value: f64) {
+        let name = name.into();
+        match self.series.iter_mut().find(|series| series.name == name) {
+            Some(series) => series.values.push(value),
+            None => self.series.push(Series {
+                name,
+                unit,
+                values: vec![value],
+                against: None,
+                target: None,
+            }),
+        }
+    }
+
+    /// Compares a variant with another one, for the reader's information.
+    pub fn compare(&mut self, name: &str, against: &str) {
+        self.with(name, |series| series.against = Some(against.to_owned()));
+    }
+
+    /// Asks for at least `ratio` times another variant.
+    pub fn at_least(&mut self, name: &str, ratio: f64, against: &str) {
+        self.with(name, |series| {
+            series.against = Some(against.to_owned());
+            series.target = Some(Target::Ratio(ratio));
+        });
+    }
+
+    /// Asks for at most `limit`, in the series' own unit.
+    pub fn at_most(&mut self, name: &str, limit: f64) {
+        self.with(name, |series| series.target = Some(Target::AtMost(limit)));
+    }
+
+    /// Adds a line for the reader, once however many rounds say it.
+    pub fn note(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        if !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
+    }
+
+    fn with(&mut self, name: &str, change: impl FnOnce(&mut Series)) {
+        let found = self.series.iter_mut().find(|series| series.name == name);
+        if let Some(series) = found {
+            change(series);
+        }
+    }
+
+    /// A series' median over that of what it is compared with.
+    pub fn ratio(&self, series: &Series) -> Option<f64> {
+        let against = series.against.as_ref()?;
+        let other = self.series.iter().find(|other| other.name == *against)?;
+        Some(series.median() / other.median())
+    }
+
+    /// Whether a series reaches its target; `None` without one.
+    pub fn verdict(&self, series: &Series) -> Option<Verdict> {
+        let reached = match series.target? {
+            // A ratio is judged as it is printed.
+            Target::Ratio(least) => (self.ratio(series)? * 100.0).round() >= least * 100.0,
+            Target::AtMost(limit) => series.median() <= limit,
+        };
+        Some(if reached {
+            Verdict::Reached
+        } else {
+            Verdict::Missed
+        })
+    }
+
+    /// The document for programs.
+    pub fn document(&self) -> Value {
+        let series: Vec<Value> = self
+            .series
+            .iter()
+            .map(|series| {
+                let (least, most) = series.range();
+                let (ratio, at_most) = match series.target {
+                    Some(Target::Ratio(ratio)) => (Some(ratio), None),
+                    Some(Target::AtMost(limit)) => (None, Some(limit)),
+                    None => (None, None),
+                };
+                json!({"name": series.name, "unit": series.unit, "median": series.median(), "min": least,
+                       "max": most, "values": series.values, "compared_with": series.against,
+                       "ratio": self.ratio(series), "target_ratio": ratio, "target_at_most": at_most,
+                       "verdict": self.verdict(series)})
+            })
+            .collect();
+        json!({"series": series, "notes": self.notes})
+    }
+}
+
+impl Series {
+    pub fn median(&self) -> f64 {
+        percentile(&self.values, 50)
+    }
+
+    /// Least and greatest.
+    pub fn range(&self) -> (f64, f64) {
+        (percentile(&self.values, 0), percentile(&self.values, 100))
+    }
+}
+
+/// The value that this share of the values does not exceed; between two, their mean for the median.
+pub fn percentile(values: &[f64], percent: usize) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let Some(last) = sorted.len().checked_sub(1) else {
+        return f64::NAN;
+    };
+    if percent == 50 && sorted.len() % 2 == 0 {
+        return f64::midpoint(sorted[last / 2], sorted[last / 2 + 1]);
+    }
+    sorted[(last * percent).div_ceil(100)]
+}
+
+/// How many a second.
+pub fn rate(count: u32, time: Duration) -> f64 {
+    f64::from(count) / time.as_secs_f64()
+}
+
+/// CPU time this process has used so far, in user and in system mode, to a hundredth of a second.
+pub fn cpu_time() -> Outcome<Duration> {
+    // The second field is the program's name, in brackets and with any characters in it.
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields = stat.rsplit_once(')').ok_or("/proc/self/stat: no name")?.1;
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks: u64 = ticks.map(|field| field.parse().unwrap_or(0)).sum();
+    // Linux counts in ticks of 10 ms on every architecture it shows to programs.
+    Ok(Duration::from_millis(ticks * 10))
+}

@@ -1,0 +1,367 @@
+//! Owns the ground of the bench: a durable cluster of its own, fresh databases, queues filled the same
+//! way every time.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+use tidegate::migrate::{MigrateOptions, app_migrations, migrate};
+use tidegate::{Database, DrainOptions, DrainReport, Event, app};
+use tokio_postgres::{Client, NoTls};
+
+use crate::events::{App, TEXT_BYTES, Work};
+use crate::measure::{Outcome, cpu_time, percentile, rate};
+
+/// The server and how much to do on it.
+pub struct Bench {
+    url: String,
+    pub quick: bool,
+    /// The server that was started here; it ends with this value.
+    server: Option<Server>,
+}
+
+struct Server(Child);
+
+impl Drop for Server {
+    /// The end of its input is the server's sign to stop; its files are gone when the script has ended.
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// A path inside the project.
+pub fn project_file(relative: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(relative)
+}
+
+/// A plain connection, outside everything that is measured.
+pub async fn connect(url: &str) -> Outcome<Client> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+impl Bench {
+    /// Starts a cluster with durable commits, or uses the server of `given`, a URL: peers that are
+    /// compared with each other must stand on one.
+    pub async fn start(given: Option<String>, quick: bool) -> Outcome<Self> {
+        let (url, server) = match given {
+            Some(url) => (url, None),
+            None => start_server().map(|(url, server)| (url, Some(server)))?,
+        };
+        let bench = Self { url, quick, server };
+        if bench.server.is_some() {
+            bench.calm().await?;
+        }
+        bench.refuse_unsafe().await?;
+        Ok(bench)
+    }
+
+    /// Checkpoints happen when the bench asks for one, before a measurement, and not within it.
+    async fn calm(&self) -> Outcome<()> {
+        let admin = connect(&self.url).await?;
+        for setting in ["max_wal_size = '8GB'", "checkpoint_timeout = '1h'"] {
+            admin
+                .batch_execute(&format!("ALTER SYSTEM SET {setting}"))
+                .await?;
+        }
+        admin.batch_execute("SELECT pg_reload_conf()").await?;
+        Ok(())
+    }
+
+    async fn refuse_unsafe(&self) -> Outcome<()> {
+        let admin = connect(&self.url).await?;
+        for name in ["fsync", "synchronous_commit", "full_page_writes"] {
+            let row = admin
+                .query_one("SELECT current_setting($1)", &[&name])
+                .await?;
+            let value: String = row.get(0);
+            if value != "on" {
+                return Err(format!(
+                    "the server has {name} = {value}: figures without durable commits mean nothing"
+                )
+                .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// How often a variant is measured.
+    pub fn rounds(&self) -> u32 {
+        if self.quick { 3 } else { 5 }
+    }
+
+    /// Rounds of a workload that takes long.
+    pub fn few_rounds(&self) -> u32 {
+        3
+    }
+
+    /// A tenth in the quick set.
+    pub fn scaled(&self, full: u32) -> u32 {
+        if self.quick { full / 10 } else { full }
+    }
+
+    /// What a reader must know to judge the figures.
+    pub async fn head(&self) -> Outcome<Value> {
+        let client = connect(&self.url).await?;
+        let sql = "SELECT name, CASE WHEN source = 'default' THEN setting || ' (default)' ELSE setting END
+                     FROM (SELECT name, current_setting(name) AS setting, source FROM pg_settings) AS s
+                    WHERE name IN ('server_version', 'fsync', 'synchronous_commit', 'full_page_writes', 'wal_level',
+                          'shared_buffers', 'max_wal_size', 'checkpoint_timeout', 'autovacuum', 'jit')
+                    ORDER BY name";
+        let mut settings = Map::new();
+        for row in client.query(sql, &[]).await? {
+            settings.insert(row.get(0), Value::String(row.get(1)));
+        }
+        let cores = std::thread::available_parallelism()?.get();
+        let commit = self.commit_ms(&client).await?;
+        Ok(
+            json!({"tidegate": env!("CARGO_PKG_VERSION"), "cores": cores, "processor": processor(),
+                  "operating_system": operating_system(), "load_before": load(), "commit_ms": commit,
+                  "set": if self.quick { "quick" } else { "full" }, "server": settings}),
+        )
+    }
+
+    /// What a durable commit of one row costs here, in milliseconds: the disk's part of every figure.
+    async fn commit_ms(&self, client: &Client) -> Outcome<f64> {
+        client
+            .batch_execute("CREATE TABLE IF NOT EXISTS commit_probe (n integer)")
+            .await?;
+        let mut times = Vec::new();
+        for _ in 0..100 {
+            let began = Instant::now();
+            client
+                .batch_execute("INSERT INTO commit_probe VALUES (1)")
+                .await?;
+            times.push(began.elapsed().as_secs_f64() * 1000.0);
+        }
+        client.batch_execute("DROP TABLE commit_probe").await?;
+        Ok((percentile(&times, 50) * 1000.0).round() / 1000.0)
+    }
+
+    /// A fresh database with the schema and the bench's kinds.
+    pub async fn queue(&self, name: &str) -> Outcome<Queue> {
+        self.queue_of(name, Work::KINDS).await
+    }
+
+    /// A fresh database with the schema, the shipped application and its kinds.
+    pub async fn shipped(&self, name: &str) -> Outcome<Queue> {
+        self.queue_of(name, app::Event::KINDS).await
+    }
+
+    async fn queue_of(&self, name: &str, kinds: &[&str]) -> Outcome<Queue> {
+        let admin = connect(&self.url).await?;
+        let name = format!("tidegate_bench_{name}");
+        admin
+            .batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
+            .await?;
+        admin
+            .batch_execute(&format!("CREATE DATABASE {name}"))
+            .await?;
+        let server = self
+            .url
+            .rsplit_once('/')
+            .map_or(&*self.url, |found| found.0);
+        let url = format!("{server}/{name}");
+        let database = Database::new(&url, 1)?;
+        migrate(
+            &database,
+            kinds,
+            MigrateOptions::default(),
+            vec![app_migrations()],
+        )
+        .await?;
+        let client = connect(&url).await?;
+        Ok(Queue { url, name, client })
+    }
+
+    /// Gives a database's disk space back.
+    pub async fn drop(&self, queue: Queue) -> Outcome<()> {
+        let name = queue.name.clone();
+        drop(queue);
+        let admin = connect(&self.url).await?;
+        admin
+            .batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)"))
+            .await?;
+        Ok(())
+    }
+}
+
+fn start_server() -> Outcome<(String, Server)> {
+    let mut child = Command::new("python3")
+        .arg(project_file("scripts/postgres.py"))
+        .arg("serve")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("install Python 3, which starts Postgres: {error}"))?;
+    let stdout = child
+        .stdout
+        .take()
+        .ok_or("the server's output is no pipe")?;
+    let server = Server(child);
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    let url = line.trim_end().strip_prefix("DATABASE_URL=");
+    let url = url.ok_or("scripts/postgres.py said why above")?.to_owned();
+    Ok((url, server))
+}
+
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    let model = model.and_then(|rest| rest.split_once(':'));
+    model.map_or_else(
+        || std::env::consts::ARCH.to_owned(),
+        |found| found.1.trim().to_owned(),
+    )
+}
+
+fn operating_system() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{} {}", std::env::consts::OS, release.trim())
+}
+
+/// Processes that ran or wanted to, over the last minute: above 1 somebody else is measured too.
+pub fn load() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let first = text.split_whitespace().next();
+    first.and_then(|load| load.parse().ok()).unwrap_or(f64::NAN)
+}
+
+/// A database of one workload.
+pub struct Queue {
+    pub url: String,
+    name: String,
+    /// For preparing and checking.
+    pub client: Client,
+}
+
+/// How the events of a filling are grouped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Groups {
+    None,
+    /// So many, each event in another one than its predecessor.
+    Of(u32),
+}
+
+/// A drain that emptied its queue.
+pub struct Drained {
+    pub report: DrainReport,
+    pub count: u32,
+    pub elapsed: Duration,
+    pub cpu: Duration,
+}
+
+impl Drained {
+    pub fn rate(&self) -> f64 {
+        rate(self.count, self.elapsed)
+    }
+}
+
+/// The defaults, with time enough.
+pub fn defaults() -> DrainOptions {
+    DrainOptions {
+        budget: Duration::from_mins(10),
+        ..DrainOptions::default()
+    }
+}
+
+impl Queue {
+    pub fn database(&self, pool: usize) -> Outcome<Database> {
+        Ok(Database::new(&self.url, pool)?)
+    }
+
+    /// An empty queue and an empty log.
+    pub async fn clear(&self) -> Outcome<()> {
+        self.client
+            .batch_execute("TRUNCATE tidegate.event_queue, tidegate.event_log")
+            .await?;
+        Ok(())
+    }
+
+    /// Adds events of about 200 bytes of payload, as plain rows.
+    pub async fn fill(&self, kind: &str, count: u32, groups: Groups) -> Outcome<()> {
+        let group = match groups {
+            Groups::None => "NULL".to_owned(),
+            Groups::Of(count) => format!("'group-' || n % {count}"),
+        };
+        let sql = format!(
+            "INSERT INTO tidegate.event_queue (kind, payload, group_key)
+             SELECT $1, jsonb_build_object('number', n, 'text', repeat('x', {TEXT_BYTES})), {group}
+               FROM generate_series(1, $2::bigint) AS n"
+        );
+        self.client
+            .execute(&sql, &[&kind, &i64::from(count)])
+            .await?;
+        Ok(())
+    }
+
+    /// Fresh statistics, and every page on the disk.
+    pub async fn settle(&self) -> Outcome<()> {
+        self.client
+            .batch_execute("ANALYZE tidegate.event_queue, tidegate.event_log")
+            .await?;
+        self.client.batch_execute("CHECKPOINT").await?;
+        Ok(())
+    }
+
+    /// A queue with so many no-op events and nothing else.
+    pub async fn prepare(&self, count: u32, groups: Groups) -> Outcome<()> {
+        self.prepare_kind("bench_noop", count, groups).await
+    }
+
+    pub async fn prepare_kind(&self, kind: &str, count: u32, groups: Groups) -> Outcome<()> {
+        self.clear().await?;
+        self.fill(kind, count, groups).await?;
+        self.settle().await
+    }
+
+    /// Drains `count` events over a connection of `url`, and proves that they were.
+    pub async fn drain_over(
+        &self,
+        url: &str,
+        count: u32,
+        options: &DrainOptions,
+    ) -> Outcome<Drained> {
+        let database = Database::new(url, options.concurrency)?;
+        self.drain_as(&database, App::new(), count, options).await
+    }
+
+    pub async fn drain(&self, count: u32, options: &DrainOptions) -> Outcome<Drained> {
+        self.drain_over(&self.url, count, options).await
+    }
+
+    pub async fn drain_as(
+        &self,
+        database: &Database,
+        app: Arc<App>,
+        count: u32,
+        options: &DrainOptions,
+    ) -> Outcome<Drained> {
+        let (began, cpu) = (Instant::now(), cpu_time()?);
+        let report = tidegate::drain(database, app, options).await?;
+        let drained = Drained {
+            count,
+            elapsed: began.elapsed(),
+            cpu: cpu_time()?.saturating_sub(cpu),
+            report,
+        };
+        if drained.report.completed != u64::from(count) {
+            let report = &drained.report;
+            return Err(format!("{count} events should have completed: {report:?}").into());
+        }
+        Ok(drained)
+    }
+
+    /// One number from the database.
+    pub async fn number(&self, sql: &str) -> Outcome<i64> {
+        Ok(self.client.query_one(sql, &[]).await?.get(0))
+    }
+}

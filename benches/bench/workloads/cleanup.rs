@@ -1,0 +1,126 @@
+//! Removing finished events whose retention has ended: whole partitions against rows.
+
+use std::time::{Duration, Instant};
+
+use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
+
+use crate::events::TEXT_BYTES;
+use crate::measure::{Findings, Outcome, rate};
+use crate::setup::{Bench, Queue};
+
+const RATE: &str = "rows/s";
+
+/// Rows that the baseline deletes in one transaction.
+const BATCH: i64 = 10_000;
+
+pub async fn run(bench: &Bench) -> Outcome<Findings> {
+    let (queue, count) = (bench.queue("cleanup").await?, bench.scaled(1_000_000));
+    let mut found = Findings::default();
+    for _ in 0..bench.few_rounds() {
+        let partition = expired(&queue, count).await?;
+        let counting = count_ahead(&queue, &partition).await?;
+        found.add(
+            "cleanup, partition counted before",
+            RATE,
+            rate(count, clean(&queue, count).await?),
+        );
+        found.add("counting it, ahead of time", RATE, rate(count, counting));
+        expired(&queue, count).await?;
+        found.add(
+            "cleanup that counts as well",
+            RATE,
+            rate(count, clean(&queue, count).await?),
+        );
+        expired(&queue, count).await?;
+        let deleting = delete_in_batches(&queue, count).await?;
+        found.add("DELETE in batches of 10,000", RATE, rate(count, deleting));
+    }
+    let bare = "DELETE in batches of 10,000";
+    found.at_least("cleanup, partition counted before", 20.0, bare);
+    found.compare("cleanup that counts as well", bare);
+    found.note("a partition is counted by the first cleanup after the day on which events could still finish into it, weeks before it is dropped");
+    found.note("the DELETE keeps no statistics, and vacuum has yet to come behind it");
+    bench.drop(queue).await?;
+    Ok(found)
+}
+
+/// A partition of the day before yesterday with so many rows, all expired. Tells its name.
+async fn expired(queue: &Queue, count: u32) -> Outcome<String> {
+    queue.clear().await?;
+    let made = "SELECT 'event_log_' || to_char(day, 'YYYYMMDD'), (tidegate.make_log_partition(day)).outcome
+                  FROM (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date - 2 AS day) AS past";
+    let name: String = queue.client.query_one(made, &[]).await?.get(0);
+    let sql = format!(
+        "INSERT INTO tidegate.event_log (id, kind, payload, status, attempts, max_attempts, errors, created_at,
+                processing_started_at, finished_at, expires_at, lease_token)
+         SELECT n, 'bench_noop', jsonb_build_object('number', n, 'text', repeat('x', {TEXT_BYTES})), 'COMPLETED', 1, 5, '[]',
+                past.noon - interval '30 days 1 second', past.noon - interval '30 days', past.noon - interval '30 days',
+                past.noon, gen_random_uuid()
+           FROM generate_series(1, $1::bigint) AS n,
+                (SELECT ((clock_timestamp() AT TIME ZONE 'UTC')::date - 2 + time '12:00') AT TIME ZONE 'UTC' AS noon) AS past"
+    );
+    queue.client.execute(&sql, &[&i64::from(count)]).await?;
+    queue.settle().await?;
+    let rows = queue
+        .number(&format!("SELECT count(*) FROM tidegate.{name}"))
+        .await?;
+    if rows == i64::from(count) {
+        Ok(name)
+    } else {
+        Err(format!("{name} should have {count} rows, and has {rows}").into())
+    }
+}
+
+/// What an earlier cleanup does: step by step, each a transaction.
+async fn count_ahead(queue: &Queue, partition: &str) -> Outcome<Duration> {
+    let began = Instant::now();
+    loop {
+        let sql = "SELECT tidegate.seal_log_partition($1)";
+        let row = queue.client.query_one(sql, &[&partition]).await?;
+        match row.get(0) {
+            Some(true) => return Ok(began.elapsed()),
+            Some(false) => {}
+            None => return Err(format!("{partition} cannot be counted").into()),
+        }
+    }
+}
+
+async fn clean(queue: &Queue, count: u32) -> Outcome<Duration> {
+    let database = queue.database(1)?;
+    let began = Instant::now();
+    let report = cleanup(
+        &database,
+        &CleanupOptions::default(),
+        CleanupHooks::default(),
+    )
+    .await?;
+    let elapsed = began.elapsed();
+    if report.rows_dropped == u64::from(count) {
+        Ok(elapsed)
+    } else {
+        Err(format!("{count} rows should have gone: {report:?}").into())
+    }
+}
+
+/// The baseline: by the primary index, each batch behind the last.
+async fn delete_in_batches(queue: &Queue, count: u32) -> Outcome<Duration> {
+    let sql = "WITH gone AS (
+                   DELETE FROM tidegate.event_log
+                    WHERE id = ANY (ARRAY(SELECT id FROM tidegate.event_log
+                                           WHERE id > $1 AND expires_at <= clock_timestamp() ORDER BY id LIMIT $2))
+                RETURNING id)
+               SELECT count(*), max(id) FROM gone";
+    let statement = queue.client.prepare(sql).await?;
+    let began = Instant::now();
+    let (mut deleted, mut last) = (0, Some(0_i64));
+    while let Some(id) = last {
+        let row = queue.client.query_one(&statement, &[&id, &BATCH]).await?;
+        deleted += row.get::<_, i64>(0);
+        last = row.get(1);
+    }
+    if deleted == i64::from(count) {
+        Ok(began.elapsed())
+    } else {
+        Err(format!("{count} rows should have gone, {deleted} have").into())
+    }
+}

@@ -1,0 +1,89 @@
+//! A session that holds the vacuum horizon while the queue turns over: dead rows stay, and whoever
+//! scans from the start of the queue every time steps over more and more of them.
+
+use std::time::{Duration, Instant};
+
+use tidegate::DrainReport;
+use tidegate::drain::{Hooks, drain_with};
+use tokio::sync::watch;
+use tokio_postgres::Client;
+
+use crate::bare::bare_move;
+use crate::events::App;
+use crate::measure::{Findings, Outcome, rate};
+use crate::setup::{Bench, Groups, Queue, connect, defaults};
+
+/// How many had ended at which time.
+type Course = Vec<(Duration, u32)>;
+
+pub async fn run(bench: &Bench) -> Outcome<Findings> {
+    let (queue, count) = (bench.queue("horizon").await?, bench.scaled(1_000_000));
+    let mut found = Findings::default();
+    for _ in 0..2 {
+        queue.prepare(count, Groups::None).await?;
+        let pin = pin(&queue).await?;
+        let course = drained(&queue).await?;
+        drop(pin);
+        add(&mut found, "tidegate", &course, count)?;
+        queue.prepare(count, Groups::None).await?;
+        let pin = self::pin(&queue).await?;
+        let course = moved(&queue).await?;
+        drop(pin);
+        add(&mut found, "bare move", &course, count)?;
+    }
+    found.at_least("tidegate, last quarter", 0.9, "tidegate, first quarter");
+    found.compare("bare move, last quarter", "bare move, first quarter");
+    found.compare("tidegate, whole", "bare move, whole");
+    bench.drop(queue).await?;
+    Ok(found)
+}
+
+/// A snapshot from before the first event ends, kept until the session does.
+async fn pin(queue: &Queue) -> Outcome<Client> {
+    let client = connect(&queue.url).await?;
+    let sql = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class";
+    client.batch_execute(sql).await?;
+    Ok(client)
+}
+
+async fn drained(queue: &Queue) -> Outcome<Course> {
+    let (progress, mut told) = watch::channel(DrainReport::default());
+    let hooks = Hooks {
+        progress: Some(progress),
+        ..Hooks::default()
+    };
+    let database = queue.database(8)?;
+    let began = Instant::now();
+    // In a task of its own: the course must be seen while it happens.
+    let watching = tokio::spawn(async move {
+        let mut course = Vec::new();
+        while told.changed().await.is_ok() {
+            let completed = told.borrow_and_update().completed;
+            course.push((began.elapsed(), u32::try_from(completed).unwrap_or(0)));
+        }
+        course
+    });
+    drain_with(&database, App::new(), &defaults(), hooks).await?;
+    Ok(watching.await?)
+}
+
+async fn moved(queue: &Queue) -> Outcome<Course> {
+    let client = connect(&queue.url).await?;
+    let began = Instant::now();
+    let mut course = Vec::new();
+    bare_move(&client, |total| course.push((began.elapsed(), total))).await?;
+    Ok(course)
+}
+
+fn add(found: &mut Findings, name: &str, course: &Course, count: u32) -> Outcome<()> {
+    let until = |part: u32| {
+        let point = course.iter().find(|(_, ended)| *ended >= part);
+        point.map(|(time, _)| *time).ok_or("not all events ended")
+    };
+    let (quarter, last) = (count / 4, until(count)? - until(count / 4 * 3)?);
+    let mut add = |part: &str, rate| found.add(format!("{name}, {part}"), "events/s", rate);
+    add("first quarter", rate(quarter, until(quarter)?));
+    add("last quarter", rate(quarter, last));
+    add("whole", rate(count, until(count)?));
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! How the planner sees the statements of the hot path, whatever the statistics say: a drain that
+//! reads or sorts its whole table once a batch is a thousand times slower, and only when it matters.
+//!
+//! 200,000 rows stand for every larger number: the planner's choice between an index and the table
+//! turns at a few thousand, and a million would cost each of these tests half a minute more.
+
+use serde_json::Value;
+use tidegate::Event;
+use tidegate::queue::sql::{Statement, live};
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use crate::explain::explain;
+use crate::probe::{Probe, probe_database};
+use crate::support::TestDb;
+
+const LARGE: i32 = 200_000;
+
+#[tokio::test]
+async fn a_large_table_is_walked_by_its_indexes() {
+    let db = queue_nobody_vacuums().await;
+    fill(&db, LARGE).await;
+    run(&db, "ANALYZE tidegate.event_queue").await;
+    assert_plans(&db).await;
+}
+
+#[tokio::test]
+async fn a_large_table_that_nobody_has_analyzed_is_walked_by_its_indexes() {
+    let db = queue_nobody_vacuums().await;
+    fill(&db, LARGE).await;
+    assert_plans(&db).await;
+}
+
+#[tokio::test]
+async fn a_large_table_with_statistics_of_an_empty_one_is_walked_by_its_indexes() {
+    let db = queue_nobody_vacuums().await;
+    run(&db, "ANALYZE tidegate.event_queue").await;
+    fill(&db, LARGE).await;
+    assert_plans(&db).await;
+}
+
+#[tokio::test]
+async fn a_large_table_with_statistics_of_a_few_rows_is_walked_by_its_indexes() {
+    let db = queue_nobody_vacuums().await;
+    fill(&db, 100).await;
+    run(&db, "ANALYZE tidegate.event_queue").await;
+    fill(&db, LARGE).await;
+    assert_plans(&db).await;
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_large_table_with_its_statistics_is_walked_by_its_indexes() {
+    let db = queue_nobody_vacuums().await;
+    fill(&db, LARGE).await;
+    run(&db, "ANALYZE tidegate.event_queue").await;
+    run(&db, "DELETE FROM tidegate.event_queue WHERE id > 100").await;
+    assert_plans(&db).await;
+}
+
+/// A table of a few pages may be read whole, for that costs no more than its index does; the planner
+/// knows its true size at every statement. But whatever it is asked must have an index to grow into.
+#[tokio::test]
+async fn a_small_table_has_an_index_for_every_question_and_every_order() {
+    let db = queue_nobody_vacuums().await;
+    let client = db.client().await;
+    let rather_not = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off";
+    client.batch_execute(rather_not).await.unwrap();
+    assert_plans_of(&client).await;
+    run(&db, "ANALYZE tidegate.event_queue").await;
+    assert_plans_of(&client).await;
+    fill(&db, 10).await;
+    assert_plans_of(&client).await;
+}
+
+/// Statistics change when a test says so, not when autovacuum comes by.
+async fn queue_nobody_vacuums() -> TestDb {
+    let db = probe_database().await;
+    let by_hand = "ALTER TABLE tidegate.event_queue SET (autovacuum_enabled = false)";
+    run(&db, by_hand).await;
+    db
+}
+
+async fn run(db: &TestDb, sql: &str) {
+    db.client().await.batch_execute(sql).await.unwrap();
+}
+
+/// Half of the rows in groups, a tenth delayed.
+async fn fill(db: &TestDb, count: i32) {
+    let sql = "INSERT INTO tidegate.event_queue (kind, payload, group_key, available_at)
+               SELECT 'act', jsonb_build_object('name', repeat('x', 180)), CASE WHEN n % 2 = 0 THEN 'group-' || n % 1000 END,
+                      clock_timestamp() + CASE WHEN n % 10 = 0 THEN interval '1 day' ELSE interval '0' END
+                 FROM generate_series(1, $1) AS n";
+    let client = db.client().await;
+    client.execute(sql, &[&count]).await.unwrap();
+}
+
+async fn assert_plans(db: &TestDb) {
+    assert_plans_of(&db.client().await).await;
+}
+
+async fn assert_plans_of(client: &Client) {
+    for after in [0, 100_000] {
+        for page in [8, 1000] {
+            assert_plan(client, &live::LEASE, &lease(after, page)).await;
+        }
+    }
+    let promote = ["1000".to_owned(), "NULL".to_owned()];
+    assert_plan(client, &live::PROMOTE, &promote).await;
+    for ends in [1, 500, 1000] {
+        assert_plan(client, &live::FINALIZE, &finalize(ends)).await;
+    }
+}
+
+/// A lease's parameters as a drain sends them, holding rows of an earlier lease.
+fn lease(after: u32, page: u32) -> [String; 8] {
+    [
+        after.to_string(),
+        page.to_string(),
+        quoted(&Uuid::new_v4().to_string()),
+        array(&[Uuid::new_v4().to_string()]),
+        "60".to_owned(),
+        array(Probe::KINDS),
+        "NULL".to_owned(),
+        page.to_string(),
+    ]
+}
+
+/// The parameters of a write of so many completed events, without follow-ups.
+fn finalize(ends: u32) -> Vec<String> {
+    let each = |text: &dyn Fn(u32) -> String| array(&(1..=ends).map(text).collect::<Vec<_>>());
+    let token = Uuid::new_v4().to_string();
+    let nothing = each(&|_| "NULL".to_owned());
+    let mut values = vec![
+        each(&|id| id.to_string()),
+        each(&|_| token.clone()),
+        each(&|_| "COMPLETED".to_owned()),
+    ];
+    values.extend(std::iter::repeat_n(nothing, 3));
+    values.extend(std::iter::repeat_n("'{}'".to_owned(), 10));
+    values
+}
+
+fn quoted(text: &str) -> String {
+    format!("'{text}'")
+}
+
+fn array(elements: &[impl AsRef<str>]) -> String {
+    let elements: Vec<&str> = elements.iter().map(AsRef::as_ref).collect();
+    quoted(&format!("{{{}}}", elements.join(",")))
+}
+
+/// The statement walks indexes: it neither reads the whole queue nor sorts what it reads of it.
+async fn assert_plan(client: &Client, statement: &Statement, values: &[String]) {
+    let values: Vec<&str> = values.iter().map(String::as_str).collect();
+    let plan = explain(client, statement, "", &values).await.unwrap();
+    let mut faults = Vec::new();
+    inspect(&plan["Plan"], &mut faults);
+    assert!(
+        faults.is_empty(),
+        "{}: {faults:?} in {plan:#}",
+        statement.name
+    );
+    assert!(
+        touches_queue(&plan["Plan"]),
+        "{}: no scan of the queue to judge",
+        statement.name
+    );
+}
+
+fn inspect(node: &Value, faults: &mut Vec<String>) {
+    let kind = node["Node Type"].as_str().unwrap_or_default();
+    if kind == "Seq Scan" && node["Relation Name"] == "event_queue" {
+        faults.push("reads the whole queue".to_owned());
+    }
+    if kind.contains("Sort") && touches_queue(node) {
+        faults.push(format!("sorts the queue by {}", node["Sort Key"]));
+    }
+    for child in children(node) {
+        inspect(child, faults);
+    }
+}
+
+/// Whether a node or one below it scans the queue.
+fn touches_queue(node: &Value) -> bool {
+    let scans = node["Node Type"]
+        .as_str()
+        .is_some_and(|kind| kind.contains("Scan"));
+    scans && (node["Relation Name"] == "event_queue" || is_index_of_queue(node))
+        || children(node).any(touches_queue)
+}
+
+/// A bitmap of an index names the index alone.
+fn is_index_of_queue(node: &Value) -> bool {
+    node["Index Name"]
+        .as_str()
+        .is_some_and(|index| index.starts_with("event_queue"))
+}
+
+fn children(node: &Value) -> impl Iterator<Item = &Value> {
+    node["Plans"].as_array().into_iter().flatten()
+}

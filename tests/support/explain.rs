@@ -1,0 +1,34 @@
+//! How the planner sees one of the queue's statements with its parameters known, as it is when they
+//! travel with it. For the tests and for the bench.
+
+use serde_json::Value;
+use tidegate::queue::sql::Statement;
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+/// The plan of a statement whose parameters are given as SQL expressions. `options` are further ones
+/// of EXPLAIN, such as `ANALYZE, BUFFERS`.
+pub async fn explain(
+    client: &Client,
+    statement: &Statement,
+    options: &str,
+    values: &[&str],
+) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
+    let types: Vec<&str> = statement.params.iter().map(|kind| kind.name()).collect();
+    let separator = if options.is_empty() { "" } else { ", " };
+    // Deallocated each time: a plan that has been used often may forget the parameters.
+    let script = format!(
+        "PREPARE explained ({}) AS {};
+         EXPLAIN (FORMAT JSON{separator}{options}) EXECUTE explained ({});
+         DEALLOCATE explained",
+        types.join(", "),
+        statement.text,
+        values.join(", ")
+    );
+    let messages = client.simple_query(&script).await?;
+    let row = messages.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    let plans: Value = serde_json::from_str(row.ok_or("EXPLAIN gave no row")?)?;
+    Ok(plans[0].clone())
+}
