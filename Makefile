@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit schema check-schema lambda api bench db tools
+.PHONY: help run test check unit schema check-schema lambda api bench db template package deploy tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -14,7 +14,7 @@ help: ## list the targets
 run: tools ## start a local Postgres, publish sample events, drain them, show the result
 	@python3 scripts/run.py
 
-test: check unit check-schema lambda api ## everything CI runs
+test: check unit check-schema lambda api template ## everything CI runs
 
 check: tools ## format, lints with warnings denied, docs
 	cargo fmt --check
@@ -42,10 +42,26 @@ bench: tools ## measure the queue against its baselines; WORKLOADS="drain groups
 db: tools ## serve a throwaway Postgres until Ctrl-C; DATA=folder keeps it
 	@python3 scripts/postgres.py serve $(if $(DATA),--data $(DATA))
 
+template: tools ## check the deployment to AWS: the template, its transform, a trial on a stand-in for AWS
+	@python3 scripts/template.py
+
+package: tools ## build and weigh the functions as they are deployed; ARCH=arm64 for the other architecture
+	@python3 scripts/package.py
+
+deploy: tools ## deploy to AWS with the settings of samconfig.toml; DRY_RUN=1 shows what it would do
+	@python3 scripts/deploy.py
+
+# Called by `sam build`, one for each function of the template.
+build-JobsHttpFunction: tools
+	@python3 scripts/package.py into tidegate-http "$(ARTIFACTS_DIR)"
+
+build-%Function: tools
+	@python3 scripts/package.py into tidegate-function "$(ARTIFACTS_DIR)"
+
 # One line for each thing that only the machine's owner can install.
 tools:
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust, https://rustup.rs" >&2; exit 1; }
-	@command -v python3 >/dev/null || { echo "python3 is missing: install Python 3.9 or newer" >&2; exit 1; }
-	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { echo "python3 is too old: install Python 3.9 or newer" >&2; exit 1; }
+	@command -v python3 >/dev/null || { echo "python3 is missing: install Python 3.11 or newer" >&2; exit 1; }
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "python3 is too old: install Python 3.11 or newer" >&2; exit 1; }
 	@command -v cc >/dev/null || { echo "cc is missing: install a C compiler (apt install build-essential)" >&2; exit 1; }
 	@test -z "$(VENDORED)" || command -v perl >/dev/null || { echo "perl is missing: install it, or OpenSSL's development files (apt install libssl-dev pkg-config)" >&2; exit 1; }

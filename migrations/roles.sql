@@ -30,7 +30,7 @@ GRANT USAGE ON SCHEMA tidegate TO tidegate_publish, tidegate_drain, tidegate_ope
 
 -- Publish. The columns are those that a producer decides on: no group, whose order needs the
 -- function's lock, no deduplication, whose answer needs it, and nothing of a lease.
-GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_many, tidegate.publish_rows, tidegate.default_max_attempts
+GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_many, tidegate.publish_batch, tidegate.publish_rows, tidegate.default_max_attempts
    TO tidegate_publish, tidegate_drain;
 GRANT INSERT (kind, payload, correlation_id, available_at, expires_at, max_attempts) ON tidegate.event_queue TO tidegate_publish;
 

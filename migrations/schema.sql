@@ -611,14 +611,16 @@ BEGIN
     RETURN tidegate.set_paused('pause', pause.kind, true, pause.reason, pause.actor);
 END $$;
 
-CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer) RETURNS TABLE(id bigint, created boolean)
+CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text) RETURNS TABLE(id bigint, created boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 #variable_conflict use_column
 DECLARE
-    refused text := tidegate.refusal(publish.kind, publish.payload, publish.group_key, publish.dedup_key,
-        publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts);
+    refused text := coalesce(
+        tidegate.refusal(publish.kind, publish.payload, publish.group_key, publish.dedup_key,
+                         publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts),
+        tidegate.trace_refusal(publish.traceparent));
 BEGIN
     IF refused IS NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = publish.kind) THEN
         refused := tidegate.unregistered(publish.kind);
@@ -631,10 +633,11 @@ BEGIN
     END IF;
     LOOP
         INSERT INTO tidegate.event_queue AS q
-               (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts)
+               (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts,
+                traceparent)
         VALUES (publish.kind, publish.payload, publish.group_key, publish.dedup_key, publish.correlation_id,
                 coalesce(publish.available_at, clock_timestamp()), publish.expires_at,
-                coalesce(publish.max_attempts, tidegate.default_max_attempts()))
+                coalesce(publish.max_attempts, tidegate.default_max_attempts()), publish.traceparent)
         ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
         RETURNING q.id INTO publish.id;
         IF FOUND THEN
@@ -653,6 +656,74 @@ BEGIN
     END LOOP;
 END $$;
 
+CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) RETURNS TABLE(id bigint, created boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    refused text;
+    new_ids bigint[];
+    missing record;
+BEGIN
+    SELECT format('event %s: %s', r.position, coalesce(
+               tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+                                r.available_at, r.expires_at, r.max_attempts),
+               tidegate.trace_refusal(r.traceparent),
+               tidegate.unregistered(r.kind))) INTO refused
+      FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                  expires_ats, max_attempts_each, traceparents) WITH ORDINALITY
+           AS r(kind, payload, group_key, dedup_key, correlation_id, available_at,
+                expires_at, max_attempts, traceparent, position)
+      LEFT JOIN tidegate.event_kind AS k ON k.kind = r.kind
+     WHERE k.kind IS NULL
+        OR tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+                            r.available_at, r.expires_at, r.max_attempts) IS NOT NULL
+        OR tidegate.trace_refusal(r.traceparent) IS NOT NULL
+     ORDER BY r.position LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM tidegate.lock_groups(group_keys);
+
+    SELECT array_agg(nextval('tidegate.event_queue_id_seq') ORDER BY n) INTO new_ids
+      FROM generate_series(1, cardinality(kinds)) AS n;
+    WITH inserted AS (
+        INSERT INTO tidegate.event_queue AS q
+               (id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
+                max_attempts, parent_id, traceparent)
+        OVERRIDING SYSTEM VALUE
+        SELECT r.id, r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+               coalesce(r.available_at, clock_timestamp()), r.expires_at,
+               coalesce(r.max_attempts, tidegate.default_max_attempts()), r.parent_id, r.traceparent
+          FROM unnest(new_ids, kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                      expires_ats, max_attempts_each, parent_ids, traceparents)
+               AS r(id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
+                    max_attempts, parent_id, traceparent)
+        ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
+        RETURNING q.id)
+    SELECT array_agg(i.id) INTO new_ids
+      FROM (SELECT CASE WHEN inserted.id IS NOT NULL THEN drawn.id END AS id
+              FROM unnest(new_ids) WITH ORDINALITY AS drawn(id, position)
+              LEFT JOIN inserted USING (id)
+             ORDER BY drawn.position) AS i;
+
+    -- A duplicate takes the id of the live event; a new statement, so that it sees one that a
+    -- concurrent publisher has only just committed. If that one has ended meanwhile, publish anew.
+    FOR missing IN
+        SELECT n AS position FROM generate_series(1, cardinality(kinds)) AS n WHERE new_ids[n] IS NULL
+    LOOP
+        SELECT p.id, p.created INTO publish_batch.id, publish_batch.created
+          FROM tidegate.publish(kinds[missing.position], payloads[missing.position],
+               group_keys[missing.position], dedup_keys[missing.position],
+               correlation_ids[missing.position], available_ats[missing.position],
+               expires_ats[missing.position], max_attempts_each[missing.position], traceparents[missing.position]) AS p;
+        -- Negative marks "not created" until the answer is built.
+        new_ids[missing.position] := CASE WHEN publish_batch.created THEN publish_batch.id ELSE -publish_batch.id END;
+    END LOOP;
+    RETURN QUERY SELECT abs(n.id), n.id > 0 FROM unnest(new_ids) WITH ORDINALITY AS n(id, position) ORDER BY n.position;
+END $$;
+
 CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE(id bigint, created boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -660,7 +731,7 @@ CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE(id bigint, cre
 #variable_conflict use_column
 DECLARE
     allowed constant text[] := ARRAY['kind', 'payload', 'group_key', 'dedup_key', 'correlation_id',
-                                     'available_at', 'expires_at', 'max_attempts'];
+                                     'available_at', 'expires_at', 'max_attempts', 'traceparent'];
     refused text;
 BEGIN
     IF events IS NULL OR jsonb_typeof(events) <> 'array' THEN
@@ -692,78 +763,22 @@ BEGIN
                    array_agg((e.event->>'available_at')::timestamptz ORDER BY e.position) AS available_ats,
                    array_agg((e.event->>'expires_at')::timestamptz ORDER BY e.position) AS expires_ats,
                    array_agg((e.event->>'max_attempts')::integer ORDER BY e.position) AS max_attempts_each,
-                   array_agg(NULL::bigint) AS parent_ids
+                   array_agg(NULL::bigint) AS parent_ids,
+                   array_agg(e.event->>'traceparent' ORDER BY e.position) AS traceparents
               FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
             HAVING count(*) > 0) AS a,
-           tidegate.publish_rows(a.kinds, a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
-                                 a.available_ats, a.expires_ats, a.max_attempts_each, a.parent_ids) AS p;
+           tidegate.publish_batch(a.kinds, a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
+                                 a.available_ats, a.expires_ats, a.max_attempts_each, a.parent_ids, a.traceparents) AS p;
 END $$;
 
 CREATE FUNCTION tidegate.publish_rows(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[]) RETURNS TABLE(id bigint, created boolean)
-    LANGUAGE plpgsql SECURITY DEFINER
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-#variable_conflict use_column
-DECLARE
-    refused text;
-    new_ids bigint[];
-    missing record;
-BEGIN
-    SELECT format('event %s: %s', r.position, coalesce(
-               tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-                                r.available_at, r.expires_at, r.max_attempts),
-               tidegate.unregistered(r.kind))) INTO refused
-      FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                  expires_ats, max_attempts_each) WITH ORDINALITY
-           AS r(kind, payload, group_key, dedup_key, correlation_id, available_at,
-                expires_at, max_attempts, position)
-      LEFT JOIN tidegate.event_kind AS k ON k.kind = r.kind
-     WHERE k.kind IS NULL
-        OR tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-                            r.available_at, r.expires_at, r.max_attempts) IS NOT NULL
-     ORDER BY r.position LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    PERFORM tidegate.lock_groups(group_keys);
-
-    SELECT array_agg(nextval('tidegate.event_queue_id_seq') ORDER BY n) INTO new_ids
-      FROM generate_series(1, cardinality(kinds)) AS n;
-    WITH inserted AS (
-        INSERT INTO tidegate.event_queue AS q
-               (id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
-                max_attempts, parent_id)
-        OVERRIDING SYSTEM VALUE
-        SELECT r.id, r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-               coalesce(r.available_at, clock_timestamp()), r.expires_at,
-               coalesce(r.max_attempts, tidegate.default_max_attempts()), r.parent_id
-          FROM unnest(new_ids, kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                      expires_ats, max_attempts_each, parent_ids)
-               AS r(id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
-                    max_attempts, parent_id)
-        ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
-        RETURNING q.id)
-    SELECT array_agg(i.id) INTO new_ids
-      FROM (SELECT CASE WHEN inserted.id IS NOT NULL THEN drawn.id END AS id
-              FROM unnest(new_ids) WITH ORDINALITY AS drawn(id, position)
-              LEFT JOIN inserted USING (id)
-             ORDER BY drawn.position) AS i;
-
-    -- A duplicate takes the id of the live event; a new statement, so that it sees one that a
-    -- concurrent publisher has only just committed. If that one has ended meanwhile, publish anew.
-    FOR missing IN
-        SELECT n AS position FROM generate_series(1, cardinality(kinds)) AS n WHERE new_ids[n] IS NULL
-    LOOP
-        SELECT p.id, p.created INTO publish_rows.id, publish_rows.created
-          FROM tidegate.publish(kinds[missing.position], payloads[missing.position],
-               group_keys[missing.position], dedup_keys[missing.position],
-               correlation_ids[missing.position], available_ats[missing.position],
-               expires_ats[missing.position], max_attempts_each[missing.position]) AS p;
-        -- Negative marks "not created" until the answer is built.
-        new_ids[missing.position] := CASE WHEN publish_rows.created THEN publish_rows.id ELSE -publish_rows.id END;
-    END LOOP;
-    RETURN QUERY SELECT abs(n.id), n.id > 0 FROM unnest(new_ids) WITH ORDINALITY AS n(id, position) ORDER BY n.position;
-END $$;
+    SELECT p.id, p.created
+      FROM tidegate.publish_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                                  expires_ats, max_attempts_each, parent_ids, NULL) AS p
+$$;
 
 CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) RETURNS void
     LANGUAGE sql
@@ -958,9 +973,19 @@ DECLARE
 BEGIN
     PERFORM tidegate.check_operator(requeue.reason, requeue.actor, true);
     PERFORM tidegate.check_ids(requeue.ids);
-    SELECT coalesce(array_agg(e.id ORDER BY e.id), '{}'),
-           coalesce(array_agg(e.id ORDER BY e.id) FILTER (WHERE e.past_deadline), '{}') INTO done, late
-      FROM tidegate.end_leases(requeue.ids) AS e;
+    -- A drain's writes lock rows by id as well, but no plan promises that.
+    FOR try IN 1..3 LOOP
+        BEGIN
+            SELECT coalesce(array_agg(e.id ORDER BY e.id), '{}'),
+                   coalesce(array_agg(e.id ORDER BY e.id) FILTER (WHERE e.past_deadline), '{}') INTO done, late
+              FROM tidegate.end_leases(requeue.ids) AS e;
+            EXIT;
+        EXCEPTION WHEN deadlock_detected THEN
+            IF try = 3 THEN
+                RAISE;
+            END IF;
+        END;
+    END LOOP;
     -- A statement of its own: it sees the end of an event that was being finalized meanwhile.
     WITH rest AS (
         SELECT DISTINCT asked.id FROM unnest(requeue.ids) AS asked(id) EXCEPT SELECT unnest(done)
@@ -1178,6 +1203,10 @@ BEGIN
     abandoned := coalesce(abandoned, '{}');
     RETURN NEXT;
 END $$;
+
+CREATE FUNCTION tidegate.trace_refusal(traceparent text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    RETURN CASE WHEN (traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text) THEN ('traceparent: a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01 is allowed, got '::text || "left"(traceparent, 60)) ELSE NULL::text END;
 
 CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1495,6 +1524,7 @@ CREATE TABLE tidegate.event_queue (
     progress jsonb,
     parent_id bigint,
     replay_of bigint,
+    traceparent text,
     CONSTRAINT attempts_is_not_negative CHECK ((attempts >= 0)),
     CONSTRAINT available_at_is_finite CHECK (isfinite(available_at)),
     CONSTRAINT correlation_id_is_1_to_200_characters CHECK (((char_length(correlation_id) >= 1) AND (char_length(correlation_id) <= 200))),
@@ -1506,7 +1536,8 @@ CREATE TABLE tidegate.event_queue (
     CONSTRAINT lease_is_whole CHECK (((lease_token IS NULL) = (lease_expires_at IS NULL))),
     CONSTRAINT max_attempts_is_1_to_1000 CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
     CONSTRAINT payload_is_at_most_1_mib CHECK ((pg_column_size(payload) <= 1048576)),
-    CONSTRAINT status_is_pending_or_processing CHECK ((status = ANY (ARRAY['PENDING'::text, 'PROCESSING'::text])))
+    CONSTRAINT status_is_pending_or_processing CHECK ((status = ANY (ARRAY['PENDING'::text, 'PROCESSING'::text]))),
+    CONSTRAINT traceparent_is_w3c CHECK ((traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text))
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='50000', autovacuum_vacuum_cost_delay='0');
 
@@ -1550,6 +1581,7 @@ CREATE TABLE tidegate.event_log (
     parent_id bigint,
     replay_of bigint,
     deadline timestamp with time zone,
+    traceparent text,
     CONSTRAINT errors_is_an_array CHECK ((jsonb_typeof(errors) = 'array'::text)),
     CONSTRAINT status_is_terminal CHECK ((status = ANY (ARRAY['COMPLETED'::text, 'COMPLETED_WITH_ERRORS'::text, 'FAILED'::text])))
 )
@@ -1610,6 +1642,7 @@ CREATE TABLE tidegate.event_log_default (
     parent_id bigint,
     replay_of bigint,
     deadline timestamp with time zone,
+    traceparent text,
     CONSTRAINT errors_is_an_array CHECK ((jsonb_typeof(errors) = 'array'::text)),
     CONSTRAINT status_is_terminal CHECK ((status = ANY (ARRAY['COMPLETED'::text, 'COMPLETED_WITH_ERRORS'::text, 'FAILED'::text])))
 );
@@ -1966,7 +1999,9 @@ REVOKE ALL ON FUNCTION tidegate.order_risks(chosen bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.pause(kind text, reason text, actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.publish_batch(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.publish_many(events jsonb) FROM PUBLIC;
 
@@ -1999,6 +2034,8 @@ REVOKE ALL ON FUNCTION tidegate.set_retention(kind text, completed interval, fai
 REVOKE ALL ON FUNCTION tidegate.step_end(partition text, since tid, pages bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_than interval, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.trace_refusal(traceparent text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text) FROM PUBLIC;
 

@@ -39,6 +39,8 @@ USUAL_FOLDERS = [
 ]
 # Everybody on this machine may connect, nobody else can reach it.
 HBA = "host all all 127.0.0.1/32 trust\n"
+# With TLS there are passwords too: for everybody but the owner of the cluster.
+TLS_HBA = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
 # A crash loses such a cluster, and nobody would miss it.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
@@ -104,6 +106,8 @@ def main():
     serving.add_argument("--data", type=Path, help="keep the cluster in this folder instead of a throwaway one")
     serving.add_argument("--port", type=int, default=0, help="the port to listen on (default: any free one)")
     serving.add_argument("--fast", action="store_true", help="trade durability for speed; for tests")
+    serving.add_argument("--tls", nargs=2, type=Path, metavar=("CERTIFICATE", "KEY"),
+                         help="serve TLS with this certificate chain and key; passwords are then asked for")
     serving.add_argument("--major", type=int, help=f"this major version, which must be installed or {WHEEL_MAJOR}")
     verbs.add_parser("where", help="print the folder of the server programs in use")
     arguments = parser.parse_args()
@@ -129,7 +133,8 @@ def serve(arguments):
             signal.signal(number, _end)
         found = _reachable(found, user, room)
         data = _cluster(found, user, room, arguments.data)
-        server, port = _started(found, user, room, data, arguments)
+        more = {**(FAST if arguments.fast else {}), **_tls(arguments.tls, user, room)}
+        server, port = _started(found, user, room, data, arguments.port, more)
         try:
             print(f"DATABASE_URL=postgres://postgres@127.0.0.1:{port}/postgres", flush=True)
             _wait_for_the_end(server)
@@ -307,12 +312,27 @@ def _initdb(found, user, room, data):
     (data / "pg_hba.conf").write_text(HBA)
 
 
-def _started(found, user, room, data, arguments):
+def _tls(files, user, room):
+    """The settings of a server with TLS; it takes only a key that is its own and nobody else's."""
+    if not files:
+        return {}
+    certificate, key, hba = room / "server.crt", room / "server.key", room / "pg_hba.conf"
+    shutil.copyfile(files[0], certificate)
+    shutil.copyfile(files[1], key)
+    hba.write_text(TLS_HBA)
+    for path in (certificate, key, hba):
+        path.chmod(0o600)
+        if user.entry:
+            os.chown(path, user.entry.pw_uid, user.entry.pw_gid)
+    return {"ssl": "on", "ssl_cert_file": certificate, "ssl_key_file": key, "hba_file": hba}
+
+
+def _started(found, user, room, data, wanted_port, more):
     """A free port can be taken by somebody else before the server has it, so it may take another."""
-    for _ in range(1 if arguments.port else 10):
-        port = arguments.port or _free_port()
+    for _ in range(1 if wanted_port else 10):
+        port = wanted_port or _free_port()
         log = room / f"log-{port}"
-        server = _spawn(found, user, room, data, port, log, FAST if arguments.fast else {})
+        server = _spawn(found, user, room, data, port, log, more)
         try:
             if _is_ready(server, data):
                 return server, port

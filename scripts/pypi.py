@@ -18,19 +18,20 @@ class Unavailable(Exception):
     """The machine lacks something; the message is one line that says what to install."""
 
 
-def install(requirement, dependencies=False):
-    """Returns the folder that holds `requirement` (name==version), installing it when it is not there.
+def install(*requirements, dependencies=False):
+    """Returns the folder that holds `requirements` (name==version each), installing them when they are not there.
 
     The folder appears by one rename, so a copy that is killed, or several at once, leave no half of it.
     """
-    folder = TOOLS / requirement.replace("==", "-")
+    shown = " and ".join(requirements)
+    folder = TOOLS / "+".join(requirements).replace("==", "-")
     if folder.is_dir():
         return folder
     TOOLS.mkdir(exist_ok=True)
-    print(f"installing {requirement} from PyPI into {TOOLS.name}/", file=sys.stderr)
+    print(f"installing {shown} from PyPI into {TOOLS.name}/", file=sys.stderr)
     part = Path(tempfile.mkdtemp(prefix="part-", dir=TOOLS))
     try:
-        _pip(requirement, part, dependencies)
+        _pip(requirements, part, dependencies)
         _open_to_all(part)
         publish(part, folder)
     finally:
@@ -47,16 +48,17 @@ def publish(part, folder):
             raise
 
 
-def _pip(requirement, target, dependencies):
+def _pip(requirements, target, dependencies):
     """Runs pip, with its chatter kept for the case that it fails."""
-    python = _python_with_pip(requirement)
+    shown = " and ".join(requirements)
+    python = _python_with_pip(shown)
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-script-location"]
     command += ["--root-user-action=ignore", "--target", str(target)]
     command += [] if dependencies else ["--no-deps"]
-    done = subprocess.run(command + [requirement], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run([*command, *requirements], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise Unavailable(f"pip cannot install {requirement}: {last}")
+        raise Unavailable(f"pip cannot install {shown}: {last}")
 
 
 def _python_with_pip(requirement):

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
 
 use crate::drain::DrainOptions;
 use crate::error::Error;
@@ -59,13 +60,98 @@ pub fn actor(lookup: Lookup<'_>) -> Option<String> {
     lookup("TIDEGATE_ACTOR").or_else(|| lookup("USER"))
 }
 
-/// The database's URL.
+/// How the database is found, and as whom.
+pub enum DatabaseAccess {
+    /// By `DATABASE_URL`.
+    Url(String),
+    /// By a secret of this id, `DATABASE_SECRET_ID`.
+    Secret {
+        /// A name or an ARN.
+        id: String,
+        /// What the secret need not say.
+        place: DatabasePlace,
+    },
+    /// By `DATABASE_URL` without a password; `DATABASE_AUTH=iam` makes one.
+    Iam(String),
+}
+
+/// Where the database is, as far as `DATABASE_HOST`, `DATABASE_PORT` and `DATABASE_NAME` say.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct DatabasePlace {
+    /// A host's name or address.
+    pub host: Option<String>,
+    /// 1 to 65535.
+    pub port: Option<u16>,
+    /// The database's name.
+    pub name: Option<String>,
+}
+
+/// Reads how the database is found: `DATABASE_URL` or `DATABASE_SECRET_ID`, and `DATABASE_AUTH`.
 ///
 /// # Errors
-/// [`Error::Config`] when `DATABASE_URL` is not set.
-pub fn database_url(lookup: Lookup<'_>) -> Result<String, Error> {
-    lookup("DATABASE_URL").ok_or_else(|| {
-        Error::Config("DATABASE_URL is not set; a postgres:// URL is needed, such as postgres://user:password@host/database".to_owned())
+/// [`Error::Config`] names the variable and what is allowed.
+pub fn database_access(lookup: Lookup<'_>) -> Result<DatabaseAccess, Error> {
+    let refused = |text: &str| Err(Error::Config(text.to_owned()));
+    let iam = match lookup("DATABASE_AUTH").as_deref() {
+        None | Some("password") => false,
+        Some("iam") => true,
+        Some(other) => {
+            return refused(&format!(
+                "DATABASE_AUTH: password or iam is allowed, got {other:?}"
+            ));
+        }
+    };
+    match (lookup("DATABASE_URL"), lookup("DATABASE_SECRET_ID")) {
+        (Some(_), Some(_)) => {
+            refused("DATABASE_URL and DATABASE_SECRET_ID are both set; only one of them is allowed")
+        }
+        (None, Some(_)) if iam => {
+            refused("DATABASE_AUTH: iam is allowed with DATABASE_URL, not with DATABASE_SECRET_ID")
+        }
+        (Some(url), None) if iam => Ok(DatabaseAccess::Iam(url)),
+        (Some(url), None) => Ok(DatabaseAccess::Url(url)),
+        (None, Some(id)) => Ok(DatabaseAccess::Secret {
+            id,
+            place: DatabasePlace {
+                host: lookup("DATABASE_HOST"),
+                port: lookup("DATABASE_PORT")
+                    .map(|_| number(lookup, "DATABASE_PORT", 5432, 1, 65535))
+                    .transpose()?,
+                name: lookup("DATABASE_NAME"),
+            },
+        }),
+        (None, None) => refused(
+            "neither DATABASE_URL nor DATABASE_SECRET_ID is set; a URL such as postgres://user:password@host/database, or the id of a secret, is needed",
+        ),
+    }
+}
+
+/// The certificates to trust instead of the system's, in PEM, and the variable that gives them:
+/// `DATABASE_CA_FILE` or `DATABASE_CA_PEM`.
+///
+/// # Errors
+/// [`Error::Config`] when both are set or the file cannot be read.
+pub fn database_ca(lookup: Lookup<'_>) -> Result<Option<(&'static str, Vec<u8>)>, Error> {
+    let (file, text) = ("DATABASE_CA_FILE", "DATABASE_CA_PEM");
+    match (lookup(file), lookup(text)) {
+        (None, None) => Ok(None),
+        (Some(path), None) => Ok(Some((file, read_file(file, &path)?))),
+        (None, Some(pem)) => Ok(Some((text, pem.into_bytes()))),
+        (Some(_), Some(_)) => Err(Error::Config(format!(
+            "{file} and {text} are both set; only one of them is allowed"
+        ))),
+    }
+}
+
+/// Reads the file that a variable names.
+///
+/// # Errors
+/// [`Error::Config`] names the variable and the path.
+pub(crate) fn read_file(variable: &str, path: &str) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|error| {
+        Error::Config(format!(
+            "{variable}: a file that can be read is allowed: {path}: {error}"
+        ))
     })
 }
 
@@ -89,15 +175,36 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// What is logged: `TIDEGATE_LOG`, in the words of `tracing`'s environment filter.
+/// What is logged: `TIDEGATE_LOG`, a level, or levels by the place that a line comes from.
 ///
 /// # Errors
 /// [`Error::Config`] when it is malformed.
-pub fn log_filter(lookup: Lookup<'_>, default: &str) -> Result<EnvFilter, Error> {
-    EnvFilter::try_new(lookup("TIDEGATE_LOG").as_deref().unwrap_or(default)).map_err(|error| {
-        Error::Config(format!(
-            "TIDEGATE_LOG: levels such as info or tidegate=debug,warn are allowed: {error}"
-        ))
+pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, Error> {
+    let Some(text) = lookup("TIDEGATE_LOG") else {
+        return Ok(Targets::new().with_default(default));
+    };
+    // The parser takes an empty place for all places and an empty level for all levels.
+    let is_whole = |part: &str| {
+        let part = part.trim();
+        !part.is_empty() && !part.starts_with('=') && !part.ends_with('=')
+    };
+    match text.parse() {
+        Ok(levels) if text.split(',').all(is_whole) => Ok(levels),
+        _ => Err(Error::Config(format!(
+            "TIDEGATE_LOG: levels such as info or tidegate=debug,warn are allowed, got {text:?}"
+        ))),
+    }
+}
+
+/// Keeps other crates' details out of the log, whatever `TIDEGATE_LOG` says: below `info` the HTTP client
+/// and the Lambda runtime show whole messages, payloads among them, and the AWS SDK shows answers, which
+/// may be a secret, even in its warnings (I9). What fails there is told by our own errors.
+#[must_use]
+pub fn details_of_ours_alone() -> FilterFn<fn(&Metadata<'_>) -> bool> {
+    filter_fn(|line| {
+        let target = line.target();
+        target.starts_with("tidegate")
+            || (*line.level() <= Level::INFO && !target.starts_with("aws_"))
     })
 }
 
@@ -142,6 +249,57 @@ mod tests {
     }
 
     #[test]
+    fn f7_the_database_is_found_in_one_way_and_contradictions_are_refused_by_name() {
+        let url = ("DATABASE_URL", "postgres://u@h/canary");
+        let secret = ("DATABASE_SECRET_ID", "night/db");
+        let refused = |settings: &[(&str, &str)]| {
+            let lookup = |name: &str| {
+                let found = settings.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            let error = database_access(&lookup)
+                .err()
+                .map(|error| error.to_string());
+            error.or_else(|| database_ca(&lookup).err().map(|error| error.to_string()))
+        };
+        assert_eq!(refused(&[url]), None);
+        assert_eq!(refused(&[secret, ("DATABASE_PORT", "6432")]), None);
+        assert_eq!(refused(&[url, ("DATABASE_AUTH", "iam")]), None);
+        for (settings, named) in [
+            (&[][..], ["DATABASE_URL", "DATABASE_SECRET_ID"]),
+            (&[url, secret], ["DATABASE_URL", "DATABASE_SECRET_ID"]),
+            (
+                &[secret, ("DATABASE_AUTH", "iam")],
+                ["DATABASE_AUTH", "DATABASE_SECRET_ID"],
+            ),
+            (
+                &[url, ("DATABASE_AUTH", "kerberos")],
+                ["DATABASE_AUTH", "password or iam"],
+            ),
+            (
+                &[secret, ("DATABASE_PORT", "0")],
+                ["DATABASE_PORT", "1 to 65535"],
+            ),
+            (
+                &[url, ("DATABASE_CA_FILE", "/nowhere.pem")],
+                ["DATABASE_CA_FILE", "/nowhere.pem"],
+            ),
+            (
+                &[
+                    url,
+                    ("DATABASE_CA_FILE", "/x"),
+                    ("DATABASE_CA_PEM", "canary"),
+                ],
+                ["DATABASE_CA_FILE", "DATABASE_CA_PEM"],
+            ),
+        ] {
+            let error = refused(settings).unwrap();
+            assert!(named.iter().all(|name| error.contains(name)), "{error}");
+            assert!(!error.contains("canary"), "{error}");
+        }
+    }
+
+    #[test]
     fn a_bad_value_is_refused_by_name_with_what_is_allowed() {
         for (variable, value, allowed) in [
             ("TIDEGATE_BUDGET", "soon", "500ms, 30s, 5m or 1h"),
@@ -157,8 +315,10 @@ mod tests {
                 "{error}"
             );
         }
-        let error = log_filter(&|_| Some("=,=".to_owned()), "info").unwrap_err();
-        assert!(error.to_string().contains("TIDEGATE_LOG"), "{error}");
+        for text in ["=,=", "info,", "tidegate=", "tidegate=loud"] {
+            let error = log_filter(&|_| Some(text.to_owned()), LevelFilter::INFO).unwrap_err();
+            assert!(error.to_string().contains("TIDEGATE_LOG"), "{error}");
+        }
         let error = max_attempts(&|_| Some("-1".to_owned()))
             .unwrap_err()
             .to_string();

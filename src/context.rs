@@ -7,7 +7,6 @@ use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use deadpool_postgres::Object;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -15,17 +14,19 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_postgres::Client;
 
-use crate::connect::Database;
+use crate::connect::{Database, Pooled};
 use crate::drain::settle;
 use crate::error::Error;
 use crate::event::{Event, LeasedEvent, NewEvent};
 use crate::handler::{Committed, Done, HandlerError, HandlerResult, Verdicts};
 use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
 use crate::queue;
+use crate::trace::TraceContext;
 
 /// What the handlers of one event share.
 pub struct Context {
     event: LeasedEvent,
+    trace: Option<TraceContext>,
     database: Database,
     flushed: Flushed,
     state: Mutex<State>,
@@ -76,7 +77,10 @@ impl Context {
             more_to_come: false,
             published: 0,
         };
+        let published_under = event.traceparent.as_deref();
+        let trace = published_under.and_then(TraceContext::parse);
         Self {
+            trace: trace.map(|above| above.child()),
             event,
             database,
             flushed,
@@ -119,6 +123,12 @@ impl Context {
         self.event.group_key.as_deref()
     }
 
+    /// This attempt's position in the trace that the event was published under, if it was under one.
+    #[must_use]
+    pub fn trace(&self) -> Option<&TraceContext> {
+        self.trace.as_ref()
+    }
+
     /// When the event was published, by the database's clock.
     #[must_use]
     pub fn created_at(&self) -> SystemTime {
@@ -152,7 +162,8 @@ impl Context {
         )
     }
 
-    /// Publishes a follow-up when this event ends, and only then (A17). It inherits the correlation id.
+    /// Publishes a follow-up when this event ends, and only then (A17). It inherits the correlation id
+    /// and the trace.
     ///
     /// # Errors
     /// A rejection, code `emit`, when the event does not serialize or breaks a size limit.
@@ -164,7 +175,10 @@ impl Context {
     ///
     /// # Errors
     /// A rejection, code `emit`, when a field breaks its limit; the message names it.
-    pub fn emit_new(&self, event: NewEvent) -> Result<(), HandlerError> {
+    pub fn emit_new(&self, mut event: NewEvent) -> Result<(), HandlerError> {
+        if event.traceparent.is_none() {
+            event.traceparent = self.trace.as_ref().map(ToString::to_string);
+        }
         event.check().reject("emit")?;
         self.state().emitted.push(event);
         Ok(())
@@ -193,7 +207,7 @@ impl Context {
             ..Progress::default()
         };
         let client = self.database.pooled().await.retryable()?;
-        queue::save_progress(&**client, self.event.lease, &added)
+        queue::save_progress(&*client, self.event.lease, &added)
             .await
             .retryable()?;
         self.state().steps.insert(key, value);
@@ -205,8 +219,7 @@ impl Context {
     /// # Errors
     /// A retry when the database cannot be reached.
     pub async fn connection(&self) -> Result<impl Deref<Target = Client>, HandlerError> {
-        let client = self.database.pooled().await.retryable()?;
-        Ok(PooledClient(client))
+        self.database.pooled().await.retryable()
     }
 
     /// Opens a transaction whose [`Transaction::complete`] is this handler's completion: its writes
@@ -304,6 +317,13 @@ impl NewEvent {
                 "max_attempts: 1 to 1000 is allowed".to_owned(),
             ));
         }
+        let traceparent = self.traceparent.as_deref();
+        if traceparent.is_some_and(|header| TraceContext::parse(header).is_none()) {
+            return Err(Error::Invalid(
+                "traceparent: a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01 is allowed"
+                    .to_owned(),
+            ));
+        }
         let text = self.payload.as_ref().map_or("", |payload| payload.get());
         if text.len() > PAYLOAD_LIMIT {
             return Err(Error::Invalid(format!(
@@ -336,20 +356,10 @@ pub(crate) fn has_nul_escape(text: &str) -> bool {
     false
 }
 
-struct PooledClient(Object);
-
-impl Deref for PooledClient {
-    type Target = Client;
-
-    fn deref(&self) -> &Client {
-        &self.0
-    }
-}
-
 /// A handler's transaction; use it as a [`tokio_postgres::Client`], end it with
 /// [`Transaction::complete`].
 pub struct Transaction<'a> {
-    client: Option<Object>,
+    client: Option<Pooled>,
     ctx: &'a Context,
 }
 
@@ -364,7 +374,7 @@ impl Transaction<'_> {
         let committed = self.record(&done).await.retryable()?;
         let client = self.client.take().reject("transaction")?;
         if let Err(error) = client.batch_execute("COMMIT").await {
-            drop(Object::take(client));
+            drop(Pooled::take(client));
             return Err(HandlerError::retry(
                 "commit",
                 crate::error::describe(&error),
@@ -443,7 +453,7 @@ impl Drop for Transaction<'_> {
             let rolled_back =
                 tokio::time::timeout(ROLLBACK_TIMEOUT, client.batch_execute("ROLLBACK")).await;
             if !matches!(rolled_back, Ok(Ok(()))) {
-                drop(Object::take(client));
+                drop(Pooled::take(client));
             }
         });
     }

@@ -14,9 +14,15 @@ pub enum Error {
     /// A setting is missing or malformed; the message names it and what is allowed.
     #[error("configuration: {0}")]
     Config(String),
-    /// The database could not be reached or refused the login.
+    /// There is no login: the secret cannot be read or makes no sense, or nothing signs a token.
+    #[error("secret: {0}")]
+    Secret(String),
+    /// The database could not be reached, or whoever answers there is not to be trusted.
     #[error("connect: {0}")]
     Connect(String),
+    /// The database refuses who we are, with every password there is.
+    #[error("login: {0}")]
+    Login(String),
     /// A statement failed.
     #[error("queue: {stage}: {}{}", describe(source), remedy(source))]
     Database {

@@ -135,6 +135,8 @@ pub struct NewEvent {
     pub(crate) expires_at: Option<SystemTime>,
     pub(crate) expires_in: Option<Duration>,
     pub(crate) max_attempts: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) traceparent: Option<String>,
 }
 
 impl NewEvent {
@@ -159,6 +161,7 @@ impl NewEvent {
             expires_at: None,
             expires_in: None,
             max_attempts: None,
+            traceparent: None,
         }
     }
 
@@ -210,6 +213,14 @@ impl NewEvent {
     #[must_use]
     pub fn max_attempts(mut self, attempts: u16) -> Self {
         self.max_attempts = Some(attempts);
+        self
+    }
+
+    /// The W3C trace context it is published under, as an HTTP header carries it: its handlers
+    /// continue that trace. Follow-ups of a handler have the handler's by themselves.
+    #[must_use]
+    pub fn traceparent(mut self, header: impl Into<String>) -> Self {
+        self.traceparent = Some(header.into());
         self
     }
 
@@ -293,6 +304,8 @@ pub struct LeasedEvent {
     pub expires_at: Option<SystemTime>,
     /// What earlier attempts have already done.
     pub progress: Option<crate::outcome::Progress>,
+    /// The W3C trace context it was published under.
+    pub traceparent: Option<String>,
 }
 
 #[cfg(test)]

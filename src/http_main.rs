@@ -5,34 +5,52 @@
 //! Settings that do not hold are not a failed start, as in the other function: every request is
 //! answered with 503, and the log says why.
 
-use tidegate::config::{self, environment, log_filter};
+use tidegate::config::{details_of_ours_alone, environment, log_filter};
 use tidegate::service::log_panics;
 use tidegate::{Database, Error, http};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// A function has one request at a time.
 const CONNECTIONS: usize = 1;
 
 fn main() -> Result<(), lambda_http::Error> {
-    let filter = log_filter(&environment, "info");
+    let filter = log_filter(&environment, LevelFilter::INFO);
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
-        .with_env_filter(filter.as_ref().map_or_else(|_| "info".into(), Clone::clone))
+        .with_max_level(LevelFilter::TRACE)
+        .finish()
+        .with(filter.as_ref().map_or_else(
+            |_| Targets::new().with_default(LevelFilter::INFO),
+            Clone::clone,
+        ))
+        .with(details_of_ours_alone())
         .init();
     log_panics();
-    let router = filter.and_then(|_| database()).map_or_else(
+    let database = filter.and_then(|_| database());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(serve(database))
+}
+
+async fn serve(database: Result<Database, Error>) -> Result<(), lambda_http::Error> {
+    // While the first request is fetched.
+    if let Ok(database) = &database {
+        database.prepare();
+    }
+    let router = database.map_or_else(
         |error| {
             tracing::error!(error = %error, "settings do not hold; every request will fail");
             http::unconfigured()
         },
         http::router,
     );
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(lambda_http::run(router))
+    lambda_http::run(router).await
 }
 
 fn database() -> Result<Database, Error> {
-    Database::new(&config::database_url(&environment)?, CONNECTIONS)
+    Database::from_settings(&environment, CONNECTIONS)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::config::parse_duration;
+use crate::config::{Lookup, parse_duration};
 use crate::drain::DrainOptions;
 use crate::error::Error;
 use crate::operate::{ReplayRequest, RequeueRequest};
@@ -35,6 +35,57 @@ pub enum Request {
 
 /// The actions, as an error message lists them.
 const ACTIONS: &str = "drain, cleanup, replay, requeue, stats, migrate, receive_issuing";
+
+/// The actions that a function may be asked for: `TIDEGATE_ACTIONS`, a list such as `drain, cleanup`. A
+/// function that a schedule wakes need not be one that replays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Actions(Option<Vec<String>>);
+
+impl Actions {
+    /// Reads `TIDEGATE_ACTIONS`; unset, all actions are allowed.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when it names no action, or one that there is not.
+    pub fn from_setting(lookup: Lookup<'_>) -> Result<Self, Error> {
+        let Some(text) = lookup("TIDEGATE_ACTIONS") else {
+            return Ok(Self(None));
+        };
+        let named: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+        match named
+            .iter()
+            .find(|name| !ACTIONS.split(", ").any(|known| known == *name))
+        {
+            None => Ok(Self(Some(named))),
+            Some(unknown) => Err(Error::Config(format!(
+                "TIDEGATE_ACTIONS: a comma-separated list of {ACTIONS} is allowed, got {unknown:?}"
+            ))),
+        }
+    }
+
+    /// Refuses a payload whose action is one that there is and that is not allowed here.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the allowed ones.
+    pub fn check(&self, payload: &Value) -> Result<(), Error> {
+        let asked = match payload.get("action") {
+            None if is_scheduled_event(payload) => "drain",
+            action => action.and_then(Value::as_str).unwrap_or_default(),
+        };
+        match &self.0 {
+            // What is no action at all is refused in its own words.
+            Some(allowed)
+                if ACTIONS.split(", ").any(|known| known == asked)
+                    && !allowed.iter().any(|name| name == asked) =>
+            {
+                Err(Error::Invalid(format!(
+                    "action: this function answers {} (TIDEGATE_ACTIONS), got {asked:?}",
+                    allowed.join(", ")
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
 
 /// An action without options; it refuses every field.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -409,6 +460,44 @@ mod tests {
             ..CleanupOptions::default()
         };
         assert_eq!(options, expected);
+    }
+
+    #[test]
+    fn only_actions_that_are_listed_are_allowed_and_a_list_of_others_is_refused() {
+        let setting = |text: &'static str| {
+            Actions::from_setting(&move |name| {
+                (name == "TIDEGATE_ACTIONS").then(|| text.to_owned())
+            })
+        };
+        let allowed = setting("drain, stats").unwrap();
+        let tick = json!({"source": "aws.scheduler", "detail-type": "Scheduled Event"});
+        for payload in [
+            json!({"action": "stats"}),
+            tick.clone(),
+            json!({"action": "explode"}),
+        ] {
+            assert!(allowed.check(&payload).is_ok(), "{payload}");
+        }
+        let error = allowed.check(&json!({"action": "migrate"})).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("drain, stats") && error.contains("migrate"),
+            "{error}"
+        );
+        assert!(setting("stats").unwrap().check(&tick).is_err());
+        assert!(
+            Actions::from_setting(&|_| None)
+                .unwrap()
+                .check(&json!({"action": "migrate"}))
+                .is_ok()
+        );
+        for text in ["drain,explode", "drain,", " "] {
+            let error = setting(text).unwrap_err().to_string();
+            assert!(
+                error.contains("TIDEGATE_ACTIONS") && error.contains("migrate"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

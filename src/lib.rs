@@ -13,12 +13,12 @@
 //! 6. [`queue`] again: finalize, retry, release;
 //! 7. [`mod@drain`]: the loop around it all, and its report.
 //!
-//! Beside it: [`config`] and [`connect`] (settings, TLS, connections), [`migrate`] (the schema),
+//! Beside it: [`config`] and [`connect`] (settings, secrets, TLS, connections), [`migrate`] (the schema),
 //! [`retention`] (cleanup: how finished events leave the log), [`operate`] (what operators may ask for),
-//! [`doctor`] (is everything well?), [`invocation`] (both ends of the wire to Lambda and the command
-//! line), [`app`] (the shipped events and their handlers), [`service`] (what both shells do with
-//! them), [`http`] (the HTTP
-//! interface of the jobs).
+//! [`doctor`] (is everything well?), [`figures`] and [`metrics`] (what CloudWatch is told), [`trace`]
+//! (a trace crosses the queue), [`invocation`] (both ends of the wire to Lambda and the command line),
+//! [`app`] (the shipped events and their handlers), [`service`] (what both shells do with them), [`http`]
+//! (the HTTP interface of the jobs).
 
 pub mod app;
 pub mod budget;
@@ -29,15 +29,18 @@ pub mod doctor;
 pub mod drain;
 pub mod error;
 pub mod event;
+pub mod figures;
 pub mod handler;
 pub mod http;
 pub mod invocation;
+pub mod metrics;
 pub mod migrate;
 pub mod operate;
 pub mod outcome;
 pub mod queue;
 pub mod retention;
 pub mod service;
+pub mod trace;
 
 pub use connect::Database;
 pub use context::{Context, Transaction};

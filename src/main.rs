@@ -12,12 +12,15 @@ use futures_util::future::BoxFuture;
 use lambda_runtime::tower::{self, layer::layer_fn};
 use lambda_runtime::{Diagnostic, LambdaEvent, LambdaInvocation, Runtime, service_fn};
 use serde_json::Value;
-use tidegate::config::{environment, log_filter};
+use tidegate::config::{details_of_ours_alone, environment, log_filter};
 use tidegate::drain::Hooks;
-use tidegate::invocation::Request;
+use tidegate::invocation::{Actions, Request};
 use tidegate::service::{Failure, Service, log_panics};
 use tokio::sync::watch;
 use tracing::Instrument;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Kept of the invocation's time for answering: a fifth, within these bounds.
 const RESERVE: (Duration, Duration) = (Duration::from_millis(1200), Duration::from_secs(3));
@@ -26,31 +29,58 @@ const RESERVE: (Duration, Duration) = (Duration::from_millis(1200), Duration::fr
 const LONGEST: Duration = Duration::from_mins(15);
 
 fn main() -> Result<(), lambda_runtime::Error> {
-    let filter = log_filter(&environment, "info");
+    let filter = log_filter(&environment, LevelFilter::INFO);
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
-        .with_env_filter(filter.as_ref().map_or_else(|_| "info".into(), Clone::clone))
+        .with_max_level(LevelFilter::TRACE)
+        .finish()
+        .with(filter.as_ref().map_or_else(
+            |_| Targets::new().with_default(LevelFilter::INFO),
+            Clone::clone,
+        ))
+        .with(details_of_ours_alone())
         .init();
-    let service = filter.and_then(|_| Service::new(&environment));
-    if let Err(error) = &service {
+    let mut ready = filter.and_then(|_| Ready::from_environment());
+    if let Ok(ready) = &mut ready {
+        // The function's log is where CloudWatch looks for them.
+        ready.service.metrics_to = |line| println!("{line}");
+    }
+    if let Err(error) = &ready {
         tracing::error!(error = %error, "settings do not hold; every invocation will fail");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(Arc::new(service)))
+    runtime.block_on(serve(Arc::new(ready)))
 }
 
-async fn serve(
-    service: Arc<Result<Service, tidegate::Error>>,
-) -> Result<(), lambda_runtime::Error> {
+/// What answers invocations.
+struct Ready {
+    service: Service,
+    allowed: Actions,
+}
+
+impl Ready {
+    fn from_environment() -> Result<Self, tidegate::Error> {
+        Ok(Self {
+            service: Service::new(&environment)?,
+            allowed: Actions::from_setting(&environment)?,
+        })
+    }
+}
+
+async fn serve(ready: Arc<Result<Ready, tidegate::Error>>) -> Result<(), lambda_runtime::Error> {
+    // While the first invocation is fetched.
+    if let Ok(ready) = &*ready {
+        ready.service.database.prepare();
+    }
     let (stop, stopped) = watch::channel(false);
     let (busy, idle) = watch::channel(false);
     tokio::spawn(exit_on_signal(stop, idle));
     let handler = service_fn(move |event: LambdaEvent<Value>| {
-        let (service, stopped) = (service.clone(), stopped.clone());
-        async move { logged(event, service.as_ref().as_ref(), stopped).await }
+        let (ready, stopped) = (ready.clone(), stopped.clone());
+        async move { logged(event, ready.as_ref().as_ref(), stopped).await }
     });
     let runtime = Runtime::new(handler).layer(layer_fn(|inner| Watched {
         inner,
@@ -64,11 +94,11 @@ async fn serve(
 /// Answers an invocation, and says so in the log.
 async fn logged(
     event: LambdaEvent<Value>,
-    service: Result<&Service, &tidegate::Error>,
+    ready: Result<&Ready, &tidegate::Error>,
     stop: watch::Receiver<bool>,
 ) -> Result<Value, Refusal> {
     let request_id = event.context.request_id.clone();
-    let answered = answer(event, service, stop).await;
+    let answered = answer(event, ready, stop).await;
     match &answered {
         Ok(report) => {
             tracing::info!(request_id, report = %loggable(report), "invocation answered");
@@ -94,17 +124,19 @@ fn loggable(report: &Value) -> Value {
 
 async fn answer(
     event: LambdaEvent<Value>,
-    service: Result<&Service, &tidegate::Error>,
+    ready: Result<&Ready, &tidegate::Error>,
     stop: watch::Receiver<bool>,
 ) -> Result<Value, Refusal> {
-    let service = service.map_err(|error| Refusal::new("Configuration", error))?;
-    let request = Request::decode(event.payload)
+    let ready = ready.map_err(|error| Refusal::new("Configuration", error))?;
+    let request = (ready.allowed.check(&event.payload))
+        .and_then(|()| Request::decode(event.payload))
         .map_err(|error| Refusal::new("InvalidInvocation", &error))?;
     let hooks = Hooks {
         stop: Some(stop),
-        progress: None,
+        ..Hooks::default()
     };
-    service
+    ready
+        .service
         .answer(&request, time_left(event.context.deadline), hooks)
         .await
         .map_err(|error| Refusal::new(error_type(&error), &error))
@@ -119,7 +151,9 @@ fn error_type(failure: &Failure) -> &'static str {
     };
     match error {
         tidegate::Error::Config(_) => "Configuration",
+        tidegate::Error::Secret(_) => "SecretUnavailable",
         tidegate::Error::Connect(_) => "DatabaseUnreachable",
+        tidegate::Error::Login(_) => "DatabaseLoginRefused",
         tidegate::Error::Invalid(_) => "InvalidInvocation",
         tidegate::Error::Migrate(_) => "MigrationFailed",
         _ => other,

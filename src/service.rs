@@ -2,10 +2,11 @@
 //! put settings, database and handlers together and answer a request with a report.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::oneshot;
 use tokio_postgres::Client;
 
 use crate::app::checks::{self, Received};
@@ -17,6 +18,7 @@ use crate::drain::{DrainError, DrainOptions, Hooks, drain_with};
 use crate::error::{Error, describe};
 use crate::event::Event;
 use crate::invocation::{CleanupReport, DrainReport, ReceiveIssuingReport, Request, StatsReport};
+use crate::metrics::Metrics;
 use crate::migrate::{MigrateOptions, MigrateReport, app_migrations, migrate};
 use crate::operate::{ReplayReport, ReplayRequest, RequeueReport, RequeueRequest};
 use crate::queue;
@@ -32,6 +34,10 @@ pub struct Service {
     pub max_attempts: Option<u16>,
     /// Who asks, for the audit, unless a request says otherwise.
     pub actor: Option<String>,
+    /// What is told of each drain, if metrics are configured.
+    pub metrics: Option<Metrics>,
+    /// Takes each line of metrics.
+    pub metrics_to: fn(&str),
     app: Arc<App>,
 }
 
@@ -58,12 +64,14 @@ impl Service {
         let options = config::drain_options(lookup)?;
         options.check()?;
         // Handlers that wait for a service need no connection; eight serve the others.
-        let database = Database::new(&config::database_url(lookup)?, options.concurrency.min(8))?;
+        let database = Database::from_settings(lookup, options.concurrency.min(8))?;
         Ok(Self {
             database,
             options,
             max_attempts: config::max_attempts(lookup)?,
             actor: config::actor(lookup),
+            metrics: Metrics::from_settings(lookup)?,
+            metrics_to: |line| eprintln!("{line}"),
             app: Arc::new(App::from_settings(lookup)?),
         })
     }
@@ -111,16 +119,31 @@ impl Service {
         }
     }
 
-    /// Drains the queue.
+    /// Drains the queue, and tells the metrics of it.
     ///
     /// # Errors
     /// As [`crate::drain()`].
     pub async fn drain(
         &self,
         options: &DrainOptions,
-        hooks: Hooks,
+        mut hooks: Hooks,
     ) -> Result<DrainReport, DrainError> {
-        drain_with(&self.database, self.app.clone(), options, hooks).await
+        let Some(metrics) = &self.metrics else {
+            return drain_with(&self.database, self.app.clone(), options, hooks).await;
+        };
+        let (told, figures) = oneshot::channel();
+        hooks.figures = Some(told);
+        let drained = drain_with(&self.database, self.app.clone(), options, hooks).await;
+        // A drain that was refused has not even begun to count.
+        let figures = figures.await.unwrap_or_default();
+        let (report, succeeded) = match &drained {
+            Ok(report) => (report, true),
+            Err(error) => (&*error.report, false),
+        };
+        for line in metrics.of_drain(report, &figures, succeeded, SystemTime::now()) {
+            (self.metrics_to)(&line);
+        }
+        drained
     }
 
     /// Removes what retention says, and ends what nobody will handle.

@@ -81,9 +81,19 @@ DECLARE
 BEGIN
     PERFORM tidegate.check_operator(requeue.reason, requeue.actor, true);
     PERFORM tidegate.check_ids(requeue.ids);
-    SELECT coalesce(array_agg(e.id ORDER BY e.id), '{}'),
-           coalesce(array_agg(e.id ORDER BY e.id) FILTER (WHERE e.past_deadline), '{}') INTO done, late
-      FROM tidegate.end_leases(requeue.ids) AS e;
+    -- A drain's writes lock rows by id as well, but no plan promises that.
+    FOR try IN 1..3 LOOP
+        BEGIN
+            SELECT coalesce(array_agg(e.id ORDER BY e.id), '{}'),
+                   coalesce(array_agg(e.id ORDER BY e.id) FILTER (WHERE e.past_deadline), '{}') INTO done, late
+              FROM tidegate.end_leases(requeue.ids) AS e;
+            EXIT;
+        EXCEPTION WHEN deadlock_detected THEN
+            IF try = 3 THEN
+                RAISE;
+            END IF;
+        END;
+    END LOOP;
     -- A statement of its own: it sees the end of an event that was being finalized meanwhile.
     WITH rest AS (
         SELECT DISTINCT asked.id FROM unnest(requeue.ids) AS asked(id) EXCEPT SELECT unnest(done)

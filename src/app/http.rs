@@ -13,8 +13,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 
+use crate::connect::tls::Trust;
 use crate::error::Error;
 use crate::handler::HandlerError;
+use crate::trace;
 
 /// No call takes longer, its answer included, unless its caller says so.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,10 +27,13 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct HttpClient(Arc<OnceCell<Client>>);
 
 impl HttpClient {
-    async fn get(&self) -> Result<&Client, reqwest::Error> {
+    async fn get(&self) -> Result<&Client, Error> {
         let build = || async {
             // A redirected POST would arrive as a GET; better to see it as the failure it is.
-            Client::builder().redirect(redirect::Policy::none()).build()
+            let builder = Client::builder().redirect(redirect::Policy::none());
+            let tls = Trust::system().connector().await?;
+            let client = builder.tls_backend_preconfigured(tls).build();
+            client.map_err(|error| Error::Config(format!("HTTP client: {error}")))
         };
         self.0.get_or_try_init(build).await
     }
@@ -134,11 +139,14 @@ impl HttpService {
         limit: Duration,
         is_answer: impl Fn(StatusCode) -> bool,
     ) -> Result<T, HandlerError> {
-        let request = self
+        let mut request = self
             .request(path, limit)
             .await?
             .header("Idempotency-Key", key)
             .json(body);
+        if let Some(position) = trace::current() {
+            request = request.header("traceparent", position.to_string());
+        }
         let response = request
             .send()
             .await
@@ -170,7 +178,7 @@ impl HttpService {
             .http
             .get()
             .await
-            .map_err(|error| self.unavailable(reason(&error, limit)))?;
+            .map_err(|error| self.unavailable(format_args!("cannot be called: {error}")))?;
         Ok(client.post(url).timeout(limit))
     }
 

@@ -405,6 +405,7 @@ mod tests {
             created_at: SystemTime::UNIX_EPOCH,
             expires_at: None,
             progress: None,
+            traceparent: None,
         };
         let flushed = Flushed {
             after: 0,

@@ -48,6 +48,15 @@ pub(super) struct Job {
 }
 
 impl Job {
+    /// Rows are locked in the order of the arguments, and everybody locks them by id: otherwise an
+    /// operator's requeue of many events and this could wait for each other.
+    fn sort(&mut self) {
+        self.ends.sort_unstable_by_key(|end| end.finalization.lease);
+        self.retries.sort_unstable_by_key(|retry| retry.lease);
+        self.releases.sort_unstable_by_key(|release| release.lease);
+        self.renewals.sort_unstable();
+    }
+
     /// Whether it writes any event's fate.
     pub(super) fn has_outcomes(&self) -> bool {
         !self.ends.is_empty() || !self.retries.is_empty() || !self.releases.is_empty()
@@ -79,7 +88,8 @@ pub(super) struct Flush {
 }
 
 /// Writes a job, with bounded reconnects.
-pub(super) async fn flush(mut link: Link, job: Job, lease_timeout: Duration) -> Flush {
+pub(super) async fn flush(mut link: Link, mut job: Job, lease_timeout: Duration) -> Flush {
+    job.sort();
     let mut written = Written::default();
     let mut unsure = false;
     loop {

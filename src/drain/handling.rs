@@ -15,6 +15,7 @@ use crate::event::{DecodeError, Event, Fate, Lease, LeasedEvent};
 use crate::handler::{Dispatch, Fault};
 use crate::outcome::{HandlerEnd, Status};
 use crate::queue::{Finalization, Released};
+use crate::trace::{self, TraceContext};
 
 /// A handler that does not even notice that its time is up blocks its thread; it is given up on after this.
 const OVERDUE: Duration = Duration::from_millis(500);
@@ -112,10 +113,14 @@ impl<D: Dispatch> Drain<D> {
             "event",
             event.id = lease.id,
             event.kind = event.kind(),
-            event.attempt = ctx.attempt()
+            event.attempt = ctx.attempt(),
+            trace_id = ctx.trace().map(TraceContext::trace_id),
+            span_id = ctx.trace().map(TraceContext::span_id),
+            parent_span_id = ctx.trace().and_then(TraceContext::parent_span_id),
         );
+        let position = ctx.trace().cloned();
         let work = async move {
-            execute(app, shared, event, limits).await;
+            trace::within(position, execute(app, shared, event, limits)).await;
             // The loop may have given up on this one; then nobody listens any more.
             let _ = ended.send(lease);
         };
@@ -149,6 +154,9 @@ impl<D: Dispatch> Drain<D> {
         self.budget.learn(&event.kind, took);
         let settled = settle(event, ends, &self.options.retry, fastrand::f64());
         log_end(event, &settled, took);
+        if let Some(figures) = &mut self.figures {
+            figures.note(&event.kind, settled.status(), took);
+        }
         match settled {
             Settled::AlreadyFinished(status) => {
                 self.report.published += published;

@@ -26,7 +26,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -40,6 +40,7 @@ use crate::connect::Database;
 use crate::context::Context;
 use crate::error::Error;
 use crate::event::{Event, Lease};
+use crate::figures::Figures;
 use crate::handler::Dispatch;
 use crate::invocation::{DrainReport, StopReason};
 use crate::outcome::RetryPolicy;
@@ -125,6 +126,8 @@ pub struct Hooks {
     pub stop: Option<watch::Receiver<bool>>,
     /// Counts so far, told after every write.
     pub progress: Option<watch::Sender<DrainReport>>,
+    /// Takes the run's figures by kind when it ends, also when it fails.
+    pub figures: Option<oneshot::Sender<Figures>>,
 }
 
 /// Drains the queue with `app`'s handlers.
@@ -159,6 +162,10 @@ pub async fn drain_with<D: Dispatch>(
     let mut drain = Drain::new(&database, app, options, hooks);
     let ended = drain.run().await;
     drain.report.elapsed_ms = millis(drain.budget.elapsed());
+    if let (Some(asked), Some(figures)) = (drain.hooks.figures.take(), drain.figures.take()) {
+        // Who asked may have gone.
+        let _ = asked.send(figures);
+    }
     match ended {
         Ok(()) => Ok(drain.report),
         Err(source) => Err(DrainError {
@@ -185,6 +192,8 @@ struct Drain<D: Dispatch> {
     hooks: Hooks,
     budget: Budget,
     report: DrainReport,
+    /// Kept only if somebody asked for them.
+    figures: Option<Figures>,
     pace: Pace,
     schedule: Schedule,
     running: HashMap<Lease, Running>,
@@ -236,12 +245,13 @@ impl<D: Dispatch> Drain<D> {
             app,
             database: database.clone(),
             options: options.clone(),
-            hooks,
             budget: Budget::new(options.budget),
             report: DrainReport {
                 budget_ms: millis(options.budget),
                 ..DrainReport::default()
             },
+            figures: hooks.figures.is_some().then(Figures::default),
+            hooks,
             pace: Pace::new(options.concurrency, options.batch),
             schedule: Schedule::default(),
             running: HashMap::new(),
@@ -335,7 +345,8 @@ impl<D: Dispatch> Drain<D> {
     /// When something must be done even if nothing happens.
     fn next_wake(&self) -> Instant {
         let now = Instant::now();
-        let mut wake = now + Duration::from_millis(250);
+        let left = self.limit().saturating_sub(self.budget.elapsed());
+        let mut wake = now + Duration::from_millis(250).min(left);
         if self.pending.has_outcomes() {
             wake = wake.min(self.pending_since + FLUSH_AGE);
         }

@@ -144,6 +144,7 @@ mod tests {
             created_at: SystemTime::UNIX_EPOCH,
             expires_at: None,
             progress: None,
+            traceparent: None,
         }
     }
 

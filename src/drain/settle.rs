@@ -11,6 +11,7 @@ use crate::handler::{Committed, Done, Fault};
 use crate::invocation::DrainReport;
 use crate::outcome::{Disposition, HandlerEnd, HandlerRecord, Progress, RetryPolicy, Status};
 use crate::queue::{ErrorEntry, Finalization, Retried};
+use crate::trace;
 
 /// What is left to write for an event that ran.
 pub(super) enum Settled {
@@ -20,6 +21,17 @@ pub(super) enum Settled {
     Finish(Finalization),
     /// Its return to the queue.
     Retry(Retried),
+}
+
+impl Settled {
+    /// How the event ended; `None` when it will be retried.
+    pub(super) fn status(&self) -> Option<Status> {
+        match self {
+            Self::AlreadyFinished(status) => Some(*status),
+            Self::Finish(end) => Some(end.status),
+            Self::Retry(_) => None,
+        }
+    }
 }
 
 /// Applies the retry policy to the ends of an event's handlers.
@@ -160,18 +172,20 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
         event.attempts,
         millis(took),
     );
-    let (status, errors) = match settled {
-        Settled::AlreadyFinished(status) => (Some(*status), &[][..]),
-        Settled::Finish(end) => (Some(end.status), end.errors.as_slice()),
-        Settled::Retry(retry) => (None, retry.errors.as_slice()),
+    let errors = match settled {
+        Settled::AlreadyFinished(_) => &[][..],
+        Settled::Finish(end) => end.errors.as_slice(),
+        Settled::Retry(retry) => retry.errors.as_slice(),
     };
+    let trace_id = event.traceparent.as_deref().and_then(trace::id_of);
     let code = errors.first().map_or("", |entry| entry.code.as_str());
-    match status {
+    match settled.status() {
         Some(Status::Completed) => {
             tracing::debug!(
                 event.id = id,
                 event.kind = kind,
                 event.attempt = attempt,
+                trace_id,
                 elapsed_ms,
                 "event completed"
             );
@@ -181,6 +195,7 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
                 event.id = id,
                 event.kind = kind,
                 event.attempt = attempt,
+                trace_id,
                 elapsed_ms,
                 code,
                 "event rejected by a handler"
@@ -191,6 +206,7 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
                 event.id = id,
                 event.kind = kind,
                 event.attempt = attempt,
+                trace_id,
                 elapsed_ms,
                 code,
                 "event failed for good"
@@ -201,6 +217,7 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
                 event.id = id,
                 event.kind = kind,
                 event.attempt = attempt,
+                trace_id,
                 elapsed_ms,
                 code,
                 "event failed, will be retried"

@@ -8,7 +8,6 @@ use axum::extract::{MatchedPath, Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use deadpool_postgres::Object;
 use serde_json::Value;
 use utoipa::openapi::path::{Operation, PathItem, Paths};
 use utoipa::openapi::request_body::RequestBodyBuilder;
@@ -21,9 +20,10 @@ use super::answer::{self, AcceptedJob, Data, JobAnswer, LinkedJob};
 use super::problem::{Common, Problem, Refusal};
 use super::{begin, connection, limits};
 use crate::app::medical::{self, ValidJob};
-use crate::connect::Database;
+use crate::connect::{Database, Pooled};
 use crate::error::Error;
 use crate::queue::{self, Job};
+use crate::trace::{self, TraceContext};
 
 /// How often the shipped schedule wakes the drain (`template.yaml`); a job's `eta` counts by it.
 const WAKE_INTERVAL: Duration = Duration::from_mins(1);
@@ -109,15 +109,20 @@ async fn submit(
     let kind = route.as_str().trim_start_matches(JOBS);
     let job = medical::validate(kind, &json(&headers, &body)?)?;
     let mut client = connection(&database).await?;
-    let accepted = accept(&mut client, &job).await;
+    // Whoever asks under no trace, or under a malformed one, asks all the same.
+    let asked_under = headers
+        .get("traceparent")
+        .and_then(|header| header.to_str().ok());
+    let position = asked_under.and_then(TraceContext::parse);
+    let accepted = trace::within(position, accept(&mut client, &job)).await;
     if accepted.as_ref().is_err_and(Error::is_connection_lost) {
-        drop(Object::take(client));
+        drop(Pooled::take(client));
     }
     Ok(answer::accepted(accepted.map_err(refused)?))
 }
 
 /// Publishes the job and reads it back, in one transaction (E2).
-async fn accept(client: &mut Object, job: &ValidJob) -> Result<Job, Error> {
+async fn accept(client: &mut Pooled, job: &ValidJob) -> Result<Job, Error> {
     let transaction = begin(client).await?;
     let id = medical::submit(&transaction, job).await?.id;
     let job = queue::job(&transaction, id, WAKE_INTERVAL).await?;

@@ -29,13 +29,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use deadpool_postgres::Object;
 use tokio_postgres::{Client, Transaction};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::connect::Database;
+use crate::connect::{Database, Pooled};
 use crate::error::Error;
 
 pub use limits::{BODY_LIMIT, HEADER_BYTES, HEADER_COUNT, IN_FLIGHT, REQUEST_TIMEOUT};
@@ -46,6 +45,10 @@ use problem::Common;
 
 /// A request waits no longer for a free connection; then it is told to come again.
 const CONNECTION_WAIT: Duration = Duration::from_secs(2);
+
+/// A connection that is alive says so within milliseconds; one that is not says nothing, and the request
+/// pays for the wait.
+const SIGN_OF_LIFE_WAIT: Duration = Duration::from_millis(500);
 
 /// The database ends a statement by itself after this, in milliseconds: a request that is given up must
 /// not leave one behind that waits for a lock.
@@ -110,19 +113,19 @@ async fn openapi() -> impl IntoResponse {
 
 /// A connection of the pool that answers, soon or not at all. A function that was frozen between two
 /// requests may find its connection dead; then there is another.
-async fn connection(database: &Database) -> Result<Object, Error> {
+async fn connection(database: &Database) -> Result<Pooled, Error> {
     let client = database.pooled_within(CONNECTION_WAIT).await?;
-    let answer = tokio::time::timeout(CONNECTION_WAIT, client.check_connection()).await;
+    let answer = tokio::time::timeout(SIGN_OF_LIFE_WAIT, client.check_connection()).await;
     if matches!(answer, Ok(Ok(()))) {
         return Ok(client);
     }
-    drop(Object::take(client));
+    drop(Pooled::take(client));
     database.pooled_within(CONNECTION_WAIT).await
 }
 
 /// Opens a transaction that rolls back when dropped, as it is when a client goes away in the middle
 /// of its request, and whose statements the database itself ends in time.
-async fn begin(client: &mut Object) -> Result<Transaction<'_>, Error> {
+async fn begin(client: &mut Pooled) -> Result<Transaction<'_>, Error> {
     let stage = "begin";
     let failed = |source| Error::Database { stage, source };
     let client: &mut Client = client;

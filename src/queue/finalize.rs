@@ -158,6 +158,7 @@ pub async fn finalize(
             &events.expires_ats,
             &events.max_attempts,
             &events.expires_ins,
+            &events.traceparents,
         ],
     )
     .await?;
@@ -182,6 +183,7 @@ pub(super) struct EventColumns<'a> {
     pub expires_ats: Vec<Option<SystemTime>>,
     pub expires_ins: Vec<Option<f64>>,
     pub max_attempts: Vec<Option<i32>>,
+    pub traceparents: Vec<Option<&'a str>>,
 }
 
 impl<'a> EventColumns<'a> {
@@ -212,6 +214,10 @@ impl<'a> EventColumns<'a> {
             expires_ins: events
                 .clone()
                 .map(|event| event.expires_in.map(|time| time.as_secs_f64()))
+                .collect(),
+            traceparents: events
+                .clone()
+                .map(|event| event.traceparent.as_deref())
                 .collect(),
             max_attempts: events
                 .map(|event| event.max_attempts.map(i32::from))

@@ -138,6 +138,7 @@ fn leased_event(row: &Row, token: Uuid) -> LeasedEvent {
         progress: row
             .get::<_, Option<JsonText>>("progress")
             .and_then(|text| progress(&text.0)),
+        traceparent: row.get("traceparent"),
     }
 }
 

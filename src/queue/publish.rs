@@ -7,6 +7,7 @@ use super::finalize::EventColumns;
 use super::{query, sql};
 use crate::error::Error;
 use crate::event::NewEvent;
+use crate::trace;
 
 /// A published event (C5): PENDING, no attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Published {
 }
 
 /// Publishes one event on the given client or transaction: if that rolls back, there was no event (B1).
+///
+/// It continues the trace of the caller's work ([`trace::within`]), if it names none of its own.
 ///
 /// With a group, the transaction holds the group's publish lock until it ends; publish to several
 /// groups with one [`publish_batch`], or in one order everywhere, lest two transactions wait for
@@ -31,6 +34,7 @@ pub async fn publish(
 ) -> Result<Published, Error> {
     let delay = event.delay.map(|delay| delay.as_secs_f64());
     let expires_in = event.expires_in.map(|time| time.as_secs_f64());
+    let here = position();
     let rows = query(
         client,
         &sql::live::PUBLISH_ONE,
@@ -44,6 +48,7 @@ pub async fn publish(
             &event.expires_at,
             &event.max_attempts.map(i32::from),
             &expires_in,
+            &event.traceparent.as_ref().or(here.as_ref()),
         ],
     )
     .await
@@ -66,7 +71,11 @@ pub async fn publish_batch(
     if events.is_empty() {
         return Ok(Vec::new());
     }
-    let columns = EventColumns::of(events.iter());
+    let here = position();
+    let mut columns = EventColumns::of(events.iter());
+    for traceparent in &mut columns.traceparents {
+        *traceparent = traceparent.or(here.as_deref());
+    }
     let rows = query(
         client,
         &sql::live::PUBLISH,
@@ -80,6 +89,7 @@ pub async fn publish_batch(
             &columns.expires_ats,
             &columns.max_attempts,
             &columns.expires_ins,
+            &columns.traceparents,
         ],
     )
     .await
@@ -91,6 +101,11 @@ pub async fn publish_batch(
             created: row.get(1),
         })
         .collect())
+}
+
+/// The trace that the caller's work belongs to, as a header.
+fn position() -> Option<String> {
+    trace::current().map(|position| position.to_string())
 }
 
 /// The database's refusal of an argument becomes the caller's error, in its own words.

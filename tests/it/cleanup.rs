@@ -640,6 +640,25 @@ async fn b23_cleanups_beside_a_running_drain_lose_and_double_nothing() {
     assert_eq!(ever, 500 + i64::try_from(events).unwrap());
 }
 
+/// Replays what failed and requeues what lives, again and again; how many events it replayed.
+async fn replay_and_requeue(operator: &Client) -> i64 {
+    let mut replayed = 0;
+    for _ in 0..25 {
+        let replay = "SELECT (tidegate.replay(ids => ARRAY(SELECT id FROM tidegate.event_log WHERE status <> 'COMPLETED' LIMIT 20),
+                                              reason => 'again')->>'replayed')::bigint
+                       WHERE EXISTS (SELECT FROM tidegate.event_log WHERE status <> 'COMPLETED')";
+        let rows = operator.query(replay, &[]).await.unwrap();
+        replayed += rows.first().map_or(0, |row| row.get::<_, i64>(0));
+        let requeue = "SELECT tidegate.requeue(ARRAY(SELECT id FROM tidegate.event_queue ORDER BY random() LIMIT 20), 'again')
+                        WHERE EXISTS (SELECT FROM tidegate.event_queue)";
+        // The queue may have run empty between the two looks at it.
+        if let Err(error) = operator.query(requeue, &[]).await {
+            assert_eq!(error.code().unwrap().code(), "22023", "{error:?}");
+        }
+    }
+    replayed
+}
+
 #[tokio::test]
 async fn i7_cleanups_replays_requeues_and_a_drain_at_once_lose_and_double_nothing() {
     let (db, client) = remembering_database().await;
@@ -666,23 +685,6 @@ async fn i7_cleanups_replays_requeues_and_a_drain_at_once_lose_and_double_nothin
         }
     };
     let operator = db.client().await;
-    let operating = async {
-        let mut replayed = 0;
-        for _ in 0..25 {
-            let replay = "SELECT (tidegate.replay(ids => ARRAY(SELECT id FROM tidegate.event_log WHERE status <> 'COMPLETED' LIMIT 20),
-                                                  reason => 'again')->>'replayed')::bigint
-                           WHERE EXISTS (SELECT FROM tidegate.event_log WHERE status <> 'COMPLETED')";
-            let rows = operator.query(replay, &[]).await.unwrap();
-            replayed += rows.first().map_or(0, |row| row.get::<_, i64>(0));
-            let requeue = "SELECT tidegate.requeue(ARRAY(SELECT id FROM tidegate.event_queue ORDER BY random() LIMIT 20), 'again')
-                            WHERE EXISTS (SELECT FROM tidegate.event_queue)";
-            // The queue may have run empty between the two looks at it.
-            if let Err(error) = operator.query(requeue, &[]).await {
-                assert_eq!(error.code().unwrap().code(), "22023", "{error:?}");
-            }
-        }
-        replayed
-    };
     let draining = async {
         let mut leased = 0;
         while live(&client).await > 0 || !*running.borrow() {
@@ -691,7 +693,7 @@ async fn i7_cleanups_replays_requeues_and_a_drain_at_once_lose_and_double_nothin
         leased
     };
     let both = async {
-        let replayed = operating.await;
+        let replayed = replay_and_requeue(&operator).await;
         over.send_replace(true);
         replayed
     };

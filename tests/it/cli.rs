@@ -700,7 +700,7 @@ async fn a_verb_without_a_database_names_the_variable_that_is_missing() {
             &["publish", VIEWED],
         ] {
             let ran = cli.run(arguments).await;
-            ran.failed(2, &["DATABASE_URL is not set"]);
+            ran.failed(2, &["neither DATABASE_URL nor DATABASE_SECRET_ID is set"]);
             assert_eq!(ran.stdout, "");
         }
     }

@@ -16,15 +16,15 @@ use crate::support::{
 };
 
 /// A deadline that does not matter.
-const AMPLE: Deadline = Deadline::In(Duration::from_mins(1));
+pub const AMPLE: Deadline = Deadline::In(Duration::from_mins(1));
 
 /// No test waits longer for the process to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running function; it ends with the test.
-struct Function {
-    api: RuntimeApi,
-    process: Child,
+pub struct Function {
+    pub api: RuntimeApi,
+    pub process: Child,
     log: NamedTempFile,
     errors: NamedTempFile,
 }
@@ -41,7 +41,7 @@ impl Function {
         Self::on(db, &[&urls, further].concat()).await
     }
 
-    async fn start(settings: &[(&str, &str)]) -> Self {
+    pub async fn start(settings: &[(&str, &str)]) -> Self {
         let api = RuntimeApi::start().await;
         let (log, errors) = (NamedTempFile::new().unwrap(), NamedTempFile::new().unwrap());
         let process = support::command("tidegate-function")
@@ -60,7 +60,7 @@ impl Function {
         }
     }
 
-    async fn invoke(&self, payload: &Value) -> Answer {
+    pub async fn invoke(&self, payload: &Value) -> Answer {
         self.api.invoke(payload.to_string(), AMPLE).await
     }
 
@@ -73,8 +73,7 @@ impl Function {
 
     /// What it wrote to stdout, which is the function's log.
     fn log(&self) -> Vec<Value> {
-        std::fs::read_to_string(self.log.path())
-            .unwrap()
+        self.output()
             .lines()
             .map(|line| {
                 serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
@@ -82,7 +81,12 @@ impl Function {
             .collect()
     }
 
-    fn errors(&self) -> String {
+    /// The same, as it was written.
+    pub fn output(&self) -> String {
+        std::fs::read_to_string(self.log.path()).unwrap()
+    }
+
+    pub fn errors(&self) -> String {
         std::fs::read_to_string(self.errors.path()).unwrap()
     }
 
@@ -103,6 +107,36 @@ fn report(answer: Answer) -> DrainReport {
 
 fn fixture(name: &str) -> String {
     std::fs::read_to_string(support::project_file("events").join(name)).unwrap()
+}
+
+#[tokio::test]
+async fn b9_c13_each_drain_writes_a_line_of_metrics_if_they_are_asked_for() {
+    let db = support::database().await;
+    publish_views(&db.client().await, 3).await;
+    let metrics = [
+        ("TIDEGATE_METRICS", "emf"),
+        ("TIDEGATE_METRICS_QUEUE", "grants"),
+    ];
+    let function = Function::on(&db, &metrics).await;
+    function.drain(AMPLE).await;
+    let log = function.log();
+    let lines: Vec<&Value> = log.iter().filter(|line| !line["_aws"].is_null()).collect();
+    assert_eq!(lines.len(), 1, "{log:?}");
+    assert_eq!(lines[0]["Queue"], "grants");
+    for (metric, value) in [
+        ("Leased", 3),
+        ("Completed", 3),
+        ("Backlog", 0),
+        ("Drains", 1),
+    ] {
+        assert_eq!(lines[0][metric], value, "{metric}");
+    }
+    assert_eq!(lines[0]["Kinds"]["grant_letter_viewed"]["completed"], 3);
+    assert_eq!(lines[0]["HandlerLatencyMs"].as_array().unwrap().len(), 3);
+
+    let function = Function::on(&db, &[]).await;
+    function.drain(AMPLE).await;
+    assert!(function.log().iter().all(|line| line["_aws"].is_null()));
 }
 
 #[tokio::test]
@@ -168,6 +202,24 @@ async fn an_invocation_that_makes_no_sense_is_refused_by_name_and_the_next_one_i
     let stats = function.invoke(&json!({"action": "stats"})).await;
     assert!(!stats.is_error, "{stats:?}");
     assert_eq!(stats.body["backlog"], 0);
+}
+
+#[tokio::test]
+async fn a_function_answers_only_the_actions_that_it_is_given() {
+    let db = support::database().await;
+    let function = Function::on(&db, &[("TIDEGATE_ACTIONS", "drain,stats")]).await;
+    for action in ["migrate", "receive_issuing"] {
+        let answer = function.invoke(&json!({"action": action})).await;
+        assert!(answer.is_error, "{answer:?}");
+        assert_eq!(answer.body["errorType"], "InvalidInvocation");
+        let message = answer.body["errorMessage"].as_str().unwrap();
+        for says in [action, "drain, stats", "TIDEGATE_ACTIONS"] {
+            assert!(message.contains(says), "{message}");
+        }
+    }
+    report(function.api.invoke(fixture("scheduled.json"), AMPLE).await);
+    let stats = function.invoke(&json!({"action": "stats"})).await;
+    assert!(!stats.is_error, "{stats:?}");
 }
 
 #[tokio::test]

@@ -124,7 +124,7 @@ async fn worker() {
     let database = Database::new(&std::env::var("DATABASE_URL").unwrap(), 2).unwrap();
     let hooks = tidegate::drain::Hooks {
         stop: Some(stopped),
-        progress: None,
+        ..tidegate::drain::Hooks::default()
     };
     let options = if dies { short_lease() } else { lingering() };
     let report = tidegate::drain::drain_with(&database, app, &options, hooks)

@@ -62,6 +62,8 @@ pub enum Mode {
 pub struct Call {
     pub path: String,
     pub key: String,
+    /// The trace it belongs to, if it said so.
+    pub traceparent: Option<String>,
     pub reference: String,
     /// What it was answered.
     pub status: u16,
@@ -197,12 +199,21 @@ async fn serve(
     let key = headers
         .get("Idempotency-Key")
         .and_then(|key| key.to_str().ok());
+    let traceparent = headers
+        .get("traceparent")
+        .and_then(|header| header.to_str().ok());
     let (mode, (status, answer)) = {
         let mut services = shared.lock();
         let Some(service) = services.get_mut(name.as_str()) else {
             return refusal(404, "no such service");
         };
-        service.take(&name, &path, key.unwrap_or_default(), body)
+        let request = Request {
+            path: &path,
+            key: key.unwrap_or_default(),
+            traceparent,
+            body,
+        };
+        service.take(&name, request)
     };
     if let Mode::Slow { delay_ms } = mode {
         tokio::time::sleep(Duration::from_millis(delay_ms)).await;
@@ -210,9 +221,23 @@ async fn serve(
     (status, answer)
 }
 
+/// What a program asks for.
+struct Request<'a> {
+    path: &'a str,
+    key: &'a str,
+    traceparent: Option<&'a str>,
+    body: Value,
+}
+
 impl Service {
     /// Does the work, as far as the mode lets it, and takes the call down.
-    fn take(&mut self, name: &str, path: &str, key: &str, body: Value) -> (Mode, Reply) {
+    fn take(&mut self, name: &str, request: Request<'_>) -> (Mode, Reply) {
+        let Request {
+            path,
+            key,
+            traceparent,
+            body,
+        } = request;
         let mut mode = self.path_modes.get(path).copied().unwrap_or(self.mode);
         if body["patient_id"] == UNREACHABLE {
             mode = Mode::Down;
@@ -232,6 +257,7 @@ impl Service {
         self.calls.push(Call {
             path: path.to_owned(),
             key: key.to_owned(),
+            traceparent: traceparent.map(ToOwned::to_owned),
             reference,
             status: reply.0.as_u16(),
             body,

@@ -14,7 +14,7 @@ use tidegate::operate::{Moment, parse_moment};
 
 /// A durable, at-least-once event queue in Postgres.
 ///
-/// The database is found by DATABASE_URL. Every setting has a variable TIDEGATE_…; flags win.
+/// The database is found by DATABASE_URL or DATABASE_SECRET_ID. Every setting has a variable TIDEGATE_…; flags win.
 #[derive(Parser)]
 #[command(
     name = "tidegate",
@@ -140,6 +140,9 @@ pub struct PublishArgs {
     /// Started within this time or never, such as 1h.
     #[arg(long, value_parser = parse_duration)]
     pub expires_in: Option<Duration>,
+    /// The W3C trace context to publish it under; its handlers continue that trace.
+    #[arg(long, env = "TRACEPARENT")]
+    pub traceparent: Option<String>,
     /// Attempts before it is given up [env: TIDEGATE_MAX_ATTEMPTS].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub max_attempts: Option<u16>,

@@ -15,10 +15,13 @@ use std::process::ExitCode;
 use clap::Parser;
 use serde_json::{Value, json};
 use tidegate::Error;
-use tidegate::config::{environment, log_filter};
+use tidegate::config::{details_of_ours_alone, environment, log_filter};
 use tidegate::drain::DrainError;
 use tidegate::invocation::DrainReport;
-use tidegate::service::Service;
+use tidegate::service::{Service, log_panics};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use self::args::{Cli, Verb};
 
@@ -91,10 +94,14 @@ fn give(answer: &Answer, as_json: bool) -> ExitCode {
 
 fn run(verb: Verb, json: bool) -> Result<Answer, Failed> {
     tracing_subscriber::fmt()
-        .with_env_filter(log_filter(&environment, "warn")?)
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
+        .finish()
+        .with(log_filter(&environment, LevelFilter::WARN)?)
+        .with(details_of_ours_alone())
         .init();
+    log_panics();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

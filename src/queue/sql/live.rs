@@ -80,10 +80,11 @@ WITH clock AS MATERIALIZED (
      WHERE q.id = ANY (ARRAY(SELECT id FROM chosen))
        AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))
     RETURNING q.id, q.kind, q.payload, q.group_key, q.correlation_id, q.attempts, q.max_attempts,
-              q.created_at, q.expires_at, q.progress)
+              q.created_at, q.expires_at, q.progress, q.traceparent)
 SELECT reach.scanned, reach.last_id,
        leased.id, chosen.fate, leased.kind, leased.payload, leased.group_key, leased.correlation_id,
-       leased.attempts, leased.max_attempts, leased.created_at, leased.expires_at, leased.progress
+       leased.attempts, leased.max_attempts, leased.created_at, leased.expires_at, leased.progress,
+       leased.traceparent
   FROM (SELECT count(*) AS scanned, max(id) AS last_id FROM scan) AS reach
   LEFT JOIN (leased JOIN chosen USING (id)) ON true",
 };
@@ -145,7 +146,7 @@ RETURNING held.id, held.token",
 /// need them: Postgres cannot inline them, and a call costs more than the rest of the row's move.
 pub static FINALIZE: Statement = Statement {
     name: "finalize",
-    params: &[Type::INT8_ARRAY, Type::UUID_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY, Type::TIMESTAMPTZ_ARRAY, Type::INT4_ARRAY, Type::FLOAT8_ARRAY],
+    params: &[Type::INT8_ARRAY, Type::UUID_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::FLOAT8_ARRAY, Type::TIMESTAMPTZ_ARRAY, Type::INT4_ARRAY, Type::FLOAT8_ARRAY, Type::TEXT_ARRAY],
     text: "\
 WITH outcome AS MATERIALIZED (
     SELECT o.*, clock_timestamp() AS now
@@ -159,7 +160,7 @@ WITH outcome AS MATERIALIZED (
     INSERT INTO tidegate.event_log
            (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
             errors, result, progress, created_at, processing_started_at, finished_at, expires_at,
-            deadline, lease_token, parent_id, replay_of)
+            deadline, lease_token, parent_id, replay_of, traceparent)
     SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, g.final_status, g.attempts,
            g.max_attempts, CASE WHEN g.new_errors IS NULL THEN g.errors
                 ELSE tidegate.append_errors(g.errors, g.new_errors::jsonb, g.now) END,
@@ -170,7 +171,7 @@ WITH outcome AS MATERIALIZED (
            g.processing_started_at, g.now,
            g.now + CASE WHEN g.final_status = 'COMPLETED' THEN coalesce(k.retention_completed, '30 days')
                         ELSE coalesce(k.retention_failed, '90 days') END,
-           g.expires_at, g.lease_token, g.parent_id, g.replay_of
+           g.expires_at, g.lease_token, g.parent_id, g.replay_of, g.traceparent
       FROM gone AS g
       LEFT JOIN tidegate.event_kind AS k USING (kind)
     RETURNING id, lease_token
@@ -183,17 +184,19 @@ WITH outcome AS MATERIALIZED (
            array_agg(g.now + make_interval(secs => f.delay) ORDER BY f.position) AS available_ats,
            array_agg(coalesce(f.expires_at, g.now + make_interval(secs => f.expires_in)) ORDER BY f.position) AS expires_ats,
            array_agg(f.max_attempts ORDER BY f.position) AS max_attempts,
-           array_agg(g.id ORDER BY f.position) AS parent_ids
-      FROM unnest($7, $8, $9, $10, $11, $12, $13, $14, $15, $16) WITH ORDINALITY
+           array_agg(g.id ORDER BY f.position) AS parent_ids,
+           array_agg(coalesce(f.traceparent, g.traceparent) ORDER BY f.position) AS traceparents
+      FROM unnest($7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) WITH ORDINALITY
            AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at,
-                max_attempts, expires_in, position)
+                max_attempts, expires_in, traceparent, position)
       JOIN gone AS g ON g.id = f.parent_id
     HAVING count(*) > 0
 ), published AS (
     SELECT count(*) FILTER (WHERE p.created) AS created
       FROM follow_ups AS f,
-           tidegate.publish_rows(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
-                                 f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids) AS p)
+           tidegate.publish_batch(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
+                                  f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids,
+                                  f.traceparents) AS p)
 SELECT logged.id, logged.lease_token, (SELECT created FROM published) FROM logged",
 };
 
@@ -268,11 +271,11 @@ SELECT 'logged' FROM tidegate.event_log WHERE id = $1",
 /// Publishes one event.
 pub static PUBLISH_ONE: Statement = Statement {
     name: "publish_one",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::FLOAT8, Type::TIMESTAMPTZ, Type::INT4, Type::FLOAT8],
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::FLOAT8, Type::TIMESTAMPTZ, Type::INT4, Type::FLOAT8, Type::TEXT],
     text: "\
 SELECT p.id, p.created
   FROM tidegate.publish($1, $2::text::jsonb, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
-                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8) AS p",
+                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8, $10) AS p",
 };
 
 /// Publishes a batch; see the function for the order of locks and ids.
@@ -288,15 +291,16 @@ pub static PUBLISH: Statement = Statement {
         Type::TIMESTAMPTZ_ARRAY,
         Type::INT4_ARRAY,
         Type::FLOAT8_ARRAY,
+        Type::TEXT_ARRAY,
     ],
     text: "\
 SELECT p.id, p.created
-  FROM tidegate.publish_rows($1, $2::text[]::jsonb[], $3, $4, $5,
+  FROM tidegate.publish_batch($1, $2::text[]::jsonb[], $3, $4, $5,
        ARRAY(SELECT clock_timestamp() + make_interval(secs => d.delay)
                FROM unnest($6) WITH ORDINALITY AS d(delay, position) ORDER BY d.position),
        ARRAY(SELECT coalesce(e.at, clock_timestamp() + make_interval(secs => e.within))
                FROM unnest($7, $9) WITH ORDINALITY AS e(at, within, position) ORDER BY e.position),
-       $8, array_fill(NULL::bigint, ARRAY[cardinality($1)])) AS p",
+       $8, array_fill(NULL::bigint, ARRAY[cardinality($1)]), $10) AS p",
 };
 
 /// All of this file.

@@ -2,6 +2,7 @@
 //! when the process ends. Nothing here stops it: the server lives as long as the pipe this process
 //! holds open, so it goes even when the tests are killed.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
@@ -11,7 +12,7 @@ use super::project_file;
 /// A running cluster.
 pub struct Cluster {
     url: String,
-    /// Open for the life of the process: its end is the server's sign to stop.
+    /// Open while the cluster is wanted: its end is the server's sign to stop.
     _hold: ChildStdin,
 }
 
@@ -20,12 +21,20 @@ pub fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
     // The failure is kept as well: hundreds of tests need not try hundreds of times.
     CLUSTER
-        .get_or_init(start)
+        .get_or_init(|| start(&[]))
         .as_ref()
         .unwrap_or_else(|reason| panic!("no Postgres to test on: {reason}"))
 }
 
 impl Cluster {
+    /// One of the test's own, which goes when this value does.
+    ///
+    /// # Panics
+    /// When there is no Postgres to start.
+    pub fn start(options: &[&OsStr]) -> Self {
+        start(options).unwrap_or_else(|reason| panic!("no Postgres to test on: {reason}"))
+    }
+
     /// The URL of one of the cluster's databases.
     pub fn url(&self, database: &str) -> String {
         let (server, _) = self
@@ -36,10 +45,11 @@ impl Cluster {
     }
 }
 
-fn start() -> Result<Cluster, String> {
+fn start(options: &[&OsStr]) -> Result<Cluster, String> {
     let mut server = Command::new("python3")
         .arg(project_file("scripts/postgres.py"))
         .args(["serve", "--fast"])
+        .args(options)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

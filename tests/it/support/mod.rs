@@ -6,12 +6,19 @@ mod cluster;
 mod database;
 mod events;
 mod program;
+mod proxy;
 mod runtime_api;
+mod secrets;
+mod tls;
 
+pub use cluster::Cluster;
 pub use database::{TestDb, connect, database, database_for, empty_database};
 pub use events::{publish_letters, publish_views};
 pub use program::{command, terminate};
+pub use proxy::Proxy;
 pub use runtime_api::{Answer, Deadline, RuntimeApi};
+pub use secrets::{Secrets, Version, aws_variables};
+pub use tls::{Authority, Certified};
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use tidegate::drain::{DrainOptions, Hooks};
 use tidegate::invocation::DrainReport;
 use tidegate::queue;
-use tidegate::service::{Service, log_panics, stop_signal};
+use tidegate::service::{Service, stop_signal};
 use tokio::sync::watch;
 
 use crate::args::DrainArgs;
@@ -30,14 +30,13 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
     });
     let mut hooks = Hooks {
         stop: Some(stopped),
-        progress: None,
+        ..Hooks::default()
     };
     let bar = if std::io::stderr().is_terminal() && !json {
         Some(progress_bar(service, &mut hooks).await?)
     } else {
         None
     };
-    log_panics();
     let report = service.drain(&options, hooks).await;
     if let Some(bar) = bar {
         bar.finish_and_clear();

@@ -35,6 +35,9 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
     if let Some(attempts) = args.max_attempts.or(service.max_attempts) {
         event = event.max_attempts(attempts);
     }
+    if let Some(header) = args.traceparent {
+        event = event.traceparent(header);
+    }
     event.check()?;
     let client = service.database.connect().await?;
     let published = queue::publish(&client, &event).await?;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use tidegate::Error;
-use tidegate::service::{Service, log_panics, stop_signal};
+use tidegate::service::{Service, stop_signal};
 
 use crate::{Answer, Failed, print};
 
@@ -21,7 +21,6 @@ pub async fn serve(
     } else {
         let _ = print(&listening);
     }
-    log_panics();
     let router = tidegate::http::router(service.database.clone());
     let served = tidegate::http::serve(listener, router, stop_signal()).await;
     served.map_err(failed)?;

@@ -1,0 +1,304 @@
+#!/usr/bin/env python3
+"""Measures the function's cold start, stage by stage: its process, the first /next, the secret, the database, the answer.
+
+Everything is real but AWS: a stub of the Runtime API, a stand-in for Secrets Manager over TLS, and a Postgres with
+TLS 1.3 and SCRAM. Prints medians; with --share also under a CPU quota, as a small function has one.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import ssl
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import local
+from pypi import PROJECT, Unavailable
+
+STAGES = ["next", "secret", "database", "answer"]
+ANSWER_LIMIT_S = 30
+PASSWORD = "cold-start"
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", type=Path, default=PROJECT / "target" / "release" / "tidegate-function")
+    parser.add_argument("--runs", type=int, default=21)
+    parser.add_argument("--share", type=float, default=0.15, help="of one core, for the runs under a quota; 0: none")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    arguments = parser.parse_args()
+    if not arguments.program.exists():
+        raise Unavailable(f"{arguments.program} is missing: cargo build --locked --release")
+    with ExitStack() as started:
+        stage = Stage(started, arguments.program)
+        results = {"whole machine": stage.measure(arguments.runs, {})}
+        results["whole machine, the system's certificates"] = stage.measure(arguments.runs, stage.separate_bundles)
+        quota = started.enter_context(Quota(arguments.share)) if arguments.share else None
+        if quota and quota.works:
+            results[f"{arguments.share} of a core"] = stage.measure(arguments.runs, {}, quota)
+        elif quota:
+            print("no cgroup can be written to here: nothing is measured under a CPU quota", file=sys.stderr)
+    if arguments.json:
+        print(json.dumps({"size_bytes": arguments.program.stat().st_size, "medians": results}))
+    else:
+        _show(arguments.program, results)
+
+
+def _show(program, results):
+    print(f"{program.name}: {program.stat().st_size / 1e6:.1f} MB; medians in ms since the process started")
+    print(f"{'':45}" + "".join(f"{name:>10}" for name in STAGES) + "    RSS MB")
+    for name, medians in results.items():
+        row = "".join(f"{medians[stage]:10.1f}" for stage in STAGES)
+        print(f"{name:45}{row}{medians['rss_mb']:10.1f}")
+
+
+class Stage:
+    """All that surrounds the function, started once."""
+
+    def __init__(self, started, program):
+        self.program = program
+        self.run = None
+        folder = Path(started.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-coldstart-")))
+        authority, certificate, key = _certificates(folder)
+        url = started.enter_context(local.postgres("--fast", "--tls", str(certificate), str(key)))["DATABASE_URL"]
+        programs = local.build("--bin", "tidegate")
+        migrate = {**local.environment(), "DATABASE_URL": url}
+        subprocess.run([programs / "tidegate", "migrate"], env=migrate, check=True, stdout=subprocess.DEVNULL)
+        port = int(url.rsplit(":", 1)[1].split("/")[0])
+        _execute(port, f"CREATE ROLE cold LOGIN SUPERUSER PASSWORD '{PASSWORD}'")
+        secret = {"username": "cold", "password": PASSWORD, "host": "localhost", "dbname": "postgres",
+                  "port": self._relay(port), "sslmode": "verify-full"}
+        secrets = _serve(started, _secrets(self, json.dumps(secret)), (certificate, key))
+        self.environment = {
+            "AWS_LAMBDA_FUNCTION_NAME": "cold",
+            "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": "256", "AWS_LAMBDA_FUNCTION_VERSION": "1", "AWS_REGION": "eu-central-1",
+            "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "example", "DATABASE_SECRET_ID": "cold",
+            "AWS_ENDPOINT_URL_SECRETS_MANAGER": f"https://localhost:{secrets}", "NO_PROXY": "localhost",
+        }
+        # One connector for both, made of a small bundle; or two, each after the system's bundle was read.
+        self.one_bundle = {"SSL_CERT_FILE": str(authority)}
+        self.separate_bundles = {"AWS_CA_BUNDLE": str(authority), "DATABASE_CA_FILE": str(authority)}
+
+    def measure(self, runs, bundles, quota=None):
+        """The median of each stage. The first run only warms the file cache."""
+        taken = [self._run(bundles or self.one_bundle, quota) for _ in range(runs + 1)][1:]
+        return {name: round(statistics.median(run[name] for run in taken), 1) for name in taken[0]}
+
+    def _run(self, bundles, quota):
+        with ExitStack() as started:
+            # A runtime of its own: a function that was killed may have asked for one more invocation.
+            run = self.run = Run()
+            runtime = {"AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{_serve(started, _runtime_api(run))}"}
+            start = time.monotonic()
+            process = subprocess.Popen([self.program], env={**self.environment, **bundles, **runtime},
+                                       stdout=subprocess.DEVNULL, preexec_fn=quota.enter if quota else None)
+            try:
+                if not run.answered.wait(ANSWER_LIMIT_S):
+                    raise Unavailable(f"the function did not answer within {ANSWER_LIMIT_S} s")
+                if run.failure:
+                    raise Unavailable(f"the function failed: {run.failure}")
+                taken = {name: 1000 * (run.seen[name] - start) for name in STAGES}
+                return {**taken, "rss_mb": _peak_memory_mb(process.pid)}
+            finally:
+                process.kill()
+                process.wait()
+
+    def _relay(self, port):
+        """A port in front of the database that notes when somebody comes."""
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def serve():
+            while True:
+                client, _ = listener.accept()
+                self.run.note("database")
+                server = socket.create_connection(("127.0.0.1", port))
+                for one, other in ((client, server), (server, client)):
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    threading.Thread(target=_copy, args=(one, other), daemon=True).start()
+        threading.Thread(target=serve, daemon=True).start()
+        return listener.getsockname()[1]
+
+
+class Run:
+    """When each stage of one cold start was first seen."""
+
+    def __init__(self):
+        self.seen = {}
+        self.answered = threading.Event()
+        self.failure = None
+
+    def note(self, name):
+        self.seen.setdefault(name, time.monotonic())
+
+
+class Quiet(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def answer(self, body, headers, status=200):
+        self.send_response(status)
+        for name, value in {**headers, "content-length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
+
+    def log_message(self, *_):
+        pass
+
+    def handle(self):
+        try:
+            super().handle()
+        except OSError:
+            pass  # the function was killed
+
+
+def _runtime_api(run):
+    class Api(Quiet):
+        def do_GET(self):
+            if "next" in run.seen:
+                time.sleep(ANSWER_LIMIT_S)  # there is one invocation
+                return
+            run.note("next")
+            deadline = str(int(1000 * (time.time() + 60)))
+            headers = {"lambda-runtime-aws-request-id": "r", "lambda-runtime-deadline-ms": deadline}
+            self.answer(b'{"action": "drain"}', headers)
+
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["content-length"]))
+            if self.path.endswith("/error"):
+                run.failure = body.decode()
+            run.note("answer")
+            run.answered.set()
+            self.answer(b"{}", {}, 202)
+    return Api
+
+
+def _secrets(stage, text):
+    class Secrets(Quiet):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            stage.run.note("secret")
+            body = json.dumps({"ARN": "arn", "Name": "cold", "VersionId": "v", "SecretString": text})
+            self.answer(body.encode(), {"content-type": "application/x-amz-json-1.1"})
+    return Secrets
+
+
+def _serve(started, handler, tls=None):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    if tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*tls)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    started.callback(server.shutdown)
+    return server.server_address[1]
+
+
+def _copy(one, other):
+    try:
+        while data := one.recv(65536):
+            other.sendall(data)
+        other.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass
+
+
+def _certificates(folder):
+    """An authority and a certificate for localhost."""
+    if not shutil.which("openssl"):
+        raise Unavailable("openssl is missing: it makes the certificates (apt install openssl)")
+    authority, certificate, key = folder / "ca.pem", folder / "server.crt", folder / "server.key"
+    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    _openssl("req", "-x509", *new_key, "-keyout", folder / "ca.key", "-out", authority, "-subj", "/CN=cold start", "-days", "2")
+    _openssl("req", *new_key, "-keyout", key, "-out", folder / "csr", "-subj", "/CN=localhost")
+    (folder / "names").write_text("subjectAltName=DNS:localhost\n")
+    _openssl("x509", "-req", "-in", folder / "csr", "-CA", authority, "-CAkey", folder / "ca.key", "-CAcreateserial",
+             "-extfile", folder / "names", "-out", certificate, "-days", "2")
+    return authority, certificate, key
+
+
+def _openssl(*arguments):
+    done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Unavailable(f"openssl {arguments[0]}: {done.stderr.strip()}")
+
+
+def _execute(port, sql):
+    """One statement as the owner of the cluster, who needs no password. Not every installation has psql."""
+    with socket.create_connection(("127.0.0.1", port)) as server:
+        startup = struct.pack("!i", 196608) + b"user\0postgres\0database\0postgres\0\0"
+        server.sendall(struct.pack("!i", len(startup) + 4) + startup)
+        _until_ready(server)
+        query = sql.encode() + b"\0"
+        server.sendall(b"Q" + struct.pack("!i", len(query) + 4) + query)
+        _until_ready(server)
+
+
+def _until_ready(server):
+    stream = server.makefile("rb")
+    while True:
+        kind, length = struct.unpack("!ci", stream.read(5))
+        body = stream.read(length - 4)
+        if kind == b"E":
+            raise Unavailable(f"Postgres: {body!r}")
+        if kind == b"Z":
+            return
+
+
+def _peak_memory_mb(pid):
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1000 for line in lines if line.startswith("VmHWM:"))
+
+
+class Quota:
+    """A control group whose processes have a share of one core; version 2 of the interface, or else 1."""
+
+    def __init__(self, share):
+        self.works = False
+        period = 20_000  # as small functions have it: short pauses, many of them
+        limit = int(share * period)
+        for parent, files in ((CGROUPS, {"cpu.max": f"{limit} {period}"}),
+                              (CGROUPS / "cpu", {"cpu.cfs_period_us": str(period), "cpu.cfs_quota_us": str(limit)})):
+            self.folder = parent / f"tidegate-coldstart-{os.getpid()}"
+            try:
+                self.folder.mkdir()
+                (self.folder / "cgroup.procs").read_text()  # a plain folder has none
+                for name, value in files.items():
+                    (self.folder / name).write_text(value)
+                self.works = True
+                return
+            except OSError:
+                self._remove()
+
+    def enter(self):
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def _remove(self):
+        try:
+            self.folder.rmdir()
+        except OSError:
+            pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._remove()
+
+
+if __name__ == "__main__":
+    local.run_script(main)

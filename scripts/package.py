@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""`make package`: both functions, built as they are deployed, zipped and weighed.
+
+`into PROGRAM FOLDER` lays a program out for SAM, whose build calls `make build-…`.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import local
+import pypi
+from invoke import CARGO_LAMBDA
+
+# A linker for Amazon Linux, whatever runs here, and for the other architecture.
+ZIG = "ziglang==0.13.0.post1"
+PROGRAMS = ("tidegate-function", "tidegate-http")
+TARGETS = {"x86_64": "x86_64-unknown-linux-gnu", "arm64": "aarch64-unknown-linux-gnu"}
+# Not cargo-lambda's own choice, which is where cargo keeps a profile of that name.
+PACKAGES = Path("target/packages")
+CERTIFICATES = Path("certs/rds.pem")
+# Only these sign AWS's own endpoints. The system's store, of 150 authorities, takes a cold start 15 ms to read.
+AWS_CERTIFICATES = Path("certs/aws.pem")
+AUTHORITIES = ("Amazon Root CA", "Starfield Services Root")
+CERTIFI = "certifi==2026.10.18"
+# Of OpenSSL, too, size matters more than speed: half a megabyte, a fifth of one zipped.
+OPENSSL_CFLAGS = "-Os -ffunction-sections -fdata-sections"
+BINARY_LIMIT, ZIP_LIMIT = 12_000_000, 5_000_000
+
+
+def main():
+    if sys.argv[1:2] == ["into"] and len(sys.argv) == 4 and sys.argv[2] in PROGRAMS:
+        return lay_out(sys.argv[2], Path(sys.argv[3]))
+    if sys.argv[1:]:
+        print(f"usage: {sys.argv[0]} [into {'|'.join(PROGRAMS)} FOLDER]", file=sys.stderr)
+        return 2
+    build()
+    return weigh()
+
+
+def lay_out(program, folder):
+    """SAM makes the zip itself, of what is in the folder."""
+    build()
+    shutil.unpack_archive(_package(program), folder)
+    (folder / "bootstrap").chmod(0o755)
+
+
+def build():
+    """cargo-lambda leaves a program alone that is as new as its sources."""
+    target = _target()
+    cargo_lambda, zig = pypi.install(CARGO_LAMBDA), pypi.install(ZIG)
+    command = [cargo_lambda / "bin" / "cargo-lambda", "lambda", "build", "--profile", "lambda", "--locked", "--target", target]
+    command += ["--features", "vendored-openssl", "--output-format", "zip", "--lambda-dir", PACKAGES]
+    command += [word for program in PROGRAMS for word in ("--bin", program)]
+    command += ["--include", keep_aws_certificates()]
+    command += ["--include", CERTIFICATES] if CERTIFICATES.exists() else []
+    environment = {**os.environ, "CFLAGS": OPENSSL_CFLAGS, "PATH": f"{zig / 'ziglang'}{os.pathsep}{os.environ['PATH']}"}
+    # OpenSSL's own build would read what was meant for this one.
+    for name in ("ARCH", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES"):
+        environment.pop(name, None)
+    if subprocess.run([str(part) for part in command], env=environment).returncode != 0:
+        raise local.Failed(1)
+
+
+def keep_aws_certificates():
+    """Mozilla's certificates of AWS's own authorities."""
+    bundle = (pypi.install(CERTIFI) / "certifi" / "cacert.pem").read_text()
+    kept = [entry for entry in bundle.split("\n# Issuer:") if any(name in entry.split("\n")[0] for name in AUTHORITIES)]
+    if len(kept) < len(AUTHORITIES):
+        raise pypi.Unavailable(f"{CERTIFI} has no certificates of {' and '.join(AUTHORITIES)}")
+    AWS_CERTIFICATES.parent.mkdir(exist_ok=True)
+    text = "".join(f"# Issuer:{entry}\n" for entry in kept)
+    if not AWS_CERTIFICATES.exists() or AWS_CERTIFICATES.read_text() != text:
+        AWS_CERTIFICATES.write_text(text)
+    return AWS_CERTIFICATES
+
+
+def _target():
+    asked = os.environ.get("ARCH") or "x86_64"
+    if asked not in TARGETS:
+        raise pypi.Unavailable(f"ARCH: {' or '.join(TARGETS)} is allowed, got {asked!r}")
+    libraries = subprocess.run(["rustc", "--print", "target-libdir", "--target", TARGETS[asked]], capture_output=True, text=True)
+    if not Path(libraries.stdout.strip() or "/nowhere").is_dir():
+        raise pypi.Unavailable(f"Rust cannot build for {asked} yet: rustup target add {TARGETS[asked]}")
+    return TARGETS[asked]
+
+
+def weigh():
+    """A cold start reads every byte; what grows beyond the limits is found here, not by those who wait for it."""
+    heavy = False
+    for program in PROGRAMS:
+        package = _package(program)
+        with zipfile.ZipFile(package) as archive:
+            binary = archive.getinfo("bootstrap").file_size
+            rest = [name for name in archive.namelist() if name != "bootstrap"]
+        zipped = package.stat().st_size
+        print(f"{program}: {binary / 1e6:.1f} MB, zipped {zipped / 1e6:.1f} MB{', with ' + ', '.join(rest) if rest else ''}")
+        heavy |= binary > BINARY_LIMIT or zipped > ZIP_LIMIT
+    if heavy:
+        print(f"more than {BINARY_LIMIT / 1e6:.0f} MB, or {ZIP_LIMIT / 1e6:.0f} MB zipped", file=sys.stderr)
+    return 1 if heavy else 0
+
+
+def _package(program):
+    return PACKAGES / program / "bootstrap.zip"
+
+
+if __name__ == "__main__":
+    local.run_script(main)

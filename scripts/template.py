@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""`make template`: what `template.yaml` would deploy, checked without an account and without a network.
+
+Validated by SAM and cfn-lint; transformed as AWS does it and held against the rules, with several sets of parameters;
+broken on purpose, which the rules must notice; deployed to a stand-in for AWS and read back.
+"""
+
+import copy
+import importlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import local
+import pypi
+
+# In one folder, since they share half of what they need.
+TOOLS = ("aws-sam-cli==1.170.0", "moto[server]==5.2.5")
+TEMPLATE = Path("template.yaml")
+LIMIT_S = 120
+SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:queue-AbCdEf"
+NEEDED = {"DatabaseSecretArn": SECRET}
+EVERYTHING = {
+    **NEEDED, "OwnerSecretArn": f"{SECRET}-owner", "OperatorSecretArn": f"{SECRET}-operator", "Tracing": "true",
+    "SecretKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/0a1b2c3d", "SubnetIds": "subnet-0a,subnet-0b",
+    "SecurityGroupIds": "sg-0a", "Architecture": "arm64", "ParallelDrains": "8", "DrainRate": "rate(5 minutes)",
+    "JobsHttp": "public", "OperatorPrincipalArn": "arn:aws:iam::123456789012:role/on-call", "CreateDatabaseRoles": "true", "MetricsByKind": "true",
+    "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:on-call", "LogDays": 90,
+}
+SETTINGS = {
+    "defaults": NEEDED, "everything": EVERYTHING, "HTTP for AWS identities": {**NEEDED, "JobsHttp": "iam"},
+    "no concurrency set apart": {**NEEDED, "ReserveConcurrency": "false", "ParallelDrains": "3"},
+}
+RATES = ["rate(1 minute)", "rate(2 minutes)", "rate(10 minutes)", "rate(1 hour)", "rate(1 day)"]
+# AWS refuses each of them; neither SAM nor CloudFormation nor the stand-in does.
+BAD_RATES = ["rate(1 minutes)", "rate(2 minute)", "rate(0 minutes)", "rate(01 minute)", "rate(1 hours)", "rate(1 week)", "1 minute"]
+
+
+def main():
+    folder = pypi.install(*TOOLS, dependencies=True)
+    os.environ.update(tool_environment(folder))
+    sys.path.insert(0, str(folder))
+    logging.disable(logging.WARNING)
+    stack, rules = importlib.import_module("stack"), importlib.import_module("template_rules")
+    print("SAM and cfn-lint")
+    _run("-m", "samcli", "validate", "--lint", "--template", TEMPLATE)
+    source = stack.parse(TEMPLATE.read_text())
+    plain = stack.transform(source)
+    _lint(folder, stack, plain)
+    wrong = _rules(stack, rules, plain) + _rates(stack, plain) + _controls(stack, rules, source)
+    wrong += importlib.import_module("template_deploy").faults(plain)
+    print()
+    for fault in wrong:
+        print(fault, file=sys.stderr)
+    if not wrong:
+        print(f"{TEMPLATE} deploys what it should")
+    return 1 if wrong else 0
+
+
+def tool_environment(folder):
+    """For SAM and the AWS libraries: no account, no telemetry, no question to the network about either."""
+    kept = {"SAM_CLI_TELEMETRY": "0", "AWS_EC2_METADATA_DISABLED": "true", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**kept, "PYTHONPATH": str(folder), "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "eu-central-1")}
+
+
+def _run(*command):
+    done = subprocess.run([sys.executable, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=LIMIT_S)
+    if done.returncode != 0:
+        print(done.stdout, file=sys.stderr)
+        raise local.Failed(1)
+
+
+def _lint(folder, stack, plain):
+    """cfn-lint sees more in the plain template than through the transform."""
+    with tempfile.TemporaryDirectory() as room:
+        file = Path(room) / "template.json"
+        file.write_text(json.dumps(plain, indent=1))
+        _run(folder / "bin" / "cfn-lint", "--regions", "eu-central-1", "--template", file)
+
+
+def _rules(stack, rules, plain):
+    found = []
+    for name, parameters in SETTINGS.items():
+        print(f"The rules, with {name}")
+        found += [f"with {name}: {fault}" for fault in rules.faults(stack.Stack(plain, parameters))]
+    return found
+
+
+def _rates(stack, plain):
+    found = [f"DrainRate: {rate} must be allowed" for rate in RATES if not _is_allowed(stack, plain, rate)]
+    return found + [f"DrainRate: {rate} must be refused" for rate in BAD_RATES if _is_allowed(stack, plain, rate)]
+
+
+def _is_allowed(stack, plain, rate):
+    try:
+        stack.Stack(plain, {**NEEDED, "DrainRate": rate})
+    except stack.Refused:
+        return False
+    return True
+
+
+def _controls(stack, rules, source):
+    """A check that never fails is none: each of these breaks one thing, and the rules must name it."""
+    controls = importlib.import_module("template_controls").CONTROLS
+    print(f"{len(controls)} templates that are broken on purpose")
+    missed = []
+    for name, broken, says in controls:
+        bad = copy.deepcopy(source)
+        broken(bad)
+        faults = rules.faults(stack.Stack(stack.transform(bad), EVERYTHING))
+        if not any(says in fault for fault in faults):
+            missed.append(f"not noticed: {name}; it should have said {says!r}, said {faults}")
+    return missed
+
+
+if __name__ == "__main__":
+    local.run_script(main)

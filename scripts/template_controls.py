@@ -1,0 +1,202 @@
+"""Ways to break the template, each with what the rules must say about it."""
+
+
+def _properties(template, resource):
+    return template["Resources"][resource]["Properties"]
+
+
+def _event(template, function, name):
+    return _properties(template, function)["Events"][name]["Properties"]
+
+
+def _variables(template, function):
+    return _properties(template, function)["Environment"]["Variables"]
+
+
+def _statements(template, role):
+    return _properties(template, role)["Policies"][0]["PolicyDocument"]["Statement"]
+
+
+def rate(template):
+    _event(template, "DrainFunction", "Third")["ScheduleExpression"] = "rate(1 minutes)"
+
+
+def tick_input(template):
+    _event(template, "DrainFunction", "Eighth")["Input"] = '{"action": "dran"}'
+
+
+def cleanup_input(template):
+    _event(template, "CleanupFunction", "Daily")["Input"] = '{"action": "cleanup"}'
+
+
+def migration_input(template):
+    _properties(template, "Migration")["Input"] = '{"action": "stats"}'
+
+
+def tick_retries(template):
+    del _event(template, "DrainFunction", "First")["RetryPolicy"]
+
+
+def tick_age(template):
+    _event(template, "DrainFunction", "First")["RetryPolicy"]["MaximumEventAgeInSeconds"] = 86400
+
+
+def background_retries(template):
+    _properties(template, "DrainFunction")["EventInvokeConfig"]["MaximumRetryAttempts"] = 2
+
+
+def no_destination(template):
+    del _properties(template, "CleanupFunction")["EventInvokeConfig"]["DestinationConfig"]
+
+
+def one_tick_less(template):
+    del _properties(template, "DrainFunction")["Events"]["Eighth"]
+
+
+def tick_of_another(template):
+    _properties(template, "OperateFunction")["Events"] = {"Often": _properties(template, "DrainFunction")["Events"]["First"]}
+
+
+def every_resource(template):
+    _statements(template, "DrainRole")[0]["Resource"] = "*"
+
+
+def every_action(template):
+    _properties(template, "OwnerSecretPolicy")["PolicyDocument"]["Statement"][0]["Action"] = "secretsmanager:*"
+
+
+def one_action_more(template):
+    _statements(template, "DrainRole")[0]["Action"].append("logs:DeleteLogStream")
+
+
+def another_secret(template):
+    _properties(template, "DrainRole")["ManagedPolicyArns"][0] = {"Ref": "OwnerSecretPolicy"}
+
+
+def operator_may_drain(template):
+    _statements(template, "OperatorRole")[0]["Resource"] = {"Fn::GetAtt": ["DrainFunction", "Arn"]}
+
+
+def operator_is_anybody(template):
+    _properties(template, "OperatorRole")["AssumeRolePolicyDocument"]["Statement"][0]["Principal"] = {"AWS": "*"}
+
+
+def generated_role(template):
+    del _properties(template, "OperateFunction")["Role"]
+
+
+def administrator(template):
+    _properties(template, "CleanupRole")["ManagedPolicyArns"].append("arn:aws:iam::aws:policy/AdministratorAccess")
+
+
+def other_actions(template):
+    _variables(template, "OperateFunction")["TIDEGATE_ACTIONS"] = "replay,requeue,stats,migrate"
+
+
+def no_actions(template):
+    del _variables(template, "DrainFunction")["TIDEGATE_ACTIONS"]
+
+
+def no_metrics(template):
+    del _variables(template, "DrainFunction")["TIDEGATE_METRICS"]
+
+
+def wrong_secret(template):
+    _variables(template, "MigrateFunction")["DATABASE_SECRET_ID"] = {"Ref": "DatabaseSecretArn"}
+
+
+def password(template):
+    _variables(template, "DrainFunction")["PGPASSWORD"] = "x"
+
+
+def missing_alarm(template):
+    del template["Resources"]["LeaseLostAlarm"]
+
+
+def renamed_metric(template):
+    _properties(template, "ReportBrokenAlarm")["MetricName"] = "ReportsBroken"
+
+
+def silence_is_fine(template):
+    _properties(template, "NoDrainAlarm")["TreatMissingData"] = "notBreaching"
+
+
+def mute_alarm(template):
+    del _properties(template, "OldestAgeAlarm")["AlarmActions"]
+
+
+def another_queue(template):
+    _properties(template, "NoDrainAlarm")["Dimensions"][0]["Value"] = "default"
+
+
+def hidden_metric(template):
+    body = _properties(template, "Dashboard")
+    body["DashboardBody"]["Fn::Sub"] = body["DashboardBody"]["Fn::Sub"].replace('"Backlog"', '"Backlogs"')
+
+
+def logs_for_ever(template):
+    del _properties(template, "DrainLogs")["RetentionInDays"]
+
+
+def logs_elsewhere(template):
+    del _properties(template, "DrainFunction")["LoggingConfig"]
+
+
+def filtered_metrics(template):
+    template["Globals"]["Function"]["LoggingConfig"]["ApplicationLogLevel"] = "WARN"
+
+
+def drain_before_migration(template):
+    del template["Resources"]["DrainFunction"]["DependsOn"]
+
+
+def migration_only_once(template):
+    _properties(template, "Migration")["FunctionVersion"] = {"Fn::GetAtt": ["MigrateFunction", "Arn"]}
+
+
+def too_little_concurrency(template):
+    template["Mappings"]["Ticks"]["8"]["Reserved"] = "7"
+
+
+def http_open(template):
+    _properties(template, "JobsHttpUrl")["AuthType"] = "AWS_IAM"
+
+
+CONTROLS = [
+    ("a rate in bad grammar", rate, "AWS refuses the expression 'rate(1 minutes)'"),
+    ("a tick with another input", tick_input, "DrainFunctionEighth: Input"),
+    ("a cleanup with another input", cleanup_input, "CleanupFunctionDaily: Input"),
+    ("a migration with another input", migration_input, "Migration: Input"),
+    ("a tick with the scheduler's own retries", tick_retries, "DrainFunctionFirst: RetryPolicy"),
+    ("a tick that may be a day old", tick_age, "DrainFunctionFirst: RetryPolicy"),
+    ("a drain that is tried again", background_retries, "DrainFunction: MaximumRetryAttempts"),
+    ("failures that go nowhere", no_destination, "background: 'OnFailure' is missing"),
+    ("a tick less than asked for", one_tick_less, "7 drains start at once, 8 were asked for"),
+    ("a schedule for another function", tick_of_another, "only drain and cleanup have any"),
+    ("a policy on every resource", every_resource, "DrainRole: * is allowed nowhere"),
+    ("a policy with every action", every_action, "OwnerSecretPolicy: secretsmanager:* is allowed nowhere"),
+    ("an action too many", one_action_more, "DrainRole: may logs:DeleteLogStream"),
+    ("the owner's secret for the drain", another_secret, "DrainRole: may secretsmanager:GetSecretValue"),
+    ("an operator who may call the drain", operator_may_drain, "OperatorRole: may lambda:InvokeFunction on {DrainFunction.Arn}"),
+    ("an operator's role for anybody", operator_is_anybody, "OperatorRole: must trust"),
+    ("a role that SAM makes", generated_role, "OperateFunctionRole: is a role too many"),
+    ("a policy of AWS's on everything", administrator, "CleanupRole: AdministratorAccess is not needed"),
+    ("an action too many to answer", other_actions, "OperateFunction: TIDEGATE_ACTIONS"),
+    ("no limit to the actions", no_actions, "DrainFunction: TIDEGATE_ACTIONS"),
+    ("no metrics", no_metrics, "TIDEGATE_METRICS must be emf-by-kind"),
+    ("a secret that the role may not read", wrong_secret, "MigrateFunction: DATABASE_SECRET_ID"),
+    ("a password in the environment", password, "must not hold PGPASSWORD"),
+    ("an alarm less", missing_alarm, "LeaseLostAlarm: is an alarm too many or too few"),
+    ("an alarm on a name that nobody reports", renamed_metric, "ReportBrokenAlarm: must watch"),
+    ("an alarm that takes silence for health", silence_is_fine, "NoDrainAlarm: missing data"),
+    ("an alarm that tells nobody", mute_alarm, "OldestAgeAlarm: must tell"),
+    ("an alarm on another queue", another_queue, "NoDrainAlarm: the dimension"),
+    ("a metric that is not shown", hidden_metric, "Dashboard: Backlog is"),
+    ("logs kept for ever", logs_for_ever, "DrainLogs: must keep"),
+    ("logs in a group nobody made", logs_elsewhere, "DrainFunction: must log to"),
+    ("a log level that drops metrics", filtered_metrics, "DrainFunction: must log JSON, unfiltered"),
+    ("a drain that does not wait for the schema", drain_before_migration, "DrainFunction: must depend on the migration"),
+    ("a migration on the first deployment alone", migration_only_once, "Migration: must name the version"),
+    ("too little concurrency", too_little_concurrency, "7 at once do not allow 8"),
+    ("an authentication that was not asked for", http_open, "JobsHttpUrl: must ask for ['NONE']"),
+]

@@ -1,0 +1,222 @@
+"""Deploys the plain template to moto, a stand-in for AWS on the loopback address, and reads back what is there.
+
+The stand-in makes functions, roles, logs, queue and topic from the template. It knows no schedule in a template, so
+each is made through the scheduler's own interface, which checks its form. The migration's runner is run as it is.
+"""
+
+import ast
+import copy
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import local
+import pypi
+from stack import Stack
+from template_rules import ACTIONS, EVENTS
+
+REGION = "eu-central-1"
+NAME = "tidegate"
+BUCKET, KEY = "packages", "bootstrap.zip"
+START_LIMIT_S = 60
+RUNNER_LIMIT_S = 60
+ACCOUNT = {"AWS_ACCESS_KEY_ID": "stand-in", "AWS_SECRET_ACCESS_KEY": "stand-in", "AWS_DEFAULT_REGION": REGION}
+
+
+def faults(plain):
+    print("A deployment to a stand-in for AWS")
+    with Moto() as moto:
+        secret = moto.client("secretsmanager").create_secret(Name="queue", SecretString="{}")["ARN"]
+        _upload_a_package(moto)
+        parameters = {"DatabaseSecretArn": secret}
+        stack_id = _create_stack(moto, plain, parameters)
+        found = _runner(moto, plain, stack_id)
+        deployed = Stack(plain, parameters, Deployed(moto).attribute)
+        return [*found, *_functions(moto, secret), *_schedules(moto, deployed), *_roles(moto, secret), *_logs(moto)]
+
+
+class Moto:
+    """The stand-in on a free port; it ends with this script."""
+
+    def __init__(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [sys.executable, local.SCRIPTS / "guard.py", sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", self.port]
+        self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL, start_new_session=True)
+
+    def __enter__(self):
+        try:
+            self._wait()
+            # Functions are not run in containers; what one answers can be told beforehand.
+            self.post("/moto-api/config", {"lambda": {"use_docker": False}})
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _wait(self):
+        deadline = time.monotonic() + START_LIMIT_S
+        while self.process.poll() is None and time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise pypi.Unavailable("moto did not start to listen")
+
+    def environment(self):
+        return {**os.environ, **ACCOUNT, "AWS_ENDPOINT_URL": self.url}
+
+    def client(self, service):
+        import boto3
+        return boto3.client(service, endpoint_url=self.url, region_name=REGION,
+                            aws_access_key_id=ACCOUNT["AWS_ACCESS_KEY_ID"], aws_secret_access_key=ACCOUNT["AWS_SECRET_ACCESS_KEY"])
+
+    def post(self, path, body):
+        import requests
+        requests.post(self.url + path, json=body, timeout=10).raise_for_status()
+
+
+def _upload_a_package(moto):
+    package = io.BytesIO()
+    with zipfile.ZipFile(package, "w") as archive:
+        archive.writestr("bootstrap", "#!/bin/sh\n")
+    moto.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
+    moto.client("s3").put_object(Bucket=BUCKET, Key=KEY, Body=package.getvalue())
+
+
+def _create_stack(moto, plain, parameters):
+    plain = copy.deepcopy(plain)
+    # The stand-in cannot refer to a version.
+    plain["Resources"]["Migration"]["Properties"]["FunctionVersion"] = f"{NAME}-migrate:1"
+    given = [{"ParameterKey": name, "ParameterValue": value} for name, value in parameters.items()]
+    made = moto.client("cloudformation").create_stack(StackName=NAME, TemplateBody=json.dumps(plain), Parameters=given,
+                                                      Capabilities=["CAPABILITY_NAMED_IAM"])
+    return made["StackId"]
+
+
+class Deployed:
+    """What the stand-in gave the resources: their names and ARNs."""
+
+    def __init__(self, moto):
+        self.moto = moto
+        listed = moto.client("cloudformation").list_stack_resources(StackName=NAME)["StackResourceSummaries"]
+        self.resources = {each["LogicalResourceId"]: each for each in listed}
+
+    def attribute(self, name, attribute):
+        if name not in self.resources:
+            return None
+        physical, kind = self.resources[name]["PhysicalResourceId"], self.resources[name]["ResourceType"]
+        if attribute == "Arn" and kind == "AWS::Lambda::Function":
+            return self.moto.client("lambda").get_function(FunctionName=physical)["Configuration"]["FunctionArn"]
+        if attribute == "Arn" and kind == "AWS::IAM::Role":
+            return self.moto.client("iam").get_role(RoleName=physical)["Role"]["Arn"]
+        return physical if attribute is None else None
+
+
+def _functions(moto, secret):
+    client = moto.client("lambda")
+    found = []
+    for function, actions in ACTIONS.items():
+        name = f"{NAME}-{function.removesuffix('Function').lower()}"
+        made = client.get_function(FunctionName=name)["Configuration"]
+        variables = made["Environment"]["Variables"]
+        if (variables.get("DATABASE_SECRET_ID"), variables.get("TIDEGATE_ACTIONS")) != (secret, actions):
+            found.append(f"{name}: was deployed with the variables {variables}")
+        if (made["Runtime"], made["Architectures"], made["MemorySize"]) != ("provided.al2023", ["x86_64"], 256):
+            found.append(f"{name}: was deployed as {made['Runtime']}, {made['Architectures']}, {made['MemorySize']} MB")
+    return found
+
+
+def _schedules(moto, deployed):
+    client = moto.client("scheduler")
+    for name, made in deployed.of_type("AWS::Scheduler::Schedule").items():
+        client.create_schedule(**{**made, "Name": name})
+    found = []
+    for name, file, function in (("DrainFunctionFirst", "drain.json", "drain"), ("CleanupFunctionDaily", "cleanup.json", "cleanup")):
+        made = client.get_schedule(Name=name)
+        if json.loads(made["Target"]["Input"]) != json.loads((EVENTS / file).read_text()):
+            found.append(f"{name}: sends {made['Target']['Input']}, not {file}")
+        if not made["Target"]["Arn"].endswith(f":function:{NAME}-{function}"):
+            found.append(f"{name}: wakes {made['Target']['Arn']}")
+    on = [each["Name"] for each in client.list_schedules()["Schedules"] if each["State"] == "ENABLED"]
+    return found if sorted(on) == ["CleanupFunctionDaily", "DrainFunctionFirst"] else [*found, f"schedules: {on} are on"]
+
+
+def _roles(moto, secret):
+    """By the names that people use, and by the policy that AWS would judge by."""
+    iam = moto.client("iam")
+    policy = _document(iam.get_role_policy(RoleName=f"{NAME}-operator", PolicyName="operate")["PolicyDocument"])
+    function = moto.client("lambda").get_function(FunctionName=f"{NAME}-operate")["Configuration"]
+    wanted = [{"Effect": "Allow", "Action": "lambda:InvokeFunction", "Resource": function["FunctionArn"]}]
+    found = [] if policy["Statement"] == wanted else [f"{NAME}-operator: may {policy['Statement']}"]
+    drain = moto.client("lambda").get_function(FunctionName=f"{NAME}-drain")["Configuration"]["Role"].rpartition("/")[2]
+    for attached in iam.list_attached_role_policies(RoleName=drain)["AttachedPolicies"]:
+        version = iam.get_policy(PolicyArn=attached["PolicyArn"])["Policy"]["DefaultVersionId"]
+        document = _document(iam.get_policy_version(PolicyArn=attached["PolicyArn"], VersionId=version)["PolicyVersion"]["Document"])
+        may = [(each["Action"], each["Resource"]) for each in document["Statement"]]
+        if may != [("secretsmanager:GetSecretValue", secret)]:
+            found.append(f"{drain}: may {may}")
+    return found
+
+
+def _document(policy):
+    """The stand-in hands out a policy that is written within a role as the text of a Python value."""
+    return ast.literal_eval(policy) if isinstance(policy, str) else policy
+
+
+def _logs(moto):
+    groups = moto.client("logs").describe_log_groups(logGroupNamePrefix=f"/aws/lambda/{NAME}-")["logGroups"]
+    kept = {each["logGroupName"]: each.get("retentionInDays") for each in groups}
+    wanted = {f"/aws/lambda/{NAME}-{name}": 30 for name in ("drain", "cleanup", "operate", "migrate", "migration-runner")}
+    return [] if kept == wanted else [f"logs: {kept}"]
+
+
+def _runner(moto, plain, stack_id):
+    """The code that CloudFormation would call: what it tells the deployment, and whether it calls the function at all."""
+    code = plain["Resources"]["MigrationRunner"]["Properties"]["Code"]["ZipFile"]
+    found = []
+    for name, request, answer, status, reason, calls in RUNS:
+        done = _run_runner(moto, code, {"RequestType": "Create", "StackId": stack_id, **request}, answer)
+        told = (done["Status"], done["Reason"], done["calls"])
+        if told != (status, reason, calls):
+            found.append(f"the migration's runner, {name}: tells {told}, not {(status, reason, calls)}")
+    return found
+
+
+def _run_runner(moto, code, event, answer):
+    event.setdefault("ResourceProperties", {"Run": "true", "Input": '{"action": "migrate"}', "FunctionVersion": "tidegate-migrate:1"})
+    command = [sys.executable, local.SCRIPTS / "template_runner.py"]
+    given = json.dumps({"code": code, "event": event, "answer": answer})
+    done = subprocess.run([str(part) for part in command], input=given, stdout=subprocess.PIPE, text=True,
+                          env=moto.environment(), timeout=RUNNER_LIMIT_S, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+REPORT = {"Payload": {"action": "migrate", "applied": []}}
+REFUSAL = {"FunctionError": "Unhandled", "Payload": {"errorType": "MigrationFailed", "errorMessage": "V0007 is missing"}}
+NOT_ASKED = {"ResourceProperties": {"Run": "false", "Input": "{}", "FunctionVersion": "tidegate-migrate:1"}}
+CALL = [{"FunctionName": "tidegate-migrate:1", "Payload": '{"action": "migrate"}'}]
+# What is asked, what the function answers; what the deployment is told, and the calls of the function.
+RUNS = [
+    ("when it is refused", {}, REFUSAL, "FAILED", "MigrationFailed: V0007 is missing", CALL),
+    ("when the function cannot be called", {}, {"Error": "no such version"}, "FAILED", "no such version", CALL),
+    ("when it is not wanted", NOT_ASKED, REFUSAL, "SUCCESS", None, []),
+    ("when the stack goes", {"RequestType": "Delete"}, REFUSAL, "SUCCESS", None, []),
+    ("when a deployment is rolled back", {"RequestType": "Update", "StackStatus": "UPDATE_ROLLBACK_IN_PROGRESS"}, REFUSAL,
+     "SUCCESS", None, []),
+    ("when it succeeds", {"RequestType": "Update"}, REPORT, "SUCCESS", None, CALL),
+]

@@ -1,0 +1,311 @@
+"""What must hold of the deployed resources, each rule a function from a `Stack` to the faults it finds.
+
+They state the whole of what each role may do and each schedule sends, so that a permission that was added shows as
+well as an alarm that went missing.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from stack import PSEUDO
+
+EVENTS = Path("events")
+ACTIONS = {"DrainFunction": "drain", "CleanupFunction": "cleanup", "OperateFunction": "replay,requeue,stats",
+           "MigrateFunction": "migrate"}
+TICK = {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}
+DAILY = {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 3600}
+SECRETS = {"DrainFunction": "Database", "CleanupFunction": "Operator", "OperateFunction": "Operator",
+           "MigrateFunction": "Owner", "JobsHttpFunction": "Database"}
+# What is measured of the queue; the drain reports it under these names.
+METRICS = ["Backlog", "OldestAgeMs", "Leased", "Completed", "CompletedWithErrors", "Failed", "Retried", "Released",
+           "LeaseLost", "Expired", "Abandoned", "Published", "Drains", "ReportBroken", "BudgetUsedPercent",
+           "HandlerLatencyMs"]
+# Each alarm: its metrics, and what no data at all means.
+ALARMS = {
+    "OldestAgeAlarm": (["Tidegate/OldestAgeMs"], "notBreaching"),
+    "DeadLettersAlarm": (["Tidegate/Failed", "Tidegate/Expired", "Tidegate/Abandoned"], "notBreaching"),
+    "NoDrainAlarm": (["Tidegate/Drains"], "breaching"),
+    "LeaseLostAlarm": (["Tidegate/LeaseLost"], "notBreaching"),
+    "ReportBrokenAlarm": (["Tidegate/ReportBroken"], "notBreaching"),
+    "DrainErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching"),
+    "DrainThrottlesAlarm": (["AWS/Lambda/Throttles"], "notBreaching"),
+    "CleanupErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching"),
+    "CleanupThrottlesAlarm": (["AWS/Lambda/Throttles"], "notBreaching"),
+    "FailedInvocationsAlarm": (["AWS/SQS/ApproximateNumberOfMessagesVisible"], "notBreaching"),
+}
+HTTP_ALARMS = {"JobsHttpErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching")}
+# AWS's own policies that speak of every resource, and the parameter without which none may be there.
+WIDE = {"AWSLambdaVPCAccessExecutionRole": "SubnetIds", "AWSXRayDaemonWriteAccess": "Tracing"}
+GRAMMAR = re.compile(r"rate\((1 (minute|hour|day)|([2-9]|[1-9][0-9]+) (minutes|hours|days))\)|cron\((\S+ ){5}\S+\)")
+
+
+def faults(stack):
+    """Everything that is wrong, in words; an empty list is a good template."""
+    found = []
+    for rule in RULES:
+        try:
+            found += rule(stack)
+        except KeyError as missing:
+            found.append(f"{rule.__name__}: {missing} is missing")
+    return found
+
+
+def schedules(stack):
+    found = []
+    schedules = stack.of_type("AWS::Scheduler::Schedule")
+    drains = {name: made for name, made in schedules.items() if name.startswith("DrainFunction")}
+    daily = {name: made for name, made in schedules.items() if name.startswith("CleanupFunction")}
+    if len(drains) + len(daily) != len(schedules):
+        found.append(f"schedules: only drain and cleanup have any, got {sorted(schedules)}")
+    on = sum(made.get("State", "ENABLED") == "ENABLED" for made in drains.values())
+    if on != int(stack.parameters["ParallelDrains"]):
+        found.append(f"schedules: {on} drains start at once, {stack.parameters['ParallelDrains']} were asked for")
+    if len(daily) != 1:
+        found.append("schedules: one cleanup a day is needed")
+    for name, made in drains.items():
+        found += _schedule(name, made, "drain.json", "{DrainFunction.Arn}", "{TickRole.Arn}", TICK)
+    for name, made in daily.items():
+        found += _schedule(name, made, "cleanup.json", "{CleanupFunction.Arn}", "{CleanupTickRole.Arn}", DAILY)
+    return found
+
+
+def _schedule(name, made, file, target, role, retries):
+    wanted = {"Input": (EVENTS / file).read_text().strip(), "Arn": target, "RoleArn": role, "RetryPolicy": retries}
+    found = [f"{name}: {field} must be {value!r}, got {made['Target'].get(field)!r}"
+             for field, value in wanted.items() if made["Target"].get(field) != value]
+    if not GRAMMAR.fullmatch(made["ScheduleExpression"]):
+        found.append(f"{name}: AWS refuses the expression {made['ScheduleExpression']!r}")
+    return found
+
+
+def background(stack):
+    """What is asked for without waiting: how often it is tried, and where it goes if all fails."""
+    made = stack.of_type("AWS::Lambda::EventInvokeConfig")
+    found = []
+    for function, retries in (("DrainFunction", TICK), ("CleanupFunction", DAILY)):
+        config = made[f"{function}EventInvokeConfig"]
+        found += [f"{function}: {field} must be {value}, got {config.get(field)}" for field, value in retries.items()
+                  if config.get(field) != value]
+        if config["DestinationConfig"]["OnFailure"]["Destination"] != "{FailedInvocations.Arn}":
+            found.append(f"{function}: what failed must go to FailedInvocations")
+    return found
+
+
+def actions(stack):
+    functions = _environments(stack)
+    return [f"{name}: TIDEGATE_ACTIONS must be {wanted!r}, got {functions[name].get('TIDEGATE_ACTIONS')!r}"
+            for name, wanted in ACTIONS.items() if functions[name].get("TIDEGATE_ACTIONS") != wanted]
+
+
+def environments(stack):
+    found = []
+    functions = _environments(stack)
+    for name, variables in functions.items():
+        if name == "MigrationRunner":
+            continue
+        if variables["DATABASE_SECRET_ID"] != _secret(stack, SECRETS[name]):
+            found.append(f"{name}: DATABASE_SECRET_ID is another secret than its role may read")
+        found += [f"{name}: the environment must not hold {key}" for key in variables if re.search("PASSWORD|DATABASE_URL", key)]
+        found += [f"{name}: {key} must be set, if only to nothing" for key in ("DATABASE_HOST", "DATABASE_PORT", "DATABASE_NAME")
+                  if key not in variables]
+    drain = functions["DrainFunction"]
+    metrics = "emf-by-kind" if stack.parameters["MetricsByKind"] == "true" else "emf"
+    if drain.get("TIDEGATE_METRICS") != metrics or drain.get("TIDEGATE_METRICS_QUEUE") != PSEUDO["AWS::StackName"]:
+        found.append(f"DrainFunction: TIDEGATE_METRICS must be {metrics}, TIDEGATE_METRICS_QUEUE the stack's name")
+    return found
+
+
+def _environments(stack):
+    return {name: made.get("Environment", {}).get("Variables", {})
+            for name, made in stack.of_type("AWS::Lambda::Function").items()}
+
+
+def _secret(stack, whose):
+    return stack.parameters[f"{whose}SecretArn"] or stack.parameters["DatabaseSecretArn"]
+
+
+def roles(stack):
+    """The whole of what each role may do."""
+    found = []
+    made = stack.of_type("AWS::IAM::Role")
+    wanted = _wanted_permissions(stack)
+    for name in made.keys() ^ wanted.keys():
+        found.append(f"{name}: is a role too many or too few")
+    for name in made.keys() & wanted.keys():
+        may = _permissions(stack, made[name])
+        found += [f"{name}: may {action} on {resource}, which it does not need" for action, resource in sorted(may - wanted[name])]
+        found += [f"{name}: must be allowed to {action} on {resource}" for action, resource in sorted(wanted[name] - may)]
+    return found
+
+
+def _wanted_permissions(stack):
+    own = {"Drain": "Database", "Cleanup": "Operator", "Operate": "Operator", "Migrate": "Owner"}
+    if stack.parameters["JobsHttp"] != "off":
+        own["JobsHttp"] = "Database"
+    wanted = {}
+    for name, secret in own.items():
+        wanted[f"{name}Role"] = _log(name) | {("secretsmanager:GetSecretValue", _secret(stack, secret))}
+        if stack.parameters["SecretKmsKeyArn"]:
+            wanted[f"{name}Role"] |= {("kms:Decrypt", stack.parameters["SecretKmsKeyArn"])}
+    for name in ("DrainRole", "CleanupRole"):
+        wanted[name] |= {("sqs:SendMessage", "{FailedInvocations.Arn}")}
+    invoke = "lambda:InvokeFunction"
+    wanted["MigrationRunnerRole"] = _log("MigrationRunner") | {
+        (invoke, "{MigrateFunction.Arn}:*"), ("cloudformation:DescribeStacks", PSEUDO["AWS::StackId"])}
+    wanted["TickRole"] = {(invoke, "{DrainFunction.Arn}")}
+    wanted["CleanupTickRole"] = {(invoke, "{CleanupFunction.Arn}")}
+    wanted["OperatorRole"] = {(invoke, "{OperateFunction.Arn}")}
+    return wanted
+
+
+def _log(name):
+    return {(f"logs:{action}", "{" + name + "Logs.Arn}") for action in ("CreateLogStream", "PutLogEvents")}
+
+
+def _permissions(stack, role):
+    documents = [policy["PolicyDocument"] for policy in role.get("Policies", [])]
+    own = stack.of_type("AWS::IAM::ManagedPolicy")
+    documents += [own[arn.strip("{}")]["PolicyDocument"] for arn in role.get("ManagedPolicyArns", []) if arn.strip("{}") in own]
+    return {(action, resource) for document in documents for statement in document["Statement"]
+            for action in _list(statement["Action"]) for resource in _list(statement["Resource"])}
+
+
+def _list(value):
+    return value if isinstance(value, list) else [value]
+
+
+def no_wildcards(stack):
+    """By the letter, whatever the roles are called: no statement of ours speaks of every resource or every action."""
+    found = []
+    for name, made in {**stack.of_type("AWS::IAM::Role"), **stack.of_type("AWS::IAM::ManagedPolicy")}.items():
+        policies = made.get("Policies", [made] if "PolicyDocument" in made else [])
+        for statement in (each for policy in policies for each in policy["PolicyDocument"]["Statement"]):
+            wide = [text for text in _list(statement["Resource"]) if text == "*"]
+            wide += [text for text in _list(statement["Action"]) if "*" in text]
+            found += [f"{name}: {text} is allowed nowhere" for text in wide]
+        found += _wide_policies(stack, name, made)
+    return found
+
+
+def _wide_policies(stack, name, made):
+    found = []
+    for arn in made.get("ManagedPolicyArns", []):
+        policy = arn.rpartition("/")[2]
+        if "::aws:" not in arn:
+            continue
+        needs = WIDE.get(policy)
+        if needs is None or stack.parameters[needs] in ([""], "false"):
+            found.append(f"{name}: {policy} is not needed")
+    return found
+
+
+def operator(stack):
+    """The role people take: its trust is what was asked for, and nobody else but AWS's own services is trusted."""
+    made = stack.of_type("AWS::IAM::Role")
+    found = []
+    for name, role in made.items():
+        for statement in role["AssumeRolePolicyDocument"]["Statement"]:
+            principal = statement["Principal"]
+            if name == "OperatorRole":
+                account = f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:root"
+                trusted = {"AWS": stack.parameters["OperatorPrincipalArn"] or account}
+            else:
+                trusted = {"Service": "scheduler.amazonaws.com" if "Tick" in name else "lambda.amazonaws.com"}
+            if principal != trusted:
+                found.append(f"{name}: must trust {trusted}, trusts {principal}")
+    return found
+
+
+def logs(stack):
+    groups = stack.of_type("AWS::Logs::LogGroup")
+    found = [f"{name}: must keep its lines for LogDays, keeps {made.get('RetentionInDays')}" for name, made in groups.items()
+             if made.get("RetentionInDays") != stack.parameters["LogDays"]]
+    for name, made in stack.of_type("AWS::Lambda::Function").items():
+        config = made.get("LoggingConfig", {})
+        if config.get("LogGroup", "").strip("{}") not in groups:
+            found.append(f"{name}: must log to a log group of the stack")
+        # Lambda drops lines below its level, and takes a metric's line for INFO.
+        if config.get("LogFormat") != "JSON" or config.get("ApplicationLogLevel", "TRACE") != "TRACE":
+            found.append(f"{name}: must log JSON, unfiltered")
+    return found
+
+
+def alarms(stack):
+    wanted = {**ALARMS, **(HTTP_ALARMS if stack.parameters["JobsHttp"] != "off" else {})}
+    made = stack.of_type("AWS::CloudWatch::Alarm")
+    found = [f"{name}: is an alarm too many or too few" for name in sorted(made.keys() ^ wanted.keys())]
+    topic = stack.parameters["AlarmTopicArn"] or "{AlarmTopic}"
+    for name in made.keys() & wanted.keys():
+        metrics, missing = wanted[name]
+        if _metrics(made[name]) != metrics:
+            found.append(f"{name}: must watch {metrics}, watches {_metrics(made[name])}")
+        if made[name].get("TreatMissingData") != missing:
+            found.append(f"{name}: missing data must count as {missing}")
+        if made[name].get("AlarmActions") != [topic]:
+            found.append(f"{name}: must tell {topic}")
+        found += [f"{name}: the dimension must be the queue's name" for dimensions in _dimensions(made[name])
+                  if dimensions != [{"Name": "Queue", "Value": PSEUDO["AWS::StackName"]}]]
+    return found
+
+
+def _parts(alarm):
+    if "MetricName" in alarm:
+        return [alarm]
+    return [part["MetricStat"]["Metric"] for part in alarm["Metrics"] if "MetricStat" in part]
+
+
+def _metrics(alarm):
+    return [f"{part['Namespace']}/{part['MetricName']}" for part in _parts(alarm)]
+
+
+def _dimensions(alarm):
+    return [part["Dimensions"] for part in _parts(alarm) if part["Namespace"] == "Tidegate"]
+
+
+def dashboard(stack):
+    """Every metric of the queue is shown, and no other name, which would stay an empty line for ever."""
+    (board,) = stack.of_type("AWS::CloudWatch::Dashboard").values()
+    body = json.loads(board["DashboardBody"])
+    lines = [line for widget in body["widgets"] for line in widget["properties"]["metrics"]]
+    shown = {line[1] for line in lines if line[0] == "Tidegate"}
+    return [f"Dashboard: {name} is shown but not reported, or not shown" for name in sorted(shown ^ set(METRICS))]
+
+
+def migration(stack):
+    found = [f"{name}: must depend on the migration" for name, made in stack.resources.items()
+             if made["Type"] == "AWS::Lambda::Function" and name in {*ACTIONS, "JobsHttpFunction"} - {"MigrateFunction"}
+             and "Migration" not in made["DependsOn"]]
+    asked = stack.of_type("Custom::Migration")["Migration"]
+    if asked["FunctionVersion"].strip("{}") not in stack.of_type("AWS::Lambda::Version"):
+        found.append("Migration: must name the version of the code, or it happens once and never again")
+    payload = json.loads((EVENTS / "migrate.json").read_text())
+    payload.update({"roles": True} if stack.parameters["CreateDatabaseRoles"] == "true" else {})
+    if json.loads(asked["Input"]) != payload:
+        found.append(f"Migration: Input must be {payload}, got {asked['Input']}")
+    return found
+
+
+def concurrency(stack):
+    reserved = stack.of_type("AWS::Lambda::Function")["DrainFunction"].get("ReservedConcurrentExecutions")
+    if stack.parameters["ReserveConcurrency"] == "false":
+        return [] if reserved is None else ["DrainFunction: sets concurrency apart, though it must not"]
+    if reserved is None or int(reserved) < int(stack.parameters["ParallelDrains"]):
+        return [f"DrainFunction: {reserved} at once do not allow {stack.parameters['ParallelDrains']} parallel drains"]
+    return []
+
+
+def jobs_http(stack):
+    """Only an identity of AWS may call it, unless the public was asked for."""
+    asked = stack.parameters["JobsHttp"]
+    kinds = [made["AuthType"] for made in stack.of_type("AWS::Lambda::Url").values()]
+    wanted = {"off": [], "iam": ["AWS_IAM"], "public": ["NONE"]}[asked]
+    found = [] if kinds == wanted else [f"JobsHttpUrl: must ask for {wanted}, asks for {kinds}"]
+    open_to_all = [made["FunctionName"] for made in stack.of_type("AWS::Lambda::Permission").values() if made["Principal"] == "*"]
+    if open_to_all != (["{JobsHttpFunction.Arn}"] * 2 if asked == "public" else []):
+        found.append(f"permissions: everybody may call {open_to_all}")
+    return found
+
+
+RULES = [schedules, background, actions, environments, roles, no_wildcards, operator, logs, alarms, dashboard, migration,
+         concurrency, jobs_http]

@@ -1,0 +1,272 @@
+//! Owns what one attempt to connect needs: where, as whom, and whether through TLS. Read from a URL,
+//! or put together from a secret and the environment.
+//!
+//! The surprise: TLS with a checked certificate and host name is the default for everything that is
+//! not loopback or a socket, whatever driver default a URL was written for; plaintext over a network
+//! must be asked for by `sslmode=disable`.
+
+use std::time::Duration;
+
+use postgres_native_tls::MakeTlsConnector;
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Config, NoTls};
+
+use super::CONNECT_TIMEOUT;
+use super::tls::Trust;
+use crate::error::{Error, describe};
+
+/// Everything that one attempt to connect needs.
+pub(super) struct Login {
+    config: Config,
+    /// None for plaintext.
+    trust: Option<Trust>,
+}
+
+/// What `sslmode` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TlsMode {
+    /// Nothing: plaintext on loopback, TLS elsewhere.
+    Default,
+    /// `disable`.
+    Disabled,
+    /// `verify-full`.
+    VerifyFull,
+}
+
+impl TlsMode {
+    /// # Errors
+    /// What is allowed.
+    pub(super) fn parse(mode: &str) -> Result<Self, String> {
+        match mode {
+            "disable" => Ok(Self::Disabled),
+            "verify-full" => Ok(Self::VerifyFull),
+            other => Err(format!(
+                "sslmode: verify-full (the default off loopback) or disable is allowed, got {other:?}"
+            )),
+        }
+    }
+}
+
+impl Login {
+    /// Reads a `postgres://` URL or a keyword/value string.
+    ///
+    /// # Errors
+    /// [`Error::Config`]; its text never holds the password.
+    pub(super) fn from_url(url: &str, trust: &Trust) -> Result<Self, Error> {
+        let (plain, mode) = plain_sslmode(url)?;
+        let config: Config = plain.parse().map_err(|error| {
+            // The parser's message names the key, not the value.
+            Error::Config(format!(
+                "DATABASE_URL: a postgres:// URL or key=value pairs are allowed: {}",
+                describe(&error)
+            ))
+        })?;
+        if config.get_hosts().is_empty() {
+            return Err(Error::Config(
+                "DATABASE_URL: the host is missing".to_owned(),
+            ));
+        }
+        Ok(Self::new(config, mode, trust))
+    }
+
+    /// Completes a configuration that names a host.
+    pub(super) fn new(mut config: Config, mode: TlsMode, trust: &Trust) -> Self {
+        // A host that does not answer leaves the others their share of the time.
+        let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(1).max(1);
+        config
+            .connect_timeout(CONNECT_TIMEOUT / hosts)
+            // A peer that is gone without a word is noticed while we wait for it, not after two hours.
+            .keepalives_idle(Duration::from_secs(30))
+            .keepalives_interval(Duration::from_secs(5))
+            .keepalives_retries(3)
+            .tcp_user_timeout(Duration::from_secs(30));
+        if config.get_application_name().is_none() {
+            config.application_name("tidegate");
+        }
+        let plaintext =
+            mode == TlsMode::Disabled || (mode == TlsMode::Default && is_local(&config));
+        config.ssl_mode(if plaintext {
+            SslMode::Disable
+        } else {
+            SslMode::Require
+        });
+        Self {
+            config,
+            trust: (!plaintext).then(|| trust.clone()),
+        }
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The same way in with another password.
+    pub(super) fn with_password(&self, password: &str) -> Self {
+        let mut config = self.config.clone();
+        config.password(password);
+        Self {
+            config,
+            trust: self.trust.clone(),
+        }
+    }
+
+    pub(super) fn uses_tls(&self) -> bool {
+        self.trust.is_some()
+    }
+
+    /// Makes what the first connection would have to wait for.
+    pub(super) async fn prepare(&self) -> Result<(), Error> {
+        if let Some(trust) = &self.trust {
+            trust.connector().await?;
+        }
+        Ok(())
+    }
+
+    /// Connects within [`CONNECT_TIMEOUT`]: name look-up, TCP, TLS and login together.
+    ///
+    /// # Errors
+    /// [`Error::Login`] when the database refuses who we are, [`Error::Connect`] for everything else.
+    pub(super) async fn open(&self) -> Result<Client, Error> {
+        let opening = tokio::time::timeout(CONNECT_TIMEOUT, self.open_unbounded());
+        opening.await.unwrap_or_else(|_| {
+            Err(Error::Connect(format!(
+                "no answer within {CONNECT_TIMEOUT:?}"
+            )))
+        })
+    }
+
+    async fn open_unbounded(&self) -> Result<Client, Error> {
+        let refused = |error: tokio_postgres::Error| {
+            if is_refusal(&error) {
+                Error::Login(describe(&error))
+            } else {
+                Error::Connect(describe(&error))
+            }
+        };
+        let Some(trust) = &self.trust else {
+            let (client, connection) = self.config.connect(NoTls).await.map_err(refused)?;
+            tokio::spawn(connection);
+            return Ok(client);
+        };
+        let tls = MakeTlsConnector::new(trust.connector().await?);
+        let (client, connection) = self.config.connect(tls).await.map_err(refused)?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+}
+
+/// Who we are was refused, so another password may help and the same one will not.
+fn is_refusal(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| {
+        [
+            SqlState::INVALID_PASSWORD,
+            SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+        ]
+        .contains(code)
+    })
+}
+
+/// Takes `sslmode` out of the URL: the driver knows fewer modes than libpq, and we mean only two.
+fn plain_sslmode(url: &str) -> Result<(String, TlsMode), Error> {
+    let mut mode = TlsMode::Default;
+    let mut keep = |part: &str| -> Result<bool, Error> {
+        if part.starts_with("sslrootcert=") {
+            return Err(Error::Config(
+                "DATABASE_URL: sslrootcert is not allowed: name the file in DATABASE_CA_FILE"
+                    .to_owned(),
+            ));
+        }
+        let Some(asked) = part.strip_prefix("sslmode=") else {
+            return Ok(true);
+        };
+        mode = TlsMode::parse(asked.trim_matches('\''))
+            .map_err(|allowed| Error::Config(format!("DATABASE_URL: {allowed}")))?;
+        Ok(false)
+    };
+    let (base, options, separator) = if !url.contains("://") {
+        (None, url.split_whitespace().collect(), " ")
+    } else if let Some((base, query)) = url.split_once('?') {
+        (Some(base), query.split('&').collect(), "&")
+    } else {
+        (Some(url), Vec::new(), "&")
+    };
+    let mut kept = Vec::new();
+    for option in options {
+        if keep(option)? {
+            kept.push(option);
+        }
+    }
+    let kept = kept.join(separator);
+    Ok(match base {
+        None => (kept, mode),
+        Some(base) if kept.is_empty() => (base.to_owned(), mode),
+        Some(base) => (format!("{base}?{kept}"), mode),
+    })
+}
+
+fn is_local(config: &Config) -> bool {
+    config.get_hosts().iter().all(|host| match host {
+        Host::Unix(_) => true,
+        Host::Tcp(name) => {
+            name == "localhost"
+                || name
+                    .parse::<std::net::IpAddr>()
+                    .is_ok_and(|address| address.is_loopback())
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn login(url: &str) -> Result<Login, Error> {
+        Login::from_url(url, &Trust::system())
+    }
+
+    #[test]
+    fn tls_is_the_default_off_loopback_and_plaintext_must_be_asked_for() {
+        let tls = |url: &str| {
+            login(url)
+                .unwrap_or_else(|error| panic!("{error}"))
+                .uses_tls()
+        };
+        assert!(!tls("postgres://u:p@127.0.0.1/db"));
+        assert!(!tls("postgres://u:p@localhost:5433/db"));
+        assert!(!tls("host=/tmp user=u"));
+        assert!(tls("postgres://u:p@db.example/db"));
+        assert!(tls("postgres://u:p@localhost/db?sslmode=verify-full"));
+        assert!(!tls(
+            "postgres://u:p@db.example/db?sslmode=disable&application_name=x"
+        ));
+        assert!(!tls("host=db.example user=u sslmode=disable"));
+    }
+
+    #[test]
+    fn weaker_tls_modes_are_refused_by_name() {
+        for mode in ["prefer", "allow", "require", "verify-ca"] {
+            let error = login(&format!("postgres://u@h/db?sslmode={mode}"))
+                .err()
+                .unwrap()
+                .to_string();
+            assert!(
+                error.contains("sslmode") && error.contains("verify-full"),
+                "{error}"
+            );
+        }
+        let error = login("postgres://u@h/db?sslrootcert=ca.pem").err().unwrap();
+        assert!(error.to_string().contains("DATABASE_CA_FILE"), "{error}");
+    }
+
+    #[test]
+    fn the_password_is_in_no_error() {
+        for url in [
+            "postgres://u:canary@h:notaport/db",
+            "password=canary port=x",
+        ] {
+            let error = login(url).err().unwrap().to_string();
+            assert!(!error.contains("canary"), "{error}");
+        }
+    }
+}

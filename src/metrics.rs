@@ -1,0 +1,337 @@
+//! Owns what CloudWatch is told of a drain: one line in its embedded metric format, which a Lambda
+//! function writes to its log, so that no call, no sidecar and no further permission is needed.
+//!
+//! A metric by kind would cost its price for each kind, so kinds stand in the same line as plain
+//! fields, which Logs Insights can query, unless metrics by kind are asked for.
+//!
+//! The format: <https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/CloudWatch_Embedded_Metric_Format_Specification.html>.
+//! It is small enough that a crate for it would bring more code than it replaces.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+
+use crate::config::Lookup;
+use crate::error::Error;
+use crate::figures::{Figures, Histogram, KindFigures};
+use crate::invocation::DrainReport;
+
+/// The namespace of all metrics.
+pub const NAMESPACE: &str = "Tidegate";
+
+/// The format takes no longer array.
+const MOST_VALUES: u64 = 100;
+
+/// What to tell CloudWatch, and under which name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Metrics {
+    /// The value of the dimension `Queue`.
+    pub queue: String,
+    /// Whether each kind has metrics of its own, under the dimensions `Queue` and `Kind`.
+    pub by_kind: bool,
+}
+
+impl Metrics {
+    /// Reads `TIDEGATE_METRICS`: `off` (the default), `emf` or `emf-by-kind`; and
+    /// `TIDEGATE_METRICS_QUEUE`, by default the function's name, else `tidegate`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable and what is allowed.
+    pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<Self>, Error> {
+        let by_kind = match lookup("TIDEGATE_METRICS").as_deref() {
+            None | Some("off") => return Ok(None),
+            Some("emf") => false,
+            Some("emf-by-kind") => true,
+            Some(other) => {
+                return Err(Error::Config(format!(
+                    "TIDEGATE_METRICS: off, emf or emf-by-kind is allowed, got {other:?}"
+                )));
+            }
+        };
+        let queue = lookup("TIDEGATE_METRICS_QUEUE")
+            .or_else(|| lookup("AWS_LAMBDA_FUNCTION_NAME"))
+            .unwrap_or_else(|| "tidegate".to_owned());
+        Ok(Some(Self { queue, by_kind }))
+    }
+
+    /// The lines of one drain. `succeeded` is false when the infrastructure ended it: what is left in
+    /// the queue is unknown then, and no successful drain is counted (B9).
+    #[must_use]
+    pub fn of_drain(
+        &self,
+        report: &DrainReport,
+        figures: &Figures,
+        succeeded: bool,
+        at: SystemTime,
+    ) -> Vec<String> {
+        let mut document = Document::new(&self.queue, at);
+        for (name, count) in counts(report) {
+            document.metric(name, "Count", json!(count));
+        }
+        document.metric("Drains", "Count", json!(u8::from(succeeded)));
+        let broken = succeeded && !report.is_balanced();
+        document.metric("ReportBroken", "Count", json!(u8::from(broken)));
+        if succeeded {
+            document.metric("Backlog", "Count", json!(report.backlog));
+            document.metric("OldestAgeMs", "Milliseconds", json!(report.oldest_age_ms));
+        }
+        document.metric("BudgetUsedPercent", "Percent", json!(budget_used(report)));
+        document.latency(&figures.took());
+        let kinds: Map<String, Value> = figures
+            .kinds()
+            .map(|(kind, figures)| (kind.to_owned(), fields(figures)))
+            .collect();
+        document.field("Kinds", Value::Object(kinds));
+        let mut lines = vec![document.line()];
+        if self.by_kind {
+            lines.extend(
+                figures
+                    .kinds()
+                    .map(|(kind, figures)| self.of_kind(kind, figures, at)),
+            );
+        }
+        lines
+    }
+
+    fn of_kind(&self, kind: &str, figures: &KindFigures, at: SystemTime) -> String {
+        let mut document = Document::new(&self.queue, at);
+        document.dimension("Kind", kind);
+        document.metric("Completed", "Count", json!(figures.completed));
+        document.metric(
+            "CompletedWithErrors",
+            "Count",
+            json!(figures.completed_with_errors),
+        );
+        document.metric("Failed", "Count", json!(figures.failed));
+        document.metric("Retried", "Count", json!(figures.retried));
+        document.latency(&figures.took);
+        document.line()
+    }
+}
+
+fn counts(report: &DrainReport) -> [(&'static str, u64); 10] {
+    [
+        ("Leased", report.leased),
+        ("Completed", report.completed),
+        ("CompletedWithErrors", report.completed_with_errors),
+        ("Failed", report.failed),
+        ("Retried", report.retried),
+        ("Released", report.released),
+        ("LeaseLost", report.lease_lost),
+        ("Expired", report.expired),
+        ("Abandoned", report.abandoned),
+        ("Published", report.published),
+    ]
+}
+
+fn budget_used(report: &DrainReport) -> u64 {
+    report.elapsed_ms * 100 / report.budget_ms.max(1)
+}
+
+/// A kind's figures as plain fields.
+fn fields(figures: &KindFigures) -> Value {
+    let percentile = |rank| figures.took.quantile(rank, 100).map(millis);
+    json!({
+        "completed": figures.completed,
+        "completed_with_errors": figures.completed_with_errors,
+        "failed": figures.failed,
+        "retried": figures.retried,
+        "p50_ms": percentile(49),
+        "p95_ms": percentile(94),
+        "p99_ms": percentile(98),
+    })
+}
+
+/// Milliseconds with their fraction: handlers may take microseconds.
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}
+
+/// One line in the embedded metric format.
+struct Document {
+    at_ms: u64,
+    dimensions: Vec<&'static str>,
+    declared: Vec<Value>,
+    fields: Map<String, Value>,
+}
+
+impl Document {
+    fn new(queue: &str, at: SystemTime) -> Self {
+        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut document = Self {
+            at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+            dimensions: Vec::new(),
+            declared: Vec::new(),
+            fields: Map::new(),
+        };
+        document.dimension("Queue", queue);
+        document
+    }
+
+    fn dimension(&mut self, name: &'static str, value: &str) {
+        self.dimensions.push(name);
+        self.field(name, json!(value));
+    }
+
+    fn metric(&mut self, name: &str, unit: &str, value: Value) {
+        self.declared.push(json!({"Name": name, "Unit": unit}));
+        self.field(name, value);
+    }
+
+    /// Evenly spaced quantiles stand for all durations: CloudWatch's percentiles of them are theirs.
+    fn latency(&mut self, took: &Histogram) {
+        if !took.is_empty() {
+            let values: Vec<f64> = took.sample(MOST_VALUES).map(millis).collect();
+            self.metric("HandlerLatencyMs", "Milliseconds", json!(values));
+        }
+    }
+
+    fn field(&mut self, name: &str, value: Value) {
+        self.fields.insert(name.to_owned(), value);
+    }
+
+    fn line(mut self) -> String {
+        let metrics = json!([{
+            "Namespace": NAMESPACE,
+            "Dimensions": [self.dimensions],
+            "Metrics": self.declared,
+        }]);
+        let head = json!({"Timestamp": self.at_ms, "CloudWatchMetrics": metrics});
+        self.field("_aws", head);
+        Value::Object(self.fields).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Status;
+
+    fn queue(by_kind: bool) -> Metrics {
+        Metrics {
+            queue: "orders".to_owned(),
+            by_kind,
+        }
+    }
+
+    fn figures(events: u64) -> Figures {
+        let mut figures = Figures::default();
+        for n in 0..events {
+            figures.note("paid", Some(Status::Completed), Duration::from_micros(n));
+        }
+        figures
+    }
+
+    fn report() -> DrainReport {
+        DrainReport {
+            leased: 3,
+            completed: 2,
+            lease_lost: 1,
+            backlog: 7,
+            oldest_age_ms: 1234,
+            elapsed_ms: 500,
+            budget_ms: 2000,
+            ..DrainReport::default()
+        }
+    }
+
+    fn parsed(line: &str) -> Value {
+        serde_json::from_str(line).unwrap()
+    }
+
+    #[test]
+    fn b9_c13_a_drain_is_one_line_whose_metrics_all_have_values() {
+        let lines = queue(false).of_drain(
+            &report(),
+            &figures(250),
+            true,
+            UNIX_EPOCH + Duration::from_secs(9),
+        );
+        assert_eq!(lines.len(), 1);
+        assert!(!lines[0].contains('\n'));
+        let line = parsed(&lines[0]);
+        assert_eq!(line["_aws"]["Timestamp"], 9000);
+        let directive = &line["_aws"]["CloudWatchMetrics"][0];
+        assert_eq!(directive["Namespace"], "Tidegate");
+        assert_eq!(directive["Dimensions"], json!([["Queue"]]));
+        let declared = directive["Metrics"].as_array().unwrap();
+        for metric in declared {
+            let value = &line[metric["Name"].as_str().unwrap()];
+            assert!(value.is_number() || value.is_array(), "{metric}");
+        }
+        assert!(declared.len() <= 100);
+        for (name, value) in [
+            ("Backlog", 7),
+            ("OldestAgeMs", 1234),
+            ("LeaseLost", 1),
+            ("Drains", 1),
+            ("ReportBroken", 0),
+            ("BudgetUsedPercent", 25),
+        ] {
+            assert_eq!(line[name], value, "{name}");
+        }
+        assert_eq!(line["HandlerLatencyMs"].as_array().unwrap().len(), 100);
+        assert_eq!(line["Kinds"]["paid"]["completed"], 250);
+    }
+
+    #[test]
+    fn a_drain_that_failed_counts_as_none_and_claims_nothing_of_the_queue() {
+        let broken_off = DrainReport {
+            leased: 9,
+            ..report()
+        };
+        let line = parsed(&queue(false).of_drain(&broken_off, &figures(0), false, UNIX_EPOCH)[0]);
+        assert_eq!(line["Drains"], 0);
+        assert_eq!(
+            line["ReportBroken"], 0,
+            "what was in hand is missing from its counts"
+        );
+        assert!(line.get("Backlog").is_none() && line.get("HandlerLatencyMs").is_none());
+    }
+
+    #[test]
+    fn a_report_that_does_not_add_up_is_told() {
+        let unbalanced = DrainReport {
+            leased: 9,
+            ..report()
+        };
+        let line = parsed(&queue(false).of_drain(&unbalanced, &figures(1), true, UNIX_EPOCH)[0]);
+        assert_eq!(line["ReportBroken"], 1);
+    }
+
+    #[test]
+    fn kinds_have_metrics_of_their_own_when_asked_for() {
+        let lines = queue(true).of_drain(&report(), &figures(2), true, UNIX_EPOCH);
+        assert_eq!(lines.len(), 2);
+        let line = parsed(&lines[1]);
+        assert_eq!(
+            line["_aws"]["CloudWatchMetrics"][0]["Dimensions"],
+            json!([["Queue", "Kind"]])
+        );
+        assert_eq!(
+            (&line["Kind"], &line["Completed"]),
+            (&json!("paid"), &json!(2))
+        );
+    }
+
+    #[test]
+    fn settings_are_off_by_default_and_refused_by_name() {
+        let with = |value: &'static str| {
+            move |name: &str| (name == "TIDEGATE_METRICS").then(|| value.to_owned())
+        };
+        assert_eq!(Metrics::from_settings(&|_| None).unwrap(), None);
+        assert_eq!(
+            Metrics::from_settings(&with("emf")).unwrap().unwrap().queue,
+            "tidegate"
+        );
+        let error = Metrics::from_settings(&with("statsd"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("TIDEGATE_METRICS")
+                && error.contains("emf-by-kind")
+                && error.contains("statsd"),
+            "{error}"
+        );
+    }
+}

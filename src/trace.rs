@@ -1,0 +1,156 @@
+//! Owns the W3C trace context that crosses the queue: an event keeps the one it was published under,
+//! its handlers continue that trace, and what they publish and call carries it on. It exports
+//! nothing: the ids stand in the log, on the span `event`, for whatever collects it.
+//!
+//! The format: <https://www.w3.org/TR/trace-context/#traceparent-header>.
+
+use std::fmt;
+
+/// A position in a trace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceContext {
+    trace_id: String,
+    parent_span_id: Option<String>,
+    span_id: String,
+    flags: String,
+}
+
+tokio::task_local! {
+    static CURRENT: TraceContext;
+}
+
+impl TraceContext {
+    /// The position that a `traceparent` header tells; `None` when it is malformed, which means that
+    /// there is no trace to continue.
+    #[must_use]
+    pub fn parse(header: &str) -> Option<Self> {
+        let mut parts = header.split('-');
+        let (version, trace_id, span_id, flags) =
+            (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let hex = |text: &str, length: usize| {
+            text.len() == length
+                && text
+                    .bytes()
+                    .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        };
+        // Version ff is forbidden, an id of zeros is none, and nothing stands behind the flags.
+        let well_formed = hex(version, 2)
+            && version != "ff"
+            && [(trace_id, 32), (span_id, 16)]
+                .iter()
+                .all(|(id, length)| hex(id, *length) && id.bytes().any(|byte| byte != b'0'))
+            && hex(flags, 2)
+            && parts.next().is_none();
+        well_formed.then(|| Self {
+            trace_id: trace_id.to_owned(),
+            parent_span_id: None,
+            span_id: span_id.to_owned(),
+            flags: flags.to_owned(),
+        })
+    }
+
+    /// A new position below this one in the same trace.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        Self {
+            trace_id: self.trace_id.clone(),
+            parent_span_id: Some(self.span_id.clone()),
+            span_id: format!("{:016x}", fastrand::u64(1..)),
+            flags: self.flags.clone(),
+        }
+    }
+
+    /// 32 hex digits, the same for the whole trace.
+    #[must_use]
+    pub fn trace_id(&self) -> &str {
+        &self.trace_id
+    }
+
+    /// 16 hex digits: this position.
+    #[must_use]
+    pub fn span_id(&self) -> &str {
+        &self.span_id
+    }
+
+    /// 16 hex digits: the position above, if it is known.
+    #[must_use]
+    pub fn parent_span_id(&self) -> Option<&str> {
+        self.parent_span_id.as_deref()
+    }
+}
+
+/// The `traceparent` header.
+impl fmt::Display for TraceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "00-{}-{}-{}", self.trace_id, self.span_id, self.flags)
+    }
+}
+
+/// The position of the work that is running, such as a handler's, for the header of a call that it
+/// makes; `None` outside of [`within`], and in a handler whose event was published under no trace.
+#[must_use]
+pub fn current() -> Option<TraceContext> {
+    CURRENT.try_with(Clone::clone).ok()
+}
+
+/// The trace's id in a header that was stored, and so is well-formed.
+pub(crate) fn id_of(header: &str) -> Option<&str> {
+    header.split('-').nth(1)
+}
+
+/// Runs `work` at a position: what it publishes, unless it says another, is published under it.
+pub async fn within<T>(position: Option<TraceContext>, work: impl Future<Output = T>) -> T {
+    match position {
+        Some(position) => CURRENT.scope(position, work).await,
+        None => work.await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn a_header_survives_the_round_trip() {
+        assert_eq!(TraceContext::parse(HEADER).unwrap().to_string(), HEADER);
+    }
+
+    #[test]
+    fn a_child_is_of_the_same_trace_at_a_place_of_its_own() {
+        let parent = TraceContext::parse(HEADER).unwrap();
+        let child = parent.child();
+        assert_eq!(child.trace_id(), parent.trace_id());
+        assert_ne!(child.span_id(), parent.span_id());
+        assert_eq!(child.parent_span_id(), Some(parent.span_id()));
+        assert!(TraceContext::parse(&child.to_string()).is_some());
+    }
+
+    #[test]
+    fn what_is_malformed_is_no_trace() {
+        for header in [
+            "",
+            "00",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more",
+            "00-4bf92f3577b34da6a3ce929d0e0e473-00f067aa0ba902b7-01",
+        ] {
+            assert_eq!(TraceContext::parse(header), None, "{header}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_position_is_known_to_the_work_within_and_nowhere_else() {
+        let position = TraceContext::parse(HEADER);
+        assert_eq!(
+            within(position.clone(), async { current() }).await,
+            position
+        );
+        assert_eq!(within(None, async { current() }).await, None);
+        assert_eq!(current(), None);
+    }
+}

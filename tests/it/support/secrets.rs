@@ -1,0 +1,157 @@
+//! A stand-in for Secrets Manager: answers `GetSecretValue` for one secret as the test says, and
+//! remembers what it was asked.
+//! <https://docs.aws.amazon.com/secretsmanager/latest/apireference/API_GetSecretValue.html>
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+
+/// The id of the one secret.
+const ID: &str = "night/database";
+
+/// How a version of the secret is answered. One that is not set is answered as missing.
+#[derive(Debug, Clone)]
+pub enum Version {
+    /// With this text.
+    Text(String),
+    /// With bytes.
+    Binary,
+    /// The caller may not read it.
+    Denied,
+    /// With something that is no answer, and quotes the secret.
+    Nonsense,
+    /// Never.
+    Hanging,
+}
+
+#[derive(Default)]
+struct Shared {
+    versions: Mutex<HashMap<String, Version>>,
+    asked: Mutex<Vec<String>>,
+}
+
+/// The running stand-in. It stops when dropped.
+pub struct Secrets {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    server: AbortHandle,
+}
+
+impl Secrets {
+    /// Starts one whose secret has this valid version.
+    pub async fn start(current: Version) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::<Shared>::default();
+        let routes = Router::new()
+            .route("/", post(get_secret_value))
+            .with_state(shared.clone());
+        let server = tokio::spawn(async move { axum::serve(listener, routes).await });
+        let secrets = Self {
+            address,
+            shared,
+            server: server.abort_handle(),
+        };
+        secrets.set("AWSCURRENT", current);
+        secrets
+    }
+
+    /// Sets how a stage's version is answered from now on.
+    pub fn set(&self, stage: &str, version: Version) {
+        let mut versions = self.shared.versions.lock().unwrap();
+        versions.insert(stage.to_owned(), version);
+    }
+
+    /// The stages asked for so far, in order.
+    pub fn asked(&self) -> Vec<String> {
+        self.shared.asked.lock().unwrap().clone()
+    }
+
+    /// What a program needs to find it.
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        let mut variables = aws_variables();
+        variables.extend([
+            ("DATABASE_SECRET_ID", ID.to_owned()),
+            (
+                "AWS_ENDPOINT_URL_SECRETS_MANAGER",
+                format!("http://{}", self.address),
+            ),
+        ]);
+        variables
+    }
+}
+
+/// Region and credentials, and nothing of the machine's own.
+pub fn aws_variables() -> Vec<(&'static str, String)> {
+    [
+        ("AWS_REGION", "eu-central-1"),
+        ("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE"),
+        ("AWS_SECRET_ACCESS_KEY", "canary-of-aws"),
+        ("AWS_CONFIG_FILE", "/dev/null"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "/dev/null"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+        ("NO_PROXY", "127.0.0.1"),
+    ]
+    .map(|(name, value)| (name, value.to_owned()))
+    .into()
+}
+
+impl Drop for Secrets {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+async fn get_secret_value(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let asked: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(headers["x-amz-target"], "secretsmanager.GetSecretValue");
+    assert!(
+        headers["authorization"]
+            .to_str()
+            .unwrap()
+            .starts_with("AWS4-HMAC-SHA256 ")
+    );
+    assert_eq!(asked["SecretId"], ID);
+    let stage = asked["VersionStage"].as_str().unwrap_or("none").to_owned();
+    shared.asked.lock().unwrap().push(stage.clone());
+    let version = shared.versions.lock().unwrap().get(&stage).cloned();
+    let named = json!({"ARN": "arn:aws:secretsmanager:eu-central-1:123456789012:secret:night", "Name": ID,
+                       "VersionId": "v", "VersionStages": [stage]});
+    let answer = |field: &str, value: String| {
+        let mut answer = named;
+        answer[field] = Value::String(value);
+        amz(StatusCode::OK, &answer.to_string())
+    };
+    match version {
+        Some(Version::Text(text)) => answer("SecretString", text),
+        Some(Version::Binary) => answer("SecretBinary", "Y2FuYXJ5".to_owned()),
+        Some(Version::Nonsense) => amz(StatusCode::OK, "{\"SecretString\": \"canary"),
+        Some(Version::Hanging) => std::future::pending().await,
+        Some(Version::Denied) => refusal("AccessDeniedException", "night may not read it"),
+        None => refusal("ResourceNotFoundException", "there is no such version"),
+    }
+}
+
+fn refusal(code: &str, message: &str) -> Response {
+    let body = json!({"__type": code, "message": message});
+    amz(StatusCode::BAD_REQUEST, &body.to_string())
+}
+
+fn amz(status: StatusCode, body: &str) -> Response {
+    let headers = [("content-type", "application/x-amz-json-1.1")];
+    (status, headers, body.to_owned()).into_response()
+}
