@@ -32,8 +32,8 @@ SELECT id, kind, payload, group_key, dedup_key, correlation_id, 'COMPLETED', att
        created_at, processing_started_at, clock_timestamp(), clock_timestamp() + interval '30 days', lease_token
   FROM gone";
 
-/// Moves all ready rows; tells after every move how many there are so far.
-pub async fn bare_move(client: &Client, mut moved: impl FnMut(u32)) -> Outcome<u32> {
+/// Moves all ready rows; asks after every move, with how many there are so far, whether to go on.
+pub async fn bare_move(client: &Client, mut go_on: impl FnMut(u32) -> bool) -> Outcome<u32> {
     let lease = client.prepare(LEASE).await?;
     let finish = client.prepare(MOVE).await?;
     let mut total = 0;
@@ -45,6 +45,8 @@ pub async fn bare_move(client: &Client, mut moved: impl FnMut(u32)) -> Outcome<u
         }
         let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
         total += u32::try_from(client.execute(&finish, &[&ids, &token]).await?)?;
-        moved(total);
+        if !go_on(total) {
+            return Ok(total);
+        }
     }
 }

@@ -136,7 +136,8 @@ fn finalize(ends: u32) -> Vec<String> {
         each(&|_| "COMPLETED".to_owned()),
     ];
     values.extend(std::iter::repeat_n(nothing, 3));
-    values.extend(std::iter::repeat_n("'{}'".to_owned(), 10));
+    // The rest are the columns of follow-ups.
+    values.resize(live::FINALIZE.params.len(), "'{}'".to_owned());
     values
 }
 

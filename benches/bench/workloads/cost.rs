@@ -31,7 +31,7 @@ pub async fn footprint(bench: &Bench) -> Outcome<Findings> {
             .add(&before, "tidegate", count, &mut found);
         queue.prepare(count, Groups::None).await?;
         let before = Cost::read(&queue).await?;
-        bare_move(&connect(&queue.url).await?, |_| ()).await?;
+        bare_move(&connect(&queue.url).await?, |_| true).await?;
         Cost::read(&queue)
             .await?
             .add(&before, "bare move", count, &mut found);
