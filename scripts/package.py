@@ -28,7 +28,8 @@ AUTHORITIES = ("Amazon Root CA", "Starfield Services Root")
 CERTIFI = "certifi==2026.10.18"
 # Of OpenSSL, too, size matters more than speed: half a megabyte, a fifth of one zipped.
 OPENSSL_CFLAGS = "-Os -ffunction-sections -fdata-sections"
-BINARY_LIMIT, ZIP_LIMIT = 12_000_000, 5_000_000
+# Measured: 12.7 and 5.1 MB. What makes them outgrow these has to be worth it.
+BINARY_LIMIT, ZIP_LIMIT = 13_000_000, 5_250_000
 
 
 def main():
@@ -100,7 +101,7 @@ def weigh():
         print(f"{program}: {binary / 1e6:.1f} MB, zipped {zipped / 1e6:.1f} MB{', with ' + ', '.join(rest) if rest else ''}")
         heavy |= binary > BINARY_LIMIT or zipped > ZIP_LIMIT
     if heavy:
-        print(f"more than {BINARY_LIMIT / 1e6:.0f} MB, or {ZIP_LIMIT / 1e6:.0f} MB zipped", file=sys.stderr)
+        print(f"more than {BINARY_LIMIT / 1e6} MB, or {ZIP_LIMIT / 1e6} MB zipped", file=sys.stderr)
     return 1 if heavy else 0
 
 
