@@ -23,6 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import local
+import package
 from pypi import PROJECT, Unavailable
 
 STAGES = ["next", "secret", "database", "answer"]
@@ -33,15 +34,16 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--program", type=Path, default=PROJECT / "target" / "release" / "tidegate-function")
+    parser.add_argument("--program", type=Path, help="by default the packaged one, which is built if it is not there")
     parser.add_argument("--runs", type=int, default=21)
     parser.add_argument("--share", type=float, default=0.15, help="of one core, for the runs under a quota; 0: none")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     arguments = parser.parse_args()
-    if not arguments.program.exists():
-        raise Unavailable(f"{arguments.program} is missing: cargo build --locked --release")
+    program = arguments.program or _packaged()
+    if not program.exists():
+        raise Unavailable(f"{program} is missing")
     with ExitStack() as started:
-        stage = Stage(started, arguments.program)
+        stage = Stage(started, program)
         results = {"whole machine": stage.measure(arguments.runs, {})}
         results["whole machine, the system's certificates"] = stage.measure(arguments.runs, stage.separate_bundles)
         quota = started.enter_context(Quota(arguments.share)) if arguments.share else None
@@ -50,9 +52,16 @@ def main():
         elif quota:
             print("no cgroup can be written to here: nothing is measured under a CPU quota", file=sys.stderr)
     if arguments.json:
-        print(json.dumps({"size_bytes": arguments.program.stat().st_size, "medians": results}))
+        print(json.dumps({"size_bytes": program.stat().st_size, "medians": results}))
     else:
-        _show(arguments.program, results)
+        _show(program, results)
+
+
+def _packaged():
+    program = PROJECT / package.binary("tidegate-function")
+    if not program.exists():
+        package.build()
+    return program
 
 
 def _show(program, results):

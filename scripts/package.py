@@ -105,6 +105,11 @@ def weigh():
     return 1 if heavy else 0
 
 
+def binary(program):
+    """Where cargo leaves what goes into the zip."""
+    return Path("target") / _target() / "lambda" / program
+
+
 def _package(program):
     return PACKAGES / program / "bootstrap.zip"
 
