@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit schema check-schema lambda api bench db tools
+.PHONY: help run test check unit schema check-schema lambda api bench bench-peers db tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -38,6 +38,9 @@ api: tools ## try the HTTP interface with requests made up from its OpenAPI docu
 
 bench: tools ## measure the queue against its baselines; WORKLOADS="drain groups" for some, QUICK=1 for a tenth
 	cargo bench $(CARGO_FLAGS) --bench bench -- $(if $(QUICK),--quick) $(WORKLOADS)
+
+bench-peers: tools ## measure the queue beside other Postgres queues; PEERS="pgmq pg-boss" for some, QUICK=1 for a tenth
+	@python3 scripts/bench_peers.py $(if $(QUICK),--quick) $(PEERS)
 
 db: tools ## serve a throwaway Postgres until Ctrl-C; DATA=folder keeps it
 	@python3 scripts/postgres.py serve $(if $(DATA),--data $(DATA))
