@@ -19,7 +19,7 @@ static MOST: OnceLock<Instant> = OnceLock::new();
 
 #[derive(Clone, Serialize, Deserialize)]
 struct Note {
-    number: u64,
+    number: usize,
     text: String,
 }
 
@@ -65,10 +65,10 @@ fn options() -> Outcome<WorkerOptions> {
     })
 }
 
-async fn publish(count: u64) -> Outcome<Value> {
+async fn publish(count: usize) -> Outcome<Value> {
     let utils = options()?.init().await?.create_utils();
     let began = Instant::now();
-    let (numbers, spec): (Vec<u64>, _) = ((0..count).collect(), JobSpec::default());
+    let (numbers, spec): (Vec<usize>, _) = ((0..count).collect(), JobSpec::default());
     for batch in numbers.chunks(1000) {
         let jobs: Vec<_> = batch
             .iter()

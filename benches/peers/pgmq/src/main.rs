@@ -16,7 +16,7 @@ const LEASE: i32 = 60;
 
 #[derive(Serialize, Deserialize)]
 struct Note {
-    number: u64,
+    number: usize,
     text: String,
 }
 
@@ -41,9 +41,9 @@ async fn prepare(queue: &PGMQueueExt) -> Outcome<Value> {
     Ok(json!({}))
 }
 
-async fn publish(queue: &PGMQueueExt, count: u64) -> Outcome<Value> {
+async fn publish(queue: &PGMQueueExt, count: usize) -> Outcome<Value> {
     let began = Instant::now();
-    let numbers: Vec<u64> = (0..count).collect();
+    let numbers: Vec<usize> = (0..count).collect();
     for batch in numbers.chunks(1000) {
         let notes: Vec<Note> =
             batch.iter().map(|&number| Note { number, text: "x".repeat(170) }).collect();
