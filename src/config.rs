@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
 
@@ -206,6 +208,19 @@ pub fn details_of_ours_alone() -> FilterFn<fn(&Metadata<'_>) -> bool> {
         target.starts_with("tidegate")
             || (*line.level() <= Level::INFO && !target.starts_with("aws_"))
     })
+}
+
+/// Reads a field of an invocation whose text has a form of its own; the error names the field.
+pub(crate) fn named<'de, T, D: Deserializer<'de>>(
+    field: &str,
+    parse: fn(&str) -> Result<T, String>,
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let text: Option<String> = Option::deserialize(deserializer)
+        .map_err(|error| D::Error::custom(format!("{field}: {error}")))?;
+    text.map(|text| parse(&text))
+        .transpose()
+        .map_err(|allowed| D::Error::custom(format!("{field}: {allowed}")))
 }
 
 fn duration(lookup: Lookup<'_>, name: &str, default: Duration) -> Result<Duration, Error> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::config::{Lookup, parse_duration};
+use crate::config::{Lookup, named, parse_duration};
 use crate::drain::DrainOptions;
 use crate::error::Error;
 use crate::operate::{ReplayRequest, RequeueRequest};
@@ -114,14 +114,14 @@ pub struct ReceiveIssuingRequest {
 #[serde(deny_unknown_fields)]
 pub struct DrainRequest {
     /// At most this long; the invocation's own deadline is a limit too.
-    #[serde(default, deserialize_with = "duration")]
+    #[serde(default, deserialize_with = "budget")]
     pub budget: Option<Duration>,
     /// Most events leased at once.
     pub batch: Option<u32>,
     /// Handlers at once.
     pub concurrency: Option<usize>,
     /// Keep polling an empty queue for this long.
-    #[serde(default, deserialize_with = "duration")]
+    #[serde(default, deserialize_with = "linger")]
     pub linger: Option<Duration>,
     /// Lease at most this many.
     pub max_events: Option<u64>,
@@ -135,10 +135,10 @@ pub struct CleanupRequest {
     #[serde(default)]
     pub dry_run: bool,
     /// At most this long; the invocation's own deadline is a limit too.
-    #[serde(default, deserialize_with = "duration")]
+    #[serde(default, deserialize_with = "budget")]
     pub budget: Option<Duration>,
     /// End live events only if they were published at least this long ago.
-    #[serde(default, deserialize_with = "duration")]
+    #[serde(default, deserialize_with = "older_than")]
     pub older_than: Option<Duration>,
     /// Rows looked at or deleted in one step.
     pub batch: Option<u32>,
@@ -160,11 +160,16 @@ impl CleanupRequest {
     }
 }
 
-fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text: Option<String> = Option::deserialize(deserializer)?;
-    text.map(|text| parse_duration(&text))
-        .transpose()
-        .map_err(serde::de::Error::custom)
+fn budget<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    named("budget", parse_duration, deserializer)
+}
+
+fn linger<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    named("linger", parse_duration, deserializer)
+}
+
+fn older_than<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    named("older_than", parse_duration, deserializer)
 }
 
 impl DrainRequest {
@@ -506,7 +511,10 @@ mod tests {
             (json!({"action": "drain", "budgt": "1s"}), "budgt"),
             (json!({"action": "migrate", "force": true}), "force"),
             (json!({"action": "cleanup", "dryrun": true}), "dryrun"),
-            (json!({"action": "cleanup", "older_than": "old"}), "old"),
+            (
+                json!({"action": "cleanup", "older_than": "old"}),
+                "older_than: a duration",
+            ),
             (json!({"action": "explode"}), "explode"),
             (json!({"action": "receive_issuing"}), "message"),
             (json!({"action": "replay", "ids": [1]}), "reason"),
@@ -525,7 +533,10 @@ mod tests {
             (json!({}), "action"),
             (json!([]), "action"),
             (json!({"action": 7}), "action"),
-            (json!({"action": "drain", "budget": "soon"}), "soon"),
+            (
+                json!({"action": "drain", "budget": "soon"}),
+                "budget: a duration",
+            ),
         ] {
             let error = Request::decode(payload).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");

@@ -5,10 +5,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::config::parse_duration;
+use crate::config::{named, parse_duration};
 
 /// A point in time as people give it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -293,19 +292,6 @@ fn until<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Moment>, D
 
 fn expires_in<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     named("expires_in", parse_duration, deserializer)
-}
-
-/// A text of a form of its own; the error names its field.
-fn named<'de, T, D: Deserializer<'de>>(
-    field: &str,
-    parse: fn(&str) -> Result<T, String>,
-    deserializer: D,
-) -> Result<Option<T>, D::Error> {
-    let text: Option<String> = Option::deserialize(deserializer)
-        .map_err(|error| D::Error::custom(format!("{field}: {error}")))?;
-    text.map(|text| parse(&text))
-        .transpose()
-        .map_err(|allowed| D::Error::custom(format!("{field}: {allowed}")))
 }
 
 #[cfg(test)]
