@@ -162,6 +162,27 @@ def http_open(template):
     _properties(template, "JobsHttpUrl")["AuthType"] = "AWS_IAM"
 
 
+def every_trace_action(template):
+    _properties(template, "TracePolicy")["PolicyDocument"]["Statement"][0]["Action"] = "xray:*"
+
+
+def one_trace_action_more(template):
+    _properties(template, "TracePolicy")["PolicyDocument"]["Statement"][0]["Action"].append("xray:GetTraceSummaries")
+
+
+def no_trace_permission(template):
+    roles = _properties(template, "DrainRole")["ManagedPolicyArns"]
+    roles[:] = [arn for arn in roles if "TracePolicy" not in str(arn)]
+
+
+def no_export(template):
+    del _variables(template, "DrainFunction")["TIDEGATE_XRAY"]
+
+
+def no_tracing(template):
+    _properties(template, "DrainFunction")["Tracing"] = "PassThrough"
+
+
 CONTROLS = [
     ("a rate in bad grammar", rate, "AWS refuses the expression 'rate(1 minutes)'"),
     ("a tick with another input", tick_input, "DrainFunctionEighth: Input"),
@@ -181,6 +202,11 @@ CONTROLS = [
     ("an operator's role for anybody", operator_is_anybody, "OperatorRole: must trust"),
     ("a role that SAM makes", generated_role, "OperateFunctionRole: is a role too many"),
     ("a policy of AWS's on everything", administrator, "CleanupRole: AdministratorAccess is not needed"),
+    ("every action on traces", every_trace_action, "TracePolicy: xray:* is allowed nowhere"),
+    ("reading traces", one_trace_action_more, "TracePolicy: * is allowed nowhere"),
+    ("a drain that may not send its traces", no_trace_permission, "DrainRole: must be allowed to xray:PutTraceSegments"),
+    ("events that are not shown", no_export, "DrainFunction: TIDEGATE_XRAY must be on"),
+    ("invocations that are not traced", no_tracing, "DrainFunction: its tracing must be Active"),
     ("an action too many to answer", other_actions, "OperateFunction: TIDEGATE_ACTIONS"),
     ("no limit to the actions", no_actions, "DrainFunction: TIDEGATE_ACTIONS"),
     ("no metrics", no_metrics, "TIDEGATE_METRICS must be emf-by-kind"),

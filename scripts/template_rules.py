@@ -36,7 +36,9 @@ ALARMS = {
 }
 HTTP_ALARMS = {"JobsHttpErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching")}
 # AWS's own policies that speak of every resource, and the parameter without which none may be there.
-WIDE = {"AWSLambdaVPCAccessExecutionRole": "SubnetIds", "AWSXRayDaemonWriteAccess": "Tracing"}
+WIDE = {"AWSLambdaVPCAccessExecutionRole": "SubnetIds"}
+# The same of our own: these two actions know no smaller resource, and are allowed only where tracing is active.
+TRACES = {("xray:PutTraceSegments", "*"), ("xray:PutTelemetryRecords", "*")}
 GRAMMAR = re.compile(r"rate\((1 (minute|hour|day)|([2-9]|[1-9][0-9]+) (minutes|hours|days))\)|cron\((\S+ ){5}\S+\)")
 
 
@@ -148,6 +150,8 @@ def _wanted_permissions(stack):
         wanted[f"{name}Role"] = _log(name) | {("secretsmanager:GetSecretValue", _secret(stack, secret))}
         if stack.parameters["SecretKmsKeyArn"]:
             wanted[f"{name}Role"] |= {("kms:Decrypt", stack.parameters["SecretKmsKeyArn"])}
+        if _is_traced(stack):
+            wanted[f"{name}Role"] |= TRACES
     for name in ("DrainRole", "CleanupRole"):
         wanted[name] |= {("sqs:SendMessage", "{FailedInvocations.Arn}")}
     invoke = "lambda:InvokeFunction"
@@ -176,11 +180,15 @@ def _list(value):
 
 
 def no_wildcards(stack):
-    """By the letter, whatever the roles are called: no statement of ours speaks of every resource or every action."""
+    """By the letter, whatever the roles are called: no statement of ours speaks of every resource or every action,
+    but for the one of traces, where tracing is active."""
     found = []
     for name, made in {**stack.of_type("AWS::IAM::Role"), **stack.of_type("AWS::IAM::ManagedPolicy")}.items():
         policies = made.get("Policies", [made] if "PolicyDocument" in made else [])
         for statement in (each for policy in policies for each in policy["PolicyDocument"]["Statement"]):
+            may = {(action, resource) for action in _list(statement["Action"]) for resource in _list(statement["Resource"])}
+            if may == TRACES and _is_traced(stack):
+                continue
             wide = [text for text in _list(statement["Resource"]) if text == "*"]
             wide += [text for text in _list(statement["Action"]) if "*" in text]
             found += [f"{name}: {text} is allowed nowhere" for text in wide]
@@ -195,9 +203,24 @@ def _wide_policies(stack, name, made):
         if "::aws:" not in arn:
             continue
         needs = WIDE.get(policy)
-        if needs is None or stack.parameters[needs] in ([""], "false"):
+        if needs is None or stack.parameters[needs] == [""]:
             found.append(f"{name}: {policy} is not needed")
     return found
+
+
+def tracing(stack):
+    """Of what is ours: the migration runner is not, and has nothing to trace."""
+    asked = stack.parameters["Tracing"]
+    made = stack.of_type("AWS::Lambda::Function")
+    found = [f"{name}: its tracing must be {asked}, is {function.get('TracingConfig')}" for name, function in made.items()
+             if name != "MigrationRunner" and function.get("TracingConfig") != {"Mode": asked}]
+    wanted = "on" if _is_traced(stack) else "off"
+    is_set = made["DrainFunction"]["Environment"]["Variables"].get("TIDEGATE_XRAY")
+    return found if is_set == wanted else [*found, f"DrainFunction: TIDEGATE_XRAY must be {wanted}, got {is_set}"]
+
+
+def _is_traced(stack):
+    return stack.parameters["Tracing"] == "Active"
 
 
 def operator(stack):
@@ -307,5 +330,5 @@ def jobs_http(stack):
     return found
 
 
-RULES = [schedules, background, actions, environments, roles, no_wildcards, operator, logs, alarms, dashboard, migration,
+RULES = [schedules, background, actions, environments, roles, no_wildcards, tracing, operator, logs, alarms, dashboard, migration,
          concurrency, jobs_http]

@@ -12,6 +12,7 @@ use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
 use crate::drain::DrainOptions;
 use crate::error::Error;
 use crate::outcome::RetryPolicy;
+use crate::xray;
 
 /// Looks a variable up; tests bring their own.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -23,7 +24,7 @@ pub fn environment(name: &str) -> Option<String> {
 }
 
 /// Reads the drain's options: `TIDEGATE_BUDGET`, `_BATCH`, `_CONCURRENCY`, `_LEASE_TIMEOUT`,
-/// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`.
+/// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`, `_XRAY`.
 ///
 /// # Errors
 /// [`Error::Config`] names the variable and what is allowed.
@@ -41,6 +42,7 @@ pub fn drain_options(lookup: Lookup<'_>) -> Result<DrainOptions, Error> {
             base: duration(lookup, "TIDEGATE_BACKOFF_BASE", default.retry.base)?,
             max: duration(lookup, "TIDEGATE_BACKOFF_MAX", default.retry.max)?,
         },
+        xray: xray::daemon(lookup)?,
     })
 }
 

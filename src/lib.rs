@@ -16,7 +16,7 @@
 //! Beside it: [`config`] and [`connect`] (settings, secrets, TLS, connections), [`migrate`] (the schema),
 //! [`retention`] (cleanup: how finished events leave the log), [`operate`] (what operators may ask for),
 //! [`doctor`] (is everything well?), [`figures`] and [`metrics`] (what CloudWatch is told), [`trace`]
-//! (a trace crosses the queue), [`invocation`] (both ends of the wire to Lambda and the command line),
+//! (a trace crosses the queue), [`xray`] (and is shown in X-Ray), [`invocation`] (both ends of the wire to Lambda and the command line),
 //! [`app`] (the shipped events and their handlers), [`service`] (what both shells do with them), [`http`]
 //! (the HTTP interface of the jobs).
 
@@ -41,6 +41,7 @@ pub mod queue;
 pub mod retention;
 pub mod service;
 pub mod trace;
+pub mod xray;
 
 pub use connect::Database;
 pub use context::{Context, Transaction};

@@ -1,6 +1,7 @@
 //! Owns the W3C trace context that crosses the queue: an event keeps the one it was published under,
 //! its handlers continue that trace, and what they publish and call carries it on. It exports
-//! nothing: the ids stand in the log, on the span `event`, for whatever collects it.
+//! nothing: the ids stand in the log, on the span `event`, for whatever collects it, and
+//! [`crate::xray`] sends what is sampled to who asks for it.
 //!
 //! The format: <https://www.w3.org/TR/trace-context/#traceparent-header>.
 
@@ -72,6 +73,12 @@ impl TraceContext {
         &self.span_id
     }
 
+    /// Whether whoever began the trace wants it recorded: the lowest bit of the flags.
+    #[must_use]
+    pub fn is_sampled(&self) -> bool {
+        u8::from_str_radix(&self.flags, 16).is_ok_and(|flags| flags & 1 == 1)
+    }
+
     /// 16 hex digits: the position above, if it is known.
     #[must_use]
     pub fn parent_span_id(&self) -> Option<&str> {
@@ -125,6 +132,16 @@ mod tests {
         assert_ne!(child.span_id(), parent.span_id());
         assert_eq!(child.parent_span_id(), Some(parent.span_id()));
         assert!(TraceContext::parse(&child.to_string()).is_some());
+    }
+
+    #[test]
+    fn the_lowest_flag_says_whether_a_trace_is_sampled() {
+        for (flags, sampled) in [("00", false), ("01", true), ("02", false), ("ff", true)] {
+            let header = format!("{}{flags}", HEADER.strip_suffix("01").unwrap());
+            let position = TraceContext::parse(&header).unwrap();
+            assert_eq!(position.is_sampled(), sampled, "{flags}");
+            assert_eq!(position.child().is_sampled(), sampled, "{flags}");
+        }
     }
 
     #[test]

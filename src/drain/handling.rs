@@ -16,6 +16,7 @@ use crate::handler::{Dispatch, Fault};
 use crate::outcome::{HandlerEnd, Status};
 use crate::queue::{Finalization, Released};
 use crate::trace::{self, TraceContext};
+use crate::xray::Attempt;
 
 /// A handler that does not even notice that its time is up blocks its thread; it is given up on after this.
 const OVERDUE: Duration = Duration::from_millis(500);
@@ -156,6 +157,18 @@ impl<D: Dispatch> Drain<D> {
         log_end(event, &settled, took);
         if let Some(figures) = &mut self.figures {
             figures.note(&event.kind, settled.status(), took);
+        }
+        if let (Some(xray), Some(position)) = (&self.xray, running.ctx.trace()) {
+            let (status, code) = (settled.status(), settled.code());
+            xray.send(
+                position,
+                &Attempt {
+                    event,
+                    status,
+                    code,
+                    took,
+                },
+            );
         }
         match settled {
             Settled::AlreadyFinished(status) => {

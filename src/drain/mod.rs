@@ -23,6 +23,7 @@ mod schedule;
 pub(crate) mod settle;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +46,7 @@ use crate::handler::Dispatch;
 use crate::invocation::{DrainReport, StopReason};
 use crate::outcome::RetryPolicy;
 use crate::queue;
+use crate::xray::Exporter;
 
 /// How to drain. Every duration is of this machine's clock, but for the lease's, which is the database's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +67,8 @@ pub struct DrainOptions {
     pub max_events: Option<u64>,
     /// Backoff between attempts.
     pub retry: RetryPolicy,
+    /// The X-Ray daemon that is told of events under a sampled trace; `None` tells nobody.
+    pub xray: Option<SocketAddr>,
 }
 
 impl Default for DrainOptions {
@@ -78,6 +82,7 @@ impl Default for DrainOptions {
             linger: Duration::ZERO,
             max_events: None,
             retry: RetryPolicy::default(),
+            xray: None,
         }
     }
 }
@@ -194,6 +199,8 @@ struct Drain<D: Dispatch> {
     report: DrainReport,
     /// Kept only if somebody asked for them.
     figures: Option<Figures>,
+    /// Open only if traces are exported.
+    xray: Option<Exporter>,
     pace: Pace,
     schedule: Schedule,
     running: HashMap<Lease, Running>,
@@ -252,6 +259,7 @@ impl<D: Dispatch> Drain<D> {
             },
             figures: hooks.figures.is_some().then(Figures::default),
             hooks,
+            xray: options.xray.and_then(Exporter::open),
             pace: Pace::new(options.concurrency, options.batch),
             schedule: Schedule::default(),
             running: HashMap::new(),

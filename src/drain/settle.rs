@@ -32,6 +32,16 @@ impl Settled {
             Self::Retry(_) => None,
         }
     }
+
+    /// The first error's code; empty when there is none.
+    pub(super) fn code(&self) -> &str {
+        let errors = match self {
+            Self::AlreadyFinished(_) => &[][..],
+            Self::Finish(end) => end.errors.as_slice(),
+            Self::Retry(retry) => retry.errors.as_slice(),
+        };
+        errors.first().map_or("", |entry| entry.code.as_str())
+    }
 }
 
 /// Applies the retry policy to the ends of an event's handlers.
@@ -172,13 +182,8 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
         event.attempts,
         millis(took),
     );
-    let errors = match settled {
-        Settled::AlreadyFinished(_) => &[][..],
-        Settled::Finish(end) => end.errors.as_slice(),
-        Settled::Retry(retry) => retry.errors.as_slice(),
-    };
     let trace_id = event.traceparent.as_deref().and_then(trace::id_of);
-    let code = errors.first().map_or("", |entry| entry.code.as_str());
+    let code = settled.code();
     match settled.status() {
         Some(Status::Completed) => {
             tracing::debug!(

@@ -31,3 +31,4 @@ mod queue;
 mod roles;
 mod secret;
 mod trace;
+mod xray;
