@@ -85,8 +85,8 @@ impl Flaw {
             Self::EffectApart => (one, &[EFFECT]),
             Self::RequeueKeepsToken => (one, &[FENCED]),
             Self::CancelKeepsToken => (one, &[CREDIT]),
-            Self::ReplayOfLive => (one, &[OWN_ROWS]),
-            Self::ReplaysNotSerialized => (one, &[OWN_ROWS]),
+            Self::ReplayOfLive => (Scenario::REPLAYED, &[OWN_ROWS]),
+            Self::ReplaysNotSerialized => (Scenario::REPLAYED, &[OWN_ROWS]),
         }
     }
 }

@@ -42,6 +42,7 @@ fn check(scenario: Scenario) {
 #[test]
 fn every_promise_is_kept_whatever_befalls_one_event() {
     check(Scenario::ONE_EVENT);
+    check(Scenario::REPLAYED);
 }
 
 #[test]
@@ -60,7 +61,6 @@ fn each_guard_that_is_taken_away_breaks_its_promises() {
         };
         let checker = protocol
             .checker()
-            .threads(2)
             .finish_when(HasDiscoveries::AllOf(wanted))
             .timeout(Duration::from_mins(2))
             .spawn_bfs()

@@ -138,7 +138,7 @@ fn attempts_are_in_bounds(state: &State) -> bool {
 fn attempts_are_counted(state: &State) -> bool {
     tries(state).all(|(index, attempts, _)| {
         let story = &state.witness.events[index];
-        attempts == story.leases - story.uncounted
+        attempts + story.uncounted == story.leases
     })
 }
 

@@ -25,7 +25,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// All that can happen to one event.
+    /// All that can happen to one event, but for a replay.
     pub const ONE_EVENT: Self = Self {
         name: "one event",
         groups: &[None],
@@ -33,12 +33,24 @@ impl Scenario {
         max_attempts: 2,
         leases: 3,
         allowed: Spent {
-            crashes: 1,
+            crashes: 0,
             requeues: 1,
-            replays: 1,
+            replays: 0,
             cancels: 1,
         },
         cleanup: true,
+    };
+    /// One that ends, is replayed and cleaned up.
+    pub const REPLAYED: Self = Self {
+        name: "one event and its replay",
+        leases: 2,
+        allowed: Spent {
+            crashes: 0,
+            requeues: 0,
+            replays: 1,
+            cancels: 0,
+        },
+        ..Self::ONE_EVENT
     };
     /// Two producers, two workers, one group.
     pub const GROUP: Self = Self {
@@ -526,7 +538,9 @@ impl Protocol {
                 let counted = !grant.abandoned;
                 state.story(id).uncounted += u8::from(counted);
                 let kept = self.flaw == Some(Flaw::ReleaseCounts) || !counted;
-                give_back(state, id, |row| row.attempts -= u8::from(!kept));
+                give_back(state, id, |row| {
+                    row.attempts = row.attempts.saturating_sub(u8::from(!kept))
+                });
             }
         }
     }
