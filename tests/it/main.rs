@@ -22,6 +22,7 @@ mod forms;
 mod function;
 mod harness;
 mod http;
+mod interleave;
 mod look;
 mod medical;
 mod operate;
