@@ -30,5 +30,6 @@ mod plans;
 mod process;
 mod queue;
 mod roles;
+mod script;
 mod secret;
 mod trace;

@@ -76,6 +76,12 @@ fn each_guard_that_is_taken_away_breaks_its_promises() {
 #[test]
 #[ignore = "minutes; for `cargo test --release --test model -- --ignored`"]
 fn every_promise_is_kept_in_a_group_under_an_operator_and_beside_other_events() {
-    check(Scenario::OPERATED_GROUP);
-    check(Scenario::THREE_EVENTS);
+    for scenario in [
+        Scenario::CANCELLED_GROUP,
+        Scenario::REPLAYED_GROUP,
+        Scenario::THREE_EVENTS,
+        Scenario::REQUEUED_GROUP,
+    ] {
+        check(scenario);
+    }
 }

@@ -37,11 +37,15 @@ const ALWAYS: [(&str, Condition); 10] = [
 const SOMETIMES: [(&str, Condition); 6] = [
     (
         "not promised: two runs of one event overlap after a freeze",
-        |_, state| two_runs_overlap(state),
+        |protocol, state| !has_second_attempts(protocol) || two_runs_overlap(state),
     ),
     (
         "not promised: an event runs beside an earlier one of its group that was taken over",
-        |protocol, state| !has_a_group(protocol) || runs_beside_what_was_taken_over(state),
+        |protocol, state| {
+            !has_a_group(protocol)
+                || !has_second_attempts(protocol)
+                || runs_beside_what_was_taken_over(state)
+        },
     ),
     ("all events have ended", |_, state| {
         state
@@ -243,4 +247,8 @@ fn holds_a_run(state: &State) -> bool {
 
 fn has_a_group(protocol: &Protocol) -> bool {
     protocol.scenario.groups.iter().any(Option::is_some)
+}
+
+fn has_second_attempts(protocol: &Protocol) -> bool {
+    protocol.scenario.max_attempts > 1
 }

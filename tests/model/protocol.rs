@@ -67,20 +67,46 @@ impl Scenario {
         },
         cleanup: false,
     };
-    /// A group and an event beside it, and an operator.
+    /// A group and an event beside it.
     pub const THREE_EVENTS: Self = Self {
         name: "two events of a group and one without",
         groups: &[Some(1), Some(1), None],
+        max_attempts: 1,
+        leases: 1,
         ..Self::GROUP
     };
-    /// One group under every operator's verb.
-    pub const OPERATED_GROUP: Self = Self {
-        name: "two events of a group, and an operator",
+    /// A group whose leases an operator ends.
+    pub const REQUEUED_GROUP: Self = Self {
+        name: "two events of a group, and a requeue",
+        allowed: Spent {
+            crashes: 0,
+            requeues: 1,
+            replays: 0,
+            cancels: 0,
+        },
+        ..Self::GROUP
+    };
+    /// A group whose head an operator ends.
+    pub const CANCELLED_GROUP: Self = Self {
+        name: "two events of a group, and a cancel",
+        allowed: Spent {
+            crashes: 0,
+            requeues: 0,
+            replays: 0,
+            cancels: 1,
+        },
+        ..Self::GROUP
+    };
+    /// A group into which a replay comes back, with a worker that crashes.
+    pub const REPLAYED_GROUP: Self = Self {
+        name: "two events of a group, a crash and a replay",
+        max_attempts: 1,
+        leases: 1,
         allowed: Spent {
             crashes: 1,
-            requeues: 1,
+            requeues: 0,
             replays: 1,
-            cancels: 1,
+            cancels: 0,
         },
         ..Self::GROUP
     };
