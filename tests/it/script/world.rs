@@ -40,15 +40,17 @@ fn group_name(group: u8) -> String {
 }
 
 impl World {
-    pub async fn new() -> Self {
+    /// A database of its own, changed by this SQL.
+    pub async fn new(sql: &str) -> Self {
         let db = probe_database().await;
         let client = db.client().await;
+        client.batch_execute(sql).await.unwrap();
         Self { db, client }
     }
 
     /// Empties the tables. The audit cannot be emptied; what is there already is not shown.
     pub async fn reset(&self) {
-        let sql = "TRUNCATE tidegate.event_queue, tidegate.event_log;
+        let sql = "DELETE FROM tidegate.event_queue; DELETE FROM tidegate.event_log;
                    CREATE TABLE IF NOT EXISTS public.known AS SELECT 0::bigint AS audit;
                    UPDATE public.known SET audit = (SELECT coalesce(max(id), 0) FROM tidegate.audit)";
         self.client.batch_execute(sql).await.unwrap();
