@@ -8,7 +8,7 @@ use tidegate::outcome::Status;
 use tidegate::queue::{self, ErrorEntry, Finalization, LeaseRequest, Released, Retried};
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
 use tidegate::{Event, Fault, NewEvent};
-use tokio_postgres::{Client, Row as SqlRow};
+use tokio_postgres::{Client, Row as SqlRow, Statement};
 use uuid::Uuid;
 
 use super::model::{Ended, Granted, LEASE, Model, RENEWED, Row, Tables};
@@ -19,6 +19,8 @@ use crate::support::TestDb;
 pub struct World {
     db: TestDb,
     client: Client,
+    /// What reads the queue, the log and the audit: prepared, for they are asked after each step.
+    reads: [Statement; 3],
 }
 
 /// Both said the same.
@@ -44,14 +46,21 @@ impl World {
     pub async fn new(sql: &str) -> Self {
         let db = probe_database().await;
         let client = db.client().await;
+        let known = "CREATE TABLE public.known AS SELECT 0::bigint AS audit";
+        client.batch_execute(known).await.unwrap();
         client.batch_execute(sql).await.unwrap();
-        Self { db, client }
+        let [queue, log, audit] = reads();
+        let reads = [
+            client.prepare(&queue).await.unwrap(),
+            client.prepare(&log).await.unwrap(),
+            client.prepare(&audit).await.unwrap(),
+        ];
+        Self { db, client, reads }
     }
 
     /// Empties the tables. The audit cannot be emptied; what is there already is not shown.
     pub async fn reset(&self) {
         let sql = "DELETE FROM tidegate.event_queue; DELETE FROM tidegate.event_log;
-                   CREATE TABLE IF NOT EXISTS public.known AS SELECT 0::bigint AS audit;
                    UPDATE public.known SET audit = (SELECT coalesce(max(id), 0) FROM tidegate.audit)";
         self.client.batch_execute(sql).await.unwrap();
     }
@@ -335,41 +344,45 @@ impl World {
     }
 
     pub async fn tables(&self) -> Tables {
-        let left = |column: &str| {
-            format!(
-                "round(extract(epoch FROM {column} - clock_timestamp()) / 3600)::bigint AS {column}"
-            )
-        };
-        let codes = "ARRAY(SELECT e->>'code' FROM jsonb_array_elements(errors) AS e) AS codes";
-        let queue = format!(
-            "SELECT *, {codes}, {}, {}, {} FROM (SELECT id, group_key, dedup_key, attempts, max_attempts, delayed, lease_token,
-                    processing_started_at IS NOT NULL AS started, status = 'PROCESSING' AS processing, last_error, errors,
-                    parent_id, replay_of, available_at AS available, expires_at AS deadline, lease_expires_at AS leased
-               FROM tidegate.event_queue) AS q ORDER BY id",
-            left("available").replace("AS available", "AS available_in"),
-            left("deadline").replace("AS deadline", "AS deadline_in"),
-            left("leased").replace("AS leased", "AS leased_for"),
-        );
-        let log = format!(
-            "SELECT *, {codes}, {}, {} FROM (SELECT id, group_key, dedup_key, status, attempts, max_attempts, lease_token,
-                    processing_started_at IS NOT NULL AS started, errors, parent_id, replay_of, deadline, expires_at AS kept
-               FROM tidegate.event_log) AS l ORDER BY id",
-            left("deadline").replace("AS deadline", "AS deadline_in"),
-            left("kept").replace("AS kept", "AS kept_for"),
-        );
-        let audit = "SELECT action, ids FROM tidegate.audit, public.known
-                      WHERE id > known.audit AND action <> 'cleanup' ORDER BY id";
-        let rows = |sql: String| async move { self.client.query(&sql, &[]).await.unwrap() };
+        let [queue, log, audit] = &self.reads;
+        let (queue, log, audit) = tokio::try_join!(
+            self.client.query(queue, &[]),
+            self.client.query(log, &[]),
+            self.client.query(audit, &[])
+        )
+        .unwrap();
         Tables {
-            queue: rows(queue).await.iter().map(live_row).collect(),
-            log: rows(log).await.iter().map(ended_row).collect(),
-            audit: rows(audit.to_owned())
-                .await
-                .iter()
-                .map(|row| (row.get(0), row.get(1)))
-                .collect(),
+            queue: queue.iter().map(live_row).collect(),
+            log: log.iter().map(ended_row).collect(),
+            audit: audit.iter().map(|row| (row.get(0), row.get(1))).collect(),
         }
     }
+}
+
+/// The queue, the log and the audit, with times as hours from now.
+fn reads() -> [String; 3] {
+    let left = |column: &str, name: &str| {
+        format!("round(extract(epoch FROM {column} - clock_timestamp()) / 3600)::bigint AS {name}")
+    };
+    let both =
+        "id, group_key, dedup_key, attempts, max_attempts, lease_token, parent_id, replay_of,
+                processing_started_at IS NOT NULL AS started,
+                ARRAY(SELECT e->>'code' FROM jsonb_array_elements(errors) AS e) AS codes";
+    let queue = format!(
+        "SELECT {both}, status = 'PROCESSING' AS processing, delayed, last_error, {}, {}, {}
+           FROM tidegate.event_queue ORDER BY id",
+        left("available_at", "available"),
+        left("expires_at", "deadline_in"),
+        left("lease_expires_at", "leased_for"),
+    );
+    let log = format!(
+        "SELECT {both}, status, {}, {} FROM tidegate.event_log ORDER BY id",
+        left("deadline", "deadline_in"),
+        left("expires_at", "kept_for"),
+    );
+    let audit = "SELECT action, ids FROM tidegate.audit, public.known
+                  WHERE id > known.audit AND action <> 'cleanup' ORDER BY id";
+    [queue, log, audit.to_owned()]
 }
 
 fn live_row(row: &SqlRow) -> Row {
@@ -382,7 +395,7 @@ fn live_row(row: &SqlRow) -> Row {
         attempts: row.get("attempts"),
         max_attempts: row.get("max_attempts"),
         delayed: row.get("delayed"),
-        available: row.get("available_in"),
+        available: row.get("available"),
         deadline: row.get("deadline_in"),
         started: row.get("started"),
         token,
