@@ -235,8 +235,8 @@ async fn i4_i6_a_lease_looks_again_at_a_row_that_changed_after_it_began_and_leas
             .batch_execute("SELECT pg_advisory_unlock(1)")
             .await
             .unwrap();
-        let leased = stopped.await.unwrap().unwrap();
-        assert_eq!(ids(&leased), free, "{name}");
+        let taken = stopped.await.unwrap().unwrap();
+        assert_eq!(ids(&taken), free, "{name}");
     }
 }
 

@@ -63,7 +63,8 @@ impl Flaw {
         Self::ReplaysNotSerialized,
     ];
 
-    /// Where it shows, and all the promises it breaks there.
+    /// Where it shows, and promises it breaks there.
+    #[expect(clippy::match_same_arms, reason = "one line for each guard")]
     pub fn breaks(self) -> (Scenario, &'static [&'static str]) {
         use promise::{
             ATTEMPTS, COUNTED, CREDIT, EFFECT, ENDS, FENCED, ONE_HOLDER, ONE_PLACE, ORDER, OWN_ROWS,

@@ -75,6 +75,18 @@ impl Scenario {
         leases: 1,
         ..Self::GROUP
     };
+    /// One event that is crashed on, requeued and cancelled.
+    pub const OPERATED_EVENT: Self = Self {
+        name: "one event, a crash, a requeue and a cancel",
+        leases: 4,
+        allowed: Spent {
+            crashes: 1,
+            requeues: 1,
+            replays: 0,
+            cancels: 1,
+        },
+        ..Self::ONE_EVENT
+    };
     /// A group whose leases an operator ends.
     pub const REQUEUED_GROUP: Self = Self {
         name: "two events of a group, and a requeue",
@@ -444,7 +456,7 @@ impl Protocol {
             !row.delayed
                 && row.is_free()
                 && !state.is_held_by(row, worker)
-                && !(self.flaw == Some(Flaw::NoSweep) && row.is_exhausted())
+                && (self.flaw != Some(Flaw::NoSweep) || !row.is_exhausted())
         };
         let is_cut = |row: &Row| {
             self.flaw != Some(Flaw::NoGroupCut)
@@ -508,11 +520,11 @@ impl Protocol {
     }
 
     fn send(&self, state: &mut State, id: Id, token: Token, verdict: Verdict) {
-        let stage = Stage::Sent {
+        let sent = Stage::Sent {
             verdict,
             arrived: false,
         };
-        set_stage(state, id, token, stage);
+        set_stage(state, id, token, sent);
         if verdict == Verdict::Finalize && self.flaw == Some(Flaw::EffectApart) {
             state.story(id).effects += 1;
         }
@@ -565,7 +577,7 @@ impl Protocol {
                 state.story(id).uncounted += u8::from(counted);
                 let kept = self.flaw == Some(Flaw::ReleaseCounts) || !counted;
                 give_back(state, id, |row| {
-                    row.attempts = row.attempts.saturating_sub(u8::from(!kept))
+                    row.attempts = row.attempts.saturating_sub(u8::from(!kept));
                 });
             }
         }
@@ -634,9 +646,9 @@ const RELEASED: Stage = Stage::Sent {
     arrived: false,
 };
 
-fn set_stage(state: &mut State, id: Id, token: Token, stage: Stage) {
+fn set_stage(state: &mut State, id: Id, token: Token, next: Stage) {
     if let Some(grant) = state.grant_mut(id, token) {
-        grant.stage = stage;
+        grant.stage = next;
     }
 }
 

@@ -131,14 +131,12 @@ impl World {
             event = event.start_within(hours(time));
         }
         let published = queue::publish(&self.client, &event).await.unwrap();
-        match model.twin(row.dedup.as_ref()) {
-            Some(twin) => same(&(twin, false), &(published.id, published.created)),
-            None => {
-                same(&true, &published.created)?;
-                row.id = published.id;
-                model.insert(row)
-            }
+        if let Some(twin) = model.twin(row.dedup.as_ref()) {
+            return same(&(twin, false), &(published.id, published.created));
         }
+        same(&true, &published.created)?;
+        row.id = published.id;
+        model.insert(row)
     }
 
     async fn lease(&self, model: &mut Model, step: &Step) -> Result<(), String> {
