@@ -75,18 +75,6 @@ impl Scenario {
         leases: 1,
         ..Self::GROUP
     };
-    /// One event that is crashed on, requeued and cancelled.
-    pub const OPERATED_EVENT: Self = Self {
-        name: "one event, a crash, a requeue and a cancel",
-        leases: 4,
-        allowed: Spent {
-            crashes: 1,
-            requeues: 1,
-            replays: 0,
-            cancels: 1,
-        },
-        ..Self::ONE_EVENT
-    };
     /// A group whose leases an operator ends.
     pub const REQUEUED_GROUP: Self = Self {
         name: "two events of a group, and a requeue",
