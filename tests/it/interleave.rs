@@ -1,0 +1,571 @@
+//! Statements that meet: two or three sessions, one of them stopped in the middle of its transaction or
+//! of its statement. They are as atomic as the model of the lease protocol takes them to be
+//! (`tests/model/protocol.rs`): a second writer waits for the row and looks again, a lease does not wait.
+//!
+//! Some meetings are shown elsewhere: two publishes to a group and a lease beside them, two finalizers of
+//! one lease (`queue.rs`); two replays, a replay and a publish, a replay and the cleanup, a cancel behind a
+//! finalize (`operate.rs`).
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use tidegate::event::Lease;
+use tidegate::operate::{How, RequeueReport, RequeueRequest, UnblockReport, UnblockRequest};
+use tidegate::outcome::{Progress, Status};
+use tidegate::queue::{self, Finalization, LeaseRequest, Released, Retried};
+use tidegate::{Error, Event, NewEvent};
+use tokio::sync::Barrier;
+use tokio_postgres::{Client, GenericClient};
+use uuid::Uuid;
+
+use crate::probe::{
+    Probe, ProbeApp, act, drain, live, logged, number, options, probe_database, publish_acts,
+};
+use crate::support::wait_until;
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// Leases up to `limit` ready events, at a time `later` than now.
+async fn lease(
+    client: &(impl GenericClient + Sync),
+    limit: u32,
+    later: Duration,
+) -> Result<Vec<Lease>, Error> {
+    let request = LeaseRequest {
+        limit,
+        page: limit,
+        after: 0,
+        token: Uuid::new_v4(),
+        held: &[],
+        timeout: MINUTE,
+        kinds: Probe::KINDS,
+        now: Some(SystemTime::now() + later),
+    };
+    let batch = queue::lease(client, &request).await?;
+    Ok(batch.events.iter().map(|event| event.lease).collect())
+}
+
+fn ids(leases: &[Lease]) -> Vec<i64> {
+    leases.iter().map(|lease| lease.id).collect()
+}
+
+/// After every lease of these tests has expired.
+const LATER: Duration = Duration::from_mins(2);
+
+fn completed(lease: Lease) -> Finalization {
+    Finalization {
+        lease,
+        status: Status::Completed,
+        errors: Vec::new(),
+        result: None,
+        progress: None,
+        follow_ups: Vec::new(),
+    }
+}
+
+async fn finalize(client: &(impl GenericClient + Sync), lease: Lease) -> bool {
+    let flushed = queue::finalize(client, &[completed(lease)]).await.unwrap();
+    !flushed.ended.is_empty()
+}
+
+async fn requeue(client: &(impl GenericClient + Sync), id: i64) -> RequeueReport {
+    let request = RequeueRequest {
+        ids: vec![id],
+        reason: "its worker hangs".to_owned(),
+        actor: None,
+    };
+    queue::requeue(client, &request).await.unwrap()
+}
+
+async fn cancel(client: &(impl GenericClient + Sync), group: &str) -> UnblockReport {
+    let request = UnblockRequest {
+        group_key: group.to_owned(),
+        how: How::Cancel,
+        reason: "nobody needs it".to_owned(),
+        actor: None,
+    };
+    queue::unblock(client, &request).await.unwrap()
+}
+
+/// Ids of the events that the sweep ended.
+async fn sweep(client: &(impl GenericClient + Sync)) -> Vec<i64> {
+    let sql = "SELECT expired || abandoned FROM tidegate.sweep_events(0)";
+    client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+/// The sweep takes the database's time, so it is the leases that are moved.
+async fn lapse_leases(client: &Client) {
+    let sql = "UPDATE tidegate.event_queue SET lease_expires_at = clock_timestamp() - interval '1 second'";
+    client.execute(sql, &[]).await.unwrap();
+}
+
+async fn wait_for_a_lock(client: &Client) {
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    wait_until("somebody waits for a lock", async || {
+        number(client, waiting).await == 1
+    })
+    .await;
+}
+
+/// Without a wait for a lock, which a lease and a sweep never have.
+async fn at_once<T>(work: impl Future<Output = T>) -> T {
+    let answer = tokio::time::timeout(Duration::from_secs(10), work).await;
+    answer.expect("no lock is waited for")
+}
+
+fn grouped(count: usize) -> Vec<NewEvent> {
+    (0..count).map(|n| act(&n.to_string()).group("g")).collect()
+}
+
+async fn publish_group(client: &Client, count: usize) -> Vec<i64> {
+    let published = queue::publish_batch(client, &grouped(count)).await.unwrap();
+    published.iter().map(|published| published.id).collect()
+}
+
+// lease and lease
+
+#[tokio::test]
+async fn i6_what_an_uncommitted_lease_has_taken_another_one_passes_over_at_once() {
+    let db = probe_database().await;
+    let (mut one, two) = (db.client().await, db.client().await);
+    let published = publish_acts(&two, 5).await;
+    let transaction = one.transaction().await.unwrap();
+    let first = lease(&transaction, 3, Duration::ZERO).await.unwrap();
+    assert_eq!(ids(&first), published[..3]);
+    let second = at_once(lease(&two, 10, Duration::ZERO)).await.unwrap();
+    assert_eq!(ids(&second), published[3..]);
+    transaction.commit().await.unwrap();
+    assert!(lease(&two, 10, Duration::ZERO).await.unwrap().is_empty());
+    assert!(finalize(&two, first[0]).await);
+}
+
+#[tokio::test]
+async fn i4_behind_what_an_uncommitted_lease_has_taken_nothing_of_the_group_is_leased() {
+    let db = probe_database().await;
+    let (mut one, two) = (db.client().await, db.client().await);
+    let published = publish_group(&two, 3).await;
+    let transaction = one.transaction().await.unwrap();
+    assert_eq!(
+        lease(&transaction, 1, Duration::ZERO).await.unwrap().len(),
+        1
+    );
+    assert!(
+        at_once(lease(&two, 10, Duration::ZERO))
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    transaction.rollback().await.unwrap();
+    let all = lease(&two, 10, Duration::ZERO).await.unwrap();
+    assert_eq!(ids(&all), published);
+}
+
+#[tokio::test]
+async fn i6_of_eight_sessions_that_lease_at_once_each_event_goes_to_one() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let published = publish_acts(&client, 400).await;
+    let start = Arc::new(Barrier::new(8));
+    let mut sessions = Vec::new();
+    for _ in 0..8 {
+        let (client, start) = (db.client().await, start.clone());
+        sessions.push(tokio::spawn(async move {
+            start.wait().await;
+            let mut leased = Vec::new();
+            // An empty answer is not the end: the rest may have been in others' hands at that moment.
+            while live_and_free(&client).await > 0 {
+                leased.extend(ids(&lease(&client, 7, Duration::ZERO).await.unwrap()));
+            }
+            leased
+        }));
+    }
+    let mut leased = Vec::new();
+    for session in sessions {
+        leased.extend(session.await.unwrap());
+    }
+    leased.sort_unstable();
+    assert_eq!(leased, published);
+    let once = "SELECT count(*) FROM tidegate.event_queue WHERE attempts = 1";
+    assert_eq!(number(&client, once).await, 400);
+}
+
+async fn live_and_free(client: &Client) -> i64 {
+    let sql = "SELECT count(*) FROM tidegate.event_queue WHERE lease_token IS NULL";
+    number(client, sql).await
+}
+
+/// Changes of a row that are committed after a lease has begun and before it reaches the row.
+const CHANGES: [(&str, &str); 3] = [
+    (
+        "leased by another worker",
+        "UPDATE tidegate.event_queue SET status = 'PROCESSING', attempts = attempts + 1, lease_token = gen_random_uuid(),
+                lease_expires_at = clock_timestamp() + interval '1 day' WHERE id = $1",
+    ),
+    (
+        "to be retried tomorrow",
+        "UPDATE tidegate.event_queue SET available_at = clock_timestamp() + interval '1 day' WHERE id = $1",
+    ),
+    ("gone", "DELETE FROM tidegate.event_queue WHERE id = $1"),
+];
+
+#[tokio::test]
+async fn i4_i6_a_lease_looks_again_at_a_row_that_changed_after_it_began_and_leases_nothing_behind_it()
+ {
+    for (name, change) in CHANGES {
+        let db = probe_database().await;
+        let (gatekeeper, leaser, other) = (db.client().await, db.client().await, db.client().await);
+        let published = publish_group(&other, 3).await;
+        let free = publish_acts(&other, 1).await;
+        // A lease reads the kinds once it has its snapshot and before it locks its first row: there it
+        // is stopped.
+        gatekeeper
+            .batch_execute(
+                "CREATE FUNCTION pass() RETURNS boolean LANGUAGE plpgsql AS
+                     $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN true; END $$;
+                 ALTER TABLE tidegate.event_kind RENAME TO kinds;
+                 CREATE VIEW tidegate.event_kind AS SELECT * FROM tidegate.kinds WHERE pass();
+                 SELECT pg_advisory_lock(1)",
+            )
+            .await
+            .unwrap();
+        let stopped = tokio::spawn(async move { lease(&leaser, 10, Duration::ZERO).await });
+        wait_for_a_lock(&gatekeeper).await;
+        other.execute(change, &[&published[0]]).await.unwrap();
+        gatekeeper
+            .batch_execute("SELECT pg_advisory_unlock(1)")
+            .await
+            .unwrap();
+        let taken = stopped.await.unwrap().unwrap();
+        assert_eq!(ids(&taken), free, "{name}");
+    }
+}
+
+// lease and finalize
+
+#[tokio::test]
+async fn i4_a_lease_passes_over_what_is_being_finalized_and_what_stands_behind_it() {
+    let db = probe_database().await;
+    let (mut worker, other) = (db.client().await, db.client().await);
+    let published = publish_group(&other, 2).await;
+    let held = lease(&worker, 1, Duration::ZERO).await.unwrap()[0];
+    let transaction = worker.transaction().await.unwrap();
+    assert!(finalize(&transaction, held).await);
+    // The lease has expired by this one's time: only the row's lock is in the way.
+    assert!(at_once(lease(&other, 10, LATER)).await.unwrap().is_empty());
+    transaction.commit().await.unwrap();
+    let behind = lease(&other, 10, LATER).await.unwrap();
+    assert_eq!(ids(&behind), published[1..]);
+}
+
+/// What a worker may write under its lease.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Write {
+    Finalize,
+    Retry,
+    Release,
+    Renew,
+    Progress,
+}
+
+impl Write {
+    const ALL: [Self; 5] = [
+        Self::Finalize,
+        Self::Retry,
+        Self::Release,
+        Self::Renew,
+        Self::Progress,
+    ];
+
+    /// Whether it found its row.
+    async fn send(self, client: &Client, lease: Lease) -> Result<bool, Error> {
+        match self {
+            Self::Finalize => return Ok(finalize(client, lease).await),
+            Self::Progress => {
+                let saved = queue::save_progress(client, lease, &Progress::default()).await;
+                return match saved {
+                    Err(Error::LeaseLost(_)) => Ok(false),
+                    other => other.map(|()| true),
+                };
+            }
+            Self::Retry => {
+                let retried = Retried {
+                    lease,
+                    delay: Duration::ZERO,
+                    errors: Vec::new(),
+                    progress: None,
+                };
+                queue::retry(client, &[retried]).await
+            }
+            Self::Release => {
+                let counted = true;
+                queue::release(client, &[Released { lease, counted }]).await
+            }
+            Self::Renew => queue::renew(client, &[lease], MINUTE).await,
+        }
+        .map(|found| !found.is_empty())
+    }
+}
+
+/// A worker's write that waits for a transaction which takes its event away, and sees how that ends.
+async fn behind_a_thief(write: Write, thief_commits: bool) -> (bool, String) {
+    let db = probe_database().await;
+    let (worker, mut thief, witness) = (db.client().await, db.client().await, db.client().await);
+    publish_acts(&witness, 1).await;
+    let stale = lease(&worker, 1, Duration::ZERO).await.unwrap()[0];
+    let transaction = thief.transaction().await.unwrap();
+    let stolen = lease(&transaction, 1, LATER).await.unwrap()[0];
+    let waiting = tokio::spawn(async move { write.send(&worker, stale).await.unwrap() });
+    wait_for_a_lock(&witness).await;
+    if thief_commits {
+        transaction.commit().await.unwrap();
+    } else {
+        transaction.rollback().await.unwrap();
+    }
+    let found = waiting.await.unwrap();
+    let holder =
+        "SELECT coalesce(max(lease_token::text || ' ' || attempts), '') FROM tidegate.event_queue";
+    let holder: String = witness.query_one(holder, &[]).await.unwrap().get(0);
+    let name = |lease: Lease| lease.token.to_string();
+    let holder = holder
+        .replace(&name(stolen), "thief")
+        .replace(&name(stale), "worker");
+    (found, holder)
+}
+
+#[tokio::test]
+async fn i5_a_write_that_waited_for_the_lease_that_takes_its_event_away_changes_nothing() {
+    for write in Write::ALL {
+        let seen = behind_a_thief(write, true).await;
+        assert_eq!(seen, (false, "thief 2".to_owned()), "{write:?}");
+    }
+}
+
+#[tokio::test]
+async fn i5_a_write_that_waited_for_a_lease_that_was_rolled_back_is_still_the_holders() {
+    for write in Write::ALL {
+        let (found, holder) = behind_a_thief(write, false).await;
+        let kept = matches!(write, Write::Renew | Write::Progress);
+        assert!(found, "{write:?}");
+        assert_eq!(holder == "worker 1", kept, "{write:?}: {holder:?}");
+    }
+}
+
+// requeue
+
+#[tokio::test]
+async fn i6_a_lease_passes_over_what_is_being_requeued_and_takes_it_afterwards() {
+    let db = probe_database().await;
+    let (mut operator, worker) = (db.client().await, db.client().await);
+    let id = publish_acts(&worker, 1).await[0];
+    let old = lease(&worker, 1, Duration::ZERO).await.unwrap()[0];
+    let transaction = operator.transaction().await.unwrap();
+    assert_eq!(requeue(&transaction, id).await.requeued, 1);
+    assert!(at_once(lease(&worker, 1, LATER)).await.unwrap().is_empty());
+    transaction.commit().await.unwrap();
+    let new = lease(&worker, 1, Duration::ZERO).await.unwrap();
+    assert_eq!(ids(&new), [id]);
+    assert!(!finalize(&worker, old).await);
+    assert!(finalize(&worker, new[0]).await);
+}
+
+#[tokio::test]
+async fn d14_i5_a_requeue_waits_for_a_lease_under_way_and_ends_it() {
+    let db = probe_database().await;
+    let (operator, mut worker, witness) = (db.client().await, db.client().await, db.client().await);
+    let id = publish_acts(&witness, 1).await[0];
+    let transaction = worker.transaction().await.unwrap();
+    let taken = lease(&transaction, 1, Duration::ZERO).await.unwrap()[0];
+    let waiting = tokio::spawn(async move { requeue(&operator, id).await });
+    wait_for_a_lock(&witness).await;
+    transaction.commit().await.unwrap();
+    assert_eq!(waiting.await.unwrap().requeued, 1);
+    assert!(!finalize(&worker, taken).await);
+    assert_eq!(ids(&lease(&worker, 1, Duration::ZERO).await.unwrap()), [id]);
+}
+
+#[tokio::test]
+async fn i7_a_requeue_that_waited_for_a_finalize_leaves_the_event_in_the_log() {
+    let db = probe_database().await;
+    let (operator, mut worker, witness) = (db.client().await, db.client().await, db.client().await);
+    let id = publish_acts(&witness, 1).await[0];
+    let held = lease(&worker, 1, Duration::ZERO).await.unwrap()[0];
+    let transaction = worker.transaction().await.unwrap();
+    assert!(finalize(&transaction, held).await);
+    let waiting = tokio::spawn(async move { requeue(&operator, id).await });
+    wait_for_a_lock(&witness).await;
+    transaction.commit().await.unwrap();
+    let report = waiting.await.unwrap();
+    assert_eq!(report.requeued, 0);
+    assert_eq!(report.skipped[0].reason, "ended as COMPLETED; use replay");
+    assert_eq!(live(&witness).await, 0);
+}
+
+// cancel
+
+#[tokio::test]
+async fn i5_a_finalize_that_waited_for_a_cancel_ends_nothing_and_claims_nothing() {
+    let db = probe_database().await;
+    let (mut operator, worker, witness) = (db.client().await, db.client().await, db.client().await);
+    let id = publish_group(&witness, 1).await[0];
+    let held = lease(&worker, 1, Duration::ZERO).await.unwrap()[0];
+    let transaction = operator.transaction().await.unwrap();
+    assert_eq!(cancel(&transaction, "g").await.id, Some(id));
+    let waiting = tokio::spawn(async move { (finalize(&worker, held).await, worker) });
+    wait_for_a_lock(&witness).await;
+    transaction.commit().await.unwrap();
+    let (ended, worker) = waiting.await.unwrap();
+    assert!(!ended);
+    let claimed = queue::finished_under(&worker, &[held]).await.unwrap();
+    assert!(claimed.is_empty());
+    let (status, _, codes) = logged(&witness, id).await.unwrap();
+    assert_eq!(
+        (status.as_str(), codes),
+        ("FAILED", vec!["cancelled".to_owned()])
+    );
+}
+
+// publish
+
+#[tokio::test]
+async fn a_publish_with_the_key_of_an_event_that_is_being_finalized_waits_and_is_a_new_event() {
+    let db = probe_database().await;
+    let (mut worker, publisher, witness) =
+        (db.client().await, db.client().await, db.client().await);
+    let first = queue::publish(&witness, &act("x").dedup("d"))
+        .await
+        .unwrap();
+    let held = lease(&worker, 1, Duration::ZERO).await.unwrap()[0];
+    let transaction = worker.transaction().await.unwrap();
+    assert!(finalize(&transaction, held).await);
+    let waiting = tokio::spawn(async move {
+        queue::publish(&publisher, &act("x").dedup("d"))
+            .await
+            .unwrap()
+    });
+    wait_for_a_lock(&witness).await;
+    transaction.commit().await.unwrap();
+    let second = waiting.await.unwrap();
+    assert!(second.created && second.id > first.id, "{second:?}");
+}
+
+#[tokio::test]
+async fn b10_a_publisher_that_gives_up_leaves_no_gap_that_its_group_waits_for() {
+    let db = probe_database().await;
+    let (mut one, two, witness) = (db.client().await, db.client().await, db.client().await);
+    let transaction = one.transaction().await.unwrap();
+    queue::publish(&transaction, &act("given up").group("g"))
+        .await
+        .unwrap();
+    let waiting = tokio::spawn(async move { publish_group(&two, 1).await });
+    wait_for_a_lock(&witness).await;
+    transaction.rollback().await.unwrap();
+    let published = waiting.await.unwrap();
+    assert_eq!(
+        ids(&lease(&witness, 10, Duration::ZERO).await.unwrap()),
+        published
+    );
+}
+
+// cleanup
+
+/// An event on its last attempt, leased; its lease has lapsed.
+async fn abandoned(client: &Client) -> Lease {
+    let last = act("last").group("g").max_attempts(1);
+    queue::publish(client, &last).await.unwrap();
+    let held = lease(client, 1, Duration::ZERO).await.unwrap()[0];
+    lapse_leases(client).await;
+    held
+}
+
+#[tokio::test]
+async fn i7_the_sweep_passes_over_what_is_being_finalized_or_requeued() {
+    let db = probe_database().await;
+    let (mut other, cleaner) = (db.client().await, db.client().await);
+    let held = abandoned(&cleaner).await;
+    let transaction = other.transaction().await.unwrap();
+    assert!(finalize(&transaction, held).await);
+    assert!(at_once(sweep(&cleaner)).await.is_empty());
+    transaction.rollback().await.unwrap();
+    let transaction = other.transaction().await.unwrap();
+    requeue(&transaction, held.id).await;
+    assert!(at_once(sweep(&cleaner)).await.is_empty());
+    transaction.commit().await.unwrap();
+    assert!(sweep(&cleaner).await.is_empty(), "it has an attempt again");
+    let again = lease(&cleaner, 1, Duration::ZERO).await.unwrap();
+    assert_eq!(ids(&again), [held.id]);
+}
+
+#[tokio::test]
+async fn i7_of_a_sweep_and_a_finalize_or_a_requeue_behind_it_one_ends_the_event() {
+    let db = probe_database().await;
+    let (mut cleaner, witness) = (db.client().await, db.client().await);
+    for requeues in [false, true] {
+        let held = abandoned(&witness).await;
+        let other = db.client().await;
+        let transaction = cleaner.transaction().await.unwrap();
+        assert_eq!(sweep(&transaction).await, [held.id]);
+        let waiting = tokio::spawn(async move {
+            if requeues {
+                requeue(&other, held.id).await.requeued > 0
+            } else {
+                finalize(&other, held).await
+            }
+        });
+        wait_for_a_lock(&witness).await;
+        transaction.commit().await.unwrap();
+        assert!(!waiting.await.unwrap(), "requeues: {requeues}");
+        let (status, _, codes) = logged(&witness, held.id).await.unwrap();
+        assert_eq!(
+            (status.as_str(), codes),
+            ("FAILED", vec!["abandoned".to_owned()])
+        );
+    }
+    let ends = number(&witness, "SELECT count(*) FROM tidegate.event_log").await;
+    assert_eq!((ends, live(&witness).await), (2, 0));
+}
+
+// many at once
+
+#[tokio::test]
+async fn b10_i4_thirty_two_workers_on_one_group_take_it_in_order_and_each_event_once() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let published = publish_group(&client, 60).await;
+    let start = Arc::new(Barrier::new(32));
+    let taken = Arc::new(Mutex::new(Vec::new()));
+    let mut workers = Vec::new();
+    for _ in 0..32 {
+        let (client, start, taken) = (db.client().await, start.clone(), taken.clone());
+        workers.push(tokio::spawn(async move {
+            start.wait().await;
+            while live(&client).await > 0 {
+                let run = lease(&client, 3, Duration::ZERO).await.unwrap();
+                // The run is noted before it ends; nobody can have leased the next one until then.
+                taken.lock().unwrap().extend(ids(&run));
+                for held in run {
+                    assert!(finalize(&client, held).await);
+                }
+            }
+        }));
+    }
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    assert_eq!(*taken.lock().unwrap(), published);
+}
+
+#[tokio::test]
+async fn ten_thousand_blocked_events_do_not_hide_a_ready_one_from_a_single_run() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let head = act("head").group("g").delay(Duration::from_hours(1));
+    queue::publish(&client, &head).await.unwrap();
+    let blocked = "INSERT INTO tidegate.event_queue (kind, payload, group_key)
+                   SELECT 'act', '{\"name\": \"blocked\"}', 'g' FROM generate_series(1, 10000)";
+    client.execute(blocked, &[]).await.unwrap();
+    let ready = queue::publish(&client, &act("ready")).await.unwrap().id;
+    let app = ProbeApp::succeeding();
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!(app.ids(), [ready]);
+    assert_eq!((report.completed, report.backlog), (1, 10_001));
+}
