@@ -43,7 +43,7 @@ pub struct Work {
     pub canary: String,
     /// How long each attempt takes; the last one stands for all that follow.
     #[serde(default)]
-    pub work_ms: Vec<u64>,
+    pub takes_ms: Vec<u64>,
     /// So many attempts fail for now.
     #[serde(default)]
     pub retries: u32,
@@ -214,7 +214,7 @@ impl App {
         self.start(work, ctx).await;
         let result = verdict(work, ctx);
         self.end(ctx, &result);
-        self.misfortune(work, ctx);
+        Self::misfortune(work, ctx);
         result
     }
 
@@ -237,7 +237,7 @@ impl App {
         let done = verdict(work, ctx)?;
         // Before the commit, for the next of the group may start right after it.
         self.end(ctx, &Ok(done.clone()));
-        self.misfortune(work, ctx);
+        Self::misfortune(work, ctx);
         transaction.complete(done).await
     }
 
@@ -248,8 +248,8 @@ impl App {
             attempt,
             key: work.key.clone(),
         });
-        let index = (attempt as usize - 1).min(work.work_ms.len().saturating_sub(1));
-        if let Some(length) = work.work_ms.get(index) {
+        let index = (attempt as usize - 1).min(work.takes_ms.len().saturating_sub(1));
+        if let Some(length) = work.takes_ms.get(index) {
             tokio::time::sleep(Duration::from_millis(*length)).await;
         }
     }
@@ -268,7 +268,7 @@ impl App {
     }
 
     /// What happens to the process once the effect is there.
-    fn misfortune(&self, work: &Work, ctx: &Context) {
+    fn misfortune(work: &Work, ctx: &Context) {
         match work.crash {
             Some(Crash::AfterEffect) if ctx.attempt() == 1 => signal_self(Signal::KILL),
             Some(Crash::Always) => signal_self(Signal::KILL),
@@ -326,10 +326,10 @@ impl Publisher {
     fn batch(&self, name: &str, random: &mut fastrand::Rng) -> Vec<(Told, Torture)> {
         let event = |position: usize| {
             let key = format!("{name}-{position}");
-            let group = random.u32(0..self.groups + self.groups / 4 + 1);
+            let group = random.u32(0..=self.groups + self.groups / 4);
             let work = Work {
-                work_ms: vec![random.u64(0..25)],
-                retries: if random.u8(0..20) == 0 { 1 } else { 0 },
+                takes_ms: vec![random.u64(0..25)],
+                retries: u32::from(random.u8(0..20) == 0),
                 reject: random.u8(0..50) == 0,
                 ..Work::new(&key)
             };

@@ -578,17 +578,19 @@ impl Findings {
         }
     }
 
-    /// Every drain accounts for what it leased.
+    /// Every drain accounts for what it leased, and every process ends when it is asked to.
     fn reports(&mut self, history: &History) {
         for journal in &history.journals {
             for line in &journal.lines {
-                if let Record::Reported { report } = &line.record
-                    && !report.is_balanced()
-                {
-                    self.add(
-                        "report",
-                        format!("{} does not add up: {report:?}", journal.name),
-                    );
+                match &line.record {
+                    Record::Reported { report } if !report.is_balanced() => {
+                        let name = &journal.name;
+                        self.add("report", format!("{name} does not add up: {report:?}"));
+                    }
+                    Record::Straggled { process } => {
+                        self.add("I8", format!("{process} did not end when it was asked to"));
+                    }
+                    _ => {}
                 }
             }
         }
@@ -605,6 +607,16 @@ struct Work {
 
 impl Work {
     fn of(row: &Row, of_event: &[Start<'_>], requeued: bool) -> Self {
+        let id = row.id;
+        if requeued {
+            // From whom an operator takes an event away learns it when it is over, and may have started
+            // the next one by then.
+            return Self {
+                id,
+                first: 0,
+                busy: Vec::new(),
+            };
+        }
         let busy = |start: &Start<'_>| {
             let next = of_event
                 .iter()
@@ -612,21 +624,16 @@ impl Work {
             let until = match (start.end, next.map(|other| other.at).min()) {
                 (Some((at, Verdict::Done | Verdict::Reject)), _) => at,
                 (_, Some(next)) => next,
-                // Its last attempt, after which nobody needs it to start again.
-                (_, None) if start.attempt == row.attempts && row.place != Place::Queue => start.at,
+                // Nothing had to start again: attempts were spent, by deaths perhaps before the start.
+                (_, None) if row.place != Place::Queue => start.at,
                 (_, None) => u64::MAX,
             };
             (start.at, until)
         };
         Self {
-            id: row.id,
+            id,
             first: of_event[0].at,
-            // Whose event an operator takes away learns it when it is over, and may have started the next.
-            busy: if requeued {
-                Vec::new()
-            } else {
-                of_event.iter().map(busy).collect()
-            },
+            busy: of_event.iter().map(busy).collect(),
         }
     }
 

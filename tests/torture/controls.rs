@@ -4,98 +4,61 @@
 use crate::checker::{Effect, History, KEPT, LeaseChange, Place, Row, check};
 use crate::journal::{Left, Line, Record, Told, Verdict};
 
-/// Names and tests.
-pub static ALL: &[(&str, fn())] = &[
-    ("a_run_without_faults_has_no_violations", || {
-        expect(|_| (), &[])
-    }),
-    ("a_lost_event_is_found", || {
-        expect(|h| drop(h.rows.remove(0)), &["I1", "I1"])
-    }),
-    ("an_event_in_queue_and_log_is_found", || {
-        expect(in_two_places, &["I1", "I1", "I8"])
-    }),
-    ("an_event_that_is_twice_in_the_log_is_found", || {
-        expect(logged_twice, &["I1", "I1"])
-    }),
-    ("an_event_of_a_refused_publish_is_found", || {
-        expect(refused, &["I1", "I2"])
-    }),
-    ("half_a_batch_of_unknown_outcome_is_found", || {
-        expect(half_a_batch, &["I1"])
-    }),
-    ("a_publish_of_unknown_outcome_may_be_there_or_not", || {
-        expect(unknown, &[])
-    }),
-    ("a_start_without_a_publish_is_found", || {
-        expect(unpublished, &["I2", "I2"])
-    }),
-    ("an_event_that_nobody_published_is_found", || {
-        expect(stranger, &["I2"])
-    }),
-    ("more_attempts_than_allowed_are_found", || {
-        expect(|h| h.rows[0].max_attempts = 0, &["I3"])
-    }),
-    ("more_starts_than_attempts_are_found", || {
-        expect(second_start, &["I3"])
-    }),
-    ("an_order_violation_is_found", || expect(overtaken, &["I4"])),
-    (
-        "a_start_between_an_earlier_events_attempts_is_found",
-        || expect(between_attempts, &["I4"]),
-    ),
-    (
-        "a_redelivery_of_what_had_ended_is_no_order_violation",
-        || expect(redelivered, &[]),
-    ),
-    ("ids_against_the_order_of_commits_are_found", || {
-        expect(ids_against_commits, &["I4"])
-    }),
-    ("a_result_of_a_stale_attempt_is_found", || {
-        expect(|h| h.rows[0].attempts = 2, &["I5"])
-    }),
-    ("a_retry_under_a_stale_token_is_found", || {
-        expect(stale_retry, &["I5"])
-    }),
-    ("two_holders_of_one_token_are_found", || {
-        expect(two_holders, &["I6"])
-    }),
-    ("a_lease_taken_from_its_holder_is_found", || {
-        expect(lease_taken, &["I6"])
-    }),
-    ("a_cleanup_under_a_running_lease_is_found", || {
-        expect(|h| swept(h, true, 5), &["I7"])
-    }),
-    ("a_cleanup_of_what_has_attempts_left_is_found", || {
-        expect(|h| swept(h, false, 6), &["I7"])
-    }),
-    ("a_cleanup_of_what_is_over_is_none", || {
-        expect(|h| swept(h, false, 5), &[])
-    }),
-    ("a_row_removed_before_its_time_is_found", || {
-        expect(|h| h.rows[0].removed_early = true, &["I7"])
-    }),
-    ("a_replay_that_nobody_recorded_is_found", || {
-        expect(unrecorded_replay, &["I7"])
-    }),
-    ("an_event_that_does_not_end_is_found", || {
-        expect(|h| h.rows[2].place = Place::Queue, &["I8"])
-    }),
-    ("a_leak_is_found", || {
-        expect(|h| h.leaks.push("worker: canary".to_owned()), &["I9"])
-    }),
-    ("an_effect_that_happened_twice_is_found", || {
-        expect(
-            |h| h.effects.push(Effect { id: 2, attempt: 1 }),
-            &["effects"],
-        )
-    }),
-    ("an_effect_that_is_missing_is_found", || {
-        expect(|h| h.effects.clear(), &["effects"])
-    }),
-    ("a_report_that_does_not_add_up_is_found", || {
-        expect(unbalanced, &["report"])
-    }),
+/// A planted fault, and the invariants that the checker must find broken, sorted.
+pub struct Control {
+    pub name: &'static str,
+    plant: fn(&mut History),
+    found: &'static [&'static str],
+}
+
+impl Control {
+    pub fn test(&self) {
+        let mut history = sound();
+        (self.plant)(&mut history);
+        let found = check(&history);
+        let mut names: Vec<&str> = found.iter().map(|violation| violation.invariant).collect();
+        names.sort_unstable();
+        assert_eq!(names, self.found, "{found:#?}");
+    }
+}
+
+macro_rules! controls {
+    ($($name:ident: $plant:expr => $found:expr),+ $(,)?) => {
+        &[$(Control { name: stringify!($name), plant: $plant, found: &$found }),+]
+    };
+}
+
+/// All of them.
+pub static ALL: &[Control] = controls![
+    a_run_without_faults_has_no_violations: |_| () => [],
+    a_lost_event_is_found: |h| drop(h.rows.remove(0)) => ["I1", "I1"],
+    an_event_in_queue_and_log_is_found: in_two_places => ["I1", "I1", "I8"],
+    an_event_that_is_twice_in_the_log_is_found: logged_twice => ["I1", "I1"],
+    an_event_of_a_refused_publish_is_found: refused => ["I1", "I2"],
+    half_a_batch_of_unknown_outcome_is_found: half_a_batch => ["I1"],
+    a_publish_of_unknown_outcome_may_be_there_or_not: unknown => [],
+    a_start_without_a_publish_is_found: unpublished => ["I2", "I2"],
+    an_event_that_nobody_published_is_found: stranger => ["I2"],
+    more_attempts_than_allowed_are_found: |h| h.rows[0].max_attempts = 0 => ["I3"],
+    more_starts_than_attempts_are_found: second_start => ["I3"],
+    an_order_violation_is_found: overtaken => ["I4"],
+    a_start_between_an_earlier_events_attempts_is_found: between_attempts => ["I4"],
+    a_redelivery_of_what_had_ended_is_no_order_violation: redelivered => [],
+    ids_against_the_order_of_commits_are_found: ids_against_commits => ["I4"],
+    a_result_of_a_stale_attempt_is_found: |h| h.rows[0].attempts = 2 => ["I5"],
+    a_retry_under_a_stale_token_is_found: stale_retry => ["I5"],
+    two_holders_of_one_token_are_found: two_holders => ["I6"],
+    a_lease_taken_from_its_holder_is_found: lease_taken => ["I6"],
+    a_cleanup_under_a_running_lease_is_found: |h| swept(h, true, 5) => ["I7"],
+    a_cleanup_of_what_has_attempts_left_is_found: |h| swept(h, false, 6) => ["I7"],
+    a_cleanup_of_what_is_over_is_none: |h| swept(h, false, 5) => [],
+    a_row_removed_before_its_time_is_found: |h| h.rows[0].removed_early = true => ["I7"],
+    a_replay_that_nobody_recorded_is_found: unrecorded_replay => ["I7"],
+    an_event_that_does_not_end_is_found: |h| h.rows[2].place = Place::Queue => ["I8"],
+    a_leak_is_found: |h| h.leaks.push("worker: canary".to_owned()) => ["I9"],
+    an_effect_that_happened_twice_is_found: |h| h.effects.push(Effect { id: 2, attempt: 1 }) => ["effects"],
+    an_effect_that_is_missing_is_found: |h| h.effects.clear() => ["effects"],
+    a_report_that_does_not_add_up_is_found: unbalanced => ["report"],
 ];
 
 /// Three events: 1 and 2 of one group, of which 2 works in its own transaction, and 3 of none.
@@ -141,15 +104,6 @@ fn sound() -> History {
         drained: true,
         ..History::default()
     }
-}
-
-fn expect(plant: impl FnOnce(&mut History), invariants: &[&str]) {
-    let mut history = sound();
-    plant(&mut history);
-    let found = check(&history);
-    let mut names: Vec<&str> = found.iter().map(|violation| violation.invariant).collect();
-    names.sort_unstable();
-    assert_eq!(names, invariants, "{found:#?}");
 }
 
 fn journal(name: &str, records: Vec<(u64, Record)>) -> Left {

@@ -1,10 +1,11 @@
 //! Owns what is told of a run besides its verdict: how much happened, and how long a killed worker's
 //! events waited.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::checker::{History, starts};
+use crate::checker::{History, Start, starts};
 use crate::journal::{Record, Verdict};
 
 /// Counts of one run or of many.
@@ -46,7 +47,7 @@ impl Figures {
                     figures.kills += 1;
                     figures
                         .recoveries
-                        .extend(recovery(history, process, line.at));
+                        .extend(recovery(&starts, process, line.at));
                 }
                 Record::Froze { .. } => figures.freezes += 1,
                 Record::ServerCrashed => figures.server_crashes += 1,
@@ -74,8 +75,11 @@ impl Figures {
 }
 
 /// How long the events waited that the process had in hand when it was killed.
-fn recovery(history: &History, process: &str, killed: u64) -> Option<Duration> {
-    let starts = starts(&history.journals);
+fn recovery(
+    starts: &BTreeMap<i64, Vec<Start<'_>>>,
+    process: &str,
+    killed: u64,
+) -> Option<Duration> {
     let waits = starts.values().filter_map(|of_event| {
         let cut = of_event
             .iter()

@@ -11,8 +11,8 @@ use crate::actor::{Publisher, ROLE, Role, Worker};
 use crate::journal::Record;
 use crate::world::World;
 
-/// How long an actor may take to end by itself: a drain's budget and what it is allowed beyond.
-const FAREWELL: Duration = Duration::from_secs(15);
+/// How long an actor may take to end: the longest of their drains, and what it may take beyond.
+const FAREWELL: Duration = Duration::from_secs(40);
 
 /// A running actor.
 pub struct Actor {
@@ -77,19 +77,29 @@ impl Fleet {
             actor.thaw(world);
             actor.hold = None;
         }
+        self.wait(world);
+    }
+
+    /// Waits for everybody's end; who does not come to it is told and killed.
+    pub fn wait(&mut self, world: &World) {
         for mut actor in self.workers.drain(..).chain(self.publishers.drain(..)) {
-            actor.wait();
+            if !actor.ends() {
+                let process = actor.name.clone();
+                world.journal.write(Record::Straggled { process });
+            }
         }
     }
 
     /// Ends the publishers, each after the publish it is at.
-    pub fn finish_publishers(&mut self) {
+    pub fn finish_publishers(&mut self, world: &World) {
         for actor in &mut self.publishers {
             actor.hold = None;
         }
-        for mut actor in self.publishers.drain(..) {
-            actor.wait();
-        }
+        let mut publishers = Self {
+            publishers: std::mem::take(&mut self.publishers),
+            ..Self::default()
+        };
+        publishers.wait(world);
     }
 }
 
@@ -156,8 +166,8 @@ impl Actor {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end, and brings it about if it does not come; true when it came.
-    pub fn wait(&mut self) -> bool {
+    /// Waits for its end; false when it does not come.
+    fn ends(&mut self) -> bool {
         let deadline = Instant::now() + FAREWELL;
         while Instant::now() < deadline {
             if self.has_ended() {
@@ -165,8 +175,6 @@ impl Actor {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        self.signal(Signal::KILL);
-        let _ = self.child.wait();
         false
     }
 }

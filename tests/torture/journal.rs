@@ -55,6 +55,8 @@ pub enum Record {
     Failed { error: String },
     /// The test killed a process, by its name.
     Killed { process: String },
+    /// A process did not end when it was asked to.
+    Straggled { process: String },
     /// The test stopped a process.
     Froze { process: String },
     /// The test let it go on.

@@ -5,6 +5,7 @@
 //!
 //! - `experiments`: one idea a file; what is broken, and how it is mended;
 //! - `world`: a cluster that can crash, the folder of evidence; `fleet`: the processes;
+//! - `proxy`: a connection on which answers get lost;
 //! - `actor`: what those processes are, which is this program started again;
 //! - `journal`: what they write down; `checker`: the judgement; `controls`: the checker's own tests;
 //! - `figures`: what is told besides the verdict; `soak`: `make torture`.
@@ -24,6 +25,7 @@ mod experiments;
 mod figures;
 mod fleet;
 mod journal;
+mod proxy;
 mod soak;
 mod world;
 
@@ -42,9 +44,9 @@ fn main() -> ExitCode {
         return soak::run(length);
     }
     let arguments = Arguments::from_args();
-    let controls = controls::ALL.iter().map(|(name, test)| {
-        Trial::test(format!("checker::{name}"), move || {
-            test();
+    let controls = controls::ALL.iter().map(|control| {
+        Trial::test(format!("checker::{}", control.name), move || {
+            control.test();
             Ok(())
         })
     });
@@ -77,5 +79,8 @@ fn run(experiment: &Experiment, seed: u64, size: Size) -> Result<Figures, String
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    runtime.block_on((experiment.run)(seed, size))
+    let limit = size.seconds(150, 600);
+    let ended =
+        runtime.block_on(async { tokio::time::timeout(limit, (experiment.run)(seed, size)).await });
+    ended.unwrap_or_else(|_| Err(format!("no end within {limit:?}; seed {seed}")))
 }

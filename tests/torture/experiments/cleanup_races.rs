@@ -54,7 +54,7 @@ pub async fn cleanup_replay_and_requeue_beside_finalizes_touch_only_what_they_ma
         }
     };
     let ((cleaned, replayed), ()) = tokio::join!(operating, killing);
-    fleet.finish_publishers();
+    fleet.finish_publishers(&world);
     world.drain(&mut fleet).await;
     let mut further = Vec::new();
     if cleaned == 0 || replayed == 0 {

@@ -103,7 +103,7 @@ pub async fn a_servers_clock_that_jumps_costs_duplicates_and_nothing_else(
     }
     // What was published or leased while the clock was ahead waits until it is there again.
     set(&world, &clock, 2 * HOUR + 60);
-    fleet.finish_publishers();
+    fleet.finish_publishers(&world);
     world.drain(&mut fleet).await;
     let moved = world.number("SELECT (max(finished_at) > now() - interval '10 minutes' AND max(finished_at) > min(finished_at) + interval '30 minutes')::int::bigint FROM tidegate.event_log").await;
     let mut further = Vec::new();
@@ -151,7 +151,7 @@ pub async fn a_workers_clock_that_is_a_day_off_changes_nothing(
     let publisher = publisher(&mut world, false);
     fleet.start_publisher(&world, publisher);
     tokio::time::sleep(size.seconds(5, 20)).await;
-    fleet.finish_publishers();
+    fleet.finish_publishers(&world);
     world.drain(&mut fleet).await;
     let figures = Figures::of(&world.history(true).await);
     let mut further = Vec::new();

@@ -3,16 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-
 use crate::actor::{Crash, Torture, Work, Worker};
 use crate::checker::{History, Place, Violation, starts};
 use crate::experiments::Size;
 use crate::figures::Figures;
 use crate::fleet::{Fleet, worker};
 use crate::journal::Record;
+use crate::proxy::Proxy;
 use crate::world::World;
 
 /// What is to be found of an event that met its fate.
@@ -118,17 +115,16 @@ async fn unanswered_finalize(world: &World, round: &str, kept: bool, expected: &
     } else {
         b"INSERT INTO tidegate.event_log"
     };
-    let (port, mut withheld) = withhold_answer(&world.url, marker).await;
+    let mut proxy = Proxy::before(&world.url, marker).await;
     let id = publish(world, Work::new(format!("{round} {fate}")), kept).await;
     let through_proxy = Worker {
-        url: format!("postgres://postgres@127.0.0.1:{port}/postgres"),
+        url: proxy.url.clone(),
         ..worker(world)
     };
     let mut fleet = Fleet::default();
     let place = fleet.start_worker(world, through_proxy);
     let limit = Duration::from_secs(20);
-    let sent = tokio::time::timeout(limit, withheld.wait_for(|withheld| *withheld)).await;
-    assert!(sent.is_ok(), "no finalize was sent; seed {}", world.seed);
+    proxy.wait_for_marker().await;
     let deadline = Instant::now() + limit;
     while !is_over(world, id).await {
         assert!(
@@ -146,60 +142,6 @@ async fn unanswered_finalize(world: &World, round: &str, kept: bool, expected: &
         starts: 1,
         status: "COMPLETED",
     });
-}
-
-/// A proxy that hands over what clients say, and nothing of what the server says to a connection on which
-/// a client has said `marker`. Tells when that happened.
-async fn withhold_answer(url: &str, marker: &'static [u8]) -> (u16, watch::Receiver<bool>) {
-    let config: tokio_postgres::Config = url.parse().unwrap();
-    let server_port = config.get_ports()[0];
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let (said, withheld) = watch::channel(false);
-    tokio::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
-            let server = TcpStream::connect(("127.0.0.1", server_port))
-                .await
-                .unwrap();
-            tokio::spawn(carry(client, server, marker, said.clone()));
-        }
-    });
-    (port, withheld)
-}
-
-async fn carry(
-    client: TcpStream,
-    server: TcpStream,
-    marker: &'static [u8],
-    said: watch::Sender<bool>,
-) {
-    let (mut from_client, mut to_client) = client.into_split();
-    let (mut from_server, mut to_server) = server.into_split();
-    let (shut, open) = watch::channel(false);
-    let upward = async move {
-        let mut buffer = vec![0; 256 * 1024];
-        while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
-            if buffer[..count]
-                .windows(marker.len())
-                .any(|part| part == marker)
-            {
-                shut.send_replace(true);
-                said.send_replace(true);
-            }
-            if to_server.write_all(&buffer[..count]).await.is_err() {
-                break;
-            }
-        }
-    };
-    let downward = async move {
-        let mut buffer = vec![0; 256 * 1024];
-        while let Ok(count @ 1..) = from_server.read(&mut buffer).await {
-            if !*open.borrow() && to_client.write_all(&buffer[..count]).await.is_err() {
-                break;
-            }
-        }
-    };
-    tokio::join!(upward, downward);
 }
 
 impl Expected {

@@ -19,7 +19,7 @@ pub async fn ten_ticks_at_once_start_each_event_once(
         let batch: Vec<(Option<String>, Torture)> = (0..400)
             .map(|number| {
                 let work = Work {
-                    work_ms: vec![world.random.u64(0..5)],
+                    takes_ms: vec![world.random.u64(0..5)],
                     retries: u32::from(world.random.u8(0..10) == 0),
                     ..Work::new(format!("{round}-{number}"))
                 };
@@ -32,7 +32,7 @@ pub async fn ten_ticks_at_once_start_each_event_once(
             .collect();
         events += batch.len();
         world.publish(&format!("round {round}"), batch, 5).await;
-        tick(&world).await;
+        tick(&world);
     }
     let mut last = Fleet::default();
     last.start_worker(&world, worker(&world));
@@ -49,7 +49,7 @@ pub async fn ten_ticks_at_once_start_each_event_once(
 }
 
 /// Leases are long: nothing lapses here.
-async fn tick(world: &World) {
+fn tick(world: &World) {
     let mut fleet = Fleet::default();
     for _ in 0..TICKS {
         let once = Worker {
@@ -62,9 +62,5 @@ async fn tick(world: &World) {
         fleet.start_worker(world, once);
     }
     // None is told to end: an empty queue ends each.
-    for actor in &mut fleet.workers {
-        while !actor.has_ended() {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    }
+    fleet.wait(world);
 }

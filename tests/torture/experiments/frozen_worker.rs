@@ -53,7 +53,7 @@ async fn freeze_and_thaw(world: &World, round: u32) -> u64 {
     for (kept, meanwhile) in [(false, true), (true, true), (false, false), (true, false)] {
         let key = format!("{round} kept {kept} meanwhile {meanwhile}");
         let work = Work {
-            work_ms: vec![0, if meanwhile { 1500 } else { 0 }],
+            takes_ms: vec![0, if meanwhile { 1500 } else { 0 }],
             freeze: true,
             ..Work::new(&key)
         };

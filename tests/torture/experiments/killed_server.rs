@@ -30,7 +30,7 @@ pub async fn a_server_that_crashes_under_load_keeps_what_it_acknowledged(
         tokio::time::sleep(down).await;
         world.start_server();
     }
-    fleet.finish_publishers();
+    fleet.finish_publishers(&world);
     world.drain(&mut fleet).await;
     world.judge(Vec::new()).await
 }

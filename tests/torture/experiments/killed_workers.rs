@@ -23,7 +23,7 @@ pub async fn events_of_killed_workers_are_handled_once_more_and_in_order(
         let publisher = publisher(&mut world, one_by_one);
         fleet.start_publisher(&world, publisher);
     }
-    let until = Instant::now() + size.seconds(14, 60);
+    let until = Instant::now() + size.seconds(24, 60);
     while Instant::now() < until {
         let pause = Duration::from_millis(world.random.u64(50..400));
         tokio::time::sleep(pause).await;
@@ -32,7 +32,7 @@ pub async fn events_of_killed_workers_are_handled_once_more_and_in_order(
     for actor in fleet.workers.iter_mut().filter(|actor| actor.is_frozen()) {
         actor.thaw(&world);
     }
-    fleet.finish_publishers();
+    fleet.finish_publishers(&world);
     world.drain(&mut fleet).await;
     world.judge(Vec::new()).await
 }

@@ -10,6 +10,7 @@ mod duplicate_ticks;
 mod frozen_worker;
 mod killed_server;
 mod killed_workers;
+mod lost_lease;
 
 use std::time::Duration;
 
@@ -67,6 +68,7 @@ pub static ALL: &[Experiment] = experiments![
     commit_order::a_groups_order_is_that_of_its_commits_however_two_publishers_race,
     frozen_worker::a_worker_frozen_beyond_its_lease_changes_nothing_when_it_goes_on,
     crash_points::a_worker_that_dies_at_a_set_point_costs_an_attempt_and_no_more,
+    lost_lease::a_group_waits_for_its_event_that_a_lost_lease_has_taken,
     duplicate_ticks::ten_ticks_at_once_start_each_event_once,
     async_commit::negative_control_async_commit_loses_acknowledged_events,
 ];
