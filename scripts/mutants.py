@@ -27,6 +27,7 @@ DIES = "a_worker_that_dies_at_a_set_point_costs_an_attempt_and_no_more"
 FROZEN = "a_worker_frozen_beyond_its_lease_changes_nothing_when_it_goes_on"
 TICKS = "ten_ticks_at_once_start_each_event_once"
 ORDER = "a_groups_order_is_that_of_its_commits_however_two_publishers_race"
+LOST = "a_group_waits_for_its_event_that_a_lost_lease_has_taken"
 CLEANUP = "cleanup_replay_and_requeue_beside_finalizes_touch_only_what_they_may"
 
 
@@ -56,6 +57,9 @@ MUTANTS = [
            (LIVE, "AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))\n"
                   "                 AND (q.lease_token",
             "AND q.lease_expires_at IS NULL\n                 AND (q.lease_token", 1)),
+    Mutant("lease: tried again under the token of the try that was lost", LOST,
+           ("src/drain/leaser.rs", "        request.token = Uuid::new_v4();\n",
+            "        if request.token.is_nil() {\n            request.token = Uuid::new_v4();\n        }\n", 1)),
     Mutant("cleanup does not look at leases", CLEANUP,
            (RETENTION, "                         AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= moment)\n", "", 1),
            (RETENTION, "               AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= moment)\n", "", 1)),

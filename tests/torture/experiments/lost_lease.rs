@@ -24,7 +24,7 @@ pub async fn a_group_waits_for_its_event_that_a_lost_lease_has_taken(
     world.drain(&mut last).await;
     let overtaken = "SELECT count(*) FROM tidegate.event_log AS ahead
                        JOIN tidegate.event_log AS behind ON behind.group_key = ahead.group_key AND behind.id > ahead.id
-                      WHERE behind.processing_started_at < ahead.finished_at";
+                      WHERE behind.processing_started_at < ahead.processing_started_at";
     let overtaken = world.number(overtaken).await;
     let mut further = Vec::new();
     if overtaken > 0 {
