@@ -622,7 +622,8 @@ impl Work {
                 .iter()
                 .filter(|other| other.attempt > start.attempt);
             let until = match (start.end, next.map(|other| other.at).min()) {
-                (Some((at, Verdict::Done | Verdict::Reject)), _) => at,
+                // Who ends after somebody else has begun had lost the lease.
+                (Some((at, Verdict::Done | Verdict::Reject)), next) => at.min(next.unwrap_or(at)),
                 (_, Some(next)) => next,
                 // Nothing had to start again: attempts were spent, by deaths perhaps before the start.
                 (_, None) if row.place != Place::Queue => start.at,

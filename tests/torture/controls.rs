@@ -44,6 +44,7 @@ pub static ALL: &[Control] = controls![
     an_order_violation_is_found: overtaken => ["I4"],
     a_start_between_an_earlier_events_attempts_is_found: between_attempts => ["I4"],
     a_redelivery_of_what_had_ended_is_no_order_violation: redelivered => [],
+    a_late_end_under_a_lost_lease_is_no_order_violation: ended_late => [],
     ids_against_the_order_of_commits_are_found: ids_against_commits => ["I4"],
     a_result_of_a_stale_attempt_is_found: |h| h.rows[0].attempts = 2 => ["I5"],
     a_retry_under_a_stale_token_is_found: stale_retry => ["I5"],
@@ -266,6 +267,11 @@ fn redelivered(history: &mut History) {
     retried(history, Verdict::Done, 80);
 }
 
+fn ended_late(history: &mut History) {
+    retried(history, Verdict::Done, 56);
+    history.journals[1].lines[1].at = 90;
+}
+
 fn ids_against_commits(history: &mut History) {
     history.journals[0].lines[0].at = 45;
     history.journals[0].lines[1].at = 48;
@@ -295,7 +301,7 @@ fn lease_taken(history: &mut History) {
 
 fn swept(history: &mut History, running: bool, max_attempts: u32) {
     let row = &mut history.rows[2];
-    row.status = "FAILED".to_owned();
+    "FAILED".clone_into(&mut row.status);
     row.code = Some("abandoned".to_owned());
     row.without_lease = true;
     row.result_attempt = None;

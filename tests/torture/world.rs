@@ -59,7 +59,7 @@ impl World {
             seed,
             random: fastrand::Rng::with_seed(seed),
             journal: Journal::open(&evidence.join("journals/test.jsonl")),
-            patience: Duration::from_secs(60),
+            patience: Duration::from_mins(1),
             evidence,
             server,
         };
