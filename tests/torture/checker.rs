@@ -659,7 +659,7 @@ impl Start<'_> {
 }
 
 /// A process that goes on does what it had decided within this.
-const STALE_NS: u64 = 100_000_000;
+const STALE_NS: u64 = 500_000_000;
 
 /// When each process was let go on.
 fn thawed(journals: &[Left]) -> HashMap<&str, Vec<u64>> {

@@ -144,6 +144,8 @@ pub async fn a_workers_clock_that_is_a_day_off_changes_nothing(
         let calm = crate::actor::Worker {
             lease_ms: 30_000,
             handler_ms: 20_000,
+            // No run ends in the middle and cuts its handlers.
+            budget_ms: 120_000,
             ..worker(&world)
         };
         fleet.start_worker(&world, calm);
