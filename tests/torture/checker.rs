@@ -372,13 +372,13 @@ impl Findings {
         let thawed = thawed(&history.journals);
         for (group, mut rows) in groups {
             rows.sort_by_key(|row| row.id);
-            let mut ahead: Vec<Work> = Vec::new();
+            let mut ahead: Vec<Work<'_>> = Vec::new();
             for row in rows {
                 let of_event = starts.get(&row.id).map_or(&[][..], Vec::as_slice);
                 let Some(first) = of_event.iter().find(|start| !start.is_stale(&thawed)) else {
                     continue;
                 };
-                for earlier in ahead.iter().filter(|earlier| earlier.forbids(first.at)) {
+                for earlier in ahead.iter().filter(|earlier| earlier.forbids(first)) {
                     let (id, other) = (row.id, earlier.id);
                     self.add(
                         "I4",
@@ -598,21 +598,24 @@ impl Findings {
 }
 
 /// When an event was at work, as far as its workers could know.
-struct Work {
+struct Work<'a> {
     id: i64,
+    /// By which processes it was ended for good, and when.
+    ended: Vec<(&'a str, u64)>,
     first: u64,
     /// From a start to its final end, or to the next start where there was none.
     busy: Vec<(u64, u64)>,
 }
 
-impl Work {
-    fn of(row: &Row, of_event: &[Start<'_>], requeued: bool) -> Self {
+impl<'a> Work<'a> {
+    fn of(row: &Row, of_event: &[Start<'a>], requeued: bool) -> Self {
         let id = row.id;
         if requeued {
             // From whom an operator takes an event away learns it when it is over, and may have started
             // the next one by then.
             return Self {
                 id,
+                ended: Vec::new(),
                 first: 0,
                 busy: Vec::new(),
             };
@@ -631,20 +634,25 @@ impl Work {
             };
             (start.at, until)
         };
+        let ended = of_event.iter().filter_map(|start| match start.end {
+            Some((at, Verdict::Done | Verdict::Reject)) => Some((start.process, at)),
+            _ => None,
+        });
         Self {
             id,
+            ended: ended.collect(),
             first: of_event[0].at,
             busy: of_event.iter().map(busy).collect(),
         }
     }
 
-    /// Whether no later event of the group may start for the first time then.
-    fn forbids(&self, at: u64) -> bool {
-        at < self.first
-            || self
-                .busy
-                .iter()
-                .any(|(from, until)| (*from..*until).contains(&at))
+    /// Whether no later event of the group may start so for the first time. Who has ended this one may go
+    /// on: that somebody else has it meanwhile, after a lapse, is learnt only by the write of that end.
+    fn forbids(&self, start: &Start<'_>) -> bool {
+        let ended_itself =
+            |(process, at): &(&str, u64)| *process == start.process && *at <= start.at;
+        let busy = |(from, until): &(u64, u64)| (*from..*until).contains(&start.at);
+        start.at < self.first || self.busy.iter().any(busy) && !self.ended.iter().any(ended_itself)
     }
 }
 

@@ -45,6 +45,7 @@ pub static ALL: &[Control] = controls![
     a_start_between_an_earlier_events_attempts_is_found: between_attempts => ["I4"],
     a_redelivery_of_what_had_ended_is_no_order_violation: redelivered => [],
     a_late_end_under_a_lost_lease_is_no_order_violation: ended_late => [],
+    who_ended_an_event_may_go_on_while_another_repeats_it: repeated_meanwhile => [],
     ids_against_the_order_of_commits_are_found: ids_against_commits => ["I4"],
     a_result_of_a_stale_attempt_is_found: |h| h.rows[0].attempts = 2 => ["I5"],
     a_retry_under_a_stale_token_is_found: stale_retry => ["I5"],
@@ -270,6 +271,10 @@ fn redelivered(history: &mut History) {
 fn ended_late(history: &mut History) {
     retried(history, Verdict::Done, 56);
     history.journals[1].lines[1].at = 90;
+}
+
+fn repeated_meanwhile(history: &mut History) {
+    retried(history, Verdict::Done, 59);
 }
 
 fn ids_against_commits(history: &mut History) {

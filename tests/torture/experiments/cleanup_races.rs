@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use tidegate::Database;
-use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
+use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup, make_partitions};
 use tokio_postgres::Client;
 
 use super::killed_workers::publisher;
@@ -22,6 +22,8 @@ pub async fn cleanup_replay_and_requeue_beside_finalizes_touch_only_what_they_ma
     let mut world = World::start("cleanup_races", seed, &[]).await;
     let retention = "UPDATE tidegate.event_kind SET retention_completed = '0', retention_failed = '300 milliseconds'";
     world.client().await.batch_execute(retention).await.unwrap();
+    // What a first cleanup takes its time for.
+    make_partitions(&world.client().await).await.unwrap();
     let mut fleet = Fleet::default();
     for _ in 0..3 {
         fleet.start_worker(&world, worker(&world));
@@ -70,7 +72,7 @@ pub async fn cleanup_replay_and_requeue_beside_finalizes_touch_only_what_they_ma
 async fn clean(url: &str, until: Instant) -> u64 {
     let database = Database::new(url, 1).unwrap();
     let options = CleanupOptions {
-        budget: Duration::from_secs(1),
+        budget: Duration::from_secs(3),
         batch: 50,
         ..CleanupOptions::default()
     };
