@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit schema check-schema lambda api bench bench-peers coldstart db template package deploy tools
+.PHONY: help run test check unit schema check-schema lambda api bench bench-peers coldstart db torture mutants template package deploy tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -45,6 +45,12 @@ coldstart: tools ## measure the packaged function's cold start, stage by stage
 
 bench-peers: tools ## measure the queue beside other Postgres queues; PEERS="pgmq pg-boss" for some, QUICK=1 for a tenth
 	@python3 scripts/bench_peers.py $(if $(QUICK),--quick) $(PEERS)
+
+torture: tools ## break everything again and again and check every promise; DURATION=8h for how long, SEED=7 to repeat
+	TIDEGATE_TORTURE_DURATION=$(or $(DURATION),5m) TIDEGATE_TORTURE_SEED=$(SEED) cargo test $(CARGO_FLAGS) --test torture
+
+mutants: tools ## remove one guard at a time from a copy and see that the fault suite notices; MUTANTS="finalize" for some
+	@python3 scripts/mutants.py $(MUTANTS)
 
 db: tools ## serve a throwaway Postgres until Ctrl-C; DATA=folder keeps it
 	@python3 scripts/postgres.py serve $(if $(DATA),--data $(DATA))

@@ -108,6 +108,12 @@ def main():
     serving.add_argument("--fast", action="store_true", help="trade durability for speed; for tests")
     serving.add_argument("--tls", nargs=2, type=Path, metavar=("CERTIFICATE", "KEY"),
                          help="serve TLS with this certificate chain and key; passwords are then asked for")
+    serving.add_argument("--obey", action="store_true",
+                         help="crash the server at the word `crash` on standard input and start it at `start`; for tests")
+    serving.add_argument("--set", action="append", default=[], type=_pair, metavar="NAME=VALUE",
+                         help="a setting of the server")
+    serving.add_argument("--env", action="append", default=[], type=_pair, metavar="NAME=VALUE",
+                         help="a variable of the server's environment")
     serving.add_argument("--major", type=int, help=f"this major version, which must be installed or {WHEEL_MAJOR}")
     verbs.add_parser("where", help="print the folder of the server programs in use")
     arguments = parser.parse_args()
@@ -116,6 +122,13 @@ def main():
     except (Unavailable, OSError) as error:
         print(f"postgres: {error}", file=sys.stderr)
         return 1
+
+
+def _pair(text):
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"NAME=VALUE is allowed, got {text!r}")
+    return name, value
 
 
 def where():
@@ -133,19 +146,63 @@ def serve(arguments):
             signal.signal(number, _end)
         found = _reachable(found, user, room)
         data = _cluster(found, user, room, arguments.data)
-        more = {**(FAST if arguments.fast else {}), **_tls(arguments.tls, user, room)}
-        server, port = _started(found, user, room, data, arguments.port, more)
+        more = {**(FAST if arguments.fast else {}), **_tls(arguments.tls, user, room), **dict(arguments.set)}
+
+        def start(port):
+            return _started(found, user, room, data, port, more, dict(arguments.env))
+
+        server, port = start(arguments.port)
+        served = Served(server, lambda: start(port)[0])
         try:
             print(f"DATABASE_URL=postgres://postgres@127.0.0.1:{port}/postgres", flush=True)
-            _wait_for_the_end(server)
+            if arguments.obey:
+                _obey(served)
+            else:
+                _wait_for_the_end(server)
         finally:
-            _stop(server, signal.SIGINT if arguments.data else signal.SIGQUIT)
+            _stop(served.process, signal.SIGINT if arguments.data else signal.SIGQUIT)
     except (Ended, BrokenPipeError):
         pass
     finally:
         _ignore_signals()
         shutil.rmtree(room, ignore_errors=True)
     return 0
+
+
+class Served:
+    """The server of the moment, and how to start another one in its place."""
+
+    def __init__(self, process, start):
+        self.process = process
+        self.start_again = start
+
+    def crash(self):
+        """What `pg_ctl stop -m immediate` does: nothing is written any more, the next start has to recover."""
+        _stop(self.process, signal.SIGQUIT)
+
+    def start(self):
+        """A port that was left may be somebody else's for a moment."""
+        for tries_left in reversed(range(20)):
+            try:
+                self.process = self.start_again()
+                return
+            except Unavailable as error:
+                if "Address already in use" not in str(error) or tries_left == 0:
+                    raise
+            time.sleep(0.1)
+
+
+def _obey(served):
+    """Does what standard input says, a word a line, and answers when it is done; until it closes."""
+    said = b""
+    while True:
+        heard = os.read(0, 4096)
+        if not heard:
+            return
+        *words, said = (said + heard).split(b"\n")
+        for word in words:
+            {b"crash": served.crash, b"start": served.start}[word]()
+            print(word.decode(), flush=True)
 
 
 class Ended(Exception):
@@ -327,12 +384,12 @@ def _tls(files, user, room):
     return {"ssl": "on", "ssl_cert_file": certificate, "ssl_key_file": key, "hba_file": hba}
 
 
-def _started(found, user, room, data, wanted_port, more):
+def _started(found, user, room, data, wanted_port, more, variables):
     """A free port can be taken by somebody else before the server has it, so it may take another."""
     for _ in range(1 if wanted_port else 10):
         port = wanted_port or _free_port()
         log = room / f"log-{port}"
-        server = _spawn(found, user, room, data, port, log, more)
+        server = _spawn(found, user, room, data, port, log, more, variables)
         try:
             if _is_ready(server, data):
                 return server, port
@@ -350,7 +407,7 @@ def _free_port():
         return probe.getsockname()[1]
 
 
-def _spawn(found, user, room, data, port, log, more):
+def _spawn(found, user, room, data, port, log, more, variables):
     """In a session of its own, so that Ctrl-C reaches the server through us, once and in the right order."""
     settings = {"listen_addresses": "127.0.0.1", "port": port, "max_connections": 200}
     settings.update({"unix_socket_directories": "", "logging_collector": "off", "log_destination": "stderr", **more})
@@ -359,7 +416,7 @@ def _spawn(found, user, room, data, port, log, more):
         command += ["-c", f"{name}={value}"]
     with open(log, "wb") as stream:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, cwd=room,
-                                env=_environment(), start_new_session=True, **user.popen_options())
+                                env={**_environment(), **variables}, start_new_session=True, **user.popen_options())
 
 
 def _is_ready(server, data):

@@ -240,23 +240,27 @@ pub(super) struct Arrival {
 
 /// Promotes what is due and leases, with bounded reconnects.
 pub(super) async fn lease(mut link: Link, order: Order) -> Arrival {
-    let token = Uuid::new_v4();
-    let request = LeaseRequest {
+    let mut request = LeaseRequest {
         limit: order.limit,
         page: order.page,
         after: order.after,
-        token,
+        token: Uuid::nil(),
         held: &order.held,
         timeout: order.timeout,
         kinds: &order.kinds,
         now: None,
     };
-    let mut unsure = false;
+    let mut unsure = Vec::new();
     let outcome = loop {
-        match attempt(&mut link, &request, unsure).await {
+        // One for each try. What a lost try has taken and keeps is not in our hands: under a token that
+        // we hold, it would not keep its group from being leased.
+        request.token = Uuid::new_v4();
+        match attempt(&mut link, &request, &unsure).await {
             Ok(answer) => break Ok(answer),
             Err(error) => {
-                unsure |= error.is_connection_lost();
+                if error.is_connection_lost() {
+                    unsure.push(request.token);
+                }
                 if let Err(error) = link.retry_after(error).await {
                     break Err(error);
                 }
@@ -276,15 +280,20 @@ pub(super) async fn lease(mut link: Link, order: Order) -> Arrival {
     }
 }
 
-/// One try. Promote and lease travel together: one round trip, in this order.
+/// One try, once what earlier ones may have taken is given back. Promote and lease travel together: one
+/// round trip, in this order.
 async fn attempt(
     link: &mut Link,
     request: &LeaseRequest<'_>,
-    unsure: bool,
+    unsure: &[Uuid],
 ) -> Result<(Option<i64>, LeasedBatch), Error> {
     let client = link.client().await?;
-    if unsure {
-        queue::reclaim(client, request).await?;
+    for token in unsure {
+        let lost = LeaseRequest {
+            token: *token,
+            ..request.clone()
+        };
+        queue::reclaim(client, &lost).await?;
     }
     let (promoted, batch) = futures_util::future::join(
         queue::promote(client, PROMOTE_LIMIT, None),

@@ -51,14 +51,19 @@ impl Schedule {
         behind
     }
 
-    /// Everything of a group that has not started, when the group's event was lost.
+    /// Everything of a group that has not started, when an event ahead of it was lost. That one has
+    /// ended here, so another of the group may be running: then the group stays shut until it is opened.
     pub(super) fn take_group(&mut self, group: &str) -> Vec<LeasedEvent> {
         let of_group = |event: &LeasedEvent| event.group_key.as_deref() == Some(group);
         let head = self.ready.values().find(|event| of_group(event));
         let head = head.map(|event| event.lease);
-        let head = head.and_then(|lease| self.ready.remove(&lease));
-        let behind = self.close(group);
-        head.into_iter().chain(behind).collect()
+        let Some(head) = head.and_then(|lease| self.ready.remove(&lease)) else {
+            let behind = self.groups.get_mut(group).map(std::mem::take);
+            let behind = behind.unwrap_or_default();
+            self.waiting -= behind.len();
+            return behind.into();
+        };
+        std::iter::once(head).chain(self.close(group)).collect()
     }
 
     /// Everything unstarted, at the end of the run.
@@ -212,6 +217,24 @@ mod tests {
         assert_eq!(ids(&schedule.take_group("a")), [1, 2, 5]);
         assert_eq!(schedule.len(), 2);
         assert!(schedule.take_group("a").is_empty());
+    }
+
+    #[test]
+    fn i4_a_group_whose_event_was_lost_stays_shut_while_another_of_it_runs() {
+        let mut schedule = filled();
+        assert_eq!(schedule.pop().unwrap().lease.id, 1);
+        schedule.open("a");
+        assert_eq!(schedule.pop().unwrap().lease.id, 2);
+        // Event 1 has ended, and only now its end turns out to be nobody's.
+        assert_eq!(ids(&schedule.take_group("a")), [5]);
+        schedule.push(event(6, Some("a")));
+        schedule.push(event(7, Some("a")));
+        assert_eq!(schedule.pop().unwrap().lease.id, 3);
+        assert_eq!(schedule.pop().unwrap().lease.id, 4);
+        assert!(!schedule.has_ready(), "event 2 is running");
+        schedule.open("a");
+        assert_eq!(schedule.pop().unwrap().lease.id, 6);
+        assert!(!schedule.has_ready(), "event 6 is running");
     }
 
     #[test]

@@ -1,0 +1,445 @@
+//! What this program is when it was started by itself: a worker that drains until its standard input
+//! closes, or a publisher. Both write down what they do before and after they do it.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Signal, getpid, kill_process};
+use serde::{Deserialize, Serialize};
+use tidegate::drain::{Hooks, drain_with};
+use tidegate::outcome::RetryPolicy;
+use tidegate::{
+    Context, DATABASE_ONLY, Database, Dispatch, Done, DrainOptions, Event, HandlerError,
+    HandlerResult, Handlers, NewEvent, queue,
+};
+use tokio::sync::watch;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, NoTls};
+
+use crate::journal::{Journal, Record, Told, Verdict};
+
+/// The environment variable that makes this process an actor.
+pub const ROLE: &str = "TIDEGATE_TORTURE_ROLE";
+
+/// What no log line may hold; part of every payload.
+pub const CANARY: &str = "canary-of-a-patient";
+
+tidegate::events! {
+    /// What is published.
+    pub enum Torture {
+        /// Its effect is outside the event's transaction.
+        Plain(Work) = "plain",
+        /// Its effect is a row written in `Context::transaction`.
+        Kept(Work) = "kept",
+    }
+}
+
+/// What a handler is to do.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Work {
+    pub key: String,
+    pub canary: String,
+    /// How long each attempt takes; the last one stands for all that follow.
+    #[serde(default)]
+    pub takes_ms: Vec<u64>,
+    /// So many attempts fail for now.
+    #[serde(default)]
+    pub retries: u32,
+    #[serde(default)]
+    pub reject: bool,
+    /// The worker dies.
+    #[serde(default)]
+    pub crash: Option<Crash>,
+    /// The first attempt stops its own process between its end and the finalize.
+    #[serde(default)]
+    pub freeze: bool,
+}
+
+/// Where a worker dies, by its own hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Crash {
+    /// The lease is committed, the handler has not started; in the first attempt.
+    AfterLease,
+    /// The effect is there, the event not finalized; in the first attempt.
+    AfterEffect,
+    /// As before, in every attempt.
+    Always,
+}
+
+impl Work {
+    /// Work of no length.
+    pub fn new(key: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            canary: CANARY.to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+/// What an actor is told.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
+pub enum Role {
+    Worker(Worker),
+    Publisher(Publisher),
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Worker {
+    pub url: String,
+    pub journal: PathBuf,
+    pub lease_ms: u64,
+    pub handler_ms: u64,
+    pub concurrency: usize,
+    pub batch: u32,
+    pub budget_ms: u64,
+    /// One drain and no more.
+    pub once: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Publisher {
+    pub url: String,
+    pub journal: PathBuf,
+    pub name: String,
+    pub seed: u64,
+    pub groups: u32,
+    /// More than one: `publish_batch`; one: the SQL function.
+    pub batch: usize,
+    pub pause_ms: u64,
+    /// Attempts that events may have.
+    pub max_attempts: u16,
+}
+
+/// Plays the role that the environment names, if it does.
+pub fn play() -> bool {
+    let Ok(role) = std::env::var(ROLE) else {
+        return false;
+    };
+    // Whoever started this may be killed while it is stopped itself, and could not notice.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
+    tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .with_max_level(tracing::Level::DEBUG)
+        .init();
+    let (stop, stopped) = watch::channel(false);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        let _ = stop.send(true);
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    match serde_json::from_str(&role).unwrap() {
+        Role::Worker(worker) => runtime.block_on(worker.work(stopped)),
+        Role::Publisher(publisher) => runtime.block_on(publisher.publish(&stopped)),
+    }
+    true
+}
+
+impl Worker {
+    async fn work(self, stopped: watch::Receiver<bool>) {
+        let database = Database::new(&self.url, self.concurrency).unwrap();
+        let journal = Arc::new(Journal::open(&self.journal));
+        let app = Arc::new(App {
+            journal: journal.clone(),
+        });
+        let options = self.options();
+        loop {
+            let hooks = Hooks {
+                stop: Some(stopped.clone()),
+                ..Hooks::default()
+            };
+            match drain_with(&database, app.clone(), &options, hooks).await {
+                Ok(report) => journal.write(Record::Reported { report }),
+                Err(error) => {
+                    journal.write(Record::Failed {
+                        error: error.to_string(),
+                    });
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+            if self.once || *stopped.borrow() {
+                return;
+            }
+        }
+    }
+
+    fn options(&self) -> DrainOptions {
+        let budget = Duration::from_millis(self.budget_ms);
+        DrainOptions {
+            budget,
+            batch: self.batch,
+            concurrency: self.concurrency,
+            lease_timeout: Duration::from_millis(self.lease_ms),
+            handler_timeout: Duration::from_millis(self.handler_ms),
+            linger: if self.once { Duration::ZERO } else { budget },
+            max_events: None,
+            retry: RetryPolicy {
+                base: Duration::from_millis(20),
+                max: Duration::from_millis(200),
+            },
+        }
+    }
+}
+
+struct App {
+    journal: Arc<Journal>,
+}
+
+impl Dispatch for App {
+    type Event = Torture;
+
+    fn handlers<'a>(&'a self, event: &'a Torture, ctx: &'a Context) -> Handlers<'a> {
+        let (Torture::Plain(work) | Torture::Kept(work)) = event;
+        if work.crash == Some(Crash::AfterLease) && ctx.attempt() == 1 {
+            signal_self(Signal::KILL);
+        }
+        match event {
+            Torture::Plain(work) => Handlers::one("plain", "outside", self.plain(work, ctx)),
+            Torture::Kept(work) => Handlers::one("kept", DATABASE_ONLY, self.kept(work, ctx)),
+        }
+    }
+}
+
+impl App {
+    async fn plain(&self, work: &Work, ctx: &Context) -> HandlerResult {
+        self.start(work, ctx).await;
+        let result = verdict(work, ctx);
+        self.end(ctx, &result);
+        Self::misfortune(work, ctx);
+        result
+    }
+
+    async fn kept(&self, work: &Work, ctx: &Context) -> HandlerResult {
+        self.start(work, ctx).await;
+        let result = self.write(work, ctx).await;
+        if result.is_err() {
+            self.end(ctx, &result);
+        }
+        result
+    }
+
+    async fn write(&self, work: &Work, ctx: &Context) -> HandlerResult {
+        let transaction = ctx.transaction().await?;
+        let attempt = i64::from(ctx.attempt());
+        let insert = "INSERT INTO torture.effect (id, attempt) VALUES ($1, $2)";
+        transaction
+            .execute(insert, &[&ctx.event_id(), &attempt])
+            .await?;
+        let done = verdict(work, ctx)?;
+        // Before the commit, for the next of the group may start right after it.
+        self.end(ctx, &Ok(done.clone()));
+        Self::misfortune(work, ctx);
+        transaction.complete(done).await
+    }
+
+    async fn start(&self, work: &Work, ctx: &Context) {
+        let attempt = ctx.attempt();
+        self.journal.write(Record::Started {
+            id: ctx.event_id(),
+            attempt,
+            key: work.key.clone(),
+        });
+        let index = (attempt as usize - 1).min(work.takes_ms.len().saturating_sub(1));
+        if let Some(length) = work.takes_ms.get(index) {
+            tokio::time::sleep(Duration::from_millis(*length)).await;
+        }
+    }
+
+    fn end(&self, ctx: &Context, result: &HandlerResult) {
+        let verdict = match result {
+            Ok(_) => Verdict::Done,
+            Err(error) if error.to_string().starts_with("retry") => Verdict::Retry,
+            Err(_) => Verdict::Reject,
+        };
+        self.journal.write(Record::Ended {
+            id: ctx.event_id(),
+            attempt: ctx.attempt(),
+            verdict,
+        });
+    }
+
+    /// What happens to the process once the effect is there.
+    fn misfortune(work: &Work, ctx: &Context) {
+        match work.crash {
+            Some(Crash::AfterEffect) if ctx.attempt() == 1 => signal_self(Signal::KILL),
+            Some(Crash::Always) => signal_self(Signal::KILL),
+            _ => {}
+        }
+        if work.freeze && ctx.attempt() == 1 {
+            signal_self(Signal::STOP);
+        }
+    }
+}
+
+fn signal_self(signal: Signal) {
+    kill_process(getpid(), signal).unwrap();
+    // A signal reaches the process at once, but perhaps another thread of it.
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+fn verdict(work: &Work, ctx: &Context) -> HandlerResult {
+    if ctx.attempt() <= work.retries {
+        return Err(HandlerError::retry("down", "for now"));
+    }
+    if work.reject {
+        return Err(HandlerError::reject("odd", "as it was told to"));
+    }
+    Done::with(&ctx.attempt())
+}
+
+impl Publisher {
+    async fn publish(self, stopped: &watch::Receiver<bool>) {
+        let journal = Journal::open(&self.journal);
+        let mut random = fastrand::Rng::with_seed(self.seed);
+        let mut client = None;
+        let mut count = 0;
+        while !*stopped.borrow() {
+            count += 1;
+            let name = format!("{}-{count}", self.name);
+            let batch = self.batch(&name, &mut random);
+            let told = batch.iter().map(|(told, _)| told.clone()).collect();
+            if client.is_none() {
+                client = connect(&self.url).await;
+            }
+            if let Some(connected) = &client {
+                journal.write(Record::Trying {
+                    publish: name.clone(),
+                    events: told,
+                });
+                if !self.send(connected, &journal, name, &batch).await {
+                    client = None;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(self.pause_ms)).await;
+        }
+    }
+
+    fn batch(&self, name: &str, random: &mut fastrand::Rng) -> Vec<(Told, Torture)> {
+        let event = |position: usize| {
+            let key = format!("{name}-{position}");
+            let group = random.u32(0..=self.groups + self.groups / 4);
+            let work = Work {
+                takes_ms: vec![random.u64(0..25)],
+                retries: u32::from(random.u8(0..20) == 0),
+                reject: random.u8(0..50) == 0,
+                ..Work::new(&key)
+            };
+            let told = Told {
+                key,
+                group: (group < self.groups).then(|| format!("g{group}")),
+            };
+            let event = if random.bool() {
+                Torture::Plain(work)
+            } else {
+                Torture::Kept(work)
+            };
+            (told, event)
+        };
+        (0..self.batch).map(event).collect()
+    }
+
+    /// Publishes and writes down how that ended; false when the connection is not to be used again.
+    async fn send(
+        &self,
+        client: &Client,
+        journal: &Journal,
+        publish: String,
+        batch: &[(Told, Torture)],
+    ) -> bool {
+        let limit = Duration::from_secs(10);
+        let sent = tokio::time::timeout(limit, self.send_either_way(client, batch)).await;
+        let outcome = sent.unwrap_or_else(|_| Err((false, "no answer".to_owned())));
+        match outcome {
+            Ok(ids) => {
+                journal.write(Record::Acknowledged { publish, ids });
+                true
+            }
+            Err((true, error)) => {
+                journal.write(Record::Refused { publish, error });
+                true
+            }
+            Err((false, error)) => {
+                journal.write(Record::Unknown { publish, error });
+                false
+            }
+        }
+    }
+
+    /// Ids, or whether it was certainly refused and why.
+    async fn send_either_way(
+        &self,
+        client: &Client,
+        batch: &[(Told, Torture)],
+    ) -> Result<Vec<i64>, (bool, String)> {
+        if let [(told, event)] = batch {
+            // Now and then one that must be refused.
+            let kind = if fastrand::u8(0..40) == 0 {
+                "unregistered"
+            } else {
+                event.kind()
+            };
+            return publish_by_sql(client, told, (kind, event), self.max_attempts).await;
+        }
+        let events: Vec<NewEvent> = batch
+            .iter()
+            .map(|(told, event)| new_event(told, event, self.max_attempts))
+            .collect();
+        let published = queue::publish_batch(client, &events).await;
+        let published = published.map_err(|error| match error {
+            tidegate::Error::Invalid(text) => (true, text),
+            other => (false, other.to_string()),
+        })?;
+        Ok(published.iter().map(|published| published.id).collect())
+    }
+}
+
+/// The event with its options.
+pub fn new_event(told: &Told, event: &Torture, max_attempts: u16) -> NewEvent {
+    let new = NewEvent::of(event).unwrap().max_attempts(max_attempts);
+    match &told.group {
+        Some(group) => new.group(group),
+        None => new,
+    }
+}
+
+/// As a producer in another language does.
+async fn publish_by_sql(
+    client: &Client,
+    told: &Told,
+    (kind, event): (&str, &Torture),
+    max_attempts: u16,
+) -> Result<Vec<i64>, (bool, String)> {
+    let payload = event.encode().unwrap().get().to_owned();
+    let sql = "SELECT id FROM tidegate.publish($1, $2::text::jsonb, $3, max_attempts => $4)";
+    let max_attempts = i32::from(max_attempts);
+    let values: [&(dyn ToSql + Sync); 4] = [&kind, &payload, &told.group, &max_attempts];
+    match client.query_one(sql, &values).await {
+        Ok(row) => Ok(vec![row.get(0)]),
+        // Only what the statement itself was answered is sure; the server may end in the middle.
+        Err(error)
+            if error
+                .code()
+                .is_some_and(|code| code.code().starts_with("22")) =>
+        {
+            Err((true, error.to_string()))
+        }
+        Err(error) => Err((false, error.to_string())),
+    }
+}
+
+async fn connect(url: &str) -> Option<Client> {
+    let limit = Duration::from_secs(5);
+    let connecting = tokio::time::timeout(limit, tokio_postgres::connect(url, NoTls)).await;
+    let (client, connection) = connecting.ok()?.ok()?;
+    tokio::spawn(connection);
+    Some(client)
+}

@@ -1,0 +1,681 @@
+//! Owns the judgement: a pure function from what processes wrote down and what the database holds
+//! afterwards to the list of broken promises. It asks nobody and knows no experiment.
+//!
+//! The events of a run are known by the keys in their payloads, so that it can say of a publish whose
+//! answer was lost that it is there once or not at all.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::journal::{Left, Record, Told, Verdict};
+
+/// Everything there is to know of a run that is over.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    pub journals: Vec<Left>,
+    /// Rows of the queue and of the log, also those that the cleanup has removed since.
+    pub rows: Vec<Row>,
+    /// Each change of a lease, in order.
+    pub leases: Vec<LeaseChange>,
+    /// What handlers wrote in their own transactions.
+    pub effects: Vec<Effect>,
+    /// Events that operators' verbs say to have replayed.
+    pub replays: u64,
+    /// Events that an operator took away from whoever had them.
+    pub requeued: BTreeSet<i64>,
+    /// Whether the run was given the time to end everything.
+    pub drained: bool,
+    /// Lines of program logs that hold what no log may hold.
+    pub leaks: Vec<String>,
+}
+
+/// Where a row was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    Queue,
+    Log,
+    /// It was in the log, and the cleanup has removed it.
+    Removed,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Row {
+    pub id: i64,
+    pub place: Place,
+    pub kind: String,
+    pub key: Option<String>,
+    pub group_key: Option<String>,
+    pub status: String,
+    pub attempts: u32,
+    pub max_attempts: u32,
+    /// Of the last error.
+    pub code: Option<String>,
+    /// The attempt whose handler told the result.
+    pub result_attempt: Option<u32>,
+    /// Ended by nobody's lease: by the cleanup or an operator.
+    pub without_lease: bool,
+    pub replay_of: Option<i64>,
+    /// Removed before its retention was over.
+    pub removed_early: bool,
+}
+
+/// A lease was given, given back, or ended with its event.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LeaseChange {
+    pub id: i64,
+    /// The token before; null when nobody held it.
+    pub was: Option<String>,
+    /// Whether that lease was still running when it was changed.
+    pub was_running: bool,
+    /// The token after; null when nobody holds it now.
+    pub now: Option<String>,
+    /// The row is gone to the log.
+    pub gone: bool,
+    pub attempts: u32,
+    pub max_attempts: u32,
+    /// The event's start-before deadline was over.
+    pub late: bool,
+    /// The attempt named by an error that came with the change.
+    pub error_attempt: Option<u32>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Effect {
+    pub id: i64,
+    pub attempt: u32,
+}
+
+/// The kind whose handler works in `Context::transaction`.
+pub const KEPT: &str = "kept";
+
+/// A broken promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    pub invariant: &'static str,
+    pub text: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "violation of {}: {}", self.invariant, self.text)
+    }
+}
+
+/// A handler's start, as its process wrote it down.
+#[derive(Debug, Clone)]
+pub struct Start<'a> {
+    pub at: u64,
+    pub process: &'a str,
+    pub attempt: u32,
+    pub key: &'a str,
+    /// When and how it first said that it ends.
+    pub end: Option<(u64, Verdict)>,
+}
+
+/// What the journals say of each publish.
+pub struct Publish<'a> {
+    pub events: &'a [Told],
+    pub tried: u64,
+    pub outcome: Outcome<'a>,
+}
+
+pub enum Outcome<'a> {
+    Acknowledged { at: u64, ids: &'a [i64] },
+    Refused,
+    Unknown,
+}
+
+/// Every promise that the run broke, empty when none.
+pub fn check(history: &History) -> Vec<Violation> {
+    let starts = starts(&history.journals);
+    let publishes = publishes(&history.journals);
+    let mut found = Findings(Vec::new());
+    found.publishes(history, &publishes);
+    found.starts(history, &publishes, &starts);
+    found.attempts(history, &starts);
+    found.order(history, &publishes, &starts);
+    found.stale_tokens(history);
+    found.holders(history, &starts);
+    found.operators(history);
+    found.end(history);
+    found.effects(history);
+    found.reports(history);
+    for line in &history.leaks {
+        found.add("I9", format!("a log tells what it must not: {line}"));
+    }
+    found.0
+}
+
+/// Every start of each event, in the order of time.
+pub fn starts(journals: &[Left]) -> BTreeMap<i64, Vec<Start<'_>>> {
+    let mut starts: BTreeMap<i64, Vec<Start<'_>>> = BTreeMap::new();
+    for journal in journals {
+        for line in &journal.lines {
+            match &line.record {
+                Record::Started { id, attempt, key } => {
+                    starts.entry(*id).or_default().push(Start {
+                        at: line.at,
+                        process: &journal.name,
+                        attempt: *attempt,
+                        key,
+                        end: None,
+                    });
+                }
+                Record::Ended {
+                    id,
+                    attempt,
+                    verdict,
+                } => {
+                    let of_event = starts.get_mut(id).into_iter().flatten();
+                    let open = of_event
+                        .rev()
+                        .find(|start| start.process == journal.name && start.attempt == *attempt);
+                    if let Some(start) = open {
+                        // A commit that failed makes a retry of what was done; the time stays.
+                        let at = start.end.map_or(line.at, |(at, _)| at);
+                        start.end = Some((at, *verdict));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    for of_event in starts.values_mut() {
+        of_event.sort_by_key(|start| start.at);
+    }
+    starts
+}
+
+/// Every publish that somebody tried.
+pub fn publishes(journals: &[Left]) -> BTreeMap<&str, Publish<'_>> {
+    let mut publishes = BTreeMap::new();
+    for line in journals.iter().flat_map(|journal| &journal.lines) {
+        match &line.record {
+            Record::Trying { publish, events } => {
+                let new = Publish {
+                    events,
+                    tried: line.at,
+                    outcome: Outcome::Unknown,
+                };
+                publishes.insert(publish.as_str(), new);
+            }
+            Record::Acknowledged { publish, ids } => {
+                if let Some(known) = publishes.get_mut(publish.as_str()) {
+                    known.outcome = Outcome::Acknowledged { at: line.at, ids };
+                }
+            }
+            Record::Refused { publish, .. } => {
+                if let Some(known) = publishes.get_mut(publish.as_str()) {
+                    known.outcome = Outcome::Refused;
+                }
+            }
+            _ => {}
+        }
+    }
+    publishes
+}
+
+struct Findings(Vec<Violation>);
+
+impl Findings {
+    fn add(&mut self, invariant: &'static str, text: String) {
+        self.0.push(Violation { invariant, text });
+    }
+
+    /// I1: what was acknowledged is in one place, what was refused in none, what is unknown in one or
+    /// none, and a batch is there as a whole or not at all.
+    fn publishes(&mut self, history: &History, publishes: &BTreeMap<&str, Publish<'_>>) {
+        let mut places: HashMap<&str, Vec<&Row>> = HashMap::new();
+        for row in history.rows.iter().filter(|row| row.replay_of.is_none()) {
+            if let Some(key) = &row.key {
+                places.entry(key).or_default().push(row);
+            }
+        }
+        for (name, publish) in publishes {
+            let mut there = 0;
+            for (position, told) in publish.events.iter().enumerate() {
+                let rows = places.remove(told.key.as_str()).unwrap_or_default();
+                there += usize::from(!rows.is_empty());
+                self.places(&rows, told, &publish.outcome, position);
+            }
+            if there != 0 && there != publish.events.len() {
+                let all = publish.events.len();
+                self.add(
+                    "I1",
+                    format!("publish {name}: {there} of {all} events are there"),
+                );
+            }
+        }
+        for key in places.keys() {
+            self.add(
+                "I2",
+                format!("nobody published {key}, which is in the database"),
+            );
+        }
+        let mut seen = HashSet::new();
+        for row in &history.rows {
+            if !seen.insert(row.id) {
+                self.add("I1", format!("event {} is in two places", row.id));
+            }
+        }
+    }
+
+    fn places(&mut self, rows: &[&Row], told: &Told, outcome: &Outcome<'_>, position: usize) {
+        let key = &told.key;
+        let count = rows.len();
+        match outcome {
+            Outcome::Acknowledged { ids, .. } => {
+                let id = ids.get(position);
+                if count == 0 {
+                    self.add(
+                        "I1",
+                        format!("event {id:?} ({key}) was acknowledged and is lost"),
+                    );
+                } else if count > 1 {
+                    self.add("I1", format!("event {id:?} ({key}) is in {count} places"));
+                } else if Some(&rows[0].id) != id {
+                    let found = rows[0].id;
+                    self.add(
+                        "I1",
+                        format!("{key} was acknowledged as {id:?} and is {found}"),
+                    );
+                }
+            }
+            Outcome::Refused if count > 0 => {
+                self.add("I1", format!("{key} was refused and is in {count} places"));
+            }
+            Outcome::Unknown if count > 1 => {
+                self.add(
+                    "I1",
+                    format!("{key}, of unknown outcome, is in {count} places"),
+                );
+            }
+            Outcome::Refused | Outcome::Unknown => {}
+        }
+    }
+
+    /// I2: no handler starts for an event that nobody published.
+    fn starts(
+        &mut self,
+        history: &History,
+        publishes: &BTreeMap<&str, Publish<'_>>,
+        starts: &BTreeMap<i64, Vec<Start<'_>>>,
+    ) {
+        let mut ids_of: HashMap<&str, Option<i64>> = HashMap::new();
+        for publish in publishes.values() {
+            for (position, told) in publish.events.iter().enumerate() {
+                let id = match publish.outcome {
+                    Outcome::Acknowledged { ids, .. } => ids.get(position).copied(),
+                    Outcome::Unknown => None,
+                    Outcome::Refused => continue,
+                };
+                ids_of.insert(&told.key, id);
+            }
+        }
+        let rows: HashMap<i64, &Row> = history.rows.iter().map(|row| (row.id, row)).collect();
+        for (id, of_event) in starts {
+            let key = of_event[0].key;
+            let is_replay = rows.get(id).is_some_and(|row| row.replay_of.is_some());
+            match ids_of.get(key) {
+                None => self.add(
+                    "I2",
+                    format!("event {id} ({key}) started and was never published"),
+                ),
+                Some(Some(known)) if known != id && !is_replay => {
+                    self.add(
+                        "I2",
+                        format!("{key} was published as {known} and started as {id}"),
+                    );
+                }
+                Some(_) if !rows.contains_key(id) => {
+                    self.add("I1", format!("event {id} ({key}) started and is nowhere"));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// I3: no more attempts than allowed, and no start without an attempt.
+    fn attempts(&mut self, history: &History, starts: &BTreeMap<i64, Vec<Start<'_>>>) {
+        for row in &history.rows {
+            let (id, attempts, max) = (row.id, row.attempts, row.max_attempts);
+            if attempts > max {
+                self.add("I3", format!("event {id} had {attempts} attempts of {max}"));
+            }
+            let started = starts.get(&id).map_or(0, Vec::len);
+            if started > attempts as usize {
+                self.add(
+                    "I3",
+                    format!("event {id} counts {attempts} attempts and started {started} times"),
+                );
+            }
+        }
+    }
+
+    /// I4: in a group, ids follow the commits, and an event starts only when those before it are over.
+    fn order(
+        &mut self,
+        history: &History,
+        publishes: &BTreeMap<&str, Publish<'_>>,
+        starts: &BTreeMap<i64, Vec<Start<'_>>>,
+    ) {
+        self.commit_order(publishes);
+        let mut groups: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+        for row in &history.rows {
+            if let Some(group) = &row.group_key {
+                groups.entry(group).or_default().push(row);
+            }
+        }
+        let thawed = thawed(&history.journals);
+        for (group, mut rows) in groups {
+            rows.sort_by_key(|row| row.id);
+            let mut ahead: Vec<Work<'_>> = Vec::new();
+            for row in rows {
+                let of_event = starts.get(&row.id).map_or(&[][..], Vec::as_slice);
+                let Some(first) = of_event.iter().find(|start| !start.is_stale(&thawed)) else {
+                    continue;
+                };
+                for earlier in ahead.iter().filter(|earlier| earlier.forbids(first)) {
+                    let (id, other) = (row.id, earlier.id);
+                    self.add(
+                        "I4",
+                        format!("group {group}: event {id} started before {other} was over"),
+                    );
+                }
+                ahead.push(Work::of(row, of_event, history.requeued.contains(&row.id)));
+            }
+        }
+    }
+
+    /// Who was acknowledged before somebody else even tried has the lower id.
+    fn commit_order(&mut self, publishes: &BTreeMap<&str, Publish<'_>>) {
+        let mut groups: BTreeMap<&str, Vec<(i64, u64, u64)>> = BTreeMap::new();
+        for publish in publishes.values() {
+            if let Outcome::Acknowledged { at, ids } = publish.outcome {
+                for (told, id) in publish.events.iter().zip(ids) {
+                    if let Some(group) = &told.group {
+                        groups
+                            .entry(group)
+                            .or_default()
+                            .push((*id, publish.tried, at));
+                    }
+                }
+            }
+        }
+        for (group, mut published) in groups {
+            published.sort_unstable();
+            let mut tried_last = (0, 0);
+            for (id, tried, acknowledged) in published {
+                if acknowledged < tried_last.0 {
+                    let earlier = tried_last.1;
+                    self.add(
+                        "I4",
+                        format!("group {group}: {id} was committed before {earlier} was tried"),
+                    );
+                }
+                tried_last = tried_last.max((tried, id));
+            }
+        }
+    }
+
+    /// I5: what is stored is of the lease that was held then.
+    fn stale_tokens(&mut self, history: &History) {
+        for row in history.rows.iter().filter(|row| row.place != Place::Queue) {
+            if let Some(told) = row.result_attempt
+                && told != row.attempts
+            {
+                let (id, attempts) = (row.id, row.attempts);
+                self.add(
+                    "I5",
+                    format!(
+                        "event {id} ended in attempt {attempts} with the result of attempt {told}"
+                    ),
+                );
+            }
+        }
+        for change in history.leases.iter().filter(|change| change.now.is_none()) {
+            if let Some(told) = change.error_attempt
+                && told != change.attempts
+            {
+                let (id, attempts) = (change.id, change.attempts);
+                self.add(
+                    "I5",
+                    format!("event {id} went back from attempt {attempts} by attempt {told}"),
+                );
+            }
+        }
+    }
+
+    /// I6: a lease that runs is taken from nobody, and an attempt has one process.
+    fn holders(&mut self, history: &History, starts: &BTreeMap<i64, Vec<Start<'_>>>) {
+        for change in &history.leases {
+            if change.was.is_some() && change.now.is_some() && change.was_running {
+                let id = change.id;
+                self.add(
+                    "I6",
+                    format!("event {id} was leased while its lease was running"),
+                );
+            }
+        }
+        for (id, of_event) in starts {
+            let mut holders = HashMap::new();
+            for start in of_event {
+                if let Some(other) = holders.insert(start.attempt, start.process) {
+                    let (attempt, process) = (start.attempt, start.process);
+                    self.add("I6", format!("attempt {attempt} of event {id} was started by {other} and by {process}"));
+                }
+            }
+        }
+    }
+
+    /// I7: the cleanup ends what is over and removes what has expired, a replay is of an ended event.
+    fn operators(&mut self, history: &History) {
+        let ended_unheard: BTreeSet<i64> = history
+            .rows
+            .iter()
+            .filter(|row| row.without_lease && row.place != Place::Queue)
+            .filter(|row| matches!(row.code.as_deref(), Some("abandoned" | "expired")))
+            .map(|row| row.id)
+            .collect();
+        for change in history.leases.iter().filter(|change| change.gone) {
+            let id = change.id;
+            if !ended_unheard.contains(&id) {
+                continue;
+            }
+            if change.was.is_some() && change.was_running {
+                self.add(
+                    "I7",
+                    format!("the cleanup ended event {id} under its running lease"),
+                );
+            }
+            if change.attempts < change.max_attempts && !change.late {
+                self.add(
+                    "I7",
+                    format!("the cleanup ended event {id}, which had attempts left"),
+                );
+            }
+        }
+        for row in history.rows.iter().filter(|row| row.removed_early) {
+            self.add(
+                "I7",
+                format!("event {} was removed before its time", row.id),
+            );
+        }
+        let rows: HashMap<i64, &Row> = history.rows.iter().map(|row| (row.id, row)).collect();
+        let replays: Vec<&Row> = history
+            .rows
+            .iter()
+            .filter(|row| row.replay_of.is_some())
+            .collect();
+        for replay in &replays {
+            let original = replay.replay_of.and_then(|id| rows.get(&id));
+            if original.is_none_or(|row| row.place == Place::Queue || row.id >= replay.id) {
+                self.add(
+                    "I7",
+                    format!(
+                        "event {} replays {:?}, which has not ended",
+                        replay.id, replay.replay_of
+                    ),
+                );
+            }
+        }
+        if replays.len() as u64 != history.replays {
+            self.add(
+                "I7",
+                format!(
+                    "{} replays are there, {} were recorded",
+                    replays.len(),
+                    history.replays
+                ),
+            );
+        }
+    }
+
+    /// I8: everything has ended.
+    fn end(&mut self, history: &History) {
+        for row in history.rows.iter().filter(|row| row.place == Place::Queue) {
+            if history.drained {
+                let (id, status, attempts) = (row.id, &row.status, row.attempts);
+                self.add(
+                    "I8",
+                    format!("event {id} has not ended: {status}, attempt {attempts}"),
+                );
+            }
+        }
+    }
+
+    /// What handlers wrote in their own transaction is there once, if and only if their event succeeded.
+    fn effects(&mut self, history: &History) {
+        let mut effects: HashMap<i64, Vec<u32>> = HashMap::new();
+        for effect in &history.effects {
+            effects.entry(effect.id).or_default().push(effect.attempt);
+        }
+        for row in history.rows.iter().filter(|row| row.kind == KEPT) {
+            let there = effects.remove(&row.id).unwrap_or_default();
+            let expected = if row.status == "COMPLETED" {
+                vec![row.attempts]
+            } else {
+                Vec::new()
+            };
+            if there != expected {
+                let (id, status) = (row.id, &row.status);
+                self.add(
+                    "effects",
+                    format!(
+                        "event {id}, {status}, has effects of attempts {there:?}, not {expected:?}"
+                    ),
+                );
+            }
+        }
+        for id in effects.keys() {
+            self.add(
+                "effects",
+                format!("an effect is there of event {id}, which is not"),
+            );
+        }
+    }
+
+    /// Every drain accounts for what it leased, and every process ends when it is asked to.
+    fn reports(&mut self, history: &History) {
+        for journal in &history.journals {
+            for line in &journal.lines {
+                match &line.record {
+                    Record::Reported { report } if !report.is_balanced() => {
+                        let name = &journal.name;
+                        self.add("report", format!("{name} does not add up: {report:?}"));
+                    }
+                    Record::Straggled { process } => {
+                        self.add("I8", format!("{process} did not end when it was asked to"));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// When an event was at work, as far as its workers could know.
+struct Work<'a> {
+    id: i64,
+    /// By which processes it was ended for good, and when.
+    ended: Vec<(&'a str, u64)>,
+    first: u64,
+    /// From a start to its final end, or to the next start where there was none.
+    busy: Vec<(u64, u64)>,
+}
+
+impl<'a> Work<'a> {
+    fn of(row: &Row, of_event: &[Start<'a>], requeued: bool) -> Self {
+        let id = row.id;
+        if requeued {
+            // From whom an operator takes an event away learns it when it is over, and may have started
+            // the next one by then.
+            return Self {
+                id,
+                ended: Vec::new(),
+                first: 0,
+                busy: Vec::new(),
+            };
+        }
+        let busy = |start: &Start<'_>| {
+            let next = of_event
+                .iter()
+                .filter(|other| other.attempt > start.attempt);
+            let until = match (start.end, next.map(|other| other.at).min()) {
+                // Who ends after somebody else has begun had lost the lease.
+                (Some((at, Verdict::Done | Verdict::Reject)), next) => at.min(next.unwrap_or(at)),
+                (_, Some(next)) => next,
+                // Nothing had to start again: attempts were spent, by deaths perhaps before the start.
+                (_, None) if row.place != Place::Queue => start.at,
+                (_, None) => u64::MAX,
+            };
+            (start.at, until)
+        };
+        let ended = of_event.iter().filter_map(|start| match start.end {
+            Some((at, Verdict::Done | Verdict::Reject)) => Some((start.process, at)),
+            _ => None,
+        });
+        Self {
+            id,
+            ended: ended.collect(),
+            first: of_event[0].at,
+            busy: of_event.iter().map(busy).collect(),
+        }
+    }
+
+    /// Whether no later event of the group may start so for the first time. Who has ended this one may go
+    /// on: that somebody else has it meanwhile, after a lapse, is learnt only by the write of that end.
+    fn forbids(&self, start: &Start<'_>) -> bool {
+        let ended_itself =
+            |(process, at): &(&str, u64)| *process == start.process && *at <= start.at;
+        let busy = |(from, until): &(u64, u64)| (*from..*until).contains(&start.at);
+        start.at < self.first || self.busy.iter().any(busy) && !self.ended.iter().any(ended_itself)
+    }
+}
+
+impl Start<'_> {
+    /// Whether its process had just been let go on, and decided to start before it was stopped.
+    fn is_stale(&self, thawed: &HashMap<&str, Vec<u64>>) -> bool {
+        let times = thawed.get(self.process).map_or(&[][..], Vec::as_slice);
+        times
+            .iter()
+            .any(|time| (*time..*time + STALE_NS).contains(&self.at))
+    }
+}
+
+/// A process that goes on does what it had decided within this.
+const STALE_NS: u64 = 500_000_000;
+
+/// When each process was let go on.
+fn thawed(journals: &[Left]) -> HashMap<&str, Vec<u64>> {
+    let mut thawed: HashMap<&str, Vec<u64>> = HashMap::new();
+    for line in journals.iter().flat_map(|journal| &journal.lines) {
+        if let Record::Thawed { process } = &line.record {
+            thawed.entry(process).or_default().push(line.at);
+        }
+    }
+    thawed
+}

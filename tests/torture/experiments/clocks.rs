@@ -1,0 +1,173 @@
+//! Row 20: clocks that are wrong, set by libfaketime. A server's clock that is set forward ends all leases at
+//! once, and one that is set back prolongs them and delays what was published meanwhile; both are the price of
+//! one clock for all. A worker's clock means nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::killed_workers::publisher;
+use crate::checker::Violation;
+use crate::experiments::Size;
+use crate::figures::Figures;
+use crate::fleet::{Fleet, worker};
+use crate::journal::Record;
+use crate::world::World;
+
+const HOUR: i64 = 3600;
+
+/// libfaketime and the file it reads the time from, in a folder that the server's user can read.
+struct Clock {
+    folder: tempfile::TempDir,
+}
+
+impl Clock {
+    /// `None`, and a word why, where libfaketime cannot be had.
+    fn get() -> Option<Self> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/faketime.py");
+        let found = Command::new("python3").arg(script).output().unwrap();
+        if !found.status.success() {
+            eprintln!("skipped: {}", String::from_utf8_lossy(&found.stderr).trim());
+            return None;
+        }
+        let library = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
+        // Not below the project: the server's user may not get there.
+        let folder = tempfile::Builder::new()
+            .prefix("tidegate-clock-")
+            .tempdir_in("/tmp")
+            .unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), open).unwrap();
+        let clock = Self { folder };
+        std::fs::copy(library, clock.library()).unwrap();
+        clock.set(0);
+        Some(clock)
+    }
+
+    fn library(&self) -> PathBuf {
+        self.folder.path().join("libfaketime.so")
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("offset")
+    }
+
+    /// Takes effect at the next look at the clock; never half written.
+    fn set(&self, seconds: i64) {
+        let part = self.folder.path().join("part");
+        std::fs::write(&part, format!("{seconds:+}s\n")).unwrap();
+        std::fs::rename(part, self.file()).unwrap();
+    }
+
+    fn variables(&self) -> Vec<(String, String)> {
+        [
+            ("LD_PRELOAD", self.library().display().to_string()),
+            ("FAKETIME_TIMESTAMP_FILE", self.file().display().to_string()),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            // What waits by the monotonic clock must go on waiting; a real one does not jump.
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+            ("FAKETIME_DISABLE_SHM", "1".to_owned()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+}
+
+pub async fn a_servers_clock_that_jumps_costs_duplicates_and_nothing_else(
+    seed: u64,
+    size: Size,
+) -> Result<Figures, String> {
+    let Some(clock) = Clock::get() else {
+        return Ok(Figures::default());
+    };
+    let options: Vec<String> = clock
+        .variables()
+        .into_iter()
+        .flat_map(|(name, value)| ["--env".to_owned(), format!("{name}={value}")])
+        .collect();
+    let mut world = World::start("server_clock", seed, &options).await;
+    let mut fleet = Fleet::default();
+    for _ in 0..3 {
+        fleet.start_worker(&world, worker(&world));
+    }
+    for one_by_one in [true, false] {
+        let publisher = publisher(&mut world, one_by_one);
+        fleet.start_publisher(&world, publisher);
+    }
+    let until = Instant::now() + size.seconds(8, 40);
+    while Instant::now() < until {
+        let up = Duration::from_millis(world.random.u64(300..2000));
+        tokio::time::sleep(up).await;
+        let hours = world.random.i64(-2..=2);
+        set(&world, &clock, hours * HOUR);
+    }
+    // What was published or leased while the clock was ahead waits until it is there again.
+    set(&world, &clock, 2 * HOUR + 60);
+    fleet.finish_publishers(&world);
+    world.drain(&mut fleet).await;
+    let moved = world.number("SELECT (max(finished_at) > now() - interval '10 minutes' AND max(finished_at) > min(finished_at) + interval '30 minutes')::int::bigint FROM tidegate.event_log").await;
+    let mut further = Vec::new();
+    if moved != 1 {
+        further.push(Violation {
+            invariant: "clock",
+            text: "the server's clock did not move".to_owned(),
+        });
+    }
+    world.judge(further).await
+}
+
+fn set(world: &World, clock: &Clock, seconds: i64) {
+    clock.set(seconds);
+    world.journal.write(Record::ClockSet { seconds });
+}
+
+pub async fn a_workers_clock_that_is_a_day_off_changes_nothing(
+    seed: u64,
+    size: Size,
+) -> Result<Figures, String> {
+    let Some(clock) = Clock::get() else {
+        return Ok(Figures::default());
+    };
+    let mut world = World::start("worker_clock", seed, &[]).await;
+    let mut fleet = Fleet::default();
+    for offset in ["-1d", "+1d"] {
+        fleet.variables = vec![
+            (
+                "LD_PRELOAD".to_owned(),
+                clock.library().display().to_string(),
+            ),
+            ("FAKETIME".to_owned(), offset.to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC".to_owned(), "1".to_owned()),
+            ("FAKETIME_DISABLE_SHM".to_owned(), "1".to_owned()),
+        ];
+        // Leases that lapse only if somebody's clock says so.
+        let calm = crate::actor::Worker {
+            lease_ms: 30_000,
+            handler_ms: 20_000,
+            // No run ends in the middle and cuts its handlers.
+            budget_ms: 120_000,
+            ..worker(&world)
+        };
+        fleet.start_worker(&world, calm);
+    }
+    let publisher = publisher(&mut world, false);
+    fleet.start_publisher(&world, publisher);
+    tokio::time::sleep(size.seconds(5, 20)).await;
+    fleet.finish_publishers(&world);
+    world.drain(&mut fleet).await;
+    let figures = Figures::of(&world.history(true).await);
+    let mut further = Vec::new();
+    if figures.duplicates > 0 || figures.lease_lost > 0 || figures.starts == 0 {
+        further.push(Violation {
+            invariant: "clock",
+            text: format!("a worker's clock made a difference: {figures}"),
+        });
+    }
+    if !world.logs_tell_of_days_apart() {
+        further.push(Violation {
+            invariant: "clock",
+            text: "the workers' clocks were not off".to_owned(),
+        });
+    }
+    world.judge(further).await
+}

@@ -1,0 +1,109 @@
+//! Row 7: two publishers of one group, each in a transaction of its own, at every pace, with workers beside.
+
+use std::time::Duration;
+
+use tidegate::{publish, publish_batch};
+use tokio_postgres::Client;
+
+use crate::actor::{Torture, Work, new_event};
+use crate::experiments::Size;
+use crate::figures::Figures;
+use crate::fleet::{Fleet, worker};
+use crate::journal::{Journal, Record, Told};
+use crate::world::World;
+
+/// Pairs of publishers at once.
+const PAIRS: u32 = 3;
+
+pub async fn a_groups_order_is_that_of_its_commits_however_two_publishers_race(
+    seed: u64,
+    size: Size,
+) -> Result<Figures, String> {
+    let mut world = World::start("commit_order", seed, &[]).await;
+    let mut fleet = Fleet::default();
+    for _ in 0..2 {
+        fleet.start_worker(&world, worker(&world));
+    }
+    let mut publishers = Vec::new();
+    for number in 0..PAIRS * 2 {
+        publishers.push(Publisher {
+            client: world.client().await,
+            name: format!("publisher-{number}"),
+            // Two of each.
+            group: format!("g{}", number / 2),
+            random: world.random.fork(),
+        });
+    }
+    let rounds = size.pick(120, 600);
+    let racing = publishers
+        .iter_mut()
+        .map(|publisher| publisher.race(&world.journal, rounds));
+    futures_util::future::join_all(racing).await;
+    world.drain(&mut fleet).await;
+    world.judge(Vec::new()).await
+}
+
+struct Publisher {
+    client: Client,
+    name: String,
+    group: String,
+    random: fastrand::Rng,
+}
+
+impl Publisher {
+    async fn race(&mut self, journal: &Journal, rounds: u32) {
+        for round in 0..rounds {
+            let name = format!("{}-{round}", self.name);
+            let told: Vec<Told> = (0..self.random.usize(1..4))
+                .map(|number| Told {
+                    key: format!("{name}-{number}"),
+                    group: Some(self.group.clone()),
+                })
+                .collect();
+            journal.write(Record::Trying {
+                publish: name.clone(),
+                events: told.clone(),
+            });
+            self.client.batch_execute("BEGIN").await.unwrap();
+            self.pause().await;
+            let ids = self.publish(&told).await;
+            self.pause().await;
+            if self.random.u8(0..10) == 0 {
+                self.client.batch_execute("ROLLBACK").await.unwrap();
+                let error = "rolled back".to_owned();
+                journal.write(Record::Refused {
+                    publish: name,
+                    error,
+                });
+            } else {
+                self.client.batch_execute("COMMIT").await.unwrap();
+                journal.write(Record::Acknowledged { publish: name, ids });
+            }
+        }
+    }
+
+    /// One by one or in a batch.
+    async fn publish(&mut self, told: &[Told]) -> Vec<i64> {
+        let events: Vec<_> = told
+            .iter()
+            .map(|told| new_event(told, &Torture::Plain(Work::new(&told.key)), 5))
+            .collect();
+        if self.random.bool() {
+            let published = publish_batch(&self.client, &events).await.unwrap();
+            return published.iter().map(|published| published.id).collect();
+        }
+        let mut ids = Vec::new();
+        for event in &events {
+            ids.push(publish(&self.client, event).await.unwrap().id);
+            self.pause().await;
+        }
+        ids
+    }
+
+    /// None, half of the time.
+    async fn pause(&mut self) {
+        if self.random.bool() {
+            tokio::time::sleep(Duration::from_micros(self.random.u64(0..6000))).await;
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Row 4: the server stops as in a crash and comes back, again and again, while everybody is at work.
+
+use std::time::{Duration, Instant};
+
+use super::killed_workers::publisher;
+use crate::experiments::Size;
+use crate::figures::Figures;
+use crate::fleet::{Fleet, worker};
+use crate::world::World;
+
+pub async fn a_server_that_crashes_under_load_keeps_what_it_acknowledged(
+    seed: u64,
+    size: Size,
+) -> Result<Figures, String> {
+    let mut world = World::start("killed_server", seed, &[]).await;
+    let mut fleet = Fleet::default();
+    for _ in 0..3 {
+        fleet.start_worker(&world, worker(&world));
+    }
+    for one_by_one in [true, false] {
+        let publisher = publisher(&mut world, one_by_one);
+        fleet.start_publisher(&world, publisher);
+    }
+    let until = Instant::now() + size.seconds(12, 60);
+    while Instant::now() < until {
+        let up = Duration::from_millis(world.random.u64(300..2500));
+        tokio::time::sleep(up).await;
+        world.crash_server();
+        let down = Duration::from_millis(world.random.u64(0..1000));
+        tokio::time::sleep(down).await;
+        world.start_server();
+    }
+    fleet.finish_publishers(&world);
+    world.drain(&mut fleet).await;
+    world.judge(Vec::new()).await
+}

@@ -1,0 +1,79 @@
+//! Of row 2: the answer to a lease is lost, and the worker leases again. What the lost lease took and could not
+//! be given back is in nobody's hands until it lapses; its group has to wait.
+
+use std::time::Duration;
+
+use crate::actor::{Torture, Work, Worker};
+use crate::checker::Violation;
+use crate::experiments::Size;
+use crate::figures::Figures;
+use crate::fleet::{Fleet, worker};
+use crate::proxy::Proxy;
+use crate::world::World;
+
+pub async fn a_group_waits_for_its_event_that_a_lost_lease_has_taken(
+    seed: u64,
+    size: Size,
+) -> Result<Figures, String> {
+    let world = World::start("lost_lease", seed, &[]).await;
+    for round in 0..size.pick(1, 5) {
+        lose_a_lease(&world, round).await;
+    }
+    let mut last = Fleet::default();
+    last.start_worker(&world, worker(&world));
+    world.drain(&mut last).await;
+    let overtaken = "SELECT count(*) FROM tidegate.event_log AS ahead
+                       JOIN tidegate.event_log AS behind ON behind.group_key = ahead.group_key AND behind.id > ahead.id
+                      WHERE behind.processing_started_at < ahead.processing_started_at";
+    let overtaken = world.number(overtaken).await;
+    let mut further = Vec::new();
+    if overtaken > 0 {
+        further.push(Violation {
+            invariant: "I4",
+            text: format!(
+                "{overtaken} events were leased while an earlier one of their group was open"
+            ),
+        });
+    }
+    world.judge(further).await
+}
+
+/// The first event has one attempt, which the lost lease spends, so that it cannot be given back.
+async fn lose_a_lease(world: &World, round: u32) {
+    let mut proxy = Proxy::before(&world.url, b"RETURNING q.id, q.kind, q.payload").await;
+    let event = |name: &str, group: Option<String>| {
+        let work = Work {
+            takes_ms: vec![100],
+            ..Work::new(format!("{round} {name}"))
+        };
+        (group, Torture::Plain(work))
+    };
+    let group = Some(format!("g{round}"));
+    let ahead = event("ahead", group.clone());
+    world
+        .publish(&format!("{round} ahead"), vec![ahead], 1)
+        .await;
+    // The others keep the worker's token in its hands.
+    let mut rest: Vec<_> = (0..20)
+        .map(|number| event(&number.to_string(), None))
+        .collect();
+    rest.push(event("behind", group));
+    world.publish(&format!("{round} rest"), rest, 5).await;
+    let through_proxy = Worker {
+        url: proxy.url.clone(),
+        concurrency: 2,
+        ..worker(world)
+    };
+    let mut fleet = Fleet::default();
+    fleet.start_worker(world, through_proxy);
+    proxy.wait_for_marker().await;
+    let leased = "SELECT count(*) FROM tidegate.event_queue WHERE lease_token IS NOT NULL";
+    for _ in 0..200 {
+        if world.number(leased).await > 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    proxy.cut();
+    world.drain(&mut fleet).await;
+}

@@ -1,0 +1,74 @@
+//! The experiments: each makes a world, breaks something in it, mends it, lets everything end, and asks the
+//! checker. Which row of docs/reliability.md each belongs to is said there.
+
+mod async_commit;
+mod cleanup_races;
+mod clocks;
+mod commit_order;
+mod crash_points;
+mod duplicate_ticks;
+mod frozen_worker;
+mod killed_server;
+mod killed_workers;
+mod lost_lease;
+
+use std::time::Duration;
+
+use futures_util::future::{FutureExt, LocalBoxFuture};
+
+use crate::figures::Figures;
+
+/// How much of an experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// Beside all other tests.
+    Quick,
+    /// One round of `make torture`.
+    Long,
+}
+
+impl Size {
+    /// One of two lengths, in seconds.
+    pub fn seconds(self, quick: u64, long: u64) -> Duration {
+        Duration::from_secs(self.pick(quick, long))
+    }
+
+    pub fn pick<T>(self, quick: T, long: T) -> T {
+        match self {
+            Self::Quick => quick,
+            Self::Long => long,
+        }
+    }
+}
+
+type Run = fn(u64, Size) -> LocalBoxFuture<'static, Result<Figures, String>>;
+
+/// An experiment and its name.
+pub struct Experiment {
+    pub name: &'static str,
+    pub run: Run,
+}
+
+macro_rules! experiments {
+    ($($module:ident::$function:ident),+ $(,)?) => {
+        &[$(Experiment {
+            name: stringify!($function),
+            run: |seed, size| $module::$function(seed, size).boxed_local(),
+        }),+]
+    };
+}
+
+/// All of them, the longest first.
+pub static ALL: &[Experiment] = experiments![
+    killed_workers::events_of_killed_workers_are_handled_once_more_and_in_order,
+    killed_server::a_server_that_crashes_under_load_keeps_what_it_acknowledged,
+    cleanup_races::cleanup_replay_and_requeue_beside_finalizes_touch_only_what_they_may,
+    clocks::a_servers_clock_that_jumps_costs_duplicates_and_nothing_else,
+    clocks::a_workers_clock_that_is_a_day_off_changes_nothing,
+    commit_order::a_groups_order_is_that_of_its_commits_however_two_publishers_race,
+    frozen_worker::a_worker_frozen_beyond_its_lease_changes_nothing_when_it_goes_on,
+    crash_points::a_worker_that_dies_at_a_set_point_costs_an_attempt_and_no_more,
+    lost_lease::a_group_waits_for_its_event_that_a_lost_lease_has_taken,
+    duplicate_ticks::ten_ticks_at_once_start_each_event_once,
+    async_commit::negative_control_async_commit_loses_acknowledged_events,
+];

@@ -1,0 +1,189 @@
+//! Owns the processes of a run: starts workers and publishers, kills them, stops them and lets them go on,
+//! and sees to it that none outlives the run.
+
+use std::fs::File;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::actor::{Publisher, ROLE, Role, Worker};
+use crate::journal::Record;
+use crate::world::World;
+
+/// How long an actor may take to end: the longest of their drains, and what it may take beyond.
+const FAREWELL: Duration = Duration::from_secs(40);
+
+/// A running actor.
+pub struct Actor {
+    pub name: String,
+    child: Child,
+    /// Open while it is wanted.
+    hold: Option<ChildStdin>,
+    frozen: bool,
+}
+
+/// All actors of a run.
+#[derive(Default)]
+pub struct Fleet {
+    pub workers: Vec<Actor>,
+    pub publishers: Vec<Actor>,
+    started: u32,
+    /// Variables that workers are started with.
+    pub variables: Vec<(String, String)>,
+}
+
+/// What most experiments want of a worker.
+pub fn worker(world: &World) -> Worker {
+    Worker {
+        url: world.url.clone(),
+        journal: std::path::PathBuf::new(),
+        lease_ms: 1000,
+        handler_ms: 900,
+        concurrency: 4,
+        batch: 50,
+        budget_ms: 3000,
+        once: false,
+    }
+}
+
+impl Fleet {
+    /// Starts a worker under a name of its own; its place among the workers.
+    pub fn start_worker(&mut self, world: &World, worker: Worker) -> usize {
+        self.started += 1;
+        let name = format!("worker-{}", self.started);
+        let journal = world.journal_path(&name);
+        let role = Role::Worker(Worker { journal, ..worker });
+        let actor = Actor::start(world, name, &role, &self.variables);
+        self.workers.push(actor);
+        self.workers.len() - 1
+    }
+
+    pub fn start_publisher(&mut self, world: &World, publisher: Publisher) -> usize {
+        self.started += 1;
+        let name = format!("publisher-{}", self.started);
+        let role = Role::Publisher(Publisher {
+            journal: world.journal_path(&name),
+            name: name.clone(),
+            ..publisher
+        });
+        self.publishers.push(Actor::start(world, name, &role, &[]));
+        self.publishers.len() - 1
+    }
+
+    /// Asks everybody to end, and kills who does not.
+    pub fn finish(&mut self, world: &World) {
+        for actor in self.workers.iter_mut().chain(&mut self.publishers) {
+            actor.thaw(world);
+            actor.hold = None;
+        }
+        self.wait(world);
+    }
+
+    /// Waits for everybody's end; who does not come to it is told and killed.
+    pub fn wait(&mut self, world: &World) {
+        for mut actor in self.workers.drain(..).chain(self.publishers.drain(..)) {
+            if !actor.ends() {
+                let process = actor.name.clone();
+                world.journal.write(Record::Straggled { process });
+            }
+        }
+    }
+
+    /// Ends the publishers, each after the publish it is at.
+    pub fn finish_publishers(&mut self, world: &World) {
+        for actor in &mut self.publishers {
+            actor.hold = None;
+        }
+        let mut publishers = Self {
+            publishers: std::mem::take(&mut self.publishers),
+            ..Self::default()
+        };
+        publishers.wait(world);
+    }
+}
+
+impl Actor {
+    fn start(world: &World, name: String, role: &Role, variables: &[(String, String)]) -> Self {
+        let log = File::create(world.log_path(&name)).unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .env(ROLE, serde_json::to_string(role).unwrap())
+            .env("RUST_BACKTRACE", "0")
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self {
+            name,
+            hold: child.stdin.take(),
+            child,
+            frozen: false,
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.child.id()).unwrap();
+        // It may be gone already.
+        let _ = kill_process(Pid::from_raw(id).unwrap(), signal);
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self, world: &World) {
+        self.signal(Signal::KILL);
+        self.child.wait().unwrap();
+        world.journal.write(Record::Killed {
+            process: self.name.clone(),
+        });
+    }
+
+    pub fn freeze(&mut self, world: &World) {
+        self.frozen = true;
+        self.signal(Signal::STOP);
+        world.journal.write(Record::Froze {
+            process: self.name.clone(),
+        });
+    }
+
+    /// Lets it go on, whoever has stopped it.
+    pub fn thaw(&mut self, world: &World) {
+        if self.frozen {
+            world.journal.write(Record::Thawed {
+                process: self.name.clone(),
+            });
+        }
+        self.frozen = false;
+        self.signal(Signal::CONT);
+    }
+
+    pub fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Waits for its end; false when it does not come.
+    fn ends(&mut self) -> bool {
+        let deadline = Instant::now() + FAREWELL;
+        while Instant::now() < deadline {
+            if self.has_ended() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            self.signal(Signal::KILL);
+            let _ = self.child.wait();
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The fault suite: real Postgres clusters and real worker processes that are killed, stopped, frozen and
+//! lied to, and a checker that says whether a promise was broken.
+//!
+//! # Layout
+//!
+//! - `experiments`: one idea a file; what is broken, and how it is mended;
+//! - `world`: a cluster that can crash, the folder of evidence; `fleet`: the processes;
+//! - `proxy`: a connection on which answers get lost;
+//! - `actor`: what those processes are, which is this program started again;
+//! - `journal`: what they write down; `checker`: the judgement; `controls`: the checker's own tests;
+//! - `figures`: what is told besides the verdict; `soak`: `make torture`.
+//!
+//! Each experiment draws its seed from the clock, unless `TIDEGATE_TORTURE_SEED` gives one, and says it. Two
+//! runs of one seed make the same choices; what the machine makes of them is its own.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows it in test functions; their helpers are no different"
+)]
+
+mod actor;
+mod checker;
+mod controls;
+mod experiments;
+mod figures;
+mod fleet;
+mod journal;
+mod proxy;
+mod soak;
+mod world;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::experiments::{Experiment, Size};
+use crate::figures::Figures;
+
+fn main() -> ExitCode {
+    if actor::play() {
+        return ExitCode::SUCCESS;
+    }
+    if let Some(length) = soak::asked_for() {
+        return soak::run(length);
+    }
+    let arguments = Arguments::from_args();
+    let controls = controls::ALL.iter().map(|control| {
+        Trial::test(format!("checker::{}", control.name), move || {
+            control.test();
+            Ok(())
+        })
+    });
+    let experiments = experiments::ALL.iter().map(|experiment| {
+        Trial::test(experiment.name, move || {
+            let seed = seed();
+            eprintln!("{}: seed {seed}", experiment.name);
+            let figures = run(experiment, seed, Size::Quick).map_err(Failed::from)?;
+            eprintln!("{}: {figures}", experiment.name);
+            Ok(())
+        })
+    });
+    libtest_mimic::run(&arguments, experiments.chain(controls).collect()).exit_code()
+}
+
+/// The seed that was asked for, or a new one.
+fn seed() -> u64 {
+    match std::env::var("TIDEGATE_TORTURE_SEED") {
+        Ok(seed) if !seed.is_empty() => seed
+            .parse()
+            .expect("TIDEGATE_TORTURE_SEED: a number is allowed"),
+        _ => fastrand::u64(0..1_000_000_000),
+    }
+}
+
+/// Runs an experiment on this thread, whose end would be its processes' end.
+fn run(experiment: &Experiment, seed: u64, size: Size) -> Result<Figures, String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
+    let limit = size.seconds(150, 600);
+    let ended =
+        runtime.block_on(async { tokio::time::timeout(limit, (experiment.run)(seed, size)).await });
+    ended.unwrap_or_else(|_| Err(format!("no end within {limit:?}; seed {seed}")))
+}

@@ -1,0 +1,354 @@
+//! Owns the ground of a run: a Postgres cluster of its own with the durability of the defaults, which can
+//! be crashed; a folder for evidence; and what the database holds when the run is over.
+//!
+//! The cluster listens on the loopback address, lies in a temporary folder and lives as long as the pipe
+//! that this process holds open.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use tidegate::migrate::{MigrateOptions, migrate};
+use tidegate::{Database, Event, NewEvent, publish_batch};
+use tokio_postgres::{Client, NoTls};
+
+use crate::actor::{CANARY, Torture, new_event};
+use crate::checker::{History, Violation, check};
+use crate::figures::Figures;
+use crate::fleet::Fleet;
+use crate::journal::{self, Journal, Record, Told};
+
+/// What the checker asks for and the product does not keep: each change of a lease, and rows of the log
+/// that the cleanup has removed. Written by triggers, so that it commits with what it tells of.
+const WITNESS: &str = include_str!("witness.sql");
+
+/// The database of a run, and where its evidence is.
+pub struct World {
+    pub url: String,
+    pub seed: u64,
+    pub random: fastrand::Rng,
+    pub journal: Journal,
+    /// How long everything may take to end once nothing is broken any more.
+    pub patience: Duration,
+    evidence: PathBuf,
+    server: Server,
+}
+
+struct Server {
+    process: Child,
+    words: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl World {
+    /// Starts a cluster with options of `scripts/postgres.py serve` and migrates it.
+    pub async fn start(experiment: &str, seed: u64, options: &[String]) -> Self {
+        let evidence = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("target/torture")
+            .join(format!("{experiment}-{seed}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&evidence);
+        for folder in ["journals", "logs"] {
+            std::fs::create_dir_all(evidence.join(folder)).unwrap();
+        }
+        let (server, url) = serve(options);
+        let world = Self {
+            url,
+            seed,
+            random: fastrand::Rng::with_seed(seed),
+            journal: Journal::open(&evidence.join("journals/test.jsonl")),
+            patience: Duration::from_mins(1),
+            evidence,
+            server,
+        };
+        let database = Database::new(&world.url, 1).unwrap();
+        migrate(
+            &database,
+            Torture::KINDS,
+            MigrateOptions::default(),
+            Vec::new(),
+        )
+        .await
+        .unwrap();
+        world.client().await.batch_execute(WITNESS).await.unwrap();
+        world
+    }
+
+    pub fn journal_path(&self, name: &str) -> PathBuf {
+        self.evidence.join("journals").join(format!("{name}.jsonl"))
+    }
+
+    pub fn log_path(&self, name: &str) -> PathBuf {
+        self.evidence.join("logs").join(format!("{name}.log"))
+    }
+
+    /// A connection past everything that is under test.
+    pub async fn client(&self) -> Client {
+        self.try_client().await.expect("the server answers")
+    }
+
+    async fn try_client(&self) -> Option<Client> {
+        let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.ok()?;
+        tokio::spawn(connection);
+        Some(client)
+    }
+
+    /// `pg_ctl stop -m immediate`.
+    pub fn crash_server(&mut self) {
+        self.journal.write(Record::ServerCrashed);
+        self.server.obey("crash");
+    }
+
+    pub fn start_server(&mut self) {
+        self.server.obey("start");
+        self.journal.write(Record::ServerStarted);
+    }
+
+    /// All that processes have written down so far.
+    pub fn journals(&self) -> Vec<journal::Left> {
+        journal::read_all(&self.evidence.join("journals"))
+    }
+
+    /// Waits for a fact in the journals, at most half a minute.
+    pub async fn wait_for(&self, what: &str, holds: impl Fn(&[journal::Left]) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !holds(&self.journals()) {
+            assert!(
+                Instant::now() < deadline,
+                "waited in vain: {what}; seed {}",
+                self.seed
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Publishes events, one publish for all, and writes it down as a publisher does; their ids.
+    pub async fn publish(
+        &self,
+        name: &str,
+        events: Vec<(Option<String>, Torture)>,
+        max_attempts: u16,
+    ) -> Vec<i64> {
+        let told: Vec<Told> = events
+            .iter()
+            .map(|(group, Torture::Plain(work) | Torture::Kept(work))| Told {
+                key: work.key.clone(),
+                group: group.clone(),
+            })
+            .collect();
+        let new: Vec<NewEvent> = told
+            .iter()
+            .zip(&events)
+            .map(|(told, (_, event))| new_event(told, event, max_attempts))
+            .collect();
+        let publish = name.to_owned();
+        self.journal.write(Record::Trying {
+            publish,
+            events: told,
+        });
+        let published = publish_batch(&self.client().await, &new).await.unwrap();
+        let ids: Vec<i64> = published.iter().map(|published| published.id).collect();
+        let (publish, all) = (name.to_owned(), ids.clone());
+        self.journal
+            .write(Record::Acknowledged { publish, ids: all });
+        ids
+    }
+
+    /// One number from the database.
+    pub async fn number(&self, sql: &str) -> i64 {
+        self.client()
+            .await
+            .query_one(sql, &[])
+            .await
+            .unwrap()
+            .get(0)
+    }
+
+    /// Lets the workers of `fleet` end everything, within [`World::patience`], and then end themselves.
+    pub async fn drain(&self, fleet: &mut Fleet) {
+        let deadline = Instant::now() + self.patience;
+        while Instant::now() < deadline {
+            if let Some(client) = self.try_client().await {
+                let left = client
+                    .query_one("SELECT count(*) FROM tidegate.event_queue", &[])
+                    .await;
+                if left.is_ok_and(|row| row.get::<_, i64>(0) == 0) {
+                    break;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        fleet.finish(self);
+    }
+
+    /// Everything there is to know, once nobody writes any more.
+    pub async fn history(&self, drained: bool) -> History {
+        let client = self.client().await;
+        let replays =
+            "SELECT coalesce(sum(count), 0)::bigint FROM tidegate.audit WHERE action = 'replay'";
+        let replays: i64 = client.query_one(replays, &[]).await.unwrap().get(0);
+        let requeued = "SELECT DISTINCT unnest(ids) FROM tidegate.audit WHERE action = 'requeue'";
+        let requeued = client.query(requeued, &[]).await.unwrap();
+        History {
+            journals: self.journals(),
+            rows: table(&client, "torture.rows").await,
+            leases: table(&client, "torture.lease_changes").await,
+            effects: table(&client, "torture.effect").await,
+            replays: replays.unsigned_abs(),
+            requeued: requeued.iter().map(|row| row.get(0)).collect(),
+            drained,
+            leaks: self.leaks(),
+        }
+    }
+
+    fn leaks(&self) -> Vec<String> {
+        let logs = std::fs::read_dir(self.evidence.join("logs")).unwrap();
+        logs.flat_map(|log| {
+            let log = log.unwrap().path();
+            let text = String::from_utf8_lossy(&std::fs::read(&log).unwrap()).into_owned();
+            let told: Vec<String> = text
+                .lines()
+                .filter(|line| line.contains(CANARY))
+                .map(|line| format!("{}: {line}", log.display()))
+                .collect();
+            told
+        })
+        .collect()
+    }
+
+    /// Whether programs wrote their logs on different days.
+    pub fn logs_tell_of_days_apart(&self) -> bool {
+        let logs = std::fs::read_dir(self.evidence.join("logs")).unwrap();
+        let days: BTreeSet<String> = logs
+            .filter_map(|log| {
+                let text = std::fs::read(log.unwrap().path()).unwrap();
+                let text = String::from_utf8_lossy(&text);
+                text.get(..10)
+                    .filter(|day| day.starts_with("20"))
+                    .map(ToOwned::to_owned)
+            })
+            .collect();
+        days.len() > 1
+    }
+
+    /// Checks all promises and keeps the evidence if one is broken.
+    pub async fn judge(self, further: Vec<Violation>) -> Result<Figures, String> {
+        let history = self.history(true).await;
+        let mut violations = check(&history);
+        violations.extend(further);
+        if violations.is_empty() {
+            let _ = std::fs::remove_dir_all(&self.evidence);
+            return Ok(Figures::of(&history));
+        }
+        self.keep(&history);
+        let mut text = format!(
+            "{} violations with seed {}; evidence: {}",
+            violations.len(),
+            self.seed,
+            self.evidence.display()
+        );
+        for violation in violations.iter().take(20) {
+            text = format!("{text}\n{violation}");
+        }
+        Err(text)
+    }
+
+    /// Forgets the evidence of a run that went as it should.
+    pub fn forget(self) {
+        let _ = std::fs::remove_dir_all(&self.evidence);
+    }
+
+    fn keep(&self, history: &History) {
+        let write = |name: &str, text: Vec<String>| {
+            std::fs::write(self.evidence.join(name), text.join("\n") + "\n").unwrap();
+        };
+        let json = |value: serde_json::Result<String>| value.unwrap();
+        write(
+            "rows.jsonl",
+            history
+                .rows
+                .iter()
+                .map(|row| json(serde_json::to_string(row)))
+                .collect(),
+        );
+        write(
+            "leases.jsonl",
+            history
+                .leases
+                .iter()
+                .map(|row| json(serde_json::to_string(row)))
+                .collect(),
+        );
+        write(
+            "effects.jsonl",
+            history
+                .effects
+                .iter()
+                .map(|row| json(serde_json::to_string(row)))
+                .collect(),
+        );
+    }
+}
+
+/// The rows of a table or view as values.
+async fn table<T: DeserializeOwned>(client: &Client, name: &str) -> Vec<T> {
+    let sql = format!("SELECT row_to_json(t)::text FROM {name} AS t");
+    let rows = client.query(&sql, &[]).await.unwrap();
+    rows.iter()
+        .map(|row| serde_json::from_str(row.get(0)).unwrap())
+        .collect()
+}
+
+fn serve(options: &[String]) -> (Server, String) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/postgres.py");
+    let mut process = Command::new("python3")
+        .arg(script)
+        // A start after a crash need not sync every file of the folder one by one.
+        .args([
+            "serve",
+            "--obey",
+            "--set",
+            "recovery_init_sync_method=syncfs",
+        ])
+        .args(options)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("Python 3 starts the server");
+    let words = process.stdin.take();
+    let answers = BufReader::new(process.stdout.take().unwrap());
+    let mut server = Server {
+        process,
+        words,
+        answers,
+    };
+    let line = server.answer();
+    let url = line.strip_prefix("DATABASE_URL=");
+    let url = url.expect("scripts/postgres.py said why above").to_owned();
+    (server, url)
+}
+
+impl Server {
+    fn obey(&mut self, word: &str) {
+        let words = self.words.as_mut().expect("it runs");
+        writeln!(words, "{word}").unwrap();
+        assert_eq!(self.answer(), word, "scripts/postgres.py said why above");
+    }
+
+    /// The script gives up after a minute by itself.
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Its sign to stop; the pipe also closes if this never runs.
+        self.words = None;
+        let _ = self.process.wait();
+    }
+}
