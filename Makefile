@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit schema check-schema lambda api bench bench-peers coldstart db template package deploy tools
+.PHONY: help run test check unit schema check-schema lambda api bench bench-peers coldstart db template package deploy deny sbom tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -14,7 +14,7 @@ help: ## list the targets
 run: tools ## start a local Postgres, publish sample events, drain them, show the result
 	@python3 scripts/run.py
 
-test: check unit check-schema lambda api template ## everything CI runs
+test: check deny unit check-schema lambda api template ## everything CI runs
 
 check: tools ## format, lints with warnings denied, docs
 	cargo fmt --check
@@ -45,6 +45,12 @@ coldstart: tools ## measure the packaged function's cold start, stage by stage
 
 bench-peers: tools ## measure the queue beside other Postgres queues; PEERS="pgmq pg-boss" for some, QUICK=1 for a tenth
 	@python3 scripts/bench_peers.py $(if $(QUICK),--quick) $(PEERS)
+
+deny: tools ## check the dependencies' licences, sources, duplicates and known faults against deny.toml
+	@python3 scripts/supply.py deny
+
+sbom: tools ## write down what is deployed, as CycloneDX, to target/sbom/; ARCH=arm64 for the other architecture
+	@python3 scripts/supply.py sbom
 
 db: tools ## serve a throwaway Postgres until Ctrl-C; DATA=folder keeps it
 	@python3 scripts/postgres.py serve $(if $(DATA),--data $(DATA))
