@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit schema check-schema lambda api bench bench-peers coldstart db template package deploy deny sbom tools
+.PHONY: help run test check unit schema check-schema lambda api bench bench-peers coldstart db template package deploy deny sbom fuzz tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -51,6 +51,9 @@ deny: tools ## check the dependencies' licences, sources, duplicates and known f
 
 sbom: tools ## write down what is deployed, as CycloneDX, to target/sbom/; ARCH=arm64 for the other architecture
 	@python3 scripts/supply.py sbom
+
+fuzz: tools ## look for inputs that break a decoder; TARGET=secret for one, SECONDS=600 for longer than 60 each
+	@TARGET=$(TARGET) SECONDS=$(SECONDS) KEEP=$(KEEP) python3 scripts/fuzz.py
 
 db: tools ## serve a throwaway Postgres until Ctrl-C; DATA=folder keeps it
 	@python3 scripts/postgres.py serve $(if $(DATA),--data $(DATA))
