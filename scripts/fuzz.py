@@ -22,7 +22,8 @@ FOUND = PROJECT / "target" / "fuzz"
 # A kept input is read by people and replayed by every `cargo test`.
 KEPT_BYTES = 4096
 MARKS = ["level=4", "inline-8bit-counters", "pc-table", "trace-compares"]
-FLAGS = ["--cfg", "fuzzing", "-Cpasses=sancov-module", "-Cllvm-args=-simplifycfg-branch-fold-threshold=0"]
+FLAGS = ["--cfg", "fuzzing", "-Cpasses=sancov-module", *(f"-Cllvm-args=-sanitizer-coverage-{mark}" for mark in MARKS),
+         "-Cllvm-args=-simplifycfg-branch-fold-threshold=0"]
 
 
 def main():
@@ -46,9 +47,8 @@ def _build():
     """With a target named, the marks are in what is run and not in what builds it."""
     told = subprocess.run(["rustc", "-vV"], stdout=subprocess.PIPE, check=True, text=True).stdout
     host = re.search(r"^host: (.+)$", told, re.MULTILINE)[1]
-    flags = [*FLAGS, *(f"-Cllvm-args=-sanitizer-coverage-{mark}" for mark in MARKS)]
     command = ["cargo", "build", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target", host, "--target-dir", FOUND]
-    environment = {**local.environment(), "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(flags)}
+    environment = {**local.environment(), "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(FLAGS)}
     if subprocess.run([str(part) for part in command], env=environment).returncode != 0:
         raise local.Failed(1)
     return FOUND / host / "debug" / "fuzz"
