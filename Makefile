@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit schema check-schema lambda api bench bench-peers coldstart db torture mutants template package deploy tools
+.PHONY: help run test check unit schema check-schema lambda api bench bench-peers coldstart db torture mutants template package deploy deny sbom fuzz tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -14,7 +14,7 @@ help: ## list the targets
 run: tools ## start a local Postgres, publish sample events, drain them, show the result
 	@python3 scripts/run.py
 
-test: check unit check-schema lambda api template ## everything CI runs
+test: check deny unit check-schema lambda api template ## everything CI runs
 
 check: tools ## format, lints with warnings denied, docs
 	cargo fmt --check
@@ -51,6 +51,15 @@ torture: tools ## break everything again and again and check every promise; DURA
 
 mutants: tools ## remove one guard at a time from a copy and see that the fault suite notices; MUTANTS="finalize" for some
 	@python3 scripts/mutants.py $(MUTANTS)
+
+deny: tools ## check the dependencies' licences, sources, duplicates and known faults against deny.toml
+	@python3 scripts/supply.py deny
+
+sbom: tools ## write down what is deployed, as CycloneDX, to target/sbom/; ARCH=arm64 for the other architecture
+	@python3 scripts/supply.py sbom
+
+fuzz: tools ## look for inputs that break a decoder; TARGET=secret for one, SECONDS=600 for longer than 60 each
+	@TARGET=$(TARGET) SECONDS=$(SECONDS) KEEP=$(KEEP) python3 scripts/fuzz.py
 
 db: tools ## serve a throwaway Postgres until Ctrl-C; DATA=folder keeps it
 	@python3 scripts/postgres.py serve $(if $(DATA),--data $(DATA))

@@ -79,14 +79,20 @@ def keep_aws_certificates():
     return AWS_CERTIFICATES
 
 
-def _target():
+def asked_target():
+    """Rust's name of what ARCH asks for."""
     asked = os.environ.get("ARCH") or "x86_64"
     if asked not in TARGETS:
         raise pypi.Unavailable(f"ARCH: {' or '.join(TARGETS)} is allowed, got {asked!r}")
-    libraries = subprocess.run(["rustc", "--print", "target-libdir", "--target", TARGETS[asked]], capture_output=True, text=True)
-    if not Path(libraries.stdout.strip() or "/nowhere").is_dir():
-        raise pypi.Unavailable(f"Rust cannot build for {asked} yet: rustup target add {TARGETS[asked]}")
     return TARGETS[asked]
+
+
+def _target():
+    target = asked_target()
+    libraries = subprocess.run(["rustc", "--print", "target-libdir", "--target", target], capture_output=True, text=True)
+    if not Path(libraries.stdout.strip() or "/nowhere").is_dir():
+        raise pypi.Unavailable(f"Rust cannot build for this architecture yet: rustup target add {target}")
+    return target
 
 
 def weigh():

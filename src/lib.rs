@@ -30,6 +30,8 @@ pub mod drain;
 pub mod error;
 pub mod event;
 pub mod figures;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod handler;
 pub mod http;
 pub mod invocation;

@@ -56,10 +56,15 @@ impl Login {
     pub(super) fn from_url(url: &str, trust: &Trust) -> Result<Self, Error> {
         let (plain, mode) = plain_sslmode(url)?;
         let config: Config = plain.parse().map_err(|error| {
-            // The parser's message names the key, not the value.
+            // The parser's message names the key, not the value. A key that it does not know may be what
+            // follows a space in a password without quotes.
+            let why = describe(&error);
+            let why = match why.split_once(" `") {
+                Some((unknown, _)) if unknown.ends_with("unknown option") => unknown,
+                _ => &why,
+            };
             Error::Config(format!(
-                "DATABASE_URL: a postgres:// URL or key=value pairs are allowed: {}",
-                describe(&error)
+                "DATABASE_URL: a postgres:// URL or key=value pairs are allowed: {why}"
             ))
         })?;
         if config.get_hosts().is_empty() {
@@ -167,29 +172,38 @@ fn is_refusal(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-/// Takes `sslmode` out of the URL: the driver knows fewer modes than libpq, and we mean only two.
+/// Takes `sslmode` out of the URL: the driver knows fewer modes than libpq, and we mean only two. The
+/// rest stays as it is, where the driver would find it: a password may look like anything.
 fn plain_sslmode(url: &str) -> Result<(String, TlsMode), Error> {
     let mut mode = TlsMode::Default;
-    let mut keep = |part: &str| -> Result<bool, Error> {
-        if part.starts_with("sslrootcert=") {
-            return Err(Error::Config(
+    let mut keep = |option: &str| -> Result<bool, Error> {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match name.trim() {
+            "sslrootcert" => Err(Error::Config(
                 "DATABASE_URL: sslrootcert is not allowed: name the file in DATABASE_CA_FILE"
                     .to_owned(),
-            ));
+            )),
+            "sslmode" => {
+                mode = TlsMode::parse(value.trim().trim_matches('\''))
+                    .map_err(|allowed| Error::Config(format!("DATABASE_URL: {allowed}")))?;
+                Ok(false)
+            }
+            _ => Ok(true),
         }
-        let Some(asked) = part.strip_prefix("sslmode=") else {
-            return Ok(true);
-        };
-        mode = TlsMode::parse(asked.trim_matches('\''))
-            .map_err(|allowed| Error::Config(format!("DATABASE_URL: {allowed}")))?;
-        Ok(false)
     };
-    let (base, options, separator) = if !url.contains("://") {
-        (None, url.split_whitespace().collect(), " ")
-    } else if let Some((base, query)) = url.split_once('?') {
-        (Some(base), query.split('&').collect(), "&")
+    let is_url = ["postgres://", "postgresql://"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme));
+    let (base, options, separator) = if !is_url {
+        ("", pairs(url), " ")
+    } else if let Some(query) = query_of(url) {
+        (
+            &url[..url.len() - query.len()],
+            query.split('&').collect(),
+            "&",
+        )
     } else {
-        (Some(url), Vec::new(), "&")
+        (url, Vec::new(), "&")
     };
     let mut kept = Vec::new();
     for option in options {
@@ -197,12 +211,45 @@ fn plain_sslmode(url: &str) -> Result<(String, TlsMode), Error> {
             kept.push(option);
         }
     }
-    let kept = kept.join(separator);
-    Ok(match base {
-        None => (kept, mode),
-        Some(base) if kept.is_empty() => (base.to_owned(), mode),
-        Some(base) => (format!("{base}?{kept}"), mode),
-    })
+    Ok((format!("{base}{}", kept.join(separator)), mode))
+}
+
+/// What follows the question mark; one in front of the host is part of the login.
+fn query_of(url: &str) -> Option<&str> {
+    let after_login = url.find('@').map_or(url, |at| &url[at..]);
+    after_login.split_once('?').map(|(_, query)| query)
+}
+
+/// The pairs of a keyword/value string, each as it stands there.
+fn pairs(text: &str) -> Vec<&str> {
+    let mut pairs = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let end = rest.find('=').map_or(rest.len(), |equals| {
+            equals + 1 + value_length(&rest[equals + 1..])
+        });
+        let (pair, others) = rest.split_at(end);
+        pairs.push(pair);
+        rest = others.trim_start();
+    }
+    pairs
+}
+
+/// Up to the quote that ends it or, without quotes, the next space; a backslash takes the meaning from
+/// what follows it.
+fn value_length(text: &str) -> usize {
+    let value = text.trim_start();
+    let before = text.len() - value.len();
+    let quoted = value.starts_with('\'');
+    let first = usize::from(quoted);
+    let mut escaped = false;
+    let ends = |c: char| {
+        let ends = !escaped && if quoted { c == '\'' } else { c.is_whitespace() };
+        escaped = c == '\\' && !escaped;
+        ends
+    };
+    let length = value[first..].find(ends);
+    before + length.map_or(value.len(), |length| length + 2 * first)
 }
 
 fn is_local(config: &Config) -> bool {
@@ -241,6 +288,7 @@ mod tests {
             "postgres://u:p@db.example/db?sslmode=disable&application_name=x"
         ));
         assert!(!tls("host=db.example user=u sslmode=disable"));
+        assert!(!tls("host=db.example sslmode = 'disable' user=u"));
     }
 
     #[test]
@@ -264,9 +312,41 @@ mod tests {
         for url in [
             "postgres://u:canary@h:notaport/db",
             "password=canary port=x",
+            "host=h password=two canary=x",
         ] {
             let error = login(url).err().unwrap().to_string();
             assert!(!error.contains("canary"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_quoted_password_keeps_its_spaces_and_whatever_looks_like_a_mode() {
+        for (url, password) in [
+            ("host=h user=u password='two  spaces'", "two  spaces"),
+            (
+                "host=h password='a sslmode=prefer' sslmode=disable user=u",
+                "a sslmode=prefer",
+            ),
+            (
+                r"host=h password='it\'s  so' user=u  sslmode='disable'",
+                "it's  so",
+            ),
+            (r"host=h password=no\ quotes user=u", "no quotes"),
+            ("host=h user=u password=it's", "it's"),
+            ("host=h user=u sslmode = disable password = 'x=y'", "x=y"),
+            (
+                "host=h user=u password='postgres://?sslmode=no'",
+                "postgres://?sslmode=no",
+            ),
+            (
+                "postgres://u:p?sslmode=no@h/d?sslmode=disable",
+                "p?sslmode=no",
+            ),
+        ] {
+            let login = login(url).unwrap_or_else(|error| panic!("{error}"));
+            let config = login.config();
+            assert_eq!(config.get_password(), Some(password.as_bytes()), "{url}");
+            assert_eq!(config.get_user(), Some("u"), "{url}");
         }
     }
 }

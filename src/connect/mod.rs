@@ -52,6 +52,23 @@ pub struct Database {
     pool: Arc<Pool<Opener>>,
 }
 
+/// What is read of a URL, without the way to connect by it.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn config_of_url(url: &str) -> Result<tokio_postgres::Config, Error> {
+    Login::from_url(url, &Trust::system()).map(|login| login.config().clone())
+}
+
+/// What is read of a secret's text that nothing else adds to.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn config_of_secret(text: &str) -> Result<tokio_postgres::Config, Error> {
+    let secret = Secret::new(
+        "night/db".to_owned(),
+        config::DatabasePlace::default(),
+        None,
+    );
+    secret.login(text).map(|login| login.config().clone())
+}
+
 /// A connection lent by the pool; it goes back when dropped.
 pub type Pooled = deadpool::managed::Object<Opener>;
 

@@ -101,7 +101,7 @@ impl Secret {
         }
     }
 
-    fn login(&self, text: &str) -> Result<Login, Error> {
+    pub(super) fn login(&self, text: &str) -> Result<Login, Error> {
         let fields: Map<String, Value> = serde_json::from_str(text)
             // The parser's message might quote what it met.
             .map_err(|_| self.failed("a JSON object is allowed"))?;

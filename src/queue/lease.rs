@@ -143,7 +143,7 @@ fn leased_event(row: &Row, token: Uuid) -> LeasedEvent {
 }
 
 /// Progress that does not parse is none: its handlers run again, which at-least-once allows.
-fn progress(text: &[u8]) -> Option<Progress> {
+pub(crate) fn progress(text: &[u8]) -> Option<Progress> {
     serde_json::from_slice(text).ok()
 }
 

@@ -23,6 +23,8 @@ pub use finalize::{
     ErrorEntry, Finalization, Finalized, Flushed, Released, Retried, finalize, finalize_one,
     finished_under, release, retry, save_progress,
 };
+#[cfg(any(test, fuzzing))]
+pub(crate) use lease::progress;
 pub use lease::{LeaseRequest, LeasedBatch, lease, promote, reclaim, renew};
 pub use lineage::{Kin, Lineage, MOST_KIN, Relation};
 pub use operate::{pause, replay, requeue, resume, unblock};

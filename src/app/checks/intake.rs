@@ -72,6 +72,12 @@ pub async fn receive(tx: &Transaction<'_>, message: &Value) -> Result<Received, 
     Ok(Received::Stored { event_id })
 }
 
+/// Whether a message asks for a check.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn is_relevant(message: &Value) -> Result<bool, Error> {
+    Wanted::in_message(message).map(|wanted| wanted.is_some())
+}
+
 /// What a relevant message asks for.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {

@@ -202,6 +202,28 @@ pub(super) fn open<T: Content>(signed_data: &str) -> Result<Signed, HandlerError
     Ok(Signed { parts })
 }
 
+/// What is wrong with a content, read as each shape in turn.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn faults_of_each(signed_data: &str) -> Vec<Vec<FieldError>> {
+    fn faults<T: Content>(signed_data: &str) -> Vec<FieldError> {
+        let Some(json) = decode(signed_data) else {
+            return Vec::new();
+        };
+        let faults = payload::check::<T>(&json);
+        if faults.is_empty() {
+            let opened = open::<T>(signed_data);
+            return opened.map_or_else(|_| Vec::new(), |signed| signed.faults_of_new());
+        }
+        faults
+    }
+    vec![
+        faults::<EncounterPackage>(signed_data),
+        faults::<DiagnosticReportPackage>(signed_data),
+        faults::<Procedure>(signed_data),
+        faults::<ServiceRequest>(signed_data),
+    ]
+}
+
 fn decode(signed_data: &str) -> Option<Value> {
     let bytes = STANDARD.decode(signed_data).ok()?;
     let text = std::str::from_utf8(&bytes).ok()?;

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""`make fuzz`: libFuzzer looks for inputs that break a decoder, guided by what of the program each one reaches.
+
+TARGET=name for one of src/fuzz.rs, else each in turn; SECONDS=600 for longer than a minute each. It begins with the kept
+inputs, tests/fuzz/corpus/, and keeps what it finds in target/fuzz/. KEEP=10 adds ten of those, those that reach most of
+what no kept one does. A stable compiler is enough: the marks that libFuzzer follows are LLVM's, and memory is Rust's to guard.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import local
+from pypi import PROJECT, Unavailable
+
+KEPT = PROJECT / "tests" / "fuzz" / "corpus"
+FOUND = PROJECT / "target" / "fuzz"
+# A kept input is read by people and replayed by every `cargo test`.
+KEPT_BYTES = 4096
+MARKS = ["level=4", "inline-8bit-counters", "pc-table", "trace-compares"]
+FLAGS = ["--cfg", "fuzzing", "-Cpasses=sancov-module", *(f"-Cllvm-args=-sanitizer-coverage-{mark}" for mark in MARKS),
+         "-Cllvm-args=-simplifycfg-branch-fold-threshold=0"]
+
+
+def main():
+    targets = [os.environ["TARGET"]] if os.environ.get("TARGET") else sorted(path.name for path in KEPT.iterdir())
+    seconds, keep = _number("SECONDS", 60, 1), _number("KEEP", 0, 0)
+    program = _build()
+    broken = [target for target in targets if not _fuzz(program, target, seconds, keep)]
+    if broken:
+        print(f"broken: {' '.join(broken)}; the inputs are in {FOUND.relative_to(PROJECT)}/broken/", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def _number(name, default, least):
+    text = os.environ.get(name) or str(default)
+    if not re.fullmatch("[0-9]{1,6}", text) or int(text) < least:
+        raise Unavailable(f"{name}: {least} to 999999 is allowed, got {text!r}")
+    return int(text)
+
+
+def _build():
+    """With a target named, the marks are in what is run and not in what builds it."""
+    told = subprocess.run(["rustc", "-vV"], stdout=subprocess.PIPE, check=True, text=True).stdout
+    host = re.search(r"^host: (.+)$", told, re.MULTILINE)[1]
+    command = ["cargo", "build", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target", host, "--target-dir", FOUND]
+    environment = {**local.environment(), "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(FLAGS)}
+    if subprocess.run([str(part) for part in command], env=environment).returncode != 0:
+        raise local.Failed(1)
+    return FOUND / host / "debug" / "fuzz"
+
+
+def _fuzz(program, target, seconds, keep):
+    """Whether nothing was found that breaks it."""
+    print(f"\n{target}, {seconds} s", flush=True)
+    kept, found, broken = KEPT / target, FOUND / "corpus" / target, FOUND / "broken" / target
+    if not kept.is_dir():
+        known = " ".join(sorted(path.name for path in KEPT.iterdir()))
+        raise Unavailable(f"TARGET: one of {known} is allowed, got {target!r}")
+    for folder in (found, broken):
+        folder.mkdir(parents=True, exist_ok=True)
+    environment = {**local.environment(), "TIDEGATE_FUZZ_TARGET": target}
+    limits = [f"-max_total_time={seconds}", "-max_len=16384", "-timeout=10", f"-artifact_prefix={broken}/", "-verbosity=0",
+              "-print_final_stats=1"]
+    if subprocess.run([program, *limits, found, kept], env=environment).returncode != 0:
+        return False
+    if keep:
+        _keep(program, environment, kept, found, keep)
+    return True
+
+
+def _keep(program, environment, kept, found, most):
+    """libFuzzer chooses as many as reach all that was reached, hundreds, and writes those first that reach most."""
+    with tempfile.TemporaryDirectory(dir=FOUND) as chosen:
+        shutil.copytree(kept, chosen, dirs_exist_ok=True)
+        merge = ["-set_cover_merge=1", f"-max_len={KEPT_BYTES}", "-verbosity=0", chosen, found]
+        if subprocess.run([program, *merge], env=environment).returncode != 0:
+            raise local.Failed(1)
+        new = [path for path in Path(chosen).iterdir() if not (kept / path.name).exists()]
+        for path in sorted(new, key=lambda path: path.stat().st_mtime_ns)[:most]:
+            shutil.copyfile(path, kept / path.name)
+
+
+if __name__ == "__main__":
+    local.run_script(main)

@@ -1,0 +1,409 @@
+//! Owns what must hold whatever the bytes: one target for each door that they come in by. It is there
+//! in test builds, which replay `tests/fuzz/corpus/`, and in those of `make fuzz`, where libFuzzer
+//! looks for new inputs; the product has none of it.
+//!
+//! Of every target: no panic, an error names what was wrong, and shows nothing of a secret.
+
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime};
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{Request as HttpRequest, StatusCode};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
+use tokio_postgres::types::{FromSql, Type};
+use tower::Service;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::app::{App, Event as AppEvent, checks, forms, medical};
+use crate::config;
+use crate::connect::{self, Database};
+use crate::event::{DecodeError, Event};
+use crate::invocation::{Actions, Request};
+use crate::operate::{Moment, parse_moment};
+use crate::outcome::Progress;
+use crate::queue;
+use crate::trace::TraceContext;
+
+/// A target: any bytes are fine, or it panics.
+pub type Target = fn(&[u8]);
+
+/// All of them, by the name of their corpus.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("database_url", database_url),
+    ("duration", duration),
+    ("form", form),
+    ("http", http),
+    ("invocation", invocation),
+    ("leased_row", leased_row),
+    ("message", message),
+    ("secret", secret),
+    ("settings", settings),
+    ("signed_content", signed_content),
+    ("traceparent", traceparent),
+];
+
+/// What stands for a secret: no message of ours has the word.
+const CANARY: &str = "canary";
+
+/// When it begins, in seconds of Unix time.
+const YEAR_10000: u64 = 253_402_300_800;
+
+/// `DATABASE_URL`, with [`CANARY`] wherever the input says `PASSWORD`: as the driver reads it, and with
+/// the password in no error.
+fn database_url(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    let url = text.replace("PASSWORD", CANARY);
+    for iam in [false, true] {
+        let lookup = |name: &str| match name {
+            "DATABASE_URL" => Some(url.clone()),
+            "DATABASE_AUTH" if iam => Some("iam".to_owned()),
+            _ => None,
+        };
+        if let Err(error) = Database::from_settings(&lookup, 1) {
+            let error = format!("{error} {error:?}");
+            assert!(error.contains("DATABASE_URL"), "{error}");
+            // A mode is no secret, and one that is not allowed is told.
+            let is_told = error.contains("sslmode: ");
+            assert!(is_told || !error.contains(CANARY), "{error}");
+        }
+    }
+    // Whatever else is made of the options, the password is the one that the driver would read.
+    let by_driver: Result<tokio_postgres::Config, _> = url.parse();
+    if let (Ok(ours), Ok(theirs)) = (connect::config_of_url(&url), by_driver) {
+        assert_eq!(ours.get_password(), theirs.get_password(), "{url}");
+        assert_eq!(ours.get_user(), theirs.get_user(), "{url}");
+        assert_eq!(ours.get_dbname(), theirs.get_dbname(), "{url}");
+        assert_eq!(ours.get_hosts(), theirs.get_hosts(), "{url}");
+    }
+}
+
+/// Durations and moments: an error says what is allowed, and what is written out is read back.
+fn duration(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    match config::parse_duration(text) {
+        Ok(duration) => {
+            let shown = humantime::format_duration(duration).to_string();
+            assert_eq!(config::parse_duration(&shown), Ok(duration), "{text:?}");
+            assert!(std::time::Instant::now().checked_add(duration).is_some());
+        }
+        Err(error) => assert!(error.contains("500ms, 30s, 5m or 1h"), "{error}"),
+    }
+    match parse_moment(text) {
+        Ok(Moment::At(time)) => {
+            // An offset reaches beyond the years that can be written out.
+            let since_1970 = time.duration_since(SystemTime::UNIX_EPOCH);
+            if since_1970.is_ok_and(|since| since.as_secs() < YEAR_10000) {
+                let shown = humantime::format_rfc3339_nanos(time).to_string();
+                assert_eq!(parse_moment(&shown), Ok(Moment::At(time)), "{text:?}");
+            }
+        }
+        Ok(Moment::Ago(ago)) => assert_eq!(config::parse_duration(text), Ok(ago)),
+        Err(error) => assert!(error.contains("RFC 3339"), "{error}"),
+    }
+}
+
+/// A form and a grant as JSON: an error names the field and quotes nothing.
+fn form(input: &[u8]) {
+    let checked = [
+        serde_json::from_slice(input).map(|form: forms::Form| form.check()),
+        serde_json::from_slice(input).map(|grant: forms::Grant| grant.check()),
+    ];
+    for error in checked.into_iter().flatten().filter_map(Result::err) {
+        let error = error.to_string();
+        let named = ["form.", "grant.", "measure."];
+        assert!(named.iter().any(|name| error.starts_with(name)), "{error}");
+        assert!(error.ends_with("is allowed"), "{error}");
+        assert!(!error.contains(CANARY), "{error}");
+    }
+}
+
+/// A request as `METHOD PATH`, header lines, an empty line and the body, to the real router over a
+/// database that nobody serves: never a 500, every refusal in the one shape, none quotes the body.
+fn http(input: &[u8]) {
+    static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+        let built = Builder::new_current_thread().enable_all().build();
+        built.unwrap_or_else(|error| panic!("{error}"))
+    });
+    let Some((request, body)) = request(input) else {
+        return;
+    };
+    let quotable = request.uri().to_string() + &format!("{:?}", request.headers());
+    let (status, answer) = RUNTIME.block_on(async {
+        let mut router = router();
+        let Ok(response) = router.call(request).await;
+        let status = response.status();
+        let answer = to_bytes(response.into_body(), usize::MAX).await;
+        (status, answer.unwrap_or_default())
+    });
+    assert_ne!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    if status.is_client_error() || status.is_server_error() {
+        let answer = String::from_utf8_lossy(&answer);
+        let told: Value = serde_json::from_str(&answer).unwrap_or_default();
+        // The answer to HEAD has no body.
+        assert!(
+            answer.is_empty() || told["error"]["type"].is_string(),
+            "{answer}"
+        );
+        // The names of fields are told: they are what was wrong.
+        let is_named = has_key_with_canary(&serde_json::from_slice(&body).unwrap_or_default());
+        assert!(
+            is_named || quotable.contains(CANARY) || !answer.contains(CANARY),
+            "{answer}"
+        );
+    }
+}
+
+fn request(input: &[u8]) -> Option<(HttpRequest<Body>, Vec<u8>)> {
+    let end = input.windows(2).position(|pair| pair == b"\n\n")?;
+    let (head, body) = (std::str::from_utf8(&input[..end]).ok()?, &input[end + 2..]);
+    let mut lines = head.lines();
+    let (method, path) = lines.next()?.split_once(' ')?;
+    let mut request = HttpRequest::builder().method(method).uri(path);
+    for (name, value) in lines.filter_map(|line| line.split_once(": ")) {
+        request = request.header(name, value);
+    }
+    let request = request.body(Body::from(body.to_vec())).ok()?;
+    Some((request, body.to_vec()))
+}
+
+fn router() -> Router {
+    static ROUTER: LazyLock<Router> = LazyLock::new(|| {
+        // Port 1 refuses at once.
+        let database = Database::new("postgres://nobody@127.0.0.1:1/none", 1);
+        crate::http::router(database.unwrap_or_else(|error| panic!("{error}")))
+    });
+    ROUTER.clone()
+}
+
+fn has_key_with_canary(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(name, value)| name.contains(CANARY) || has_key_with_canary(value)),
+        Value::Array(items) => items.iter().any(has_key_with_canary),
+        _ => false,
+    }
+}
+
+/// An invocation: an error begins with the field or with `invocation`.
+fn invocation(input: &[u8]) {
+    let Ok(payload) = serde_json::from_slice::<Value>(input) else {
+        return;
+    };
+    let only_drain = |name: &str| (name == "TIDEGATE_ACTIONS").then(|| "drain".to_owned());
+    let allowed = Actions::from_setting(&only_drain).map(|actions| actions.check(&payload));
+    assert!(allowed.is_ok());
+    match Request::decode(payload) {
+        Ok(Request::Drain(asked)) => {
+            let options = asked.over(&crate::DrainOptions::default());
+            assert!(options.budget < Duration::MAX);
+        }
+        Ok(Request::Cleanup(asked)) => {
+            let options = asked.over(Duration::from_secs(1), None);
+            assert!(options.budget < Duration::MAX);
+        }
+        Ok(_) => {}
+        Err(error) => {
+            let error = error.to_string();
+            let named = ["invocation: ", "action: "];
+            assert!(named.iter().any(|name| error.starts_with(name)), "{error}");
+            assert!(error.len() > "invocation: ".len(), "{error}");
+        }
+    }
+}
+
+/// A leased row, as lines: its kind, when it was published (microseconds from 2000, as Postgres sends
+/// them, `infinity` among them), its trace header, its progress; the rest is the payload.
+fn leased_row(input: &[u8]) {
+    let mut lines = input.splitn(5, |byte| *byte == b'\n');
+    let mut text = || String::from_utf8_lossy(lines.next().unwrap_or_default()).into_owned();
+    let (kind, published, header, progress) = (text(), text(), text(), text());
+    let payload = lines.next();
+    let published = match published.as_str() {
+        "infinity" => i64::MAX,
+        "-infinity" => i64::MIN,
+        number => number.parse().unwrap_or(0),
+    };
+    let published = SystemTime::from_sql(&Type::TIMESTAMPTZ, &published.to_be_bytes());
+    assert!(published.is_ok_and(|time| format!("{time:?}").len() > 1));
+    if let Some(position) = TraceContext::parse(&header) {
+        assert_eq!(position.child().trace_id(), position.trace_id());
+    }
+    if let Some(progress) = queue::progress(progress.as_bytes()) {
+        let stored = serde_json::to_vec(&progress).unwrap_or_default();
+        let again: Option<Progress> = queue::progress(&stored);
+        let again = again.and_then(|progress| serde_json::to_vec(&progress).ok());
+        assert_eq!(again, Some(stored));
+    }
+    match AppEvent::decode(&kind, payload) {
+        Ok(event) => {
+            let stored = event.encode().map(|json| json.get().to_owned());
+            let stored = stored.unwrap_or_else(|error| panic!("{kind}: {error}"));
+            let again = AppEvent::decode(&kind, Some(stored.as_bytes()));
+            let again = again.ok().and_then(|event| event.encode().ok());
+            assert_eq!(again.map(|json| json.get().to_owned()), Some(stored));
+            assert_eq!(event.kind(), kind);
+        }
+        Err(DecodeError::UnknownKind(unknown)) => assert_eq!(unknown, kind),
+        Err(error) => {
+            let error = error.to_string();
+            assert!(error.contains(&kind) && !error.contains(CANARY), "{error}");
+        }
+    }
+}
+
+/// A message of the bus: an error names the field and quotes nothing.
+fn message(input: &[u8]) {
+    let Ok(message) = serde_json::from_slice::<Value>(input) else {
+        return;
+    };
+    if let Err(error) = checks::intake::is_relevant(&message) {
+        let error = error.to_string();
+        let named = [
+            "message",
+            "triggerId",
+            "applicationId",
+            "dueAt",
+            "startBefore",
+        ];
+        assert!(named.iter().any(|name| error.starts_with(name)), "{error}");
+        assert!(!error.contains(CANARY), "{error}");
+    }
+}
+
+/// A secret, then with [`CANARY`] at the end of each of its texts in turn: no error shows it.
+fn secret(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    let login = connect::config_of_secret(text);
+    let Ok(Value::Object(fields)) = serde_json::from_str(text) else {
+        let error = login.err().map(|error| error.to_string());
+        assert!(error.is_some_and(|error| error.contains("JSON object")));
+        return;
+    };
+    match login {
+        Ok(config) => {
+            let password = fields["password"].as_str().map(str::as_bytes);
+            assert_eq!(config.get_password(), password);
+        }
+        Err(error) => {
+            let error = error.to_string();
+            let known = ["username", "password", "host", "port", "dbname", "sslmode"];
+            let more = ["ca_pem", "engine"];
+            let mut known = known.iter().chain(&more);
+            assert!(
+                known.any(|name| error.contains(&format!("{name}: "))),
+                "{error}"
+            );
+        }
+    }
+    for (name, value) in &fields {
+        let mut changed = fields.clone();
+        changed[name] = match value {
+            Value::String(text) => Value::String(format!("{text}{CANARY}")),
+            other => Value::String(format!("{other}{CANARY}")),
+        };
+        let text = Value::Object(changed).to_string();
+        if let Err(error) = connect::config_of_secret(&text) {
+            let error = format!("{error} {error:?}");
+            assert!(!error.contains(CANARY), "{error}");
+        }
+    }
+}
+
+/// Settings, `NAME=value` in lines: an error names one that is set.
+fn settings(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else {
+        return;
+    };
+    let lines = || text.lines().filter_map(|line| line.split_once('='));
+    let lookup = |name: &str| {
+        let found = lines().find(|(known, value)| *known == name && !value.is_empty());
+        // No file is read: what is in it is another target's.
+        let found = found.filter(|(name, _)| *name != "DATABASE_CA_FILE");
+        found.map(|(_, value)| value.to_owned())
+    };
+    let errors = [
+        config::drain_options(&lookup).err(),
+        config::max_attempts(&lookup).err(),
+        config::log_filter(&lookup, LevelFilter::INFO).err(),
+        Actions::from_setting(&lookup).err(),
+        App::from_settings(lookup).err(),
+        lines()
+            .any(|(name, _)| name == "DATABASE_SECRET_ID")
+            .then(|| Database::from_settings(&lookup, 1).err())
+            .flatten(),
+    ];
+    for error in errors.into_iter().flatten() {
+        let error = error.to_string();
+        let is_named = lines().any(|(name, _)| error.contains(name));
+        assert!(is_named || error.contains("DATABASE_"), "{error}");
+    }
+}
+
+/// A signed content, once as it stands in a payload and once before it was put into base64, read as
+/// each shape: a refusal quotes nothing.
+fn signed_content(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    let is_named = has_key_with_canary(&serde_json::from_slice(input).unwrap_or_default());
+    for signed_data in [&*text, &*STANDARD.encode(input)] {
+        for faults in medical::content::faults_of_each(signed_data) {
+            let told = serde_json::to_string(&faults).unwrap_or_default();
+            assert!(is_named || !told.contains(CANARY), "{told}");
+        }
+    }
+}
+
+/// A trace header: what is taken is written out as a header that is taken, too.
+fn traceparent(input: &[u8]) {
+    let Ok(header) = std::str::from_utf8(input) else {
+        return;
+    };
+    if let Some(position) = TraceContext::parse(header) {
+        let written = position.to_string();
+        assert_eq!(TraceContext::parse(&written), Some(position.clone()));
+        let child = position.child();
+        assert!(TraceContext::parse(&child.to_string()).is_some());
+        assert!(header.is_ascii());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::panic::catch_unwind;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_kept_input_is_fine_and_every_target_has_some() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus");
+        let named = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+        let folders = fs::read_dir(&corpus).unwrap();
+        let folders: BTreeSet<String> =
+            folders.map(|entry| named(&entry.unwrap().path())).collect();
+        let targets = TARGETS.iter().map(|(name, _)| (*name).to_owned());
+        assert_eq!(folders, targets.collect());
+        for (name, target) in TARGETS {
+            let files: Vec<_> = fs::read_dir(corpus.join(name)).unwrap().collect();
+            assert!(!files.is_empty(), "{name}");
+            for file in files {
+                let path = file.unwrap().path();
+                let input = fs::read(&path).unwrap();
+                let ended = catch_unwind(|| target(&input));
+                assert!(ended.is_ok(), "{}", path.display());
+            }
+        }
+    }
+}
