@@ -662,32 +662,43 @@ CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads jsonb[], group_key
     AS $$
 #variable_conflict use_column
 DECLARE
-    refused text;
+    usual_attempts constant integer := tidegate.default_max_attempts();
+    deduplicates constant boolean := array_remove(dedup_keys, NULL) <> '{}';
     new_ids bigint[];
+    inserted_ids bigint[];
     missing record;
 BEGIN
-    SELECT format('event %s: %s', r.position, coalesce(
-               tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-                                r.available_at, r.expires_at, r.max_attempts),
-               tidegate.trace_refusal(r.traceparent),
-               tidegate.unregistered(r.kind))) INTO refused
-      FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                  expires_ats, max_attempts_each, traceparents) WITH ORDINALITY
-           AS r(kind, payload, group_key, dedup_key, correlation_id, available_at,
-                expires_at, max_attempts, traceparent, position)
-      LEFT JOIN tidegate.event_kind AS k ON k.kind = r.kind
-     WHERE k.kind IS NULL
-        OR tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-                            r.available_at, r.expires_at, r.max_attempts) IS NOT NULL
-        OR tidegate.trace_refusal(r.traceparent) IS NOT NULL
-     ORDER BY r.position LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    IF deduplicates
+       OR EXISTS (SELECT FROM (SELECT DISTINCT kind FROM unnest(kinds) AS kind) AS named
+                    LEFT JOIN tidegate.event_kind AS k USING (kind) WHERE k.kind IS NULL) THEN
+        PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                                      expires_ats, max_attempts_each, traceparents);
     END IF;
     PERFORM tidegate.lock_groups(group_keys);
 
-    SELECT array_agg(nextval('tidegate.event_queue_id_seq') ORDER BY n) INTO new_ids
-      FROM generate_series(1, cardinality(kinds)) AS n;
+    -- Ids are drawn in the order of the arguments: a drain takes events by id.
+    IF NOT deduplicates THEN
+        RETURN QUERY
+        INSERT INTO tidegate.event_queue AS q
+               (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
+                max_attempts, parent_id, traceparent)
+        SELECT CASE WHEN tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+                                          r.available_at, r.expires_at, r.max_attempts) IS NULL
+                     AND tidegate.trace_refusal(r.traceparent) IS NULL THEN r.kind
+                    ELSE tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids,
+                                               available_ats, expires_ats, max_attempts_each, traceparents) END,
+               r.payload, r.group_key, r.dedup_key, r.correlation_id,
+               coalesce(r.available_at, clock_timestamp()), r.expires_at,
+               coalesce(r.max_attempts, usual_attempts), r.parent_id, r.traceparent
+          FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                      expires_ats, max_attempts_each, parent_ids, traceparents)
+               AS r(kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
+                    max_attempts, parent_id, traceparent)
+        RETURNING q.id, true;
+        RETURN;
+    END IF;
+
+    new_ids := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(kinds)));
     WITH inserted AS (
         INSERT INTO tidegate.event_queue AS q
                (id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
@@ -695,23 +706,25 @@ BEGIN
         OVERRIDING SYSTEM VALUE
         SELECT r.id, r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
-               coalesce(r.max_attempts, tidegate.default_max_attempts()), r.parent_id, r.traceparent
+               coalesce(r.max_attempts, usual_attempts), r.parent_id, r.traceparent
           FROM unnest(new_ids, kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                       expires_ats, max_attempts_each, parent_ids, traceparents)
                AS r(id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
                     max_attempts, parent_id, traceparent)
         ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
         RETURNING q.id)
-    SELECT array_agg(i.id) INTO new_ids
-      FROM (SELECT CASE WHEN inserted.id IS NOT NULL THEN drawn.id END AS id
-              FROM unnest(new_ids) WITH ORDINALITY AS drawn(id, position)
-              LEFT JOIN inserted USING (id)
-             ORDER BY drawn.position) AS i;
+    SELECT array_agg(inserted.id) INTO inserted_ids FROM inserted;
 
+    IF cardinality(inserted_ids) = cardinality(new_ids) THEN
+        RETURN QUERY SELECT n.id, true FROM unnest(new_ids) AS n(id);
+        RETURN;
+    END IF;
     -- A duplicate takes the id of the live event; a new statement, so that it sees one that a
     -- concurrent publisher has only just committed. If that one has ended meanwhile, publish anew.
     FOR missing IN
-        SELECT n AS position FROM generate_series(1, cardinality(kinds)) AS n WHERE new_ids[n] IS NULL
+        SELECT n.position FROM unnest(new_ids) WITH ORDINALITY AS n(id, position)
+          LEFT JOIN unnest(inserted_ids) AS i(id) USING (id)
+         WHERE i.id IS NULL ORDER BY n.position
     LOOP
         SELECT p.id, p.created INTO publish_batch.id, publish_batch.created
           FROM tidegate.publish(kinds[missing.position], payloads[missing.position],
@@ -740,35 +753,34 @@ BEGIN
     END IF;
     SELECT CASE WHEN jsonb_typeof(e.event) <> 'object'
                 THEN format('event %s: an object is allowed, got %s', e.position, jsonb_typeof(e.event))
-                ELSE format('event %s: %I is no field of an event; allowed are: %s', e.position, bad.key,
+                ELSE format('event %s: %I is no field of an event; allowed are: %s', e.position,
+                            (SELECT min(k.key) FROM jsonb_object_keys(e.event - allowed) AS k(key)),
                             array_to_string(allowed, ', '))
            END INTO refused
       FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
-      LEFT JOIN LATERAL (
-            SELECT k.key FROM jsonb_object_keys(CASE WHEN jsonb_typeof(e.event) = 'object' THEN e.event END) AS k(key)
-             WHERE k.key <> ALL (allowed) LIMIT 1) AS bad ON true
-     WHERE jsonb_typeof(e.event) <> 'object' OR bad.key IS NOT NULL
+     WHERE CASE WHEN jsonb_typeof(e.event) = 'object' THEN e.event - allowed <> '{}' ELSE true END
      ORDER BY e.position LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
     END IF;
     RETURN QUERY
     SELECT p.id, p.created
-      FROM (SELECT array_agg(e.event->>'kind' ORDER BY e.position) AS kinds,
+      FROM (SELECT array_agg(e.event->>'kind') AS kinds,
                    -- A JSON null and a missing payload are the same: no payload.
-                   array_agg(nullif(e.event->'payload', 'null') ORDER BY e.position) AS payloads,
-                   array_agg(e.event->>'group_key' ORDER BY e.position) AS group_keys,
-                   array_agg(e.event->>'dedup_key' ORDER BY e.position) AS dedup_keys,
-                   array_agg(e.event->>'correlation_id' ORDER BY e.position) AS correlation_ids,
-                   array_agg((e.event->>'available_at')::timestamptz ORDER BY e.position) AS available_ats,
-                   array_agg((e.event->>'expires_at')::timestamptz ORDER BY e.position) AS expires_ats,
-                   array_agg((e.event->>'max_attempts')::integer ORDER BY e.position) AS max_attempts_each,
-                   array_agg(NULL::bigint) AS parent_ids,
-                   array_agg(e.event->>'traceparent' ORDER BY e.position) AS traceparents
-              FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
+                   array_agg(nullif(e.event->'payload', 'null')) AS payloads,
+                   array_agg(e.event->>'group_key') AS group_keys,
+                   array_agg(e.event->>'dedup_key') AS dedup_keys,
+                   array_agg(e.event->>'correlation_id') AS correlation_ids,
+                   array_agg((e.event->>'available_at')::timestamptz) AS available_ats,
+                   array_agg((e.event->>'expires_at')::timestamptz) AS expires_ats,
+                   array_agg((e.event->>'max_attempts')::integer) AS max_attempts_each,
+                   array_agg(e.event->>'traceparent') AS traceparents
+              -- One sort for all, not one for each array.
+              FROM (SELECT e.event FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
+                     ORDER BY e.position) AS e
             HAVING count(*) > 0) AS a,
            tidegate.publish_batch(a.kinds, a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
-                                 a.available_ats, a.expires_ats, a.max_attempts_each, a.parent_ids, a.traceparents) AS p;
+                                  a.available_ats, a.expires_ats, a.max_attempts_each, '{}', a.traceparents) AS p;
 END $$;
 
 CREATE FUNCTION tidegate.publish_rows(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[]) RETURNS TABLE(id bigint, created boolean)
@@ -791,6 +803,34 @@ $$;
 CREATE FUNCTION tidegate.refusal(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer) RETURNS text
     LANGUAGE sql STABLE
     RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: 1 to 100 characters are allowed, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (pg_column_size(payload) > 1048576) THEN ('payload: at most 1048576 bytes are allowed, got '::text || pg_column_size(payload)) WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: 1 to 200 characters are allowed, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: 1 to 200 characters are allowed, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: 1 to 200 characters are allowed, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: a finite time is allowed, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: a finite time is allowed, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: 1 to 1000 is allowed, got '::text || max_attempts) ELSE NULL::text END;
+
+CREATE FUNCTION tidegate.refuse_batch(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) RETURNS text
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    refused text;
+BEGIN
+    SELECT format('event %s: %s', r.position, coalesce(
+               tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+                                r.available_at, r.expires_at, r.max_attempts),
+               tidegate.trace_refusal(r.traceparent),
+               tidegate.unregistered(r.kind))) INTO refused
+      FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                  expires_ats, max_attempts_each, traceparents) WITH ORDINALITY
+           AS r(kind, payload, group_key, dedup_key, correlation_id, available_at,
+                expires_at, max_attempts, traceparent, position)
+      LEFT JOIN tidegate.event_kind AS k ON k.kind = r.kind
+     WHERE k.kind IS NULL
+        OR tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+                            r.available_at, r.expires_at, r.max_attempts) IS NOT NULL
+        OR tidegate.trace_refusal(r.traceparent) IS NOT NULL
+     ORDER BY r.position LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN NULL;
+END $$;
 
 CREATE FUNCTION tidegate.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
@@ -2010,6 +2050,8 @@ REVOKE ALL ON FUNCTION tidegate.publish_rows(kinds text[], payloads jsonb[], gro
 REVOKE ALL ON FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refusal(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.refuse_batch(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_change() FROM PUBLIC;
 

@@ -18,6 +18,7 @@ from pypi import PROJECT
 
 LIVE = "src/queue/sql/live.rs"
 PUBLISH = "migrations/queue/V0010__carry_trace.sql"
+PUBLISH_BATCH = "migrations/queue/V0011__publish_faster.sql"
 RETENTION = "migrations/queue/V0006__keep_retention.sql"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
@@ -67,13 +68,12 @@ MUTANTS = [
            (RETENTION, "(q.expires_at <= moment OR q.attempts >= q.max_attempts)\n", "true\n", 2)),
     Mutant("publish does not lock the group", ORDER,
            (PUBLISH, "        PERFORM tidegate.lock_groups(ARRAY[publish.group_key]);\n", "        NULL;\n", 1),
-           (PUBLISH, "    PERFORM tidegate.lock_groups(group_keys);\n", "", 1)),
+           (PUBLISH_BATCH, "    PERFORM tidegate.lock_groups(group_keys);\n", "", 1)),
     # A lock that comes too late: the ids are drawn, and others may commit between.
     Mutant("publish_batch draws ids before it locks", ORDER,
-           (PUBLISH, "    PERFORM tidegate.lock_groups(group_keys);\n", "", 1),
-           (PUBLISH, "      FROM generate_series(1, cardinality(kinds)) AS n;\n    WITH inserted",
-            "      FROM generate_series(1, cardinality(kinds)) AS n;\n"
-            "    PERFORM tidegate.lock_groups(group_keys);\n    WITH inserted", 1)),
+           (PUBLISH_BATCH, "    PERFORM tidegate.lock_groups(group_keys);\n", "", 1),
+           (PUBLISH_BATCH, "        RETURNING q.id, true;\n        RETURN;\n",
+            "        RETURNING q.id, true;\n        PERFORM tidegate.lock_groups(group_keys);\n        RETURN;\n", 1)),
 ]
 
 

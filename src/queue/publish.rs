@@ -72,7 +72,10 @@ pub async fn publish_batch(
         return Ok(Vec::new());
     }
     let here = position();
-    let mut columns = EventColumns::of(events.iter());
+    let mut columns = EventColumns::of(&events.iter());
+    if here.is_some() {
+        columns.traceparents.resize(events.len(), None);
+    }
     for traceparent in &mut columns.traceparents {
         *traceparent = traceparent.or(here.as_deref());
     }
