@@ -961,22 +961,26 @@ async fn when_a_groups_head_is_requeued_what_is_in_hand_behind_it_goes_back() {
     let events: Vec<NewEvent> = (0..6).map(|n| act(&n.to_string()).group("g")).collect();
     queue::publish_batch(&*client, &events).await.unwrap();
     let operator = client.clone();
+    // The leases of what stands behind the second event; each lease has a token of its own.
+    let leases = |client: Arc<tokio_postgres::Client>, second: i64| async move {
+        let tokens = "SELECT string_agg(lease_token::text, ',' ORDER BY id) FROM tidegate.event_queue WHERE id > $1";
+        let row = client.query_one(tokens, &[&second]).await?;
+        Ok::<_, HandlerError>(row.get::<_, Option<String>>(0))
+    };
+    let at_first = Arc::new(Mutex::new(None));
     let app = ProbeApp::new(move |call, _| {
-        let operator = operator.clone();
+        let (operator, at_first) = (operator.clone(), at_first.clone());
         Box::pin(async move {
             if call.name == "0" && call.attempt == 1 {
+                let before = leases(operator.clone(), call.id + 1).await?;
+                *at_first.lock().unwrap() = before;
                 let requeue = "UPDATE tidegate.events SET status = 'PENDING' WHERE id = $1";
                 operator.execute(requeue, &[&call.id]).await?;
             }
             if call.name == "1" {
-                // Runs until the loss is found out: what is behind is given back, or the head has ended.
-                let found_out = "SELECT EXISTS (SELECT FROM tidegate.event_queue WHERE id > $1 AND lease_token IS NULL)
-                                     OR NOT EXISTS (SELECT FROM tidegate.event_queue WHERE id < $1)";
-                while !operator
-                    .query_one(found_out, &[&call.id])
-                    .await?
-                    .get::<_, bool>(0)
-                {
+                // Runs until the loss is found out and what is behind is given back.
+                let before = at_first.lock().unwrap().clone();
+                while before.is_some() && leases(operator.clone(), call.id).await? == before {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             }
