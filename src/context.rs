@@ -276,10 +276,10 @@ impl Context {
         &self.event
     }
 
-    /// How the handlers ended so far, and the follow-ups already published by their transaction.
-    pub(crate) fn ends(&self) -> (Vec<HandlerEnd>, u64) {
-        let state = self.state();
-        (state.ends.clone(), state.published)
+    /// Takes how the handlers ended so far, and the follow-ups already published by their transaction.
+    pub(crate) fn take_ends(&self) -> (Vec<HandlerEnd>, u64) {
+        let mut state = self.state();
+        (std::mem::take(&mut state.ends), state.published)
     }
 
     /// The handler that is running, with what it has emitted forgotten: it was cut.
@@ -415,11 +415,8 @@ impl Transaction<'_> {
         } else {
             Status::CompletedWithErrors
         };
-        let flushed = queue::finalize(
-            client,
-            &[settle::finalization(&self.ctx.event, &ends, status)],
-        )
-        .await?;
+        let end = settle::finalization(&self.ctx.event, &ends, status);
+        let flushed = queue::finalize(client, &[end]).await?;
         if flushed.ended.is_empty() {
             return Err(Error::LeaseLost(lease.id));
         }

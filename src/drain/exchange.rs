@@ -1,14 +1,13 @@
 //! The part of the loop that deals with the database: sends leases and writes, one of each at a time,
 //! and takes in their answers.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::future::FutureExt;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::flusher::{Class, Flush, Job, Written, flush};
+use super::flusher::{Class, Flush, Found, Job, Written, flush};
 use super::leaser::{Arrival, Order, lease};
 use super::settle::count;
 use super::{Drain, FLUSH_AGE, Held, Slot, millis};
@@ -93,7 +92,7 @@ impl<D: Dispatch> Drain<D> {
     }
 
     fn count_written(&mut self, job: &Job, written: &Written) {
-        let came_back = |held: &Option<HashSet<Lease>>, lease: &Lease| {
+        let came_back = |held: &Option<Found>, lease: &Lease| {
             held.as_ref().is_some_and(|held| held.contains(lease))
         };
         self.report.published += written.published;
@@ -242,13 +241,13 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    pub(super) fn lease_arrived(&mut self, arrival: Arrival) -> Result<(), Error> {
+    pub(super) fn lease_arrived(&mut self, mut arrival: Arrival) -> Result<(), Error> {
         self.leasing = Slot::Idle(Box::new(arrival.link));
-        let batch = arrival.batch?;
+        let mut batch = arrival.batch?;
         let empty = self.pace.arrived(
-            &arrival.order,
+            &mut arrival.order,
             arrival.promoted,
-            &batch,
+            &mut batch,
             self.schedule.len(),
         );
         self.seen_empty = empty && self.is_idle();

@@ -68,16 +68,38 @@ impl Job {
     }
 }
 
-/// What a job changed: the leases that were still held. A part is `None` until it is written.
+/// What a job changed. A part is `None` until it is written.
 #[derive(Default)]
 pub(super) struct Written {
-    pub ended: Option<HashSet<Lease>>,
-    pub retried: Option<HashSet<Lease>>,
-    pub released: Option<HashSet<Lease>>,
-    pub renewed: Option<HashSet<Lease>>,
+    pub ended: Option<Found>,
+    pub retried: Option<Found>,
+    pub released: Option<Found>,
+    pub renewed: Option<Found>,
     pub published: u64,
     /// Ends that could not be stored as they were and became FAILED.
     pub unstorable: HashSet<Lease>,
+}
+
+/// The leases that were still held, sorted: an answer has them nearly in order.
+#[derive(Default)]
+pub(super) struct Found(Vec<Lease>);
+
+impl Found {
+    pub(super) fn contains(&self, lease: &Lease) -> bool {
+        self.0.binary_search(lease).is_ok()
+    }
+
+    fn extend(&mut self, more: impl IntoIterator<Item = Lease>) {
+        self.0.extend(more);
+        self.0.sort_unstable();
+    }
+}
+
+impl From<Vec<Lease>> for Found {
+    fn from(mut leases: Vec<Lease>) -> Self {
+        leases.sort_unstable();
+        Self(leases)
+    }
 }
 
 /// The answer, with the link and the job handed back.
@@ -139,26 +161,20 @@ async fn write(
     }
     if written.retried.is_none() {
         written.retried = Some(match job.retries.as_slice() {
-            [] => HashSet::new(),
-            retries => queue::retry(client, retries).await?.into_iter().collect(),
+            [] => Found::default(),
+            retries => queue::retry(client, retries).await?.into(),
         });
     }
     if written.released.is_none() {
         written.released = Some(match job.releases.as_slice() {
-            [] => HashSet::new(),
-            releases => queue::release(client, releases)
-                .await?
-                .into_iter()
-                .collect(),
+            [] => Found::default(),
+            releases => queue::release(client, releases).await?.into(),
         });
     }
     if written.renewed.is_none() {
         written.renewed = Some(match job.renewals.as_slice() {
-            [] => HashSet::new(),
-            renewals => queue::renew(client, renewals, lease_timeout)
-                .await?
-                .into_iter()
-                .collect(),
+            [] => Found::default(),
+            renewals => queue::renew(client, renewals, lease_timeout).await?.into(),
         });
     }
     Ok(())
@@ -166,16 +182,12 @@ async fn write(
 
 /// Finalizes everything in one statement, but for events with follow-ups in a group, which come in
 /// one of their own behind it: that may have to wait for a publisher's lock, and nobody else should.
-async fn finalize(
-    client: &Client,
-    job: &Job,
-    written: &mut Written,
-) -> Result<HashSet<Lease>, Error> {
-    let ends = job.ends.iter().map(|end| end.finalization.clone());
+async fn finalize(client: &Client, job: &Job, written: &mut Written) -> Result<Found, Error> {
+    let ends = job.ends.iter().map(|end| &end.finalization);
     let (locking, free): (Vec<_>, Vec<_>) =
         ends.partition(|end| end.follow_ups.iter().any(|event| event.group_key.is_some()));
     let mut ended = finalize_batch(client, free, written).await?;
-    ended.extend(finalize_batch(client, locking, written).await?);
+    ended.extend(finalize_batch(client, locking, written).await?.0);
     Ok(ended)
 }
 
@@ -183,16 +195,16 @@ async fn finalize(
 /// harms only itself.
 async fn finalize_batch(
     client: &Client,
-    ends: Vec<Finalization>,
+    ends: Vec<&Finalization>,
     written: &mut Written,
-) -> Result<HashSet<Lease>, Error> {
+) -> Result<Found, Error> {
     if ends.is_empty() {
-        return Ok(HashSet::new());
+        return Ok(Found::default());
     }
     match queue::finalize(client, &ends).await {
         Ok(flushed) => {
             written.published += flushed.published;
-            Ok(flushed.ended.into_iter().collect())
+            Ok(flushed.ended.into())
         }
         Err(error) if error.is_bad_data() => one_by_one(client, ends, written).await,
         Err(error) => Err(error),
@@ -201,16 +213,16 @@ async fn finalize_batch(
 
 async fn one_by_one(
     client: &Client,
-    ends: Vec<Finalization>,
+    ends: Vec<&Finalization>,
     written: &mut Written,
-) -> Result<HashSet<Lease>, Error> {
-    let mut ended = HashSet::new();
+) -> Result<Found, Error> {
+    let mut ended = Found::default();
     for end in ends {
-        let flushed = match queue::finalize(client, std::slice::from_ref(&end)).await {
+        let flushed = match queue::finalize(client, &[end]).await {
             Err(error) if error.is_bad_data() => {
                 tracing::error!(event.id = end.lease.id, error = %error, "outcome cannot be stored; event fails");
                 written.unstorable.insert(end.lease);
-                queue::finalize(client, &[unstorable(&end, &error)]).await?
+                queue::finalize(client, &[unstorable(end, &error)]).await?
             }
             flushed => flushed?,
         };

@@ -141,7 +141,7 @@ impl<D: Dispatch> Drain<D> {
         let mut next = Some(first);
         while let Some(lease) = next {
             if let Some(running) = self.running.remove(&lease) {
-                let (ends, published) = running.ctx.ends();
+                let (ends, published) = running.ctx.take_ends();
                 self.settle(&running, &ends, published);
             }
             next = self.ended.1.try_recv().ok();
@@ -273,7 +273,7 @@ impl<D: Dispatch> Drain<D> {
                 continue;
             };
             running.abort.abort();
-            let (mut ends, published) = running.ctx.ends();
+            let (mut ends, published) = running.ctx.take_ends();
             let error = timed_out(running.started.elapsed(), now >= cut);
             let handler = running.ctx.running_handler();
             ends.push(HandlerEnd {

@@ -24,6 +24,9 @@ const RESCAN: Duration = Duration::from_secs(1);
 /// Pauses between looks at an empty queue: they double from the first to the last.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
+/// Blocked groups remembered within a walk; what a lease sends of them stays below a megabyte or two.
+const MOST_BLOCKED: usize = 10_000;
+
 /// Delayed events made ready at once.
 const PROMOTE_LIMIT: u32 = 1000;
 
@@ -41,6 +44,8 @@ pub(super) struct Pace {
     /// A walk from the start that has not reached this id yet is a re-scan.
     resume_at: i64,
     walk: Walk,
+    /// Groups that this walk has found blocked, while no lease is under way: it passes what else is theirs.
+    blocked: Vec<String>,
     walk_due: Instant,
     pause: Duration,
     poll_at: Instant,
@@ -73,6 +78,7 @@ impl Pace {
                 idle: false,
                 barren: false,
             },
+            blocked: Vec::new(),
             walk_due: now + RESCAN,
             pause: PAUSE.0,
             poll_at: now,
@@ -99,6 +105,7 @@ impl Pace {
     pub(super) fn back_to(&mut self, id: i64) {
         self.cursor = self.cursor.min(id - 1);
         self.called_back = Some(self.called_back.map_or(id, |earlier| earlier.min(id)));
+        self.blocked.clear();
         self.walk.barren = false;
     }
 
@@ -111,6 +118,7 @@ impl Pace {
         }
         self.called_back = None;
         if self.cursor == 0 {
+            self.blocked.clear();
             self.walk = Walk {
                 began: now,
                 idle,
@@ -125,12 +133,17 @@ impl Pace {
     /// with nothing in hand, has met nothing ready.
     pub(super) fn arrived(
         &mut self,
-        order: &Order,
+        order: &mut Order,
         promoted: Option<i64>,
-        batch: &LeasedBatch,
+        batch: &mut LeasedBatch,
         left: usize,
     ) -> bool {
         let now = Instant::now();
+        if self.called_back.is_none() {
+            self.blocked = std::mem::take(&mut order.blocked);
+            self.blocked.append(&mut batch.blocked);
+            self.blocked.truncate(MOST_BLOCKED);
+        }
         let leased = u32::try_from(batch.events.len()).unwrap_or(u32::MAX);
         let reached_end = batch.scanned < order.page;
         let full = leased == order.limit;
@@ -204,6 +217,8 @@ pub(super) struct Order {
     pub limit: u32,
     pub page: u32,
     pub held: Vec<Uuid>,
+    /// Groups found blocked earlier in the walk.
+    pub blocked: Vec<String>,
     pub timeout: Duration,
     /// Kinds this program knows and has time for.
     pub kinds: Vec<&'static str>,
@@ -216,11 +231,13 @@ pub(super) struct Order {
 impl Order {
     pub(super) fn new(pace: &mut Pace, most: u64, idle: bool) -> Self {
         let limit = u32::try_from(most).unwrap_or(u32::MAX).min(pace.want);
+        let after = pace.start(idle);
         Self {
-            after: pace.start(idle),
+            after,
             limit,
             page: pace.page.max(limit),
             held: Vec::new(),
+            blocked: std::mem::take(&mut pace.blocked),
             timeout: Duration::ZERO,
             kinds: Vec::new(),
             number: 0,
@@ -248,6 +265,7 @@ pub(super) async fn lease(mut link: Link, order: Order) -> Arrival {
         held: &order.held,
         timeout: order.timeout,
         kinds: &order.kinds,
+        blocked: &order.blocked,
         now: None,
     };
     let mut unsure = Vec::new();
@@ -312,6 +330,7 @@ mod tests {
             events: Vec::new(),
             scanned,
             last_id: Some(last_id),
+            blocked: Vec::new(),
         }
     }
 
@@ -320,8 +339,8 @@ mod tests {
         let mut pace = Pace::new(8, 1000);
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            let order = Order::new(&mut pace, 1000, true);
-            assert!(pace.arrived(&order, None, &LeasedBatch::default(), 0));
+            let mut order = Order::new(&mut pace, 1000, true);
+            assert!(pace.arrived(&mut order, None, &mut LeasedBatch::default(), 0));
             pauses.push((pace.poll_at() - Instant::now()).as_millis());
         }
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 200, 200]);
@@ -332,13 +351,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_full_page_without_an_event_is_passed_with_larger_steps() {
         let mut pace = Pace::new(8, 1000);
-        let order = Order::new(&mut pace, 1000, true);
+        let mut order = Order::new(&mut pace, 1000, true);
         assert_eq!((order.after, order.page, order.limit), (0, 8, 8));
-        assert!(!pace.arrived(&order, None, &batch(8, 80), 0));
-        let order = Order::new(&mut pace, 1000, true);
+        assert!(!pace.arrived(&mut order, None, &mut batch(8, 80), 0));
+        let mut order = Order::new(&mut pace, 1000, true);
         assert_eq!((order.after, order.page, order.limit), (80, 16, 8));
         assert!(
-            pace.arrived(&order, None, &batch(3, 90), 0),
+            pace.arrived(&mut order, None, &mut batch(3, 90), 0),
             "the whole walk met nothing"
         );
         assert_eq!(pace.start(true), 0);
@@ -347,27 +366,71 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_queue_is_not_empty_while_something_is_in_hand_or_came_back() {
         let mut pace = Pace::new(8, 1000);
-        let busy = Order::new(&mut pace, 1000, false);
-        assert!(!pace.arrived(&busy, None, &LeasedBatch::default(), 0));
-        let order = Order::new(&mut pace, 1000, true);
+        let mut busy = Order::new(&mut pace, 1000, false);
+        assert!(!pace.arrived(&mut busy, None, &mut LeasedBatch::default(), 0));
+        let mut order = Order::new(&mut pace, 1000, true);
         pace.back_to(3);
-        assert!(!pace.arrived(&order, None, &LeasedBatch::default(), 0));
-        let order = Order::new(&mut pace, 1000, true);
-        assert!(pace.arrived(&order, None, &LeasedBatch::default(), 0));
+        assert!(!pace.arrived(&mut order, None, &mut LeasedBatch::default(), 0));
+        let mut order = Order::new(&mut pace, 1000, true);
+        assert!(pace.arrived(&mut order, None, &mut LeasedBatch::default(), 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a5_the_cursor_goes_back_to_a_promoted_event_and_to_the_start_now_and_then() {
         let mut pace = Pace::new(8, 1000);
-        let order = Order::new(&mut pace, 1000, true);
-        pace.arrived(&order, None, &batch(8, 800), 0);
-        let order = Order::new(&mut pace, 1000, true);
-        pace.arrived(&order, Some(5), &batch(16, 900), 0);
-        let order = Order::new(&mut pace, 1000, true);
+        let mut order = Order::new(&mut pace, 1000, true);
+        pace.arrived(&mut order, None, &mut batch(8, 800), 0);
+        let mut order = Order::new(&mut pace, 1000, true);
+        pace.arrived(&mut order, Some(5), &mut batch(16, 900), 0);
+        let mut order = Order::new(&mut pace, 1000, true);
         assert_eq!(order.after, 4);
-        pace.arrived(&order, None, &batch(32, 950), 0);
+        pace.arrived(&mut order, None, &mut batch(32, 950), 0);
         assert_eq!(pace.start(true), 950);
         tokio::time::advance(RESCAN).await;
         assert_eq!(pace.start(true), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_walk_remembers_blocked_groups_until_it_ends_or_is_called_back() {
+        let mut pace = Pace::new(8, 1000);
+        let found = |group: &str, last_id| LeasedBatch {
+            blocked: vec![group.to_owned()],
+            ..batch(8, last_id)
+        };
+        let mut order = Order::new(&mut pace, 1000, true);
+        pace.arrived(&mut order, None, &mut found("a", 80), 0);
+        let mut order = Order::new(&mut pace, 1000, true);
+        assert_eq!(order.blocked, ["a"]);
+        pace.arrived(
+            &mut order,
+            None,
+            &mut LeasedBatch {
+                scanned: 16,
+                ..found("b", 90)
+            },
+            0,
+        );
+        let mut order = Order::new(&mut pace, 1000, true);
+        assert_eq!(order.blocked, ["a", "b"]);
+        pace.back_to(85);
+        pace.arrived(
+            &mut order,
+            None,
+            &mut LeasedBatch {
+                scanned: 32,
+                ..found("c", 99)
+            },
+            0,
+        );
+        let mut order = Order::new(&mut pace, 1000, true);
+        assert!(
+            order.blocked.is_empty(),
+            "what came back may have opened a group"
+        );
+        pace.arrived(&mut order, None, &mut found("d", 99), 0);
+        assert!(
+            Order::new(&mut pace, 1000, true).blocked.is_empty(),
+            "a new walk"
+        );
     }
 }

@@ -28,6 +28,8 @@ pub struct LeaseRequest<'a> {
     pub timeout: Duration,
     /// Kinds this program knows; others are left alone if they are registered.
     pub kinds: &'a [&'a str],
+    /// Groups that are known to be blocked: their events are passed.
+    pub blocked: &'a [String],
     /// The time to lease at, for tests (C6); the database's clock when `None`.
     pub now: Option<SystemTime>,
 }
@@ -41,6 +43,8 @@ pub struct LeasedBatch {
     pub scanned: u32,
     /// The highest id looked at.
     pub last_id: Option<i64>,
+    /// Groups of which events were looked at and none could be leased.
+    pub blocked: Vec<String>,
 }
 
 /// Leases ready events, lowest id first, each group in order. Never waits for a lock (C2) and
@@ -64,17 +68,22 @@ pub async fn lease(
             &request.kinds,
             &request.now,
             &i64::from(request.limit),
+            &request.blocked,
         ],
     )
     .await?;
     let mut batch = LeasedBatch::default();
-    for row in &rows {
-        batch.scanned = row.get::<_, i64>("scanned").try_into().unwrap_or(u32::MAX);
-        batch.last_id = row.get("last_id");
-        if row.get::<_, Option<i64>>("id").is_some() {
-            batch.events.push(leased_event(row, request.token));
-        }
+    if let Some(row) = rows.first() {
+        batch.scanned = row.get::<_, i64>(0).try_into().unwrap_or(u32::MAX);
+        batch.last_id = row.get(1);
+        batch.blocked = row.get::<_, Option<_>>(2).unwrap_or_default();
     }
+    let leased = rows
+        .iter()
+        .filter_map(|row| Some((row, row.get::<_, Option<i64>>(3)?)));
+    batch.events = leased
+        .map(|(row, id)| leased_event(row, id, request.token))
+        .collect();
     batch.events.sort_unstable_by_key(|event| event.lease.id);
     Ok(batch)
 }
@@ -116,29 +125,27 @@ impl<'a> FromSql<'a> for JsonText {
     }
 }
 
-fn leased_event(row: &Row, token: Uuid) -> LeasedEvent {
+/// A row of the lease, by position: names would be looked for in each row.
+fn leased_event(row: &Row, id: i64, token: Uuid) -> LeasedEvent {
     LeasedEvent {
-        lease: Lease {
-            id: row.get("id"),
-            token,
-        },
-        fate: match row.get::<_, i32>("fate") {
+        lease: Lease { id, token },
+        fate: match row.get::<_, i32>(4) {
             0 => Fate::Run,
             1 => Fate::Expired,
             _ => Fate::Abandoned,
         },
-        kind: row.get("kind"),
-        payload: row.get::<_, Option<JsonText>>("payload").map(|text| text.0),
-        group_key: row.get("group_key"),
-        correlation_id: row.get("correlation_id"),
-        attempts: row.get::<_, i32>("attempts").unsigned_abs(),
-        max_attempts: row.get::<_, i32>("max_attempts").unsigned_abs(),
-        created_at: row.get("created_at"),
-        expires_at: row.get("expires_at"),
+        kind: row.get(5),
+        payload: row.get::<_, Option<JsonText>>(6).map(|text| text.0),
+        group_key: row.get(7),
+        correlation_id: row.get(8),
+        attempts: row.get::<_, i32>(9).unsigned_abs(),
+        max_attempts: row.get::<_, i32>(10).unsigned_abs(),
+        created_at: row.get(11),
+        expires_at: row.get(12),
         progress: row
-            .get::<_, Option<JsonText>>("progress")
+            .get::<_, Option<JsonText>>(13)
             .and_then(|text| progress(&text.0)),
-        traceparent: row.get("traceparent"),
+        traceparent: row.get(14),
     }
 }
 

@@ -93,6 +93,7 @@ impl Api {
             held: &[],
             timeout: Duration::from_mins(1),
             kinds: AppEvent::KINDS,
+            blocked: &[],
             now: None,
         };
         let leased = queue::lease(&self.client, &request).await.unwrap();

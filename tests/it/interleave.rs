@@ -39,6 +39,7 @@ async fn lease(
         held: &[],
         timeout: MINUTE,
         kinds: Probe::KINDS,
+        blocked: &[],
         now: Some(SystemTime::now() + later),
     };
     let batch = queue::lease(client, &request).await?;

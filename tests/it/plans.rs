@@ -112,7 +112,7 @@ async fn assert_plans_of(client: &Client) {
 }
 
 /// A lease's parameters as a drain sends them, holding rows of an earlier lease.
-fn lease(after: u32, page: u32) -> [String; 8] {
+fn lease(after: u32, page: u32) -> [String; 9] {
     [
         after.to_string(),
         page.to_string(),
@@ -122,6 +122,7 @@ fn lease(after: u32, page: u32) -> [String; 8] {
         array(Probe::KINDS),
         "NULL".to_owned(),
         page.to_string(),
+        array(&["blocked".to_owned()]),
     ]
 }
 

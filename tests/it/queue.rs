@@ -25,6 +25,7 @@ async fn lease_with<'a>(
         held: &[],
         timeout: MINUTE,
         kinds: Probe::KINDS,
+        blocked: &[],
         now: None,
     };
     change(&mut request);

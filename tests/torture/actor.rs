@@ -181,11 +181,11 @@ impl Worker {
             lease_timeout: Duration::from_millis(self.lease_ms),
             handler_timeout: Duration::from_millis(self.handler_ms),
             linger: if self.once { Duration::ZERO } else { budget },
-            max_events: None,
             retry: RetryPolicy {
                 base: Duration::from_millis(20),
                 max: Duration::from_millis(200),
             },
+            ..DrainOptions::default()
         }
     }
 }

@@ -211,6 +211,7 @@ async fn nothing(queue: &Queue, state: &str, found: &mut Findings) -> Outcome<()
             held: &[],
             timeout: Duration::from_mins(1),
             kinds: Work::KINDS,
+            blocked: &[],
             now: None,
         };
         let began = Instant::now();
@@ -233,6 +234,7 @@ async fn lease_buffers(queue: &Queue) -> Outcome<f64> {
         &kinds,
         "NULL",
         "8",
+        "'{}'",
     ];
     let plan = explain(
         &queue.client,

@@ -17,6 +17,8 @@ use super::Statement;
 /// - `cut` finds, with one probe per group of the chunk, the group's first live row that is not in
 ///   the scan: locked, leased, delayed or blocked by others. What stands behind it is not leased.
 ///   Rows that this drain itself holds (`$4`) do not cut: they are ahead in its own group queue.
+/// - Groups of which nothing could be leased are told, and the caller names those met before in `$9`: their
+///   other rows are passed without a lock and a probe each.
 /// - The lease's predicate stands in the scan and again in the update.
 /// - Kinds that are registered but unknown to this program (`$6`) or paused are left alone; a kind
 ///   that nobody registered passes, so that the drain can end it. (`NOT IN` and not `<> ALL (ARRAY(…))`:
@@ -28,7 +30,7 @@ use super::Statement;
 /// There is always at least one row, which carries how far the scan came.
 pub static LEASE: Statement = Statement {
     name: "lease",
-    params: &[Type::INT8, Type::INT8, Type::UUID, Type::UUID_ARRAY, Type::FLOAT8, Type::TEXT_ARRAY, Type::TIMESTAMPTZ, Type::INT8],
+    params: &[Type::INT8, Type::INT8, Type::UUID, Type::UUID_ARRAY, Type::FLOAT8, Type::TEXT_ARRAY, Type::TIMESTAMPTZ, Type::INT8, Type::TEXT_ARRAY],
     text: "\
 WITH clock AS MATERIALIZED (
     SELECT coalesce($7, clock_timestamp()) AS now
@@ -45,13 +47,14 @@ WITH clock AS MATERIALIZED (
                  AND (q.lease_token IS NULL OR q.lease_token <> ALL ($4))
                  AND q.kind NOT IN (SELECT k.kind FROM tidegate.event_kind AS k
                                      WHERE k.paused OR k.kind <> ALL ($6))
+                 AND (q.group_key IS NULL OR q.group_key NOT IN (SELECT b.group_key FROM unnest($9) AS b(group_key)))
                 THEN true ELSE false END
      ORDER BY q.id
      LIMIT $2
        FOR NO KEY UPDATE SKIP LOCKED
 ), cut AS MATERIALIZED (
-    SELECT g.group_key, ahead.id
-      FROM (SELECT group_key, max(id) AS last FROM scan WHERE group_key IS NOT NULL GROUP BY group_key) AS g
+    SELECT g.group_key, ahead.id, ahead.id < g.first AS blocks
+      FROM (SELECT group_key, min(id) AS first, max(id) AS last FROM scan WHERE group_key IS NOT NULL GROUP BY group_key) AS g
      CROSS JOIN LATERAL (
            SELECT b.id
              FROM tidegate.event_queue AS b
@@ -81,11 +84,12 @@ WITH clock AS MATERIALIZED (
        AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))
     RETURNING q.id, q.kind, q.payload, q.group_key, q.correlation_id, q.attempts, q.max_attempts,
               q.created_at, q.expires_at, q.progress, q.traceparent)
-SELECT reach.scanned, reach.last_id,
+SELECT reach.scanned, reach.last_id, reach.blocked,
        leased.id, chosen.fate, leased.kind, leased.payload, leased.group_key, leased.correlation_id,
        leased.attempts, leased.max_attempts, leased.created_at, leased.expires_at, leased.progress,
        leased.traceparent
-  FROM (SELECT count(*) AS scanned, max(id) AS last_id FROM scan) AS reach
+  FROM (SELECT count(*) AS scanned, max(id) AS last_id,
+               (SELECT array_agg(group_key) FROM cut WHERE blocks) AS blocked FROM scan) AS reach
   LEFT JOIN (leased JOIN chosen USING (id)) ON true",
 };
 
@@ -142,7 +146,9 @@ RETURNING held.id, held.token",
 
 /// Moves finished events to the log and publishes their follow-ups, in one statement: an event is
 /// never in both places nor in neither, and follow-ups exist exactly if their parent ended (A14, A17).
-/// What does not come back was not ours any more. The two functions are called only for rows that
+/// What does not come back was not ours any more; when all of it was, only their number comes back,
+/// as a row for each costs the database alone
+/// 0.4 µs an event. The two functions are called only for rows that
 /// need them: Postgres cannot inline them, and a call costs more than the rest of the row's move.
 pub static FINALIZE: Statement = Statement {
     name: "finalize",
@@ -197,7 +203,10 @@ WITH outcome AS MATERIALIZED (
            tidegate.publish_batch(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
                                   f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids,
                                   f.traceparents) AS p)
-SELECT logged.id, logged.lease_token, (SELECT created FROM published) FROM logged",
+SELECT (SELECT created FROM published), count(*),
+       CASE WHEN count(*) < cardinality($1) THEN array_agg(logged.id) END,
+       CASE WHEN count(*) < cardinality($1) THEN array_agg(logged.lease_token) END
+  FROM logged",
 };
 
 /// Puts events back for another attempt after a delay, with what they have done so far.
@@ -300,7 +309,7 @@ SELECT p.id, p.created
                FROM unnest($6) WITH ORDINALITY AS d(delay, position) ORDER BY d.position),
        ARRAY(SELECT coalesce(e.at, clock_timestamp() + make_interval(secs => e.within))
                FROM unnest($7, $9) WITH ORDINALITY AS e(at, within, position) ORDER BY e.position),
-       $8, array_fill(NULL::bigint, ARRAY[cardinality($1)]), $10) AS p",
+       $8, '{}', $10) AS p",
 };
 
 /// All of this file.

@@ -163,6 +163,7 @@ impl World {
             held: &held,
             timeout: hours(LEASE),
             kinds: Probe::KINDS,
+            blocked: &[],
             now: None,
         };
         let batch = queue::lease(&self.client, &request).await.unwrap();
