@@ -174,6 +174,10 @@ fn inspect(node: &Value, faults: &mut Vec<String>) {
     if kind == "Seq Scan" && node["Relation Name"] == "event_queue" {
         faults.push("reads the whole queue".to_owned());
     }
+    // As it does when the time is compared with a volatile function, which is asked anew for each row.
+    if node["Index Name"] == "event_queue_due" && node["Index Cond"].is_null() {
+        faults.push("walks all delayed events".to_owned());
+    }
     if kind.contains("Sort") && touches_queue(node) {
         faults.push(format!("sorts the queue by {}", node["Sort Key"]));
     }

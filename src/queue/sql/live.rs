@@ -114,14 +114,16 @@ UPDATE tidegate.event_queue AS q
 };
 
 /// Brings delayed events whose time has come back among the ready; up to `$1` at a time, earliest
-/// first. Tells the lowest id, from which the next scan must start.
+/// first. Tells the lowest id, from which the next scan must start. The time is a subselect, which the
+/// index takes as its bound: compared with the volatile function itself, every delayed row is looked at
+/// (26 ms for 100,000, at each lease).
 pub static PROMOTE: Statement = Statement {
     name: "promote",
     params: &[Type::INT8, Type::TIMESTAMPTZ],
     text: "\
 WITH due AS MATERIALIZED (
     SELECT id FROM tidegate.event_queue
-     WHERE delayed AND available_at <= coalesce($2, clock_timestamp())
+     WHERE delayed AND available_at <= (SELECT coalesce($2, clock_timestamp()))
      ORDER BY available_at
      LIMIT $1
        FOR NO KEY UPDATE SKIP LOCKED
