@@ -77,6 +77,11 @@ impl ProbeApp {
         self.calls().iter().map(|call| call.id).collect()
     }
 
+    /// Does what the handlers do, for another application's handler.
+    pub async fn behave(&self, call: Call, ctx: &Context) -> HandlerResult {
+        (self.behaviour)(call, ctx).await
+    }
+
     async fn call(&self, handler: &'static str, act: &Act, ctx: &Context) -> HandlerResult {
         let call = Call {
             id: ctx.event_id(),

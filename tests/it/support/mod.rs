@@ -15,7 +15,7 @@ pub use cluster::Cluster;
 pub use database::{TestDb, connect, database, database_for, empty_database};
 pub use events::{publish_letters, publish_views};
 pub use program::{command, terminate};
-pub use proxy::Proxy;
+pub use proxy::{Harm, Proxy};
 pub use runtime_api::{Answer, Deadline, RuntimeApi};
 pub use secrets::{Secrets, Version, aws_variables};
 pub use tls::{Authority, Certified};

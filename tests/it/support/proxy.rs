@@ -1,5 +1,5 @@
-//! A TCP proxy in front of a server: remembers what clients say, and can lose connections as a
-//! firewall does, without a word to either side.
+//! A TCP proxy in front of a server: remembers what clients say, can lose connections as a firewall
+//! does, without a word to either side, and can do harm at a word of a client.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,6 +22,20 @@ pub struct Proxy {
 struct Shared {
     accepted: AtomicUsize,
     said: Mutex<Vec<u8>>,
+    harm: Mutex<Option<(&'static str, Harm)>>,
+}
+
+/// What becomes of a connection whose client has said a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Harm {
+    /// It is cut before the server hears of it.
+    Cut,
+    /// The server hears it; its answer is thrown away and the connection is cut.
+    CutBeforeAnswer,
+    /// The server hears it, and then nothing is carried either way while the connection stays open.
+    Silence,
+    /// The server hears it; the client gets garbage for an answer, and the connection stays open.
+    Garbage,
 }
 
 impl Proxy {
@@ -62,6 +76,16 @@ impl Proxy {
         self.shared.said.lock().unwrap().clone()
     }
 
+    /// Does this harm to the first connection whose client says `word` from now on, and to no other.
+    pub fn harm_when_said(&self, word: &'static str, harm: Harm) {
+        *self.shared.harm.lock().unwrap() = Some((word, harm));
+    }
+
+    /// Whether the word was said since, and the harm is done.
+    pub fn has_harmed(&self) -> bool {
+        self.shared.harm.lock().unwrap().is_none()
+    }
+
     /// Carries nothing more for the connections that are open now. They stay open.
     pub fn lose_connections(&self) {
         self.lost.send_modify(|times| *times += 1);
@@ -88,20 +112,65 @@ async fn carry(
     let (mut from_server, mut to_server) = server.into_split();
     let upward = async {
         let mut buffer = vec![0; 16 * 1024];
+        // The last words, in case one is cut in two by the network.
+        let mut heard = Vec::new();
         while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
             shared.said.lock().unwrap().extend(&buffer[..count]);
-            if to_server.write_all(&buffer[..count]).await.is_err() {
-                break;
+            heard.extend(&buffer[..count]);
+            let harm = shared.harm_due(&heard);
+            if harm == Some(Harm::Cut) || to_server.write_all(&buffer[..count]).await.is_err() {
+                return None;
             }
+            if harm.is_some() {
+                return harm;
+            }
+            heard.drain(..heard.len().saturating_sub(LONGEST_WORD));
+        }
+        None
+    };
+    let harm = tokio::select! {
+        harm = upward => harm,
+        _ = tokio::io::copy(&mut from_server, &mut to_client) => None,
+        changed = losing.changed() => {
+            let _ = changed;
+            Some(Harm::Silence)
         }
     };
-    tokio::select! {
-        () = upward => {}
-        _ = tokio::io::copy(&mut from_server, &mut to_client) => {}
-        changed = losing.changed() => {
-            // Until the test is over.
-            let _ = changed;
-            std::future::pending::<()>().await;
+    match harm {
+        None | Some(Harm::Cut) => return,
+        // The server has done its work when it answers.
+        Some(Harm::CutBeforeAnswer) => {
+            let _ = from_server.read(&mut [0; 1024]).await;
+            return;
+        }
+        Some(Harm::Silence) => {}
+        Some(Harm::Garbage) => {
+            let garbage: Vec<u8> = (0..512_u32)
+                .map(|n| (n.to_le_bytes()[0]).wrapping_mul(37) | 0x80)
+                .collect();
+            let _ = to_client.write_all(&garbage).await;
+        }
+    }
+    // Until the test is over.
+    std::future::pending::<()>().await;
+}
+
+/// Bytes of the longest word that may be waited for.
+const LONGEST_WORD: usize = 64;
+
+impl Shared {
+    /// The harm, if what was heard holds its word; it is done once.
+    fn harm_due(&self, heard: &[u8]) -> Option<Harm> {
+        let mut due = self.harm.lock().unwrap();
+        let said = due.is_some_and(|(word, _)| {
+            heard
+                .windows(word.len())
+                .any(|window| window == word.as_bytes())
+        });
+        if said {
+            due.take().map(|(_, harm)| harm)
+        } else {
+            None
         }
     }
 }

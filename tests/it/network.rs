@@ -1,0 +1,211 @@
+//! A drain over a network, and a server, that fail in the middle: it ends in time, loses nothing, and
+//! the next one finishes what is left.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate::{Database, Done, DrainOptions, Verdicts};
+use tokio_postgres::Client;
+
+use crate::probe::{ProbeApp, number, options, probe_database, publish_acts};
+use crate::support::{Harm, Proxy, TestDb, wait_until};
+
+const EVENTS: usize = 60;
+
+/// What a drain may take beyond its budget, the machine's own slowness included.
+const OVERRUN: Duration = Duration::from_secs(2);
+
+/// Short enough that what a lost drain holds is free again soon.
+fn brief() -> DrainOptions {
+    DrainOptions {
+        budget: Duration::from_secs(2),
+        batch: 20,
+        lease_timeout: Duration::from_secs(2),
+        handler_timeout: Duration::from_secs(1),
+        ..options()
+    }
+}
+
+/// A queue of events, each of which writes one row in the transaction of its completion.
+struct World {
+    db: TestDb,
+    client: Client,
+    ids: HashSet<i64>,
+    app: Arc<ProbeApp>,
+}
+
+async fn world() -> World {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let table = "CREATE TABLE effect (id bigint)";
+    client.batch_execute(table).await.unwrap();
+    let ids = publish_acts(&client, EVENTS).await.into_iter().collect();
+    let app = ProbeApp::new(|call, ctx| {
+        Box::pin(async move {
+            let transaction = ctx.transaction().await?;
+            let insert = "INSERT INTO effect VALUES ($1)";
+            let inserted = transaction.execute(insert, &[&call.id]).await;
+            inserted.retryable()?;
+            transaction.complete(Done::ok()).await
+        })
+    });
+    World {
+        db,
+        client,
+        ids,
+        app,
+    }
+}
+
+impl World {
+    /// Drains until nothing is left, through the server itself and soon; then everything has ended
+    /// once, with one effect, and within its attempts.
+    async fn ends_well(&self) {
+        let database = self.db.database();
+        wait_until("a later drain finishes", async || {
+            let report = tidegate::drain(&database, self.app.clone(), &brief()).await;
+            let report = report.unwrap();
+            assert!(report.is_balanced(), "{report:?}");
+            report.backlog == 0
+        })
+        .await;
+        let ended = "SELECT id FROM tidegate.event_log WHERE status = 'COMPLETED' AND attempts <= max_attempts";
+        let rows = self.client.query(ended, &[]).await.unwrap();
+        assert_eq!(rows.len(), EVENTS);
+        let ended: HashSet<i64> = rows.iter().map(|row| row.get(0)).collect();
+        assert_eq!(ended, self.ids);
+        let effects = "SELECT count(*) FROM effect";
+        assert_eq!(number(&self.client, effects).await, 60, "effects");
+        let distinct = "SELECT count(DISTINCT id) FROM effect";
+        assert_eq!(number(&self.client, distinct).await, 60, "twice");
+    }
+
+    /// Drains through a proxy that does this harm when a client says `word`.
+    async fn harmed(&self, word: &'static str, harm: Harm) {
+        let proxy = Proxy::before(&self.db.url).await;
+        let name = self.db.name();
+        let url = format!("postgres://postgres@127.0.0.1:{}/{name}", proxy.port());
+        let database = Database::new(&url, 8).unwrap();
+        proxy.harm_when_said(word, harm);
+        let (options, started) = (brief(), Instant::now());
+        let drained = tidegate::drain(&database, self.app.clone(), &options).await;
+        let took = started.elapsed();
+        assert!(took < options.budget + OVERRUN, "{harm:?}: {took:?}");
+        assert!(proxy.has_harmed(), "{harm:?}: {word} was said");
+        let report = drained.unwrap_or_else(|failed| *failed.report);
+        assert!(report.leased > 0, "{harm:?}: {report:?}");
+        self.ends_well().await;
+    }
+}
+
+#[tokio::test]
+async fn i1_i8_a_connection_cut_before_a_commit_reaches_the_server_loses_and_doubles_nothing() {
+    world().await.harmed("COMMIT", Harm::Cut).await;
+}
+
+#[tokio::test]
+async fn i1_i8_a_connection_cut_before_the_answer_to_a_commit_loses_and_doubles_nothing() {
+    world().await.harmed("COMMIT", Harm::CutBeforeAnswer).await;
+}
+
+#[tokio::test]
+async fn i1_i8_a_connection_that_falls_silent_at_a_commit_ends_no_drain_late() {
+    world().await.harmed("COMMIT", Harm::Silence).await;
+}
+
+#[tokio::test]
+async fn i1_i8_garbage_in_place_of_the_answer_to_a_commit_ends_no_drain_late() {
+    world().await.harmed("COMMIT", Harm::Garbage).await;
+}
+
+#[tokio::test]
+async fn i1_i8_an_answer_to_a_lease_that_is_cut_silent_or_garbage_ends_no_drain_late() {
+    // Only the lease's statement says so.
+    let word = "scan AS MATERIALIZED";
+    for harm in [Harm::CutBeforeAnswer, Harm::Silence, Harm::Garbage] {
+        let world = world().await;
+        let proxy = Proxy::before(&world.db.url).await;
+        let name = world.db.name();
+        let url = format!("postgres://postgres@127.0.0.1:{}/{name}", proxy.port());
+        proxy.harm_when_said(word, harm);
+        let (options, started) = (brief(), Instant::now());
+        let database = Database::new(&url, 8).unwrap();
+        let drained = tidegate::drain(&database, world.app.clone(), &options).await;
+        let took = started.elapsed();
+        assert!(took < options.budget + OVERRUN, "{harm:?}: {took:?}");
+        assert!(proxy.has_harmed(), "{harm:?}");
+        drop(drained);
+        world.ends_well().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i1_i8_sessions_terminated_at_random_during_drains_lose_and_double_nothing() {
+    let world = world().await;
+    let admin = world.db.client().await;
+    let killing = tokio::spawn(async move {
+        let kill = "SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity
+                     WHERE datname = current_database() AND application_name = 'tidegate'
+                     ORDER BY random() LIMIT 1) AS victim";
+        let mut killed = 0;
+        while killed < 10 {
+            killed += number(&admin, kill).await;
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(1..20))).await;
+        }
+    });
+    let slow = DrainOptions {
+        concurrency: 2,
+        batch: 5,
+        ..brief()
+    };
+    let database = world.db.database();
+    while !killing.is_finished() {
+        let started = Instant::now();
+        // Whatever it says: what counts is the end. A queue that is empty keeps nobody busy.
+        let _ = tidegate::drain(&database, world.app.clone(), &slow).await;
+        assert!(started.elapsed() < slow.budget + OVERRUN);
+    }
+    killing.await.unwrap();
+    world.ends_well().await;
+}
+
+#[tokio::test]
+async fn i1_a_server_that_turns_read_only_in_the_middle_of_a_drain_loses_nothing() {
+    let mut world = world().await;
+    let (admin, name) = (
+        Arc::new(world.db.client().await),
+        world.db.name().to_owned(),
+    );
+    let (switching, database_name) = (admin.clone(), name.clone());
+    let writing = world.app.clone();
+    let middle = ProbeApp::new(move |call, ctx| {
+        let (admin, name, writing) = (switching.clone(), database_name.clone(), writing.clone());
+        Box::pin(async move {
+            if call.name == "30" && call.attempt == 1 {
+                let turn = format!("ALTER DATABASE {name} SET default_transaction_read_only = on");
+                admin.batch_execute(&turn).await.retryable()?;
+                let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                            WHERE datname = current_database() AND application_name = 'tidegate'";
+                admin.query(end, &[]).await.retryable()?;
+            }
+            writing.behave(call, ctx).await
+        })
+    });
+    let database = world.db.database();
+    let started = Instant::now();
+    let failed = tidegate::drain(&database, middle.clone(), &brief()).await;
+    assert!(started.elapsed() < brief().budget + OVERRUN);
+    let failed = failed.expect_err("nothing can be written down");
+    assert!(failed.report.leased > 0, "{failed}");
+    let spent = "SELECT coalesce(sum(attempts), 0)::bigint FROM tidegate.event_queue";
+    let before = number(&world.client, spent).await;
+    let again = tidegate::drain(&database, middle, &brief()).await;
+    let again = again.expect_err("it is read-only").to_string();
+    assert!(again.contains("25006"), "{again}");
+    assert_eq!(number(&world.client, spent).await, before, "attempts");
+    let back = format!("ALTER DATABASE {name} RESET default_transaction_read_only");
+    admin.batch_execute(&back).await.unwrap();
+    world.client = world.db.client().await;
+    world.ends_well().await;
+}
