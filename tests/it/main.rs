@@ -35,4 +35,5 @@ mod roles;
 mod script;
 mod secret;
 mod trace;
+mod upgrade;
 mod xray;

@@ -122,13 +122,13 @@ async fn i1_i8_garbage_in_place_of_the_answer_to_a_commit_ends_no_drain_late() {
 #[tokio::test]
 async fn i1_i8_an_answer_to_a_lease_that_is_cut_silent_or_garbage_ends_no_drain_late() {
     // Only the lease's statement says so.
-    let word = "scan AS MATERIALIZED";
+    let of_a_lease = "scan AS MATERIALIZED";
     for harm in [Harm::CutBeforeAnswer, Harm::Silence, Harm::Garbage] {
         let world = world().await;
         let proxy = Proxy::before(&world.db.url).await;
         let name = world.db.name();
         let url = format!("postgres://postgres@127.0.0.1:{}/{name}", proxy.port());
-        proxy.harm_when_said(word, harm);
+        proxy.harm_when_said(of_a_lease, harm);
         let (options, started) = (brief(), Instant::now());
         let database = Database::new(&url, 8).unwrap();
         let drained = tidegate::drain(&database, world.app.clone(), &options).await;
