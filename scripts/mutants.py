@@ -43,17 +43,19 @@ class Mutant:
 MUTANTS = [
     Mutant("finalize does not look at the token", FROZEN,
            (LIVE, "     USING outcome AS o\n     WHERE q.id = o.id AND q.lease_token = o.token\n",
-            "     USING outcome AS o\n     WHERE q.id = o.id\n", 1)),
+            "     USING outcome AS o\n     WHERE q.id = o.id\n", 1),
+           (LIVE, "WHERE q.id = ANY ($1) AND q.lease_token = ($2)[1 + width_bucket(q.id, $3)]\n",
+            "WHERE q.id = ANY ($1)\n", 1)),
     # Either of the two keeps a lease from being taken away; one must be gone for the other to matter.
     Mutant("lease: neither lock nor outer recheck", TICKS,
            (LIVE, "     LIMIT $2\n       FOR NO KEY UPDATE SKIP LOCKED\n), cut", "     LIMIT $2\n), cut", 1),
-           (LIVE, "     WHERE q.id = ANY (ARRAY(SELECT id FROM chosen))\n"
+           (LIVE, "ELSE ARRAY(SELECT id FROM scan LIMIT $8) END)\n"
                   "       AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))\n",
-            "     WHERE q.id = ANY (ARRAY(SELECT id FROM chosen))\n", 1)),
+            "ELSE ARRAY(SELECT id FROM scan LIMIT $8) END)\n", 1)),
     Mutant("lease: groups are not cut", KILLED,
            (LIVE, "     WHERE cut.id IS NULL OR scan.id < cut.id\n", "", 1)),
     Mutant("lease: spent attempts are run all the same", DIES,
-           (LIVE, "                WHEN q.attempts >= q.max_attempts THEN 2\n", "", 1)),
+           (LIVE, "q.attempts >= q.max_attempts AS spent\n", "false AS spent\n", 1)),
     Mutant("lease: expired leases are not taken over", DIES,
            (LIVE, "AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))\n"
                   "                 AND (q.lease_token",

@@ -127,7 +127,8 @@ pub(super) async fn flush(mut link: Link, mut job: Job, lease_timeout: Duration)
                 written: Ok(written),
             };
         };
-        unsure |= error.is_connection_lost();
+        // Ends go in several statements, of which the first ones may be stored.
+        unsure = true;
         if let Err(error) = link.retry_after(error).await {
             return Flush {
                 link,
@@ -180,14 +181,18 @@ async fn write(
     Ok(())
 }
 
-/// Finalizes everything in one statement, but for events with follow-ups in a group, which come in
-/// one of their own behind it: that may have to wait for a publisher's lock, and nobody else should.
+/// Finalizes in up to three statements: events that just complete, which is the quickest; the others; and
+/// those with follow-ups in a group, which may have to wait for a publisher's lock, and nobody else should.
 async fn finalize(client: &Client, job: &Job, written: &mut Written) -> Result<Found, Error> {
     let ends = job.ends.iter().map(|end| &end.finalization);
-    let (locking, free): (Vec<_>, Vec<_>) =
-        ends.partition(|end| end.follow_ups.iter().any(|event| event.group_key.is_some()));
-    let mut ended = finalize_batch(client, free, written).await?;
-    ended.extend(finalize_batch(client, locking, written).await?.0);
+    let (plain, rest): (Vec<_>, Vec<_>) = ends.partition(|end| end.is_plain());
+    let (locking, free): (Vec<_>, Vec<_>) = rest
+        .into_iter()
+        .partition(|end| end.follow_ups.iter().any(|event| event.group_key.is_some()));
+    let mut ended = Found::default();
+    for batch in [plain, free, locking] {
+        ended.extend(finalize_batch(client, batch, written).await?.0);
+    }
     Ok(ended)
 }
 

@@ -10,7 +10,7 @@ use tokio_postgres::{GenericClient, Row};
 use uuid::Uuid;
 
 use super::lease::{as_leases, columns};
-use super::{query, sql};
+use super::{execute, query, sql};
 use crate::error::Error;
 use crate::event::{Lease, NewEvent};
 use crate::handler::Fault;
@@ -70,6 +70,18 @@ pub struct Finalization {
     pub follow_ups: Vec<NewEvent>,
 }
 
+impl Finalization {
+    /// Whether the event completes and leaves nothing else to store.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.status == Status::Completed
+            && self.errors.is_empty()
+            && self.result.is_none()
+            && self.progress.is_none()
+            && self.follow_ups.is_empty()
+    }
+}
+
 /// An event's return to the queue after a failed attempt.
 #[derive(Debug, Clone)]
 pub struct Retried {
@@ -121,6 +133,9 @@ pub async fn finalize(
     ends: &[impl Borrow<Finalization> + Sync],
 ) -> Result<Flushed, Error> {
     let each = || ends.iter().map(Borrow::borrow);
+    if let Some(leases) = plain_completions(&each()) {
+        return complete(client, leases).await;
+    }
     let (ids, tokens): (Vec<i64>, Vec<Uuid>) = each()
         .map(|end: &Finalization| (end.lease.id, end.lease.token))
         .unzip();
@@ -173,6 +188,53 @@ pub async fn finalize(
         };
     }
     Ok(flushed)
+}
+
+/// The leases in order, if all these events just complete.
+fn plain_completions<'a>(
+    ends: &(impl Iterator<Item = &'a Finalization> + Clone),
+) -> Option<Vec<Lease>> {
+    if !ends.clone().all(Finalization::is_plain) {
+        return None;
+    }
+    let mut leases: Vec<Lease> = ends.clone().map(|end| end.lease).collect();
+    leases.sort_unstable();
+    // An event under two leases, one of them lost, needs each looked at.
+    let unique = leases.windows(2).all(|pair| pair[0].id != pair[1].id);
+    unique.then_some(leases)
+}
+
+/// Ends events that leave nothing but their rows.
+async fn complete(
+    client: &(impl GenericClient + Sync),
+    leases: Vec<Lease>,
+) -> Result<Flushed, Error> {
+    let (ids, _) = columns(&leases);
+    let (tokens, firsts) = runs(&leases);
+    let count = execute(client, &sql::live::COMPLETE, &[&ids, &tokens, &firsts]).await?;
+    let ended = match count {
+        0 => Vec::new(),
+        count if count == leases.len() as u64 => leases,
+        _ => finished_under(client, &leases).await?,
+    };
+    Ok(Flushed {
+        ended,
+        published: 0,
+    })
+}
+
+/// The token of each run of leases under the same one, and the first id of each run but the first.
+fn runs(leases: &[Lease]) -> (Vec<Uuid>, Vec<i64>) {
+    let (mut tokens, mut firsts) = (Vec::new(), Vec::new());
+    for lease in leases {
+        match tokens.last() {
+            Some(token) if *token == lease.token => continue,
+            Some(_) => firsts.push(lease.id),
+            None => {}
+        }
+        tokens.push(lease.token);
+    }
+    (tokens, firsts)
 }
 
 /// The leases that a finalize found, when it did not find them all.
@@ -350,5 +412,59 @@ pub async fn save_progress(
         Err(Error::LeaseLost(lease.id))
     } else {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lease(id: i64, token: u128) -> Lease {
+        Lease {
+            id,
+            token: Uuid::from_u128(token),
+        }
+    }
+
+    fn end(lease: Lease) -> Finalization {
+        Finalization {
+            lease,
+            status: Status::Completed,
+            errors: Vec::new(),
+            result: None,
+            progress: None,
+            follow_ups: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_run_of_leases_under_one_token_is_told_by_its_first_id() {
+        let leases = [(2, 1), (5, 1), (6, 2), (9, 1)].map(|(id, token)| lease(id, token));
+        let tokens = [1, 2, 1].map(Uuid::from_u128).to_vec();
+        assert_eq!(runs(&leases), (tokens, vec![6, 9]));
+        assert_eq!(runs(&leases[..2]), (vec![Uuid::from_u128(1)], Vec::new()));
+    }
+
+    #[test]
+    fn only_ends_that_leave_nothing_else_go_the_short_way() {
+        let plain = |ends: &[Finalization]| plain_completions(&ends.iter());
+        let (one, two) = (end(lease(2, 1)), end(lease(1, 1)));
+        let ordered = vec![two.lease, one.lease];
+        assert_eq!(plain(&[one.clone(), two.clone()]), Some(ordered));
+        let failed = Finalization {
+            status: Status::Failed,
+            ..two.clone()
+        };
+        assert_eq!(plain(&[one.clone(), failed]), None);
+        let told = Finalization {
+            result: Some(Value::Null),
+            ..two
+        };
+        assert_eq!(plain(&[one.clone(), told]), None);
+        assert_eq!(
+            plain(&[one, end(lease(2, 7))]),
+            None,
+            "twice the same event"
+        );
     }
 }

@@ -46,18 +46,34 @@ pub(crate) async fn query(
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Row>, Error> {
+    let params = typed(statement, values);
+    within_limit(statement, client.query_typed(statement.text, &params)).await
+}
+
+/// As [`query`], for a statement that returns no rows: how many it has written.
+pub(crate) async fn execute(
+    client: &(impl GenericClient + Sync),
+    statement: &'static Statement,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<u64, Error> {
+    let params = typed(statement, values);
+    within_limit(statement, client.execute_typed(statement.text, &params)).await
+}
+
+fn typed<'a>(
+    statement: &Statement,
+    values: &[&'a (dyn ToSql + Sync)],
+) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
+    let types = statement.params.iter().cloned();
+    values.iter().copied().zip(types).collect()
+}
+
+async fn within_limit<T>(
+    statement: &'static Statement,
+    answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, Error> {
     let stage = statement.name;
-    let params: Vec<(&(dyn ToSql + Sync), Type)> = values
-        .iter()
-        .copied()
-        .zip(statement.params.iter().cloned())
-        .collect();
-    match tokio::time::timeout(
-        STATEMENT_TIMEOUT,
-        client.query_typed(statement.text, &params),
-    )
-    .await
-    {
+    match tokio::time::timeout(STATEMENT_TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(|source| Error::Database { stage, source }),
         Err(_) => Err(Error::TimedOut {
             stage,

@@ -107,6 +107,7 @@ async fn assert_plans_of(client: &Client) {
     let promote = ["1000".to_owned(), "NULL".to_owned()];
     assert_plan(client, &live::PROMOTE, &promote).await;
     for ends in [1, 500, 1000] {
+        assert_plan(client, &live::COMPLETE, &complete(ends)).await;
         assert_plan(client, &live::FINALIZE, &finalize(ends)).await;
     }
 }
@@ -126,7 +127,15 @@ fn lease(after: u32, page: u32) -> [String; 9] {
     ]
 }
 
-/// The parameters of a write of so many completed events, without follow-ups.
+/// The parameters of a write of so many events that just complete, of two leases.
+fn complete(ends: u32) -> Vec<String> {
+    let ids: Vec<String> = (1..=ends).map(|id| id.to_string()).collect();
+    let tokens = [Uuid::new_v4().to_string(), Uuid::new_v4().to_string()];
+    let second = (ends / 2).to_string();
+    vec![array(&ids), array(&tokens), array(&[second])]
+}
+
+/// The parameters of a write of so many ends of any kind, without follow-ups.
 fn finalize(ends: u32) -> Vec<String> {
     let each = |text: &dyn Fn(u32) -> String| array(&(1..=ends).map(text).collect::<Vec<_>>());
     let token = Uuid::new_v4().to_string();

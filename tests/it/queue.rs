@@ -3,7 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use tidegate::event::{Fate, Lease, LeasedEvent};
-use tidegate::queue::{self, ErrorEntry, Finalized, LeaseRequest, LeasedBatch, Released, sql};
+use tidegate::outcome::Status;
+use tidegate::queue::{
+    self, ErrorEntry, Finalization, Finalized, LeaseRequest, LeasedBatch, Released, sql,
+};
 use tidegate::{Error, Event, Fault, NewEvent};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -566,6 +569,50 @@ async fn a_stale_finalizer_changes_nothing() {
             .unwrap(),
         Finalized::Now
     );
+}
+
+#[tokio::test]
+async fn i5_of_completions_under_several_leases_only_those_still_held_are_stored() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 7).await;
+    let mut held = lease(&client, 2).await;
+    let lost = lease(&client, 1).await.remove(0);
+    held.extend(lease(&client, 3).await);
+    let lapse =
+        "UPDATE tidegate.event_queue SET lease_expires_at = clock_timestamp() WHERE id = $1";
+    client.execute(lapse, &[&lost.lease.id]).await.unwrap();
+    let again = lease(&client, 1).await.remove(0);
+    assert_eq!(again.lease.id, lost.lease.id);
+
+    // In no order, and without one of the middle of a lease.
+    let ends = [&held[4], &lost, &held[0], &held[2], &held[1]].map(completed);
+    let mut ended = queue::finalize(&client, &ends).await.unwrap().ended;
+    ended.sort_unstable();
+    assert_eq!(ended, [0, 1, 2, 4].map(|index: usize| held[index].lease));
+    assert_eq!(ids(&lease(&client, 100).await), [7]);
+
+    // The lost lease of an event beside the one that holds it.
+    let mut ended = Vec::new();
+    for ends in [[&lost, &again], [&again, &lost]] {
+        let flushed = queue::finalize(&client, &ends.map(completed))
+            .await
+            .unwrap();
+        ended.extend(flushed.ended);
+    }
+    assert_eq!(ended, [again.lease]);
+    assert_eq!(live(&client).await, 2);
+}
+
+fn completed(event: &LeasedEvent) -> Finalization {
+    Finalization {
+        lease: event.lease,
+        status: Status::Completed,
+        errors: Vec::new(),
+        result: None,
+        progress: None,
+        follow_ups: Vec::new(),
+    }
 }
 
 #[tokio::test]

@@ -163,8 +163,8 @@ async fn run(
 /// Who may run a statement of the program's. Every statement must be named here.
 fn may_run(statement: &Statement) -> &'static [Role] {
     match statement.name {
-        "lease" | "reclaim" | "promote" | "renew" | "finalize" | "retry" | "release"
-        | "save_progress" => &[Drain],
+        "lease" | "reclaim" | "promote" | "renew" | "complete" | "finalize" | "retry"
+        | "release" | "save_progress" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
         "whereabouts" | "backlog" | "list" | "unregistered" | "retentions" | "pulse"
         | "lineage" | "missing_partitions" | "leases" | "untouched" | "paused"
