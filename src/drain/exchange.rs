@@ -58,11 +58,8 @@ impl<D: Dispatch> Drain<D> {
                 held.renewed = now;
             }
         }
-        let running = self
-            .running
-            .values()
-            .map(|running| running.ctx.event().lease);
-        running
+        let started = self.running.keys().copied();
+        started
             .chain(self.schedule.leases())
             .filter(|lease| due.contains(&lease.token))
             .collect()
@@ -193,7 +190,15 @@ impl<D: Dispatch> Drain<D> {
             {
                 continue;
             }
-            if let Some((event, behind)) = self.schedule.remove(*lease) {
+            let unstarted = match self.take_back(*lease) {
+                Some(event) => {
+                    let group = event.group_key.as_deref();
+                    let behind = group.map(|group| self.schedule.close(group));
+                    Some((event, behind.unwrap_or_default()))
+                }
+                None => self.schedule.remove(*lease),
+            };
+            if let Some((event, behind)) = unstarted {
                 self.let_go(event.lease.token);
                 if event.fate == Fate::Run {
                     self.count_lost(event.lease);

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::Drain;
 use super::execute::{Limits, execute, timed_out};
 use super::flusher::{Class, End};
+use super::lanes::{Ended, Work};
 use super::settle::{Settled, count, given_up, log_end, settle};
-use super::{Drain, Running};
 use crate::context::{Context, Flushed};
 use crate::event::{DecodeError, Event, Fate, Lease, LeasedEvent};
 use crate::handler::{Dispatch, Fault};
@@ -24,10 +25,8 @@ const OVERDUE: Duration = Duration::from_millis(500);
 impl<D: Dispatch> Drain<D> {
     /// Starts handlers while there are events, free places and time.
     pub(super) fn start_handlers(&mut self) {
-        while self.running.len() < self.options.concurrency
-            && self.schedule.has_ready()
-            && !self.is_spent()
-        {
+        let room = self.lanes.room();
+        while self.running.len() < room && self.schedule.has_ready() && !self.is_spent() {
             match self.schedule.pop() {
                 Some(event) if self.may_start(&event) => self.start(event),
                 Some(event) => self.give_back(event),
@@ -39,9 +38,14 @@ impl<D: Dispatch> Drain<D> {
     /// Whether there is time for the event, and its lease cannot have run out yet: after this process
     /// was frozen, somebody else may be running it.
     fn may_start(&self, event: &LeasedEvent) -> bool {
+        Instant::now() < self.start_by(event) && self.budget.allows(&event.kind)
+    }
+
+    /// Until when an event's lease is to be trusted.
+    fn start_by(&self, event: &LeasedEvent) -> Instant {
         let trusted = self.options.lease_timeout.mul_f64(0.9);
         let held = self.held.get(&event.lease.token);
-        held.is_some_and(|held| held.renewed.elapsed() < trusted) && self.budget.allows(&event.kind)
+        held.map_or_else(Instant::now, |held| held.renewed + trusted)
     }
 
     fn give_back(&mut self, event: LeasedEvent) {
@@ -92,6 +96,7 @@ impl<D: Dispatch> Drain<D> {
 
     fn spawn(&mut self, event: D::Event, mut leased: LeasedEvent) {
         let lease = leased.lease;
+        let start_by = self.start_by(&leased);
         leased.payload = None;
         let after = leased
             .group_key
@@ -109,7 +114,7 @@ impl<D: Dispatch> Drain<D> {
             handler: limit,
             cut: self.budget.cut(),
         };
-        let (app, shared, ended) = (self.app.clone(), ctx.clone(), self.ended.0.clone());
+        let (app, shared) = (self.app.clone(), ctx.clone());
         let span = tracing::info_span!(
             "event",
             event.id = lease.id,
@@ -120,45 +125,47 @@ impl<D: Dispatch> Drain<D> {
             parent_span_id = ctx.trace().and_then(TraceContext::parent_span_id),
         );
         let position = ctx.trace().cloned();
-        let work = async move {
-            trace::within(position, execute(app, shared, event, limits)).await;
-            // The loop may have given up on this one; then nobody listens any more.
-            let _ = ended.send(lease);
-        };
-        let abort = tokio::spawn(tracing::Instrument::instrument(work, span)).abort_handle();
-        self.running.insert(
+        let handlers = trace::within(position, execute(app, shared, event, limits));
+        self.running.insert(lease, ctx);
+        self.lanes.start(Work {
             lease,
-            Running {
-                ctx,
-                started: Instant::now(),
-                abort,
-            },
-        );
+            start_by,
+            handlers: Box::pin(tracing::Instrument::instrument(handlers, span)),
+        });
     }
 
-    /// Takes up every event whose handlers have ended by now.
-    pub(super) fn handlers_ended(&mut self, first: Lease) {
-        let mut next = Some(first);
-        while let Some(lease) = next {
-            if let Some(running) = self.running.remove(&lease) {
-                let (ends, published) = running.ctx.take_ends();
-                self.settle(&running, &ends, published);
+    /// Takes back an event that was handed to the lanes, if it has not started.
+    pub(super) fn take_back(&mut self, lease: Lease) -> Option<LeasedEvent> {
+        let taken = self.lanes.take(lease).then(|| self.running.remove(&lease));
+        Some(taken??.event().clone())
+    }
+
+    /// Takes up the events whose handlers have ended.
+    pub(super) fn handlers_ended(&mut self, ended: Vec<Ended>) {
+        for Ended { lease, took } in ended {
+            let Some(ctx) = self.running.remove(&lease) else {
+                continue;
+            };
+            match took {
+                Some(took) => {
+                    let (ends, published) = ctx.take_ends();
+                    self.settle(&ctx, &ends, published, took);
+                }
+                None => self.give_back(ctx.event().clone()),
             }
-            next = self.ended.1.try_recv().ok();
         }
     }
 
     /// Decides what becomes of an event that ran.
-    fn settle(&mut self, running: &Running, ends: &[HandlerEnd], published: u64) {
-        let took = running.started.elapsed();
-        let event = running.ctx.event();
+    fn settle(&mut self, ctx: &Context, ends: &[HandlerEnd], published: u64, took: Duration) {
+        let event = ctx.event();
         self.budget.learn(&event.kind, took);
         let settled = settle(event, ends, &self.options.retry, fastrand::f64());
         log_end(event, &settled, took);
         if let Some(figures) = &mut self.figures {
             figures.note(&event.kind, settled.status(), took);
         }
-        if let (Some(xray), Some(position)) = (&self.xray, running.ctx.trace()) {
+        if let (Some(xray), Some(position)) = (&self.xray, ctx.trace()) {
             let (status, code) = (settled.status(), settled.code());
             xray.send(
                 position,
@@ -250,39 +257,42 @@ impl<D: Dispatch> Drain<D> {
 
     /// When nothing may start any more, what has not started goes back with its attempt (F2).
     pub(super) fn give_back_rest(&mut self) {
-        if !self.schedule.is_empty() && self.is_spent() {
-            let rest = self.schedule.take_all();
-            self.release(rest);
+        if self.is_idle() || !self.is_spent() {
+            return;
         }
+        for lease in self.lanes.take_waiting() {
+            if let Some(ctx) = self.running.remove(&lease) {
+                self.give_back(ctx.event().clone());
+            }
+        }
+        let rest = self.schedule.take_all();
+        self.release(rest);
     }
 
     /// Handlers that ignore their limit, or that a stop signal overtook, are cut from here.
     pub(super) fn cut_overdue(&mut self) {
         let now = Instant::now();
         let cut = self.budget.cut();
-        let overdue: Vec<Lease> = self
-            .running
-            .iter()
-            .filter(|(_, running)| {
-                now >= running.ctx.deadline().min(cut) + OVERDUE && now >= running.started + OVERDUE
-            })
-            .map(|(lease, _)| *lease)
-            .collect();
-        for lease in overdue {
-            let Some(running) = self.running.remove(&lease) else {
+        for (lease, started) in self.lanes.running() {
+            let deadline = self.running.get(&lease).map(|ctx| ctx.deadline().min(cut));
+            if deadline.is_none_or(|deadline| now < deadline.max(started) + OVERDUE)
+                || !self.lanes.cut(lease)
+            {
+                continue;
+            }
+            let Some(ctx) = self.running.remove(&lease) else {
                 continue;
             };
-            running.abort.abort();
-            let (mut ends, published) = running.ctx.take_ends();
-            let error = timed_out(running.started.elapsed(), now >= cut);
-            let handler = running.ctx.running_handler();
+            let (mut ends, published) = ctx.take_ends();
+            let error = timed_out(started.elapsed(), now >= cut);
+            let handler = ctx.running_handler();
             ends.push(HandlerEnd {
                 handler,
                 result: Err(error),
                 earlier: false,
                 emitted: Vec::new(),
             });
-            self.settle(&running, &ends, published);
+            self.settle(&ctx, &ends, published, started.elapsed());
         }
     }
 }
