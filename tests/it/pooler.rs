@@ -289,98 +289,97 @@ async fn c7_leases_are_renewed_through_the_pooler_while_handlers_take_long() {
 }
 
 #[tokio::test]
-async fn f1_every_command_of_the_command_line_passes_a_pooler() {
-    let settings = SCATTERING;
-    let Some(pooled) = Pooled::before(support::empty_database().await, &settings).await else {
+async fn migrations_pass_a_pooler_also_two_at_once() {
+    let db = support::empty_database().await;
+    let Some(pooled) = Pooled::before(db, &SCATTERING).await else {
         return;
     };
     let cli = Cli::at(&pooled.url());
-    let migrated = cli.json(&["migrate", "--roles"]).await;
-    assert_eq!(migrated["roles"], true, "{migrated}");
     let (one, other) = tokio::join!(cli.json(&["migrate"]), cli.json(&["migrate"]));
-    assert_eq!(
-        (&one["applied"], &other["applied"]),
-        (&json!([]), &json!([]))
-    );
+    let applied = |report: &Value| report["applied"].as_array().unwrap().len();
+    assert_eq!(applied(&one).min(applied(&other)), 0, "{one} {other}");
+    assert!(applied(&one).max(applied(&other)) >= 4, "{one} {other}");
+    let again = cli.json(&["migrate", "--roles"]).await;
+    assert_eq!((applied(&again), &again["roles"]), (0, &json!(true)));
+}
 
+/// The command line, through a pooler, on a queue of the shipped events.
+async fn commands() -> Option<(Pooled, Cli)> {
+    let pooled = Pooled::before(support::database().await, &SCATTERING).await?;
+    let cli = Cli::at(&pooled.url());
+    Some((pooled, cli))
+}
+
+const VIEWED: &str = "grant_letter_viewed";
+
+const REASON: [&str; 2] = ["--reason", "a test"];
+
+/// What a command that needs a reason answers.
+async fn done(cli: &Cli, arguments: &[&str]) -> Value {
+    cli.json(&[arguments, &REASON].concat()).await
+}
+
+#[tokio::test]
+async fn what_operators_do_passes_a_pooler() {
+    let Some((pooled, cli)) = commands().await else {
+        return;
+    };
     let client = &pooled.client;
-    support::publish_views(client, 3).await;
-    let published = cli.json(&[
-        "publish",
-        "grant_letter_viewed",
-        "--payload",
-        r#"{"grant_number": "G"}"#,
-    ]);
-    let id = published.await["id"].as_i64().unwrap();
-    let report = cli.json(&["drain"]).await;
-    assert_eq!(report["completed"], 4, "{report}");
-
-    let text = id.to_string();
-    let reason = ["--reason", "a test"];
-    let replayed = cli
-        .json(&[&["replay", "--id", &text], &reason[..]].concat())
-        .await;
+    let event = r#"{"grant_number": "G"}"#;
+    let published = cli.json(&["publish", VIEWED, "--payload", event]).await;
+    let id = published["id"].to_string();
+    assert_eq!(cli.json(&["drain"]).await["completed"], 1);
+    let replayed = done(&cli, &["replay", "--id", &id]).await;
     assert_eq!(replayed["replayed"], 1, "{replayed}");
-    let replay = number(client, "SELECT max(id) FROM tidegate.event_queue")
-        .await
-        .to_string();
-    let requeued = cli
-        .json(&[&["requeue", "--id", &replay], &reason[..]].concat())
-        .await;
+    let newest = "SELECT max(id) FROM tidegate.event_queue";
+    let id = number(client, newest).await.to_string();
+    let requeued = done(&cli, &["requeue", "--id", &id]).await;
     assert_eq!(requeued["requeued"], 1, "{requeued}");
-    let block = "UPDATE tidegate.event_queue SET group_key = 'g', available_at = now() + interval '1 day', attempts = 1, delayed = true";
+
+    let block = "UPDATE tidegate.event_queue SET group_key = 'g', attempts = 1, delayed = true,
+                        available_at = now() + interval '1 day'";
     client.batch_execute(block).await.unwrap();
-    let sql = "SELECT tidegate.publish('grant_letter_viewed', '{\"grant_number\": \"G\"}', group_key => 'g')";
-    client.query(sql, &[]).await.unwrap();
+    let behind = ["publish", VIEWED, "--group", "g", "--payload", event];
+    cli.json(&behind).await;
     let blocked = cli.json(&["blocked-groups"]).await;
     assert!(blocked.to_string().contains("\"g\""), "{blocked}");
-    cli.json(&[&["unblock", "g", "--retry"], &reason[..]].concat())
-        .await;
-    for verb in ["pause", "resume"] {
-        cli.json(&[&[verb, "grant_letter_viewed"], &reason[..]].concat())
-            .await;
-    }
+    done(&cli, &["pause", VIEWED]).await;
+    done(&cli, &["unblock", "g", "--retry"]).await;
+    assert_eq!(cli.json(&["drain"]).await["leased"], 0, "it is paused");
+    done(&cli, &["resume", VIEWED]).await;
     assert_eq!(cli.json(&["drain"]).await["completed"], 2);
+}
 
-    let status = cli.json(&["status"]).await;
-    assert!(
-        status.to_string().contains("grant_letter_viewed"),
-        "{status}"
-    );
-    let shown = cli.json(&["show", &replay]).await;
-    assert!(shown.to_string().contains("COMPLETED"), "{shown}");
-    let listed = cli.json(&["list", "--status", "COMPLETED"]).await;
-    assert!(listed.to_string().contains(&text), "{listed}");
-    let kept = [
-        &[
-            "retention",
-            "grant_letter_viewed",
-            "--completed",
-            "0s",
-            "--apply",
-        ],
-        &reason[..],
-    ];
-    cli.json(&kept.concat()).await;
-    let cleaned = cli.json(&["cleanup"]).await;
-    let removed =
-        cleaned["rows_deleted"].as_u64().unwrap() + cleaned["rows_dropped"].as_u64().unwrap();
-    assert_eq!(removed, 6, "{cleaned}");
-    assert_eq!(
-        number(client, "SELECT count(*) FROM tidegate.event_log").await,
-        0
-    );
-
+#[tokio::test]
+async fn what_operators_look_at_and_clean_up_passes_a_pooler() {
+    let Some((pooled, cli)) = commands().await else {
+        return;
+    };
+    let client = &pooled.client;
+    support::publish_views(client, 3).await;
+    assert_eq!(cli.json(&["drain"]).await["completed"], 3);
+    let id = number(client, "SELECT max(id) FROM tidegate.event_log").await;
+    let id = id.to_string();
+    for arguments in [
+        &["status"][..],
+        &["show", &id],
+        &["list", "--status", "COMPLETED"],
+        &["retention"],
+    ] {
+        let told = cli.json(arguments).await.to_string();
+        assert!(told.contains(VIEWED), "{arguments:?}: {told}");
+    }
     // The clusters of tests are not durable, and it says so; but it could look at everything.
-    let doctor: Value = cli.run(&["doctor", "--json"]).await.document();
+    let doctor = cli.run(&["doctor", "--json"]).await.document();
     for check in doctor["checks"].as_array().unwrap() {
-        let expected = if check["name"] == "durability" {
-            "problem"
-        } else {
-            "ok"
-        };
+        let durability = check["name"] == "durability";
+        let expected = if durability { "problem" } else { "ok" };
         assert_eq!(check["state"], expected, "{check}");
     }
+    done(&cli, &["retention", VIEWED, "--completed", "0s", "--apply"]).await;
+    let cleaned = cli.json(&["cleanup"]).await;
+    let removed = ["rows_deleted", "rows_dropped"].map(|rows| cleaned[rows].as_u64().unwrap());
+    assert_eq!(removed[0] + removed[1], 3, "{cleaned}");
 }
 
 #[tokio::test]
@@ -642,9 +641,7 @@ async fn startup_options_that_the_pooler_does_not_take_are_refused_by_name() {
     };
     let url = format!("{}?options=-c%20statement_timeout%3D5000", pooled.url());
     let refused = Database::new(&url, 1).unwrap().connect().await;
-    let refused = refused
-        .err()
-        .expect("pgbouncer refuses what it cannot pass on");
+    let refused = refused.expect_err("pgbouncer refuses what it cannot pass on");
     assert!(matches!(refused, Error::Connect(_)), "{refused}");
     assert!(refused.to_string().contains("options"), "{refused}");
 
@@ -670,9 +667,10 @@ async fn a_migration_that_meets_somebody_elses_prepared_statements_names_the_poo
         sessions_of(&first).await.len() == SESSIONS
     })
     .await;
-    let prepare: String = (0..50)
-        .map(|n| format!("PREPARE s{n} AS SELECT 1;"))
+    let prepare: Vec<String> = (0..50)
+        .map(|n| format!("PREPARE s{n} AS SELECT 1"))
         .collect();
+    let prepare = prepare.join(";");
     for _ in 0..SESSIONS {
         first.simple_query(&prepare).await.unwrap();
     }

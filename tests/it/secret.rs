@@ -203,10 +203,10 @@ async fn a_rotated_password_is_read_again_behind_a_pooler_that_hides_why_it_refu
     let (admin, name) = (db.client().await, format!("rotated_{}", db.name()));
     let create = format!("CREATE ROLE {name} LOGIN SUPERUSER PASSWORD 'canary-1'");
     admin.batch_execute(&create).await.unwrap();
-    let pooled: tokio_postgres::Config = pooler.url(db.name()).parse().unwrap();
+    let place: tokio_postgres::Config = pooler.url(db.name()).parse().unwrap();
     let secret = |password: &str| {
         let fields = json!({"username": name, "password": password, "host": "127.0.0.1",
-            "port": pooled.get_ports()[0], "dbname": db.name()});
+            "port": place.get_ports()[0], "dbname": db.name()});
         Version::Text(fields.to_string())
     };
     let secrets = Secrets::start(secret("canary-1")).await;
