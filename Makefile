@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit schema check-schema lambda api bench bench-peers coldstart db torture mutants template package deploy deny sbom fuzz tools
+.PHONY: help run test check unit test-pooled schema check-schema lambda api bench bench-peers coldstart db torture mutants template package deploy deny sbom fuzz tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -23,6 +23,9 @@ check: tools ## format, lints with warnings denied, docs
 
 unit: tools ## the tests, on a Postgres of their own
 	cargo test $(CARGO_FLAGS)
+
+test-pooled: tools ## the integration tests with pgbouncer, in transaction mode, between programs and database
+	TIDEGATE_TEST_POOLER=1 cargo test $(CARGO_FLAGS) --test it
 
 schema: tools ## regenerate migrations/schema.sql and catalog.txt, what the migrations make
 	@python3 scripts/schema.py write

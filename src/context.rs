@@ -216,6 +216,9 @@ impl Context {
 
     /// A connection of the pool, for reading. Writes belong in [`Context::transaction`].
     ///
+    /// Where a pooler in transaction mode stands between, only what is not prepared passes, such as
+    /// [`Client::query_typed`]: each statement may run in another session.
+    ///
     /// # Errors
     /// A retry when the database cannot be reached.
     pub async fn connection(&self) -> Result<impl Deref<Target = Client>, HandlerError> {

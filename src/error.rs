@@ -130,6 +130,22 @@ fn remedy(error: &tokio_postgres::Error) -> &'static str {
     ];
     match error.code() {
         Some(code) if unmigrated.contains(code) => "; run `tidegate migrate` first",
+        _ => of_pooler(error),
+    }
+}
+
+/// What to do when a prepared statement is not in the session, or another one of its name is: somebody
+/// gives each transaction the session that is free.
+pub(crate) fn of_pooler(error: &tokio_postgres::Error) -> &'static str {
+    let prepared = [
+        SqlState::INVALID_SQL_STATEMENT_NAME,
+        SqlState::DUPLICATE_PSTATEMENT,
+    ];
+    match error.code() {
+        Some(code) if prepared.contains(code) => {
+            "; a pooler stands between and mixes up prepared statements: connect to the server itself, or set \
+             max_prepared_statements (pgbouncer 1.21 or newer)"
+        }
         _ => "",
     }
 }

@@ -10,7 +10,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, GenericClient};
 
 use crate::connect::Database;
-use crate::error::{Error, describe};
+use crate::error::{Error, describe, of_pooler};
 use crate::{queue, retention};
 
 mod embedded {
@@ -276,9 +276,10 @@ fn with_causes(error: &refinery::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(source) = cause {
-        let reason = source
-            .downcast_ref::<tokio_postgres::Error>()
-            .map_or_else(|| source.to_string(), describe);
+        let reason = source.downcast_ref::<tokio_postgres::Error>().map_or_else(
+            || source.to_string(),
+            |error| describe(error) + of_pooler(error),
+        );
         text = format!("{text}: {reason}");
         cause = source.source();
     }

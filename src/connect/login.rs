@@ -23,6 +23,17 @@ pub(super) struct Login {
     trust: Option<Trust>,
 }
 
+/// Why one attempt to connect has come to nothing.
+pub(super) enum Failure {
+    /// Who we are was refused: another password may help, and the same one will not.
+    Refused(String),
+    /// Either that, or something else: a pooler may have one code for a wrong password, a server that is
+    /// away and one that is busy.
+    Unclear(String),
+    /// No other password would have helped.
+    Other(Error),
+}
+
 /// What `sslmode` says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TlsMode {
@@ -131,45 +142,54 @@ impl Login {
     /// Connects within [`CONNECT_TIMEOUT`]: name look-up, TCP, TLS and login together.
     ///
     /// # Errors
-    /// [`Error::Login`] when the database refuses who we are, [`Error::Connect`] for everything else.
-    pub(super) async fn open(&self) -> Result<Client, Error> {
+    /// Tells whether another password might help.
+    pub(super) async fn open(&self) -> Result<Client, Failure> {
         let opening = tokio::time::timeout(CONNECT_TIMEOUT, self.open_unbounded());
         opening.await.unwrap_or_else(|_| {
-            Err(Error::Connect(format!(
+            Err(Failure::Other(Error::Connect(format!(
                 "no answer within {CONNECT_TIMEOUT:?}"
-            )))
+            ))))
         })
     }
 
-    async fn open_unbounded(&self) -> Result<Client, Error> {
-        let refused = |error: tokio_postgres::Error| {
-            if is_refusal(&error) {
-                Error::Login(describe(&error))
-            } else {
-                Error::Connect(describe(&error))
-            }
-        };
+    async fn open_unbounded(&self) -> Result<Client, Failure> {
         let Some(trust) = &self.trust else {
-            let (client, connection) = self.config.connect(NoTls).await.map_err(refused)?;
+            let connected = self.config.connect(NoTls).await;
+            let (client, connection) = connected.map_err(|error| Failure::of(&error))?;
             tokio::spawn(connection);
             return Ok(client);
         };
-        let tls = MakeTlsConnector::new(trust.connector().await?);
-        let (client, connection) = self.config.connect(tls).await.map_err(refused)?;
+        let connector = trust.connector().await.map_err(Failure::Other)?;
+        let connected = self.config.connect(MakeTlsConnector::new(connector)).await;
+        let (client, connection) = connected.map_err(|error| Failure::of(&error))?;
         tokio::spawn(connection);
         Ok(client)
     }
 }
 
-/// Who we are was refused, so another password may help and the same one will not.
-fn is_refusal(error: &tokio_postgres::Error) -> bool {
-    error.code().is_some_and(|code| {
-        [
+impl Failure {
+    fn of(error: &tokio_postgres::Error) -> Self {
+        let text = describe(error);
+        let refusals = [
             SqlState::INVALID_PASSWORD,
             SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
-        ]
-        .contains(code)
-    })
+        ];
+        match error.code() {
+            Some(code) if refusals.contains(code) => Self::Refused(text),
+            // Of pgbouncer's refusals all have this one.
+            Some(code) if *code == SqlState::PROTOCOL_VIOLATION => Self::Unclear(text),
+            _ => Self::Other(Error::Connect(text)),
+        }
+    }
+
+    /// The failure as its caller sees it, with what else was learnt.
+    pub(super) fn with(self, further: &str) -> Error {
+        match self {
+            Self::Refused(text) => Error::Login(text + further),
+            Self::Unclear(text) => Error::Connect(text + further),
+            Self::Other(error) => error,
+        }
+    }
 }
 
 /// Takes `sslmode` out of the URL: the driver knows fewer modes than libpq, and we mean only two. The

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio_postgres::Client;
 
 use super::iam::{self, Iam};
-use super::login::Login;
+use super::login::{Failure, Login};
 use super::secret::{Secret, Version};
 use crate::error::Error;
 
@@ -63,32 +63,37 @@ impl Logins {
         let _ = tokio::join!(known, read);
     }
 
-    /// Connects. When the login is refused: once more with the secret as it is now, if that is another
-    /// one, and once with the version that a rotation is about to make valid.
+    /// Connects. When the login is refused, or may have been: once more with the secret as it is now, if
+    /// that is another one, and once with the version that a rotation is about to make valid.
     ///
     /// # Errors
     /// [`Error::Secret`] when there is no login to try, [`Error::Login`] when none is accepted,
     /// [`Error::Connect`] otherwise.
     pub(super) async fn open(&self) -> Result<Client, Error> {
         let mut login = self.login().await?;
-        let mut refusal = match login.open().await {
-            Err(Error::Login(refusal)) => refusal,
-            opened => return opened,
+        let mut failure = match login.open().await {
+            Ok(client) => return Ok(client),
+            Err(failure) => failure,
         };
         for version in self.source.versions() {
-            let reread = self.instead_of(&login, *version).await;
-            match reread.map_err(|error| Error::Login(format!("{refusal}; then {error}")))? {
-                Some(other) => login = other,
-                None => continue,
+            if matches!(failure, Failure::Other(_)) {
+                break;
+            }
+            match self.instead_of(&login, *version).await {
+                Ok(Some(other)) => login = other,
+                Ok(None) => continue,
+                Err(error) => return Err(failure.with(&format!("; then {error}"))),
             }
             tracing::info!(version = ?version, "login refused, trying the secret as it is now");
-            refusal = match login.open().await {
-                Err(Error::Login(refusal)) => refusal,
-                opened => return opened,
+            failure = match login.open().await {
+                Ok(client) => return Ok(client),
+                Err(failure) => failure,
             };
         }
-        self.forget(&login).await;
-        Err(Error::Login(format!("{refusal}{}", self.source.tried())))
+        if matches!(failure, Failure::Refused(_)) {
+            self.forget(&login).await;
+        }
+        Err(failure.with(&self.source.tried()))
     }
 
     /// The login to use: the one that was last read, while it is good.

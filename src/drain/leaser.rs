@@ -18,6 +18,10 @@ use crate::queue::{self, LeaseRequest, LeasedBatch};
 /// No more than this much work is leased ahead, by the handlers' pace.
 const AHEAD: Duration = Duration::from_millis(500);
 
+/// No lease grows beyond what arrives within about this long. What is under way when the run ends goes
+/// back late, or lapses and has cost an attempt; a link that is slow brings little before that.
+const ARRIVAL: Duration = Duration::from_secs(1);
+
 /// Old events that became ready behind the cursor wait at most about this long.
 const RESCAN: Duration = Duration::from_secs(1);
 
@@ -147,7 +151,7 @@ impl Pace {
         let leased = u32::try_from(batch.events.len()).unwrap_or(u32::MAX);
         let reached_end = batch.scanned < order.page;
         let full = leased == order.limit;
-        self.adapt(full, left, now);
+        self.adapt(full, left, order, now);
         self.walk.barren &= leased == 0 && promoted.is_none();
         self.advance(order, batch, reached_end && !full, now);
         // A page of blocked rows: look further at once.
@@ -195,14 +199,16 @@ impl Pace {
         }
     }
 
-    /// As much as the handlers do in [`AHEAD`]; faster while they had to wait for this lease.
-    fn adapt(&mut self, full: bool, left: usize, now: Instant) {
+    /// As much as the handlers do in [`AHEAD`]; faster while they had to wait for this lease, but for one
+    /// that was long under way itself.
+    fn adapt(&mut self, full: bool, left: usize, order: &Order, now: Instant) {
         let since = now - std::mem::replace(&mut self.last_arrival, now);
         if !full {
             return;
         }
         if left == 0 {
-            self.want = self.want.saturating_mul(4).clamp(self.least, self.batch);
+            let most = self.want.saturating_mul(4).min(order.in_time(now));
+            self.want = most.clamp(self.least, self.batch);
         } else if since > AHEAD {
             self.want = (self.want / 2).clamp(self.least, self.batch);
         } else if since < AHEAD / 4 {
@@ -243,6 +249,13 @@ impl Order {
             number: 0,
             sent: Instant::now(),
         }
+    }
+
+    /// How many would have arrived within [`ARRIVAL`], at the pace of this lease that has just arrived.
+    fn in_time(&self, now: Instant) -> u32 {
+        let took = (now - self.sent).as_millis().max(1);
+        let most = u128::from(self.limit) * ARRIVAL.as_millis() / took;
+        u32::try_from(most).unwrap_or(u32::MAX)
     }
 }
 
@@ -323,7 +336,30 @@ async fn attempt(
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
+    use crate::event::{Fate, Lease, LeasedEvent};
+
+    fn leased() -> LeasedEvent {
+        LeasedEvent {
+            lease: Lease {
+                id: 1,
+                token: Uuid::nil(),
+            },
+            fate: Fate::Run,
+            kind: "sample".to_owned(),
+            payload: None,
+            group_key: None,
+            correlation_id: None,
+            attempts: 1,
+            max_attempts: 5,
+            created_at: SystemTime::UNIX_EPOCH,
+            expires_at: None,
+            progress: None,
+            traceparent: None,
+        }
+    }
 
     fn batch(scanned: u32, last_id: i64) -> LeasedBatch {
         LeasedBatch {
@@ -361,6 +397,24 @@ mod tests {
             "the whole walk met nothing"
         );
         assert_eq!(pace.start(true), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_was_long_under_way_is_not_followed_by_a_larger_one() {
+        let mut pace = Pace::new(8, 1000);
+        let mut wanted = Vec::new();
+        // Milliseconds for each event: no link is too slow for the first lease of a run.
+        for each in [1, 1, 5, 5, 500, 500] {
+            let mut order = Order::new(&mut pace, 1000, true);
+            tokio::time::advance(Duration::from_millis(each) * order.limit).await;
+            let mut batch = LeasedBatch {
+                events: vec![leased(); order.limit as usize],
+                ..batch(order.page, 1)
+            };
+            pace.arrived(&mut order, None, &mut batch, 0);
+            wanted.push(pace.want());
+        }
+        assert_eq!(wanted, [32, 128, 200, 200, 8, 8]);
     }
 
     #[tokio::test(start_paused = true)]

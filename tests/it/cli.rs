@@ -33,7 +33,7 @@ impl Cli {
         Self::at(&db.url)
     }
 
-    fn at(url: &str) -> Self {
+    pub fn at(url: &str) -> Self {
         Self::without_database().with("DATABASE_URL", url)
     }
 

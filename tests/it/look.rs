@@ -386,7 +386,7 @@ async fn the_live_view_gives_the_terminal_back_on_escape_and_ctrl_c() {
 
 /// A connection to the server that is not one to the test's database.
 async fn admin(db: &TestDb) -> Client {
-    let (server, _) = db.url.rsplit_once('/').unwrap();
+    let (server, _) = db.direct().rsplit_once('/').unwrap();
     let url = format!("{server}/postgres");
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
         .await

@@ -29,6 +29,7 @@ mod medical;
 mod network;
 mod operate;
 mod plans;
+mod pooler;
 mod process;
 mod queue;
 mod roles;

@@ -5,11 +5,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::{Database, Done, DrainOptions, Verdicts};
+use serde_json::json;
+use tidegate::{Database, Done, DrainOptions, Error, NewEvent, Verdicts, http, queue};
 use tokio_postgres::Client;
+use uuid::Uuid;
 
-use crate::probe::{ProbeApp, number, options, probe_database, publish_acts};
-use crate::support::{Harm, Proxy, TestDb, wait_until};
+use crate::probe::{ProbeApp, act, live, number, options, probe_database};
+use crate::support::{self, Harm, Proxy, TestDb, wait_until};
 
 const EVENTS: usize = 60;
 
@@ -36,11 +38,18 @@ struct World {
 }
 
 async fn world() -> World {
+    world_of(0).await
+}
+
+/// With events of at least so many bytes.
+async fn world_of(bytes: usize) -> World {
     let db = probe_database().await;
     let client = db.client().await;
     let table = "CREATE TABLE effect (id bigint)";
     client.batch_execute(table).await.unwrap();
-    let ids = publish_acts(&client, EVENTS).await.into_iter().collect();
+    let events: Vec<NewEvent> = (0..EVENTS).map(|n| act(&format!("{n:0bytes$}"))).collect();
+    let published = queue::publish_batch(&client, &events).await.unwrap();
+    let ids = published.iter().map(|published| published.id).collect();
     let app = ProbeApp::new(|call, ctx| {
         Box::pin(async move {
             let transaction = ctx.transaction().await?;
@@ -81,12 +90,17 @@ impl World {
         assert_eq!(number(&self.client, distinct).await, 60, "twice");
     }
 
+    /// The database through this proxy.
+    fn through(&self, proxy: &Proxy) -> Database {
+        let name = self.db.name();
+        let url = format!("postgres://postgres@127.0.0.1:{}/{name}", proxy.port());
+        Database::new(&url, 8).unwrap()
+    }
+
     /// Drains through a proxy that does this harm when a client says `word`.
     async fn harmed(&self, word: &'static str, harm: Harm) {
         let proxy = Proxy::before(&self.db.url).await;
-        let name = self.db.name();
-        let url = format!("postgres://postgres@127.0.0.1:{}/{name}", proxy.port());
-        let database = Database::new(&url, 8).unwrap();
+        let database = self.through(&proxy);
         proxy.harm_when_said(word, harm);
         let (options, started) = (brief(), Instant::now());
         let drained = tidegate::drain(&database, self.app.clone(), &options).await;
@@ -126,11 +140,9 @@ async fn i1_i8_an_answer_to_a_lease_that_is_cut_silent_or_garbage_ends_no_drain_
     for harm in [Harm::CutBeforeAnswer, Harm::Silence, Harm::Garbage] {
         let world = world().await;
         let proxy = Proxy::before(&world.db.url).await;
-        let name = world.db.name();
-        let url = format!("postgres://postgres@127.0.0.1:{}/{name}", proxy.port());
+        let database = world.through(&proxy);
         proxy.harm_when_said(of_a_lease, harm);
         let (options, started) = (brief(), Instant::now());
-        let database = Database::new(&url, 8).unwrap();
         let drained = tidegate::drain(&database, world.app.clone(), &options).await;
         let took = started.elapsed();
         assert!(took < options.budget + OVERRUN, "{harm:?}: {took:?}");
@@ -172,6 +184,9 @@ async fn i1_i8_sessions_terminated_at_random_during_drains_lose_and_double_nothi
 
 #[tokio::test]
 async fn i1_a_server_that_turns_read_only_in_the_middle_of_a_drain_loses_nothing() {
+    if support::cannot_be_pooled("a pooler's sessions keep the settings that they began with") {
+        return;
+    }
     let mut world = world().await;
     let (admin, name) = (
         Arc::new(world.db.client().await),
@@ -208,4 +223,121 @@ async fn i1_a_server_that_turns_read_only_in_the_middle_of_a_drain_loses_nothing
     admin.batch_execute(&back).await.unwrap();
     world.client = world.db.client().await;
     world.ends_well().await;
+}
+
+// Slow lines
+
+/// Bytes of an event: a lease of a few takes seconds on the lines below.
+const HEAVY: usize = 4000;
+
+#[tokio::test]
+async fn i1_i8_a_drain_over_a_slow_line_ends_in_time_and_a_later_one_ends_what_is_left() {
+    // From one that carries not even the answer to a lease to one that carries some of them.
+    for speed in [2_000, 20_000, 100_000] {
+        let world = world_of(HEAVY).await;
+        let proxy = Proxy::before(&world.db.url).await;
+        proxy.throttle(speed);
+        let (options, started) = (brief(), Instant::now());
+        let drained = tidegate::drain(&world.through(&proxy), world.app.clone(), &options).await;
+        let took = started.elapsed();
+        assert!(took < options.budget + OVERRUN, "{speed}: {took:?}");
+        if let Ok(report) = &drained {
+            assert!(report.is_balanced(), "{speed}: {report:?}");
+        }
+        let started: HashSet<i64> = world.app.ids().into_iter().collect();
+        assert!(started.is_subset(&world.ids), "{speed}");
+        // What is on the line still may arrive late: it must not change anything.
+        world.ends_well().await;
+    }
+}
+
+#[tokio::test]
+async fn i1_a_publish_over_a_slow_line_arrives_whole_or_is_given_up_in_time() {
+    let db = probe_database().await;
+    let observer = db.client().await;
+    let proxy = Proxy::before(&db.url).await;
+    let url = format!(
+        "postgres://postgres@127.0.0.1:{}/{}",
+        proxy.port(),
+        db.name()
+    );
+    let database = Database::new(&url, 1).unwrap();
+    let client = database.connect().await.unwrap();
+    proxy.throttle(20_000);
+    let batch = |events: usize| -> Vec<NewEvent> {
+        (0..events).map(|n| act(&format!("{n:0HEAVY$}"))).collect()
+    };
+    let published = queue::publish_batch(&client, &batch(5)).await.unwrap();
+    assert_eq!((published.len(), live(&observer).await), (5, 5));
+
+    // A megabyte takes longer than any statement may. The waiting is not real; the bytes are.
+    tokio::time::pause();
+    let started = tokio::time::Instant::now();
+    let given_up = queue::publish_batch(&client, &batch(250)).await;
+    let took = started.elapsed();
+    tokio::time::resume();
+    assert!(
+        matches!(given_up, Err(Error::TimedOut { .. })),
+        "{given_up:?}"
+    );
+    assert!(
+        took <= queue::STATEMENT_TIMEOUT + Duration::from_secs(1),
+        "{took:?}"
+    );
+
+    // What is on the line already may still arrive, whole or not at all.
+    proxy.throttle(0);
+    drop(client);
+    wait_until("the connection is gone", async || {
+        let others = "SELECT count(*) FROM pg_stat_activity
+                       WHERE datname = current_database() AND pid <> pg_backend_pid()
+                         AND application_name = 'tidegate' AND state <> 'idle'";
+        number(&observer, others).await == 0 && proxy.open() == 0
+    })
+    .await;
+    let arrived = live(&observer).await;
+    assert!([5, 255].contains(&arrived), "{arrived}");
+}
+
+#[tokio::test]
+async fn i1_a_request_over_http_whose_database_is_on_a_slow_line_is_answered_in_time() {
+    let db = support::database().await;
+    let observer = db.client().await;
+    let proxy = Proxy::before(&db.url).await;
+    let url = format!(
+        "postgres://postgres@127.0.0.1:{}/{}",
+        proxy.port(),
+        db.name()
+    );
+    let router = http::router(Database::new(&url, 2).unwrap());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let path = format!(
+        "http://{}/jobs/service_request_use_job",
+        listener.local_addr().unwrap()
+    );
+    let server = tokio::spawn(http::serve(listener, router, std::future::pending()));
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let mut acknowledged = 0;
+    for speed in [1_000, 5_000, 0] {
+        proxy.throttle(speed);
+        let id = || Uuid::new_v4().to_string();
+        let job = json!({"request_id": "r1", "patient_id": id(), "user_id": id(), "client_id": id(),
+            "service_request_id": id(), "used_by_employee": id(), "used_by_legal_entity": id()});
+        let started = Instant::now();
+        let answer = client.post(&path).json(&job).send().await.unwrap();
+        let took = started.elapsed();
+        assert!(took < http::REQUEST_TIMEOUT + OVERRUN, "{speed}: {took:?}");
+        match answer.status().as_u16() {
+            202 => acknowledged += 1,
+            503 => assert_ne!(speed, 0, "the line is well again"),
+            other => panic!("{speed}: {other}"),
+        }
+    }
+    // Nothing that was acknowledged is missing; what was not may be there.
+    let there = live(&observer).await;
+    assert!(
+        (acknowledged..=3).contains(&there),
+        "{there} of {acknowledged}"
+    );
+    server.abort();
 }

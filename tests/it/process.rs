@@ -11,6 +11,7 @@ use std::time::Duration;
 use tidegate::{
     Database, Done, DrainOptions, DrainReport, HandlerError, NewEvent, Verdicts, queue,
 };
+use tokio_postgres::types::Type;
 use tokio_postgres::{Client, NoTls};
 
 use crate::probe::{
@@ -137,8 +138,9 @@ async fn worker() {
 async fn record_effect(url: &str, id: i64) -> Result<(), HandlerError> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.retryable()?;
     tokio::spawn(connection);
+    // It may be through a pooler.
     client
-        .execute("INSERT INTO effect (id) VALUES ($1)", &[&id])
+        .execute_typed("INSERT INTO effect (id) VALUES ($1)", &[(&id, Type::INT8)])
         .await?;
     Ok(())
 }

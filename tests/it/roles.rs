@@ -58,7 +58,7 @@ impl World {
             ..MigrateOptions::default()
         };
         migrated(&url, all).await;
-        let owner = support::connect(&url).await;
+        let owner = support::connect(&as_user(db.direct(), &owner)).await;
         let mut logins = HashMap::new();
         for role in ROLES {
             let login = login(role, &name);
@@ -68,7 +68,7 @@ impl World {
             };
             let sql = format!("DROP ROLE IF EXISTS {login}; CREATE ROLE {login} LOGIN {member}");
             admin.batch_execute(&sql).await.unwrap();
-            logins.insert(role, support::connect(&as_user(&db.url, &login)).await);
+            logins.insert(role, support::connect(&as_user(db.direct(), &login)).await);
         }
         Self { db, owner, logins }
     }

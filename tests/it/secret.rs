@@ -15,7 +15,7 @@ use tokio_postgres::Client;
 use crate::function::{AMPLE, Function};
 use crate::probe::number;
 use crate::support::{
-    self, Authority, Certified, Cluster, Deadline, Proxy, RuntimeApi, Secrets, Version,
+    self, Authority, Certified, Cluster, Deadline, Pooler, Proxy, RuntimeApi, Secrets, Version,
     aws_variables, publish_views,
 };
 
@@ -191,6 +191,37 @@ async fn a_rotated_password_is_read_again_and_one_that_holds_is_not() {
     assert_eq!(secrets.asked(), ["AWSCURRENT"; 2]);
     invoke(&function, "stats").await.unwrap();
     assert_eq!(secrets.asked().len(), 2, "the new one is kept");
+}
+
+#[tokio::test]
+async fn a_rotated_password_is_read_again_behind_a_pooler_that_hides_why_it_refuses() {
+    let db = support::database().await;
+    let asking = ["auth_type=scram-sha-256"];
+    let Some(pooler) = Pooler::before(db.direct(), &asking) else {
+        return;
+    };
+    let (admin, name) = (db.client().await, format!("rotated_{}", db.name()));
+    let create = format!("CREATE ROLE {name} LOGIN SUPERUSER PASSWORD 'canary-1'");
+    admin.batch_execute(&create).await.unwrap();
+    let place: tokio_postgres::Config = pooler.url(db.name()).parse().unwrap();
+    let secret = |password: &str| {
+        let fields = json!({"username": name, "password": password, "host": "127.0.0.1",
+            "port": place.get_ports()[0], "dbname": db.name()});
+        Version::Text(fields.to_string())
+    };
+    let secrets = Secrets::start(secret("canary-1")).await;
+    let function = function(&secrets, &[]).await;
+    invoke(&function, "drain").await.unwrap();
+    let change = format!("ALTER ROLE {name} PASSWORD 'canary-2'");
+    admin.batch_execute(&change).await.unwrap();
+
+    let refused = invoke(&function, "drain").await.unwrap_err();
+    assert!(refused.contains("08P01"), "{refused}");
+    assert!(!refused.contains("canary"), "{refused}");
+    secrets.set("AWSCURRENT", secret("canary-2"));
+    publish_views(&admin, 2).await;
+    let report = invoke(&function, "drain").await.unwrap();
+    assert_eq!(report["completed"], 2, "{report}");
 }
 
 #[tokio::test]

@@ -11,11 +11,14 @@ use tokio::sync::{Mutex, OnceCell};
 use tokio_postgres::{Client, NoTls};
 
 use super::cluster::cluster;
+use super::pooler;
 
 /// A database of the test's own; dropped from the server some time after the value is.
 pub struct TestDb {
-    /// Where the database is, for a program that is started by the test.
+    /// Where the database is, for whatever is under test: through the pooler, if all tests have one.
     pub url: String,
+    /// Where it is for the test itself.
+    direct: String,
     name: String,
 }
 
@@ -46,13 +49,19 @@ impl TestDb {
     pub fn elsewhere(url: &str) -> Self {
         Self {
             url: url.to_owned(),
+            direct: url.to_owned(),
             name: String::new(),
         }
     }
 
     /// A plain connection, outside everything that is under test. It closes when dropped.
     pub async fn client(&self) -> Client {
-        connect(&self.url).await
+        connect(&self.direct).await
+    }
+
+    /// The URL of [`TestDb::client`]: past the pooler, if there is one.
+    pub fn direct(&self) -> &str {
+        &self.direct
     }
 
     /// Its name on the server.
@@ -133,8 +142,10 @@ async fn create(template: Option<&str>) -> TestDb {
         .batch_execute(&create)
         .await
         .expect("a test's database is created");
+    let direct = cluster().url(&name);
     TestDb {
-        url: cluster().url(&name),
+        url: pooler::of_all_tests().map_or_else(|| direct.clone(), |pooler| pooler.url(&name)),
+        direct,
         name,
     }
 }

@@ -5,15 +5,18 @@
 mod cluster;
 mod database;
 mod events;
+mod pooler;
 mod program;
 mod proxy;
 mod runtime_api;
 mod secrets;
+mod served;
 mod tls;
 
 pub use cluster::Cluster;
 pub use database::{TestDb, connect, database, database_for, empty_database};
 pub use events::{publish_letters, publish_views};
+pub use pooler::{Pooler, cannot_be_pooled};
 pub use program::{command, terminate};
 pub use proxy::{Harm, Proxy};
 pub use runtime_api::{Answer, Deadline, RuntimeApi};

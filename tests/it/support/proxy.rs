@@ -1,14 +1,17 @@
 //! A TCP proxy in front of a server: remembers what clients say, can lose connections as a firewall
-//! does, without a word to either side, and can do harm at a word of a client.
+//! does, without a word to either side, can do harm at a word of a client, and can be as slow as a bad line.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 /// The running proxy. It stops when dropped.
 pub struct Proxy {
@@ -21,8 +24,20 @@ pub struct Proxy {
 #[derive(Default)]
 struct Shared {
     accepted: AtomicUsize,
+    closed: AtomicUsize,
     said: Mutex<Vec<u8>>,
     harm: Mutex<Option<(&'static str, Harm)>>,
+    up: Lane,
+    down: Lane,
+}
+
+/// One direction of the line, which all connections share.
+#[derive(Default)]
+struct Lane {
+    /// Bytes a second; 0 for as fast as they come.
+    speed: AtomicU32,
+    /// When what was said so far is through.
+    through: Mutex<Option<Instant>>,
 }
 
 /// What becomes of a connection whose client has said a word.
@@ -51,7 +66,11 @@ impl Proxy {
         let server = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 serving.accepted.fetch_add(1, Ordering::Relaxed);
-                tokio::spawn(carry(client, port, serving.clone(), losing.clone()));
+                let (shared, losing) = (serving.clone(), losing.clone());
+                tokio::spawn(async move {
+                    carry(client, port, &shared, losing).await;
+                    shared.closed.fetch_add(1, Ordering::Relaxed);
+                });
             }
         });
         Self {
@@ -71,6 +90,11 @@ impl Proxy {
         self.shared.accepted.load(Ordering::Relaxed)
     }
 
+    /// Connections of them that are carried still.
+    pub fn open(&self) -> usize {
+        self.accepted() - self.shared.closed.load(Ordering::Relaxed)
+    }
+
     /// All that clients have said so far.
     pub fn said(&self) -> Vec<u8> {
         self.shared.said.lock().unwrap().clone()
@@ -79,6 +103,13 @@ impl Proxy {
     /// Does this harm to the first connection whose client says `word` from now on, and to no other.
     pub fn harm_when_said(&self, word: &'static str, harm: Harm) {
         *self.shared.harm.lock().unwrap() = Some((word, harm));
+    }
+
+    /// Carries no more than this many bytes a second from now on, each way, over all connections together.
+    pub fn throttle(&self, bytes_a_second: u32) {
+        for lane in [&self.shared.up, &self.shared.down] {
+            lane.speed.store(bytes_a_second, Ordering::Relaxed);
+        }
     }
 
     /// Whether the word was said since, and the harm is done.
@@ -98,12 +129,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn carry(
-    client: TcpStream,
-    port: u16,
-    shared: Arc<Shared>,
-    mut losing: watch::Receiver<u32>,
-) {
+async fn carry(client: TcpStream, port: u16, shared: &Shared, mut losing: watch::Receiver<u32>) {
     losing.mark_unchanged();
     let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else {
         return;
@@ -118,7 +144,8 @@ async fn carry(
             shared.said.lock().unwrap().extend(&buffer[..count]);
             heard.extend(&buffer[..count]);
             let harm = shared.harm_due(&heard);
-            if harm == Some(Harm::Cut) || to_server.write_all(&buffer[..count]).await.is_err() {
+            let said = &buffer[..count];
+            if harm == Some(Harm::Cut) || shared.up.carry(said, &mut to_server).await.is_err() {
                 return None;
             }
             if harm.is_some() {
@@ -130,7 +157,7 @@ async fn carry(
     };
     let harm = tokio::select! {
         harm = upward => harm,
-        _ = tokio::io::copy(&mut from_server, &mut to_client) => None,
+        () = shared.down.carry_all(&mut from_server, &mut to_client) => None,
         changed = losing.changed() => {
             let _ = changed;
             Some(Harm::Silence)
@@ -153,6 +180,42 @@ async fn carry(
     }
     // Until the test is over.
     std::future::pending::<()>().await;
+}
+
+/// Bytes that a slow line carries at once.
+const PART: usize = 256;
+
+impl Lane {
+    /// Hands on what is said, until somebody is gone.
+    async fn carry_all(&self, from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf) {
+        let mut buffer = vec![0; 16 * 1024];
+        while let Ok(count @ 1..) = from.read(&mut buffer).await {
+            if self.carry(&buffer[..count], to).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn carry(&self, said: &[u8], to: &mut OwnedWriteHalf) -> std::io::Result<()> {
+        let speed = self.speed.load(Ordering::Relaxed);
+        if speed == 0 {
+            return to.write_all(said).await;
+        }
+        for part in said.chunks(PART) {
+            tokio::time::sleep_until(self.book(part.len(), speed)).await;
+            to.write_all(part).await?;
+        }
+        Ok(())
+    }
+
+    /// When a part will be through that takes its turn now.
+    fn book(&self, bytes: usize, speed: u32) -> Instant {
+        let now = Instant::now();
+        let mut through = self.through.lock().unwrap();
+        let begins = through.map_or(now, |earlier| earlier.max(now));
+        let takes = Duration::from_secs(1) * u32::try_from(bytes).unwrap() / speed;
+        *through.insert(begins + takes)
+    }
 }
 
 /// Bytes of the longest word that may be waited for.

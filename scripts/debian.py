@@ -1,0 +1,53 @@
+"""Opens packages of Debian and its kin below the project's own git-ignored folder: nothing is installed."""
+
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pypi
+from pypi import Unavailable
+
+LIMIT_S = 60
+
+
+def unpacked(package, libraries=()):
+    """The folder that holds `package`, and those of its dependencies whose names contain one of `libraries`.
+
+    They are named so because every release gives a library's package another name."""
+    root = pypi.TOOLS / package
+    if root.exists():
+        return root
+    for program in ("apt-get", "dpkg-deb"):
+        if not shutil.which(program):
+            raise Unavailable(f"{program} is missing")
+    root.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="part-", dir=root.parent) as part:
+        first = _open(package, part)
+        needs = re.findall(r"(?:^|, )([a-z0-9.+-]+)", _run(["dpkg-deb", "-f", str(first), "Depends"], part))
+        for need in needs:
+            if any(library in need for library in libraries):
+                _open(need, part)
+        pypi.publish(f"{part}/root", root)
+    return root
+
+
+def _open(package, part):
+    _run(["apt-get", "download", package], part)
+    found = next(Path(part).glob(f"{package}_*.deb"), None)
+    if found is None:
+        raise Unavailable(f"apt-get has downloaded no {package}")
+    _run(["dpkg-deb", "-x", str(found), f"{part}/root"], part)
+    return found
+
+
+def _run(command, folder):
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{command[0]}: no answer within {LIMIT_S} s") from error
+    if done.returncode != 0:
+        last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
+        raise Unavailable(f"{command[0]}: {last[0]}")
+    return done.stdout

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Serves a pgbouncer in transaction mode, in front of a Postgres on the loopback address, for as long as its standard
+input is open: the machine's own one, or Debian's package unpacked under .tools.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from urllib.parse import urlsplit
+
+import debian
+import served
+from pypi import Unavailable
+
+PLACES = "/usr/sbin:/usr/local/sbin:/usr/local/bin:/opt/homebrew/bin"
+# What its package needs and a machine may lack.
+LIBRARIES = ("ares", "libevent")
+
+
+class Installation:
+    """The program, and the folder with its libraries if they are not the system's."""
+
+    def __init__(self, program, libraries=None, root=None):
+        self.program = program
+        self.libraries = libraries
+        self.root = root
+
+    def environment(self):
+        return {"LD_LIBRARY_PATH": str(self.libraries)} if self.libraries else {}
+
+    def reachable(self, user, room):
+        """A copy of what is unpacked: the project may lie in a folder that is closed to the server's user."""
+        if self.root is None:
+            return self
+        copy = shutil.copytree(self.root, room / "installation", symlinks=True)
+        return _opened(copy)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    serving = verbs.add_parser("serve", help="serve until standard input closes; prints DATABASE_URL=… when ready")
+    serving.add_argument("--before", required=True, metavar="DATABASE_URL", help="the server behind it; any of its databases")
+    serving.add_argument("--set", action="append", default=[], type=served.pair, metavar="NAME=VALUE",
+                         help="a setting of pgbouncer")
+    serving.add_argument("--obey", action="store_true",
+                         help="kill pgbouncer at the word `crash` on standard input and start it at `start`")
+    verbs.add_parser("where", help="print the program in use, or why there is none")
+    arguments = parser.parse_args()
+    try:
+        return where() if arguments.verb == "where" else serve(arguments)
+    except (Unavailable, OSError) as error:
+        print(f"no pgbouncer (apt install pgbouncer): {error}", file=sys.stderr)
+        return 1
+
+
+def where():
+    print(installation().program)
+    return 0
+
+
+def installation():
+    found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:{PLACES}")
+    return Installation(found) if found else _opened(debian.unpacked("pgbouncer", LIBRARIES))
+
+
+def _opened(root):
+    program = root / "usr/sbin/pgbouncer"
+    libraries = next(root.glob("usr/lib/*/libcares.so.2"), None)
+    if not (program.exists() and libraries):
+        raise Unavailable(f"{root} does not hold all of it")
+    return Installation(str(program), libraries.parent, root)
+
+
+def serve(arguments):
+    """The whole life of a pooler."""
+    found, user, server = installation(), served.User(), urlsplit(arguments.before)
+    with served.throwaway(user) as room:
+        found = found.reachable(user, room)
+
+        def spawn(port, log):
+            return _spawn(found, user, room, log, _settings(room, server, port, dict(arguments.set)))
+
+        def start(port):
+            return served.started(room, port, spawn, lambda _, log: "process up" in log.read_text(errors="replace"))
+
+        served.attend(start, 0, lambda port: f"DATABASE_URL=postgres://{server.username}@127.0.0.1:{port}/postgres",
+                      arguments.obey)
+    return 0
+
+
+def _settings(room, server, port, more):
+    """Whoever is known to the server is let in, as the server itself does with its tests."""
+    path = room / f"pgbouncer-{port}.ini"
+    settings = {"listen_addr": "127.0.0.1", "listen_port": port, "unix_socket_dir": "", "pool_mode": "transaction",
+                "auth_type": "trust", "max_client_conn": 1000, "server_login_retry": 1, **more}
+    lines = ["[databases]", f"* = host={server.hostname} port={server.port} auth_user={server.username}", "[pgbouncer]"]
+    lines += [f"{name} = {value}" for name, value in settings.items()]
+    path.write_text("\n".join(lines) + "\n")
+    path.chmod(0o644)
+    return path
+
+
+def _spawn(found, user, room, log, settings):
+    with open(log, "wb") as stream:
+        return subprocess.Popen([found.program, str(settings)], stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
+                                cwd=room, env={**served.environment(), **found.environment()}, start_new_session=True,
+                                **user.popen_options())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

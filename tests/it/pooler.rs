@@ -1,0 +1,681 @@
+//! Everything through pgbouncer in transaction mode: a connection is a client of the pooler, each of
+//! its transactions runs in whichever session of the server is free, and there are fewer of these than
+//! clients. What passes, what a pooler refuses, and what becomes of a drain when the pooler, its
+//! sessions or its server go away.
+//!
+//! With `TIDEGATE_TEST_POOLER=1` every other test goes through one as well.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use tidegate::{Database, Done, DrainOptions, DrainReport, Error, NewEvent, Verdicts, http, queue};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, SimpleQueryMessage};
+use uuid::Uuid;
+
+use crate::cli::Cli;
+use crate::probe::{Call, ProbeApp, act, live, number, options, pair, probe_database};
+use crate::support::{self, Cluster, Pooler, TestDb, wait_until};
+
+/// Sessions of the server that all clients of a pooler share: fewer than a drain has connections.
+const SESSIONS: usize = 3;
+
+/// Consecutive transactions of a client are given to different sessions, so that whatever one leaves
+/// behind in its session is missed by the next.
+const SCATTERING: [&str; 3] = [
+    "default_pool_size=3",
+    "min_pool_size=3",
+    "server_round_robin=1",
+];
+
+/// What a drain may take beyond its budget, the machine's own slowness included.
+const OVERRUN: Duration = Duration::from_secs(2);
+
+/// A queue behind a pooler, and a way past it.
+struct Pooled {
+    db: TestDb,
+    pooler: Pooler,
+    client: Client,
+    database: Database,
+}
+
+impl Pooled {
+    /// In front of this database; `None` where pgbouncer cannot be had.
+    async fn before(db: TestDb, settings: &[&str]) -> Option<Self> {
+        let pooler = Pooler::before(db.direct(), settings)?;
+        let client = db.client().await;
+        let database = Database::new(&pooler.url(db.name()), 8).unwrap();
+        Some(Self {
+            db,
+            pooler,
+            client,
+            database,
+        })
+    }
+
+    /// With the probe's kinds, and all sessions open.
+    async fn scattering() -> Option<Self> {
+        let pooled = Self::before(probe_database().await, &SCATTERING).await?;
+        let first = pooled.through().await;
+        wait_until("the pooler has opened its sessions", async || {
+            sessions_of(&first).await.len() == SESSIONS
+        })
+        .await;
+        Some(pooled)
+    }
+
+    /// A connection as the library opens them, through the pooler.
+    async fn through(&self) -> Client {
+        self.database.connect().await.unwrap()
+    }
+
+    fn url(&self) -> String {
+        self.pooler.url(self.db.name())
+    }
+
+    async fn drain(&self, app: &Arc<ProbeApp>, options: &DrainOptions) -> DrainReport {
+        let report = tidegate::drain(&self.database, app.clone(), options).await;
+        let report = report.unwrap();
+        assert!(report.is_balanced(), "{report:?}");
+        report
+    }
+}
+
+/// The sessions that a few transactions of this client run in.
+async fn sessions_of(client: &Client) -> HashSet<String> {
+    let mut sessions = HashSet::new();
+    for _ in 0..2 * SESSIONS {
+        let answer = client.simple_query("SELECT pg_backend_pid()").await;
+        for message in answer.unwrap() {
+            if let SimpleQueryMessage::Row(row) = message {
+                sessions.insert(row.get(0).unwrap().to_owned());
+            }
+        }
+    }
+    sessions
+}
+
+fn ids_of(published: &[queue::Published]) -> Vec<i64> {
+    published.iter().map(|published| published.id).collect()
+}
+
+/// Ids that have ended so.
+async fn ended(client: &Client, status: &str) -> HashSet<i64> {
+    let sql = "SELECT id FROM tidegate.event_log WHERE status = $1 AND attempts <= max_attempts";
+    let rows = client.query(sql, &[&status]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test]
+async fn what_one_transaction_leaves_in_its_session_the_next_one_does_not_find() {
+    let Some(pooled) = Pooled::scattering().await else {
+        return;
+    };
+    // Whoever needs a session notices: the tests of this file would fail.
+    let client = pooled.through().await;
+    let mut lost = 0;
+    for _ in 0..2 * SESSIONS {
+        let found = client.query("SELECT $1::integer", &[&1]).await;
+        lost += usize::from(found.is_err_and(|error| is_lost_statement(&error)));
+    }
+    assert!(lost > 0, "prepared statements were always found");
+}
+
+fn is_lost_statement(error: &tokio_postgres::Error) -> bool {
+    [
+        Some(&SqlState::INVALID_SQL_STATEMENT_NAME),
+        Some(&SqlState::DUPLICATE_PSTATEMENT),
+    ]
+    .contains(&error.code())
+}
+
+#[tokio::test]
+async fn b1_events_are_published_alone_in_batches_and_in_a_producers_transaction() {
+    let Some(pooled) = Pooled::scattering().await else {
+        return;
+    };
+    let mut client = pooled.through().await;
+    let mut ids = HashSet::new();
+    for n in 0..2 * SESSIONS {
+        let event = act(&n.to_string()).group("g").dedup(format!("d-{n}"));
+        ids.insert(queue::publish(&client, &event).await.unwrap().id);
+        let again = queue::publish(&client, &event).await.unwrap();
+        assert!(!again.created && ids.contains(&again.id));
+        let batch = [act("a"), act("b").group("g"), pair("c").group("h")];
+        ids.extend(ids_of(
+            &queue::publish_batch(&client, &batch).await.unwrap(),
+        ));
+
+        let transaction = client.transaction().await.unwrap();
+        let kept = queue::publish(&transaction, &act("kept")).await.unwrap();
+        let more = queue::publish_batch(&transaction, &batch).await.unwrap();
+        transaction.commit().await.unwrap();
+        ids.insert(kept.id);
+        ids.extend(ids_of(&more));
+
+        let transaction = client.transaction().await.unwrap();
+        queue::publish(&transaction, &act("gone")).await.unwrap();
+        queue::publish_batch(&transaction, &batch).await.unwrap();
+        transaction.rollback().await.unwrap();
+    }
+    let rows = pooled
+        .client
+        .query("SELECT id FROM tidegate.event_queue", &[]);
+    let queued: HashSet<i64> = rows.await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert_eq!(queued, ids);
+}
+
+/// Handlers that use all they are offered: a step that is remembered, a read, a transaction whose
+/// commit is the completion, and a first attempt that fails.
+fn demanding() -> Arc<ProbeApp> {
+    ProbeApp::new(|call: Call, ctx| {
+        Box::pin(async move {
+            let first = call.attempt;
+            let seen: u32 = ctx.once("first_attempt", async { Ok(first) }).await?;
+            let read = ctx.connection().await?;
+            let sql = "SELECT $1::bigint";
+            let row = read.query_typed_one(sql, &[(&call.id, Type::INT8)]).await;
+            assert_eq!(row.retryable()?.get::<_, i64>(0), call.id);
+            drop(read);
+            if call.attempt == 1 && call.handler != "second" {
+                return Err("the first attempt").retryable();
+            }
+            assert_eq!(
+                seen,
+                if call.handler == "second" {
+                    call.attempt
+                } else {
+                    1
+                }
+            );
+            let transaction = ctx.transaction().await?;
+            let insert = "INSERT INTO effect VALUES ($1, $2)";
+            let inserted = transaction
+                .execute(insert, &[&call.id, &call.handler])
+                .await;
+            inserted.retryable()?;
+            // Longer than a third of the lease, so that leases are renewed meanwhile.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            transaction.complete(Done::ok()).await
+        })
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i1_i4_retries_groups_renewals_steps_and_transactions_through_few_sessions_end_all_once() {
+    let Some(pooled) = Pooled::scattering().await else {
+        return;
+    };
+    let client = &pooled.client;
+    let table = "CREATE TABLE effect (id bigint, handler text)";
+    client.batch_execute(table).await.unwrap();
+    let mut events = Vec::new();
+    for n in 0..40 {
+        let event = if n % 4 == 0 { pair("p") } else { act("a") };
+        let grouped = n % 2 == 0;
+        events.push(if grouped {
+            event.group(format!("g{}", n % 3))
+        } else {
+            event
+        });
+    }
+    let published = queue::publish_batch(&pooled.through().await, &events).await;
+    let ids = ids_of(&published.unwrap());
+    let app = demanding();
+    let options = DrainOptions {
+        lease_timeout: Duration::from_secs(3),
+        handler_timeout: Duration::from_secs(2),
+        batch: 10,
+        ..options()
+    };
+    wait_until("the queue is empty", async || {
+        pooled.drain(&app, &options).await.backlog == 0
+    })
+    .await;
+    assert_eq!(
+        ended(client, "COMPLETED").await,
+        ids.iter().copied().collect()
+    );
+    assert_eq!(number(client, "SELECT count(*) FROM effect").await, 50);
+    let distinct = "SELECT count(*) FROM (SELECT DISTINCT id, handler FROM effect) AS once";
+    assert_eq!(number(client, distinct).await, 50, "twice");
+    for group in 0..3 {
+        let of_group = |id: &i64| {
+            let n = ids.iter().position(|other| other == id).unwrap();
+            n % 2 == 0 && n % 3 == group
+        };
+        let mut starts: Vec<i64> = app.ids().into_iter().filter(of_group).collect();
+        starts.dedup();
+        assert!(starts.is_sorted(), "group {group}: {starts:?}");
+    }
+}
+
+#[tokio::test]
+async fn c7_leases_are_renewed_through_the_pooler_while_handlers_take_long() {
+    let Some(pooled) = Pooled::scattering().await else {
+        return;
+    };
+    let published = queue::publish(&pooled.through().await, &act("slow")).await;
+    let id = published.unwrap().id;
+    let app = ProbeApp::new(|_, _| {
+        Box::pin(async {
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            Ok(Done::ok())
+        })
+    });
+    let options = DrainOptions {
+        lease_timeout: Duration::from_secs(2),
+        handler_timeout: Duration::from_millis(1800),
+        ..options()
+    };
+    let database = pooled.database.clone();
+    let draining = tokio::spawn(async move { tidegate::drain(&database, app, &options).await });
+    let lease = "SELECT lease_expires_at::text FROM tidegate.event_queue
+                  WHERE id = $1 AND status = 'PROCESSING'";
+    let mut seen = HashSet::new();
+    while !draining.is_finished() {
+        let row = pooled.client.query_opt(lease, &[&id]).await.unwrap();
+        seen.extend(row.map(|row| row.get::<_, String>(0)));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let report = draining.await.unwrap().unwrap();
+    assert_eq!((report.completed, report.lease_lost), (1, 0), "{report:?}");
+    assert!(seen.len() > 1, "the lease was never renewed: {seen:?}");
+}
+
+#[tokio::test]
+async fn migrations_pass_a_pooler_also_two_at_once() {
+    let db = support::empty_database().await;
+    let Some(pooled) = Pooled::before(db, &SCATTERING).await else {
+        return;
+    };
+    let cli = Cli::at(&pooled.url());
+    let (one, other) = tokio::join!(cli.json(&["migrate"]), cli.json(&["migrate"]));
+    let applied = |report: &Value| report["applied"].as_array().unwrap().len();
+    assert_eq!(applied(&one).min(applied(&other)), 0, "{one} {other}");
+    assert!(applied(&one).max(applied(&other)) >= 4, "{one} {other}");
+    let again = cli.json(&["migrate", "--roles"]).await;
+    assert_eq!((applied(&again), &again["roles"]), (0, &json!(true)));
+}
+
+/// The command line, through a pooler, on a queue of the shipped events.
+async fn commands() -> Option<(Pooled, Cli)> {
+    let pooled = Pooled::before(support::database().await, &SCATTERING).await?;
+    let cli = Cli::at(&pooled.url());
+    Some((pooled, cli))
+}
+
+const VIEWED: &str = "grant_letter_viewed";
+
+const REASON: [&str; 2] = ["--reason", "a test"];
+
+/// What a command that needs a reason answers.
+async fn done(cli: &Cli, arguments: &[&str]) -> Value {
+    cli.json(&[arguments, &REASON].concat()).await
+}
+
+#[tokio::test]
+async fn what_operators_do_passes_a_pooler() {
+    let Some((pooled, cli)) = commands().await else {
+        return;
+    };
+    let client = &pooled.client;
+    let event = r#"{"grant_number": "G"}"#;
+    let published = cli.json(&["publish", VIEWED, "--payload", event]).await;
+    let id = published["id"].to_string();
+    assert_eq!(cli.json(&["drain"]).await["completed"], 1);
+    let replayed = done(&cli, &["replay", "--id", &id]).await;
+    assert_eq!(replayed["replayed"], 1, "{replayed}");
+    let newest = "SELECT max(id) FROM tidegate.event_queue";
+    let id = number(client, newest).await.to_string();
+    let requeued = done(&cli, &["requeue", "--id", &id]).await;
+    assert_eq!(requeued["requeued"], 1, "{requeued}");
+
+    let block = "UPDATE tidegate.event_queue SET group_key = 'g', attempts = 1, delayed = true,
+                        available_at = now() + interval '1 day'";
+    client.batch_execute(block).await.unwrap();
+    let behind = ["publish", VIEWED, "--group", "g", "--payload", event];
+    cli.json(&behind).await;
+    let blocked = cli.json(&["blocked-groups"]).await;
+    assert!(blocked.to_string().contains("\"g\""), "{blocked}");
+    done(&cli, &["pause", VIEWED]).await;
+    done(&cli, &["unblock", "g", "--retry"]).await;
+    assert_eq!(cli.json(&["drain"]).await["leased"], 0, "it is paused");
+    done(&cli, &["resume", VIEWED]).await;
+    assert_eq!(cli.json(&["drain"]).await["completed"], 2);
+}
+
+#[tokio::test]
+async fn what_operators_look_at_and_clean_up_passes_a_pooler() {
+    let Some((pooled, cli)) = commands().await else {
+        return;
+    };
+    let client = &pooled.client;
+    support::publish_views(client, 3).await;
+    assert_eq!(cli.json(&["drain"]).await["completed"], 3);
+    let id = number(client, "SELECT max(id) FROM tidegate.event_log").await;
+    let id = id.to_string();
+    for arguments in [
+        &["status"][..],
+        &["show", &id],
+        &["list", "--status", "COMPLETED"],
+        &["retention"],
+    ] {
+        let told = cli.json(arguments).await.to_string();
+        assert!(told.contains(VIEWED), "{arguments:?}: {told}");
+    }
+    // The clusters of tests are not durable, and it says so; but it could look at everything.
+    let doctor = cli.run(&["doctor", "--json"]).await.document();
+    for check in doctor["checks"].as_array().unwrap() {
+        let durability = check["name"] == "durability";
+        let expected = if durability { "problem" } else { "ok" };
+        assert_eq!(check["state"], expected, "{check}");
+    }
+    done(&cli, &["retention", VIEWED, "--completed", "0s", "--apply"]).await;
+    let cleaned = cli.json(&["cleanup"]).await;
+    let removed = ["rows_deleted", "rows_dropped"].map(|rows| cleaned[rows].as_u64().unwrap());
+    assert_eq!(removed[0] + removed[1], 3, "{cleaned}");
+}
+
+#[tokio::test]
+async fn e2_jobs_are_asked_for_and_read_over_http_through_the_pooler() {
+    let settings = SCATTERING;
+    let Some(pooled) = Pooled::before(support::database().await, &settings).await else {
+        return;
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let router = http::router(pooled.database.clone());
+    let server = tokio::spawn(http::serve(listener, router, std::future::pending()));
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let ready = client.get(format!("{base}/readyz")).send().await.unwrap();
+    assert_eq!(ready.status(), 200);
+    let asked = join_all((0..20).map(async |_| {
+        let id = || Uuid::new_v4().to_string();
+        let job = json!({"request_id": "r1", "patient_id": id(), "user_id": id(), "client_id": id(),
+            "service_request_id": id(), "used_by_employee": id(), "used_by_legal_entity": id()});
+        let path = format!("{base}/jobs/service_request_use_job");
+        let answer = client.post(path).json(&job).send().await.unwrap();
+        assert_eq!(answer.status(), 202);
+        let answer: Value = answer.json().await.unwrap();
+        let href = answer["data"]["links"][0]["href"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        let read = client.get(format!("{base}{href}")).send().await.unwrap();
+        assert_eq!(read.status(), 200);
+        href
+    }));
+    let distinct: HashSet<String> = asked.await.into_iter().collect();
+    assert_eq!(distinct.len(), 20);
+    assert_eq!(live(&pooled.client).await, 20);
+    server.abort();
+}
+
+// What goes away in the middle
+
+const EVENTS: usize = 60;
+
+/// Events that each write a row in the transaction of their completion, through a pooler.
+struct World {
+    pooled: Pooled,
+    ids: HashSet<i64>,
+    app: Arc<ProbeApp>,
+}
+
+/// Short enough that what a lost drain holds is free again soon.
+fn brief() -> DrainOptions {
+    DrainOptions {
+        budget: Duration::from_secs(3),
+        batch: 10,
+        concurrency: 2,
+        lease_timeout: Duration::from_secs(2),
+        handler_timeout: Duration::from_secs(1),
+        ..options()
+    }
+}
+
+impl World {
+    async fn new() -> Option<Self> {
+        let pooled = Pooled::scattering().await?;
+        let table = "CREATE TABLE effect (id bigint)";
+        pooled.client.batch_execute(table).await.unwrap();
+        let ids = crate::probe::publish_acts(&pooled.client, EVENTS).await;
+        let app = ProbeApp::new(|call, ctx| {
+            Box::pin(async move {
+                let transaction = ctx.transaction().await?;
+                let insert = "INSERT INTO effect VALUES ($1)";
+                let inserted = transaction.execute(insert, &[&call.id]).await;
+                inserted.retryable()?;
+                transaction.complete(Done::ok()).await
+            })
+        });
+        Some(Self {
+            ids: ids.into_iter().collect(),
+            pooled,
+            app,
+        })
+    }
+
+    /// Drains in the background, again and again, while `harm` is done; every drain ends in time.
+    async fn drained_while(&self, harm: impl Future<Output = ()>) {
+        let (stop, mut stopped) = tokio::sync::watch::channel(false);
+        let draining = async {
+            while !*stopped.borrow_and_update() {
+                let started = Instant::now();
+                // Whatever it says: what counts is the end.
+                let _ = tidegate::drain(&self.pooled.database, self.app.clone(), &brief()).await;
+                assert!(started.elapsed() < brief().budget + OVERRUN);
+            }
+        };
+        let harming = async {
+            wait_until("some handlers have started", async || {
+                !self.app.calls().is_empty()
+            })
+            .await;
+            harm.await;
+            stop.send_replace(true);
+        };
+        tokio::join!(draining, harming);
+    }
+
+    /// Later drains end everything, through the pooler: once, with one effect, within its attempts.
+    async fn ends_well(&self) {
+        let client = &self.pooled.client;
+        wait_until("a later drain finishes", async || {
+            let drained = tidegate::drain(&self.pooled.database, self.app.clone(), &brief()).await;
+            drained.is_ok_and(|report| report.backlog == 0)
+        })
+        .await;
+        assert_eq!(ended(client, "COMPLETED").await, self.ids);
+        assert_eq!(
+            number(client, "SELECT count(*) FROM effect").await,
+            60,
+            "effects"
+        );
+        let distinct = "SELECT count(DISTINCT id) FROM effect";
+        assert_eq!(number(client, distinct).await, 60, "twice");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i1_i8_a_pooler_that_dies_and_comes_back_in_the_middle_of_drains_loses_and_doubles_nothing()
+{
+    let Some(world) = World::new().await else {
+        return;
+    };
+    world
+        .drained_while(async {
+            for _ in 0..2 {
+                world.pooled.pooler.crash();
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                world.pooled.pooler.start_again();
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        })
+        .await;
+    world.ends_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i1_i8_sessions_terminated_behind_the_pooler_lose_and_double_nothing() {
+    let Some(world) = World::new().await else {
+        return;
+    };
+    let kill = "SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity
+                 WHERE datname = current_database() AND pid <> pg_backend_pid()
+                 ORDER BY random() LIMIT 1) AS victim";
+    world
+        .drained_while(async {
+            let mut killed = 0;
+            while killed < 8 {
+                killed += number(&world.pooled.client, kill).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+    world.ends_well().await;
+}
+
+#[tokio::test]
+async fn i1_a_server_that_is_away_behind_the_pooler_is_a_clear_error_and_costs_no_attempt() {
+    // What the others trade for speed: what was acknowledged survives the crash.
+    let durable = ["--obey", "--set", "synchronous_commit=on"].map(OsStr::new);
+    let cluster = Cluster::start(&durable);
+    let settings = ["query_wait_timeout=2"];
+    let Some(pooler) = Pooler::before(&cluster.url("postgres"), &settings) else {
+        return;
+    };
+    let url = pooler.url("postgres");
+    Cli::at(&url).json(&["migrate"]).await;
+    let database = Database::new(&url, 4).unwrap();
+    let client = support::connect(&cluster.url("postgres")).await;
+    tidegate::queue::register_kinds(&client, <crate::probe::Probe as tidegate::Event>::KINDS)
+        .await
+        .unwrap();
+    crate::probe::publish_acts(&client, 3).await;
+    // One has been there before the server goes, one comes while it is away.
+    let before = database.connect().await.unwrap();
+    cluster.crash();
+    let started = Instant::now();
+    let app = ProbeApp::succeeding();
+    let failed = tidegate::drain(&database, app.clone(), &options()).await;
+    let failed = failed.expect_err("there is no server");
+    assert!(failed.to_string().contains("08P01"), "{failed}");
+    assert_eq!((failed.report.leased, app.calls().len()), (0, 0));
+    let refused = queue::publish(&before, &act("late")).await.unwrap_err();
+    assert!(refused.is_connection_lost(), "{refused}");
+    assert!(
+        started.elapsed() < options().budget,
+        "{:?}",
+        started.elapsed()
+    );
+
+    cluster.start_again();
+    let client = support::connect(&cluster.url("postgres")).await;
+    let spent = "SELECT coalesce(sum(attempts), 0)::bigint FROM tidegate.event_queue";
+    assert_eq!((live(&client).await, number(&client, spent).await), (3, 0));
+    let mut completed = 0;
+    wait_until("the pooler has found the server again", async || {
+        let drained = tidegate::drain(&database, app.clone(), &options()).await;
+        completed += drained.as_ref().map_or(0, |report| report.completed);
+        drained.is_ok()
+    })
+    .await;
+    assert_eq!(completed, 3);
+}
+
+#[tokio::test]
+async fn i1_whoever_finds_the_pooler_full_waits_and_is_then_told_why_and_nothing_is_lost() {
+    let settings = ["default_pool_size=1", "query_wait_timeout=2"];
+    let Some(pooled) = Pooled::before(probe_database().await, &settings).await else {
+        return;
+    };
+    let (client, mut holder) = (pooled.through().await, pooled.through().await);
+    let ahead = queue::publish(&client, &act("ahead")).await.unwrap();
+
+    // The only session is taken for longer than the pooler lets anyone wait.
+    let transaction = holder.transaction().await.unwrap();
+    transaction.batch_execute("SELECT 1").await.unwrap();
+    let started = Instant::now();
+    let refused = queue::publish(&client, &act("late")).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("query_wait_timeout"),
+        "{refused}"
+    );
+    assert!(refused.is_connection_lost(), "{refused}");
+    let app = ProbeApp::succeeding();
+    let failed = tidegate::drain(&pooled.database, app.clone(), &brief()).await;
+    let failed = failed.expect_err("there is no session");
+    assert_eq!((failed.report.leased, app.calls().len()), (0, 0));
+    assert!(
+        started.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        started.elapsed()
+    );
+
+    // Whoever is still waiting when the session is free goes on as if nothing had been.
+    let waiting = pooled.through().await;
+    let late = tokio::spawn(async move { queue::publish(&waiting, &act("patient")).await });
+    wait_until("it waits", async || !late.is_finished()).await;
+    transaction.commit().await.unwrap();
+    let patient = late.await.unwrap().unwrap();
+    let report = pooled.drain(&app, &options()).await;
+    assert_eq!((report.completed, report.backlog), (2, 0), "{report:?}");
+    let both = HashSet::from([ahead.id, patient.id]);
+    assert_eq!(ended(&pooled.client, "COMPLETED").await, both);
+}
+
+// What a pooler does not take
+
+#[tokio::test]
+async fn startup_options_that_the_pooler_does_not_take_are_refused_by_name() {
+    let plain = Pooled::before(support::database().await, &[]).await;
+    let Some(pooled) = plain else {
+        return;
+    };
+    let url = format!("{}?options=-c%20statement_timeout%3D5000", pooled.url());
+    let refused = Database::new(&url, 1).unwrap().connect().await;
+    let refused = refused.expect_err("pgbouncer refuses what it cannot pass on");
+    assert!(matches!(refused, Error::Connect(_)), "{refused}");
+    assert!(refused.to_string().contains("options"), "{refused}");
+
+    let ignoring = Pooler::before(pooled.db.direct(), &["ignore_startup_parameters=options"]);
+    let ignoring = ignoring.unwrap();
+    let url = ignoring.url(pooled.db.name());
+    let url = format!("{url}?options=-c%20statement_timeout%3D5000");
+    let client = Database::new(&url, 1).unwrap().connect().await.unwrap();
+    queue::publish(&client, &NewEvent::raw("grant_letter_viewed", None))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_migration_that_meets_somebody_elses_prepared_statements_names_the_pooler() {
+    let settings = SCATTERING;
+    let Some(pooled) = Pooled::before(support::empty_database().await, &settings).await else {
+        return;
+    };
+    // Somebody leaves statements of the names that the driver gives in every session.
+    let first = pooled.through().await;
+    wait_until("the pooler has opened its sessions", async || {
+        sessions_of(&first).await.len() == SESSIONS
+    })
+    .await;
+    let prepare: Vec<String> = (0..50)
+        .map(|n| format!("PREPARE s{n} AS SELECT 1"))
+        .collect();
+    let prepare = prepare.join(";");
+    for _ in 0..SESSIONS {
+        first.simple_query(&prepare).await.unwrap();
+    }
+    let ran = Cli::at(&pooled.url()).run(&["migrate"]).await;
+    ran.failed(1, &["42P05", "pooler", "max_prepared_statements"]);
+    let directly = Cli::at(pooled.db.direct()).json(&["migrate"]).await;
+    assert_eq!(directly["action"], "migrate");
+}

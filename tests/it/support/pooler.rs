@@ -1,0 +1,101 @@
+//! Owns the poolers of the tests: pgbouncer in transaction mode. One may stand between all programs
+//! under test and the cluster; a test of a pooler's own ways has one of its own.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use super::cluster::cluster;
+use super::project_file;
+use super::served::Served;
+
+/// With this variable set to `1`, whatever a test has under test reaches its database through a pooler.
+const FOR_ALL: &str = "TIDEGATE_TEST_POOLER";
+
+/// A running pooler.
+pub struct Pooler(Served);
+
+impl Pooler {
+    /// One in front of the server of this URL, with these settings (`name=value`). `None`, and a line
+    /// that says why, where pgbouncer cannot be had.
+    ///
+    /// # Panics
+    /// When pgbouncer does not start.
+    pub fn before(url: &str, settings: &[&str]) -> Option<Self> {
+        match available() {
+            Ok(()) => Some(Self::start(url, settings)),
+            Err(reason) => {
+                // Past the harness, which shows nothing of a test that has not failed.
+                let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+                None
+            }
+        }
+    }
+
+    fn start(url: &str, settings: &[&str]) -> Self {
+        let mut arguments = vec!["--obey", "--before", url];
+        arguments.extend(settings.iter().flat_map(|setting| ["--set", setting]));
+        let arguments: Vec<&OsStr> = arguments.into_iter().map(OsStr::new).collect();
+        let served = Served::start("scripts/pgbouncer.py", &arguments);
+        Self(served.unwrap_or_else(|reason| panic!("no pooler to test through: {reason}")))
+    }
+
+    /// The URL of one of the server's databases, through the pooler.
+    pub fn url(&self, database: &str) -> String {
+        self.0.url(database)
+    }
+
+    /// Kills the pooler, with every connection that it has.
+    pub fn crash(&self) {
+        self.0.obey("crash");
+    }
+
+    /// Starts it again, at the same address.
+    pub fn start_again(&self) {
+        self.0.obey("start");
+    }
+}
+
+/// The pooler of all tests, if there is to be one.
+///
+/// # Panics
+/// When there is to be one and pgbouncer cannot be had.
+pub fn of_all_tests() -> Option<&'static Pooler> {
+    static POOLER: OnceLock<Option<Pooler>> = OnceLock::new();
+    let wanted = std::env::var_os(FOR_ALL).is_some_and(|value| value == "1");
+    let start = || {
+        wanted.then(|| {
+            available().unwrap_or_else(|reason| panic!("{FOR_ALL}: {reason}"));
+            Pooler::start(&cluster().url("postgres"), &[])
+        })
+    };
+    POOLER.get_or_init(start).as_ref()
+}
+
+/// Whether all tests go through a pooler and this one cannot, for a reason that it gives. It says so, and
+/// is to return.
+pub fn cannot_be_pooled(why: &str) -> bool {
+    if of_all_tests().is_none() {
+        return false;
+    }
+    let test = std::thread::current();
+    let test = test.name().unwrap_or("a test").to_owned();
+    let _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
+    true
+}
+
+/// Whether there is a pgbouncer, or why not.
+fn available() -> Result<(), String> {
+    static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
+    let look = || {
+        let script = project_file("scripts/pgbouncer.py");
+        let looked = Command::new("python3").arg(script).arg("where").output();
+        let looked = looked.map_err(|error| format!("python3: {error}"))?;
+        if looked.status.success() {
+            return Ok(());
+        }
+        Err(String::from_utf8_lossy(&looked.stderr).trim().to_owned())
+    };
+    FOUND.get_or_init(look).clone()
+}

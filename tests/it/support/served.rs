@@ -1,0 +1,74 @@
+//! Owns a server that a script of the project starts for the tests. Nothing here stops it: it lives as
+//! long as the pipe that this process holds open, so it goes even when the tests are killed.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
+
+use super::project_file;
+
+/// A running server.
+pub struct Served {
+    url: String,
+    conversation: Mutex<Conversation>,
+}
+
+/// What the script is told, and what it answers.
+struct Conversation {
+    /// Open while the server is wanted: its end is the server's sign to stop.
+    words: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Served {
+    /// Starts what this script serves, and waits until it is up.
+    pub fn start(script: &str, arguments: &[&OsStr]) -> Result<Self, String> {
+        let mut process = Command::new("python3")
+            .arg(project_file(script))
+            .arg("serve")
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("install Python 3, which starts it: python3: {error}"))?;
+        let words = process.stdin.take().ok_or("its input is not a pipe")?;
+        let output = process.stdout.take().ok_or("its output is not a pipe")?;
+        let answers = BufReader::new(output);
+        let mut conversation = Conversation { words, answers };
+        let line = conversation.answer()?;
+        let url = line
+            .strip_prefix("DATABASE_URL=")
+            .ok_or_else(|| format!("{script} said why above"))?;
+        Ok(Self {
+            url: url.to_owned(),
+            conversation: Mutex::new(conversation),
+        })
+    }
+
+    /// The URL of one of the server's databases.
+    pub fn url(&self, database: &str) -> String {
+        let (server, _) = self
+            .url
+            .rsplit_once('/')
+            .expect("a database URL ends in a database");
+        format!("{server}/{database}")
+    }
+
+    /// Tells a script that was started with `--obey` this word, and waits until that is done.
+    pub fn obey(&self, word: &str) {
+        let mut conversation = self.conversation.lock().unwrap();
+        writeln!(conversation.words, "{word}").unwrap();
+        assert_eq!(conversation.answer().as_deref(), Ok(word));
+    }
+}
+
+impl Conversation {
+    /// The script gives up after a minute by itself.
+    fn answer(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        let read = self.answers.read_line(&mut line);
+        read.map_err(|error| error.to_string())?;
+        Ok(line.trim_end().to_owned())
+    }
+}
