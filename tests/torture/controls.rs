@@ -46,6 +46,13 @@ pub static ALL: &[Control] = controls![
     a_redelivery_of_what_had_ended_is_no_order_violation: redelivered => [],
     a_late_end_under_a_lost_lease_is_no_order_violation: ended_late => [],
     who_ended_an_event_may_go_on_while_another_repeats_it: repeated_meanwhile => [],
+    a_lease_past_an_open_event_is_found: |h| leases(h, &[(2, "two", "worker")]) => ["I4"],
+    a_lease_past_what_another_has_ended_and_not_written_is_found: ended_by_another => ["I4"],
+    a_lease_past_what_went_back_is_found: leased_past_a_return => ["I4"],
+    a_start_past_what_its_process_has_leased_and_another_has_ended_is_found: leased_along => ["I4"],
+    one_statement_may_tell_its_leases_in_any_order: |h| leases(h, &[(2, "one", "worker"), (1, "one", "worker")]) => [],
+    a_process_may_lease_behind_its_own: |h| leases(h, &[(1, "one", "worker"), (2, "two", "worker")]) => [],
+    a_process_may_lease_past_what_it_loses_in_that_moment: lost_just_now => [],
     ids_against_the_order_of_commits_are_found: ids_against_commits => ["I4"],
     a_result_of_a_stale_attempt_is_found: |h| h.rows[0].attempts = 2 => ["I5"],
     a_retry_under_a_stale_token_is_found: stale_retry => ["I5"],
@@ -169,6 +176,7 @@ fn row(id: i64, key: &str, group: Option<&str>) -> Row {
 fn change(id: i64) -> LeaseChange {
     LeaseChange {
         id,
+        by: "worker".to_owned(),
         was: Some("one".to_owned()),
         was_running: false,
         now: None,
@@ -276,6 +284,71 @@ fn ended_late(history: &mut History) {
 fn repeated_meanwhile(history: &mut History) {
     retried(history, Verdict::Done, 59);
     history.journals[2].lines[1].at = 62;
+}
+
+/// Leases of events by tokens, each of a process, in this order.
+fn leases(history: &mut History, leases: &[(i64, &str, &str)]) {
+    for (id, token, by) in leases {
+        let of_event = |change: &&LeaseChange| change.id == *id;
+        let before = history.leases.iter().rfind(of_event);
+        let was = before.and_then(|change| change.now.clone());
+        let attempts = before.map_or(0, |change| change.attempts) + 1;
+        history.leases.push(LeaseChange {
+            by: (*by).to_owned(),
+            was,
+            now: Some((*token).to_owned()),
+            attempts,
+            ..change(*id)
+        });
+    }
+}
+
+/// The journal of the first event's attempt becomes another process's.
+fn first_of_another(history: &mut History) {
+    let first = history.journals[1].lines.drain(..2).collect();
+    history.journals.push(Left {
+        name: "other".to_owned(),
+        lines: first,
+    });
+}
+
+fn ended_by_another(history: &mut History) {
+    first_of_another(history);
+    leases(history, &[(1, "one", "other"), (2, "two", "worker")]);
+}
+
+fn leased_past_a_return(history: &mut History) {
+    leases(history, &[(1, "one", "other")]);
+    history.leases.push(change(1));
+    leases(history, &[(2, "two", "worker")]);
+}
+
+fn leased_along(history: &mut History) {
+    first_of_another(history);
+    history.rows[0].attempts = 2;
+    history.rows[0].result_attempt = Some(2);
+    let again = [(80, started(1, 2, "a")), (81, ended(1, 2))];
+    let again = again.map(|(at, record)| Line { at, record });
+    history.journals[1].lines.extend(again);
+    leases(
+        history,
+        &[
+            (1, "one", "other"),
+            (1, "two", "worker"),
+            (2, "two", "worker"),
+        ],
+    );
+}
+
+fn lost_just_now(history: &mut History) {
+    leases(
+        history,
+        &[
+            (1, "one", "worker"),
+            (1, "two", "other"),
+            (2, "three", "worker"),
+        ],
+    );
 }
 
 fn ids_against_commits(history: &mut History) {

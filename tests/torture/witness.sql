@@ -6,6 +6,7 @@ CREATE TABLE torture.effect (id bigint NOT NULL, attempt bigint NOT NULL);
 
 CREATE TABLE torture.lease_change (
     position      bigint GENERATED ALWAYS AS IDENTITY,
+    by            text NOT NULL DEFAULT current_setting('application_name'),
     id            bigint NOT NULL,
     was           uuid,
     was_running   boolean NOT NULL,
@@ -46,7 +47,7 @@ CREATE TRIGGER event_ended AFTER DELETE ON tidegate.event_queue
     FOR EACH ROW EXECUTE FUNCTION torture.event_ended();
 
 CREATE VIEW torture.lease_changes AS
-SELECT id, was, was_running, now, gone, attempts, max_attempts, late, error_attempt
+SELECT id, by, was, was_running, now, gone, attempts, max_attempts, late, error_attempt
   FROM torture.lease_change ORDER BY position;
 
 -- Every row that ever came into the log. A partition that is dropped whole removes rows without a word;
