@@ -69,6 +69,10 @@ pub struct LeaseChange {
     pub id: i64,
     /// The process whose statement it was.
     pub by: String,
+    /// The transaction whose statement it was.
+    pub transaction: u64,
+    /// Of a lease: what its statement could see, as `pg_snapshot` writes it.
+    pub snapshot: Option<String>,
     /// The token before; null when nobody held it.
     pub was: Option<String>,
     /// Whether that lease was still running when it was changed.

@@ -1,17 +1,18 @@
-//! Owns the judgement of a group's leases: by the order in which the database changed them, so by nobody's
-//! clock, and however long a process takes to write down what it has done.
+//! Owns the judgement of a group's leases: by what the statement that leased could see of the others, so by
+//! nobody's clock, and however long a process takes to write down what it has done.
 //!
-//! The one surprise: a process may lease past an event that was its own until a moment ago. Its statement had
-//! begun when the event was taken from it or went back; what it does with what it leased is told by the starts.
+//! The one surprise: what has happened meanwhile counts for nothing. An event may be leased behind one that its
+//! process is just losing, or giving back; that it is then not started is what the starts are held against.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::checker::{History, LeaseChange, Place, Row, Start};
+use crate::journal::Verdict;
 
 /// What happened to the leases of one run.
 struct Leases<'a> {
-    /// Of each event, with its position among all.
-    changes: HashMap<i64, Vec<(usize, &'a LeaseChange)>>,
+    /// Of each event, in order, and whether an attempt was counted.
+    changes: HashMap<i64, Vec<(&'a LeaseChange, bool)>>,
     rows: HashMap<i64, &'a Row>,
     /// The events of each group, in order.
     groups: HashMap<&'a str, Vec<i64>>,
@@ -20,14 +21,63 @@ struct Leases<'a> {
 /// In whose hand an event was.
 enum Hand<'a> {
     Over,
-    Nobodys {
-        before: Option<&'a str>,
-    },
+    Nobodys,
     Of {
         process: &'a str,
-        attempt: u32,
-        before: Option<&'a str>,
+        /// None of an event whose attempts were spent: it is given up and not started.
+        attempt: Option<u32>,
     },
+}
+
+/// What a statement could see: every transaction that had ended when it began.
+struct Snapshot {
+    /// All below have ended.
+    least: u64,
+    /// All from here on have not.
+    next: u64,
+    under_way: Vec<u64>,
+}
+
+impl Snapshot {
+    /// <https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-PG-SNAPSHOT-PARTS>
+    fn read(text: &str) -> Option<Self> {
+        let (least, rest) = text.split_once(':')?;
+        let (next, under_way) = rest.split_once(':')?;
+        let under_way = under_way.split(',').filter(|id| !id.is_empty());
+        Some(Self {
+            least: least.parse().ok()?,
+            next: next.parse().ok()?,
+            under_way: under_way.map(str::parse).collect::<Result<_, _>>().ok()?,
+        })
+    }
+
+    fn shows(&self, transaction: u64) -> bool {
+        transaction < self.least
+            || transaction < self.next && !self.under_way.contains(&transaction)
+    }
+}
+
+/// A lease, and what its statement could see.
+struct Taken<'a> {
+    change: &'a LeaseChange,
+    snapshot: Snapshot,
+}
+
+impl<'a> Taken<'a> {
+    fn of(change: &'a LeaseChange) -> Option<Self> {
+        change.now.as_ref()?;
+        let snapshot = change.snapshot.as_deref().and_then(Snapshot::read);
+        Some(Self {
+            change,
+            snapshot: snapshot.expect("a lease tells what it could see"),
+        })
+    }
+
+    /// Whether its statement saw this change or made it, in whatever order it leased its events.
+    fn knows(&self, other: &LeaseChange) -> bool {
+        other.now.is_some() && other.now == self.change.now
+            || self.snapshot.shows(other.transaction)
+    }
 }
 
 /// Every lease of an event while an earlier one of its group was open and not in the same hand, and every
@@ -35,10 +85,8 @@ enum Hand<'a> {
 pub fn violations(history: &History, starts: &BTreeMap<i64, Vec<Start<'_>>>) -> Vec<String> {
     let leases = Leases::of(history);
     let mut found = Vec::new();
-    for (position, change) in history.leases.iter().enumerate() {
-        if let Some(token) = &change.now {
-            found.extend(leases.overtakings(change, position, token));
-        }
+    for taken in history.leases.iter().filter_map(Taken::of) {
+        found.extend(leases.overtakings(&taken));
     }
     for (id, of_event) in starts {
         for start in of_event {
@@ -61,12 +109,11 @@ pub fn violations(history: &History, starts: &BTreeMap<i64, Vec<Start<'_>>>) -> 
 
 impl<'a> Leases<'a> {
     fn of(history: &'a History) -> Self {
-        let mut changes: HashMap<_, Vec<_>> = HashMap::new();
-        for (position, change) in history.leases.iter().enumerate() {
-            changes
-                .entry(change.id)
-                .or_default()
-                .push((position, change));
+        let mut changes: HashMap<_, Vec<(&LeaseChange, bool)>> = HashMap::new();
+        for change in &history.leases {
+            let of_event = changes.entry(change.id).or_default();
+            let before = of_event.last().map_or(0, |(before, _)| before.attempts);
+            of_event.push((change, change.attempts > before));
         }
         let mut groups: HashMap<_, Vec<_>> = HashMap::new();
         for row in &history.rows {
@@ -92,45 +139,31 @@ impl<'a> Leases<'a> {
         &ids[..ids.partition_point(|other| *other < id)]
     }
 
-    /// In whose hand an event was when the statement with this token leased. What that one leased, it leased
-    /// at once, in whatever order it was told.
-    fn hand(&self, id: i64, position: usize, token: &str) -> Hand<'a> {
-        let changes = self.changes.get(&id).map_or(&[][..], Vec::as_slice);
-        let last = changes
-            .iter()
-            .rposition(|(at, change)| *at < position || change.now.as_deref() == Some(token));
-        let Some(last) = last else {
-            return Hand::Nobodys { before: None };
-        };
-        let change = changes[last].1;
-        let giver = changes[..last]
-            .iter()
-            .rfind(|(_, earlier)| earlier.now.is_some() && earlier.now == change.was);
-        let before = giver.map(|(_, earlier)| earlier.by.as_str());
-        match change.now {
-            _ if change.gone => Hand::Over,
-            None => Hand::Nobodys { before },
-            Some(_) => Hand::Of {
+    fn changes(&self, id: i64) -> &[(&'a LeaseChange, bool)] {
+        self.changes.get(&id).map_or(&[], Vec::as_slice)
+    }
+
+    /// In whose hand an event was for the statement that leased.
+    fn hand(&self, id: i64, taken: &Taken<'_>) -> Hand<'a> {
+        let mut changes = self.changes(id).iter();
+        match changes.rfind(|(other, _)| taken.knows(other)) {
+            Some((change, _)) if change.gone => Hand::Over,
+            Some((change, is_counted)) if change.now.is_some() => Hand::Of {
                 process: &change.by,
-                attempt: change.attempts,
-                before,
+                attempt: is_counted.then_some(change.attempts),
             },
+            _ => Hand::Nobodys,
         }
     }
 
-    fn overtakings(&self, change: &LeaseChange, position: usize, token: &str) -> Vec<String> {
-        let (id, by) = (change.id, change.by.as_str());
-        let overtaken = |earlier: &i64| {
-            let (what, before) = match self.hand(*earlier, position, token) {
-                Hand::Over => return None,
-                Hand::Of { process, .. } if process == by => return None,
-                Hand::Of {
-                    process, before, ..
-                } => (format!("in the hand of {process}"), before),
-                Hand::Nobodys { before } => ("open".to_owned(), before),
-            };
-            let violation = format!("{by} leased event {id} while {earlier} was {what}");
-            (before != Some(by)).then_some(violation)
+    fn overtakings(&self, taken: &Taken<'_>) -> Vec<String> {
+        let (id, by) = (taken.change.id, taken.change.by.as_str());
+        let overtaken = |earlier: &i64| match self.hand(*earlier, taken) {
+            Hand::Nobodys => Some(format!("{by} leased event {id} while {earlier} was open")),
+            Hand::Of { process, .. } if process != by => Some(format!(
+                "{by} leased event {id} while {earlier} was in the hand of {process}"
+            )),
+            Hand::Of { .. } | Hand::Over => None,
         };
         self.earlier(id).iter().filter_map(overtaken).collect()
     }
@@ -138,18 +171,14 @@ impl<'a> Leases<'a> {
     /// The earlier events of the group, and their attempts, that the process of this start had in its hand
     /// when it leased this one.
     fn ahead_of(&self, id: i64, start: &Start<'_>) -> Vec<(i64, u32)> {
-        let changes = self.changes.get(&id).map_or(&[][..], Vec::as_slice);
-        let lease = changes.iter().rev().find_map(|(position, change)| {
-            let is_its = change.attempts == start.attempt && change.by == start.process;
-            Some((*position, change.now.as_deref().filter(|_| is_its)?))
+        let lease = self.changes(id).iter().rfind(|(change, is_counted)| {
+            *is_counted && change.attempts == start.attempt && change.by == start.process
         });
-        let Some((position, token)) = lease else {
+        let Some(taken) = lease.and_then(|(change, _)| Taken::of(change)) else {
             return Vec::new();
         };
-        let in_its_hand = |earlier: &i64| match self.hand(*earlier, position, token) {
-            Hand::Of {
-                process, attempt, ..
-            } if process == start.process => Some((*earlier, attempt)),
+        let in_its_hand = |earlier: &i64| match self.hand(*earlier, &taken) {
+            Hand::Of { process, attempt } if process == start.process => Some((*earlier, attempt?)),
             _ => None,
         };
         self.earlier(id).iter().filter_map(in_its_hand).collect()
@@ -164,7 +193,7 @@ impl<'a> Leases<'a> {
     }
 }
 
-/// Whether the process of a start had ended this attempt by then.
+/// Whether the process of a start had ended this attempt for good by then.
 fn has_ended(
     starts: &BTreeMap<i64, Vec<Start<'_>>>,
     id: i64,
@@ -172,7 +201,8 @@ fn has_ended(
     next: &Start<'_>,
 ) -> bool {
     starts.get(&id).into_iter().flatten().any(|start| {
-        let ended = start.end.is_some_and(|(at, _)| at <= next.at);
+        let ended =
+            matches!(start.end, Some((at, Verdict::Done | Verdict::Reject)) if at <= next.at);
         ended && start.process == next.process && start.attempt == attempt
     })
 }
