@@ -78,11 +78,11 @@ impl User {
     }
 
     /// The whole secret, as RDS writes it.
-    async fn secret(&self, password: &str) -> Version {
-        Version::Text(self.fields(password).await.to_string())
+    fn secret(&self, password: &str) -> Version {
+        Version::Text(self.fields(password).to_string())
     }
 
-    async fn fields(&self, password: &str) -> Value {
+    fn fields(&self, password: &str) -> Value {
         json!({"username": self.name, "password": password, "engine": "postgres", "host": "localhost",
                "port": self.proxy.port(), "dbname": self.name, "sslmode": "verify-full",
                "ca_pem": self.authority})
@@ -123,7 +123,7 @@ async fn f7_every_program_finds_its_database_by_a_secret_and_asks_for_the_valid_
     let Some(user) = User::new("by_secret", "canary-1").await else {
         return;
     };
-    let secrets = Secrets::start(user.secret("canary-1").await).await;
+    let secrets = Secrets::start(user.secret("canary-1")).await;
     let (code, text) = tidegate(&secrets.variables(), &["status", "--json"]).await;
     assert_eq!(code, Some(0), "{text}");
     let function = function(&secrets, &[]).await;
@@ -185,7 +185,7 @@ async fn a_rotated_password_is_read_again_and_one_that_holds_is_not() {
     let Some(user) = User::new("rotated", "canary-1").await else {
         return;
     };
-    let secrets = Secrets::start(user.secret("canary-1").await).await;
+    let secrets = Secrets::start(user.secret("canary-1")).await;
     let function = function(&secrets, &[]).await;
     publish_views(&user.admin, 2).await;
     for _ in 0..3 {
@@ -193,7 +193,7 @@ async fn a_rotated_password_is_read_again_and_one_that_holds_is_not() {
     }
     assert_eq!(secrets.asked().len(), 1, "kept while it is good");
     user.change_password("canary-2").await;
-    secrets.set("AWSCURRENT", user.secret("canary-2").await);
+    secrets.set("AWSCURRENT", user.secret("canary-2"));
     publish_views(&user.admin, 2).await;
     let report = invoke(&function, "drain").await.unwrap();
     assert_eq!(
@@ -241,8 +241,8 @@ async fn a_rotation_under_way_is_met_with_the_pending_version() {
     let Some(user) = User::new("pending", "canary-2").await else {
         return;
     };
-    let secrets = Secrets::start(user.secret("canary-1").await).await;
-    secrets.set("AWSPENDING", user.secret("canary-2").await);
+    let secrets = Secrets::start(user.secret("canary-1")).await;
+    secrets.set("AWSPENDING", user.secret("canary-2"));
     let function = function(&secrets, &[]).await;
     invoke(&function, "stats").await.unwrap();
     assert_eq!(secrets.asked(), ["AWSCURRENT", "AWSCURRENT", "AWSPENDING"]);
@@ -255,8 +255,8 @@ async fn a_password_that_no_version_holds_is_given_up_after_three_tries_and_touc
     let Some(user) = User::new("wrong", "canary-9").await else {
         return;
     };
-    let secrets = Secrets::start(user.secret("canary-1").await).await;
-    secrets.set("AWSPENDING", user.secret("canary-2").await);
+    let secrets = Secrets::start(user.secret("canary-1")).await;
+    secrets.set("AWSPENDING", user.secret("canary-2"));
     let function = function(&secrets, &[]).await;
     publish_views(&user.admin, 2).await;
     let error = invoke(&function, "drain").await.unwrap_err();
@@ -277,7 +277,7 @@ async fn a_password_that_no_version_holds_is_given_up_after_three_tries_and_touc
         "SELECT count(*) FROM tidegate.event_queue WHERE attempts > 0 OR status <> 'PENDING'";
     assert_eq!(number(&user.admin, touched).await, 0);
     // The next invocation begins anew, without a restart.
-    secrets.set("AWSCURRENT", user.secret("canary-9").await);
+    secrets.set("AWSCURRENT", user.secret("canary-9"));
     assert_eq!(invoke(&function, "drain").await.unwrap()["completed"], 2);
 }
 
@@ -308,7 +308,7 @@ async fn a_secret_service_that_hangs_is_given_up_within_seconds_and_within_the_i
         );
         assert!(answer.body.to_string().contains("no answer"), "{answer:?}");
     }
-    secrets.set("AWSCURRENT", user.secret("canary-1").await);
+    secrets.set("AWSCURRENT", user.secret("canary-1"));
     invoke(&function, "stats").await.unwrap();
 }
 
@@ -317,7 +317,7 @@ async fn f7_i9_what_is_wrong_with_a_secret_is_said_and_the_secret_is_not() {
     let Some(user) = User::new("malformed", "canary-1").await else {
         return;
     };
-    let mut without = user.fields("canary-1").await;
+    let mut without = user.fields("canary-1");
     without["password"] = Value::Null;
     for (version, says) in [
         (
@@ -372,7 +372,7 @@ async fn i9_no_secret_and_no_payload_is_logged_even_when_everything_is() {
     let Some(user) = User::new("logged", "canary-1").await else {
         return;
     };
-    let secrets = Secrets::start(user.secret("canary-1").await).await;
+    let secrets = Secrets::start(user.secret("canary-1")).await;
     let function = function(
         &secrets,
         &[(
@@ -393,7 +393,7 @@ async fn i9_no_secret_and_no_payload_is_logged_even_when_everything_is() {
     }
     user.change_password("canary-2").await;
     invoke(&function, "stats").await.unwrap_err();
-    secrets.set("AWSCURRENT", user.secret("canary-2").await);
+    secrets.set("AWSCURRENT", user.secret("canary-2"));
     invoke(&function, "stats").await.unwrap();
     let log = function.output() + &function.errors();
     assert!(log.lines().count() >= 6, "{log}");
@@ -402,7 +402,7 @@ async fn i9_no_secret_and_no_payload_is_logged_even_when_everything_is() {
         .lines()
         .filter(|line| !line.contains("InvalidInvocation"));
     for line in quoted {
-        let secret = user.fields("canary").await["ca_pem"].as_str().unwrap()[30..60].to_owned();
+        let secret = user.fields("canary")["ca_pem"].as_str().unwrap()[30..60].to_owned();
         for canary in ["canary", &secret, "X-Amz-Signature", "AWS4-HMAC"] {
             assert!(!line.contains(canary), "{canary}: {line}");
         }

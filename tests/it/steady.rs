@@ -189,15 +189,13 @@ impl fmt::Display for Figures {
             self.refused,
             self.acknowledged
         )?;
-        let told: [(&str, fn(&Look) -> i64); 5] = [
-            ("memory in kB", |look| look.memory_kb),
-            ("connections", |look| look.connections),
-            ("dead rows", |look| look.dead_rows),
-            ("tables in kB", |look| look.tables / 1024),
-            ("indexes in kB", |look| look.indexes / 1024),
-        ];
-        for (name, of) in told {
-            let [first, second] = self.halves(of);
+        for (name, [first, second]) in [
+            ("memory in kB", self.halves(|look| look.memory_kb)),
+            ("connections", self.halves(|look| look.connections)),
+            ("dead rows", self.halves(|look| look.dead_rows)),
+            ("tables in kB", self.halves(|look| look.tables / 1024)),
+            ("indexes in kB", self.halves(|look| look.indexes / 1024)),
+        ] {
             write!(f, " {name} {first} {second},")?;
         }
         let (first, last) = (self.looks.first(), self.looks.last());

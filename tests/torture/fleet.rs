@@ -55,7 +55,7 @@ impl Fleet {
         let role = Role::Worker(Worker {
             journal: world.journal_path(&name),
             // By which the leases are known for its own.
-            url: format!("{}?application_name={name}", worker.url),
+            url: worker.url + "?application_name=" + &name,
             ..worker
         });
         let actor = Actor::start(world, name, &role, &self.variables);
