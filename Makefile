@@ -2,11 +2,16 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit test-pooled schema check-schema lambda api bench bench-peers coldstart db torture mutants template package deploy deny sbom fuzz tools
+.PHONY: help run test check unit test-pooled newest schema check-schema lambda api bench bench-peers coldstart db torture mutants template package deploy deny sbom fuzz tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
 export CARGO_FLAGS := --locked $(VENDORED)
+
+# POSTGRES=18, with any target: the major version of every server that is started.
+ifdef POSTGRES
+export TIDEGATE_PG_MAJOR := $(POSTGRES)
+endif
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -14,7 +19,7 @@ help: ## list the targets
 run: tools ## start a local Postgres, publish sample events, drain them, show the result
 	@python3 scripts/run.py
 
-test: check deny unit check-schema lambda api template ## everything CI runs
+test: check deny unit newest check-schema lambda api template ## everything CI runs
 
 check: tools ## format, lints with warnings denied, docs
 	cargo fmt --check
@@ -26,6 +31,20 @@ unit: tools ## the tests, on a Postgres of their own
 
 test-pooled: tools ## the integration tests with pgbouncer, in transaction mode, between programs and database
 	TIDEGATE_TEST_POOLER=1 cargo test $(CARGO_FLAGS) --test it
+
+# What the versions of Postgres could differ in: the statements and their plans, partitions, roles, a crash.
+NEWEST := 18
+ON_NEWEST := queue:: interleave:: plans:: cleanup:: roles:: script:: upgrade::
+FAULTS_ON_NEWEST := frozen ten_ticks groups_order lost_lease async_commit
+
+newest: tools ## some of the tests on the newest Postgres, where it can be had; all: `make unit torture POSTGRES=18`
+	@newest=$$(TIDEGATE_PG_MAJOR=$(NEWEST) python3 scripts/postgres.py where) \
+		|| { echo "nothing was tried on Postgres $(NEWEST)"; exit 0; }; \
+	test "$$newest" != "$$(python3 scripts/postgres.py where)" \
+		|| { echo "all tests ran on Postgres $(NEWEST)"; exit 0; }; \
+	export TIDEGATE_PG_MAJOR=$(NEWEST); \
+	cargo test $(CARGO_FLAGS) --test it -- $(ON_NEWEST) && \
+	cargo test $(CARGO_FLAGS) --test torture -- $(FAULTS_ON_NEWEST)
 
 schema: tools ## regenerate migrations/schema.sql and catalog.txt, what the migrations make
 	@python3 scripts/schema.py write
@@ -49,8 +68,8 @@ coldstart: tools ## measure the packaged function's cold start, stage by stage
 bench-peers: tools ## measure the queue beside other Postgres queues; PEERS="pgmq pg-boss" for some, QUICK=1 for a tenth
 	@python3 scripts/bench_peers.py $(if $(QUICK),--quick) $(PEERS)
 
-torture: tools ## break everything again and again and check every promise; DURATION=8h for how long, SEED=7 to repeat
-	TIDEGATE_TORTURE_DURATION=$(or $(DURATION),5m) TIDEGATE_TORTURE_SEED=$(SEED) cargo test $(CARGO_FLAGS) --test torture
+torture: tools ## break everything again and again and check every promise; DURATION=8h for how long, SEED=7 to repeat, POSTGRES=18
+	@DURATION=$(DURATION) SEED=$(SEED) python3 scripts/torture.py
 
 mutants: tools ## remove one guard at a time from a copy and see that the fault suite notices; MUTANTS="finalize" for some
 	@python3 scripts/mutants.py $(MUTANTS)

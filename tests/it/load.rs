@@ -26,10 +26,10 @@ const BOUND: Duration = Duration::from_secs(10);
 const CLIENTS: usize = http::IN_FLIGHT + 32;
 
 /// Connections that the server grants the interface: fewer than its pool would like to have.
-const GRANTED: usize = 4;
+pub const GRANTED: usize = 4;
 
 /// A role that may do everything in this database, over at most [`GRANTED`] connections; its URL.
-async fn narrow_role(db: &TestDb, client: &Client) -> String {
+pub async fn narrow_role(db: &TestDb, client: &Client) -> String {
     let role = format!("narrow_{}", db.name());
     let make = format!("CREATE ROLE {role} LOGIN CONNECTION LIMIT {GRANTED} IN ROLE postgres");
     client.batch_execute(&make).await.unwrap();
@@ -38,9 +38,9 @@ async fn narrow_role(db: &TestDb, client: &Client) -> String {
 
 /// A client of the interface, which remembers what it was answered.
 #[derive(Default)]
-struct Answers {
-    acknowledged: Vec<i64>,
-    refused: usize,
+pub struct Answers {
+    pub acknowledged: Vec<i64>,
+    pub refused: usize,
 }
 
 /// Asks for a job that no other one equals.
@@ -72,7 +72,7 @@ async fn ask(http: &reqwest::Client, base: &str, answers: &mut Answers) {
 }
 
 /// [`CLIENTS`] clients, each of which asks this often; all they were answered.
-async fn burst(http: &reqwest::Client, base: &str, times: usize) -> Answers {
+pub async fn burst(http: &reqwest::Client, base: &str, times: usize) -> Answers {
     let together = Barrier::new(CLIENTS);
     let clients = (0..CLIENTS).map(async |_| {
         let mut answers = Answers::default();

@@ -35,6 +35,7 @@ mod queue;
 mod roles;
 mod script;
 mod secret;
+mod steady;
 mod trace;
 mod upgrade;
 mod xray;

@@ -10,6 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::journal::{Left, Record, Told, Verdict};
+use crate::leases;
 
 /// Everything there is to know of a run that is over.
 #[derive(Debug, Clone, Default)]
@@ -66,6 +67,12 @@ pub struct Row {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LeaseChange {
     pub id: i64,
+    /// The process whose statement it was.
+    pub by: String,
+    /// The transaction whose statement it was.
+    pub transaction: u64,
+    /// Of a lease: what its statement could see, as `pg_snapshot` writes it.
+    pub snapshot: Option<String>,
     /// The token before; null when nobody held it.
     pub was: Option<String>,
     /// Whether that lease was still running when it was changed.
@@ -355,7 +362,8 @@ impl Findings {
         }
     }
 
-    /// I4: in a group, ids follow the commits, and an event starts only when those before it are over.
+    /// I4: in a group, ids follow the commits, and an event is leased and started only when those before it
+    /// are over, or are its process's own and ended there.
     fn order(
         &mut self,
         history: &History,
@@ -363,6 +371,9 @@ impl Findings {
         starts: &BTreeMap<i64, Vec<Start<'_>>>,
     ) {
         self.commit_order(publishes);
+        for text in leases::violations(history, starts) {
+            self.add("I4", text);
+        }
         let mut groups: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
         for row in &history.rows {
             if let Some(group) = &row.group_key {

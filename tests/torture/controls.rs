@@ -46,6 +46,16 @@ pub static ALL: &[Control] = controls![
     a_redelivery_of_what_had_ended_is_no_order_violation: redelivered => [],
     a_late_end_under_a_lost_lease_is_no_order_violation: ended_late => [],
     who_ended_an_event_may_go_on_while_another_repeats_it: repeated_meanwhile => [],
+    a_lease_past_an_open_event_is_found: |h| leases(h, &[(2, "two", "worker")]) => ["I4"],
+    a_lease_past_what_another_has_ended_and_not_written_is_found: ended_by_another => ["I4"],
+    a_lease_past_what_went_back_is_found: leased_past_a_return => ["I4"],
+    a_start_past_what_its_process_has_leased_and_another_has_ended_is_found: leased_along => ["I4"],
+    what_has_spent_its_attempts_is_given_up_without_a_start: spent => [],
+    one_statement_may_tell_its_leases_in_any_order: |h| leases(h, &[(2, "one", "worker"), (1, "one", "worker")]) => [],
+    a_process_may_lease_behind_its_own: |h| leases(h, &[(1, "one", "worker"), (2, "two", "worker")]) => [],
+    a_process_may_lease_past_what_it_loses_in_that_moment: |h| lost(h, "3:3:") => [],
+    a_process_may_not_lease_past_what_it_has_lost_before: |h| lost(h, "4:4:") => ["I4"],
+    a_loss_that_is_under_way_is_none_before: |h| lost(h, "3:5:3") => [],
     ids_against_the_order_of_commits_are_found: ids_against_commits => ["I4"],
     a_result_of_a_stale_attempt_is_found: |h| h.rows[0].attempts = 2 => ["I5"],
     a_retry_under_a_stale_token_is_found: stale_retry => ["I5"],
@@ -169,6 +179,9 @@ fn row(id: i64, key: &str, group: Option<&str>) -> Row {
 fn change(id: i64) -> LeaseChange {
     LeaseChange {
         id,
+        by: "worker".to_owned(),
+        transaction: 1,
+        snapshot: Some("1:1:".to_owned()),
         was: Some("one".to_owned()),
         was_running: false,
         now: None,
@@ -276,6 +289,88 @@ fn ended_late(history: &mut History) {
 fn repeated_meanwhile(history: &mut History) {
     retried(history, Verdict::Done, 59);
     history.journals[2].lines[1].at = 62;
+}
+
+/// A change of a lease in a transaction of its own, which sees all before it.
+fn commit(history: &mut History, change: LeaseChange) {
+    let transaction = history.leases.len() as u64 + 2;
+    history.leases.push(LeaseChange {
+        transaction,
+        snapshot: Some(format!("{transaction}:{transaction}:")),
+        ..change
+    });
+}
+
+/// Leases of events by tokens, each of a process, in this order.
+fn leases(history: &mut History, leases: &[(i64, &str, &str)]) {
+    for (id, token, by) in leases {
+        let of_event = |change: &&LeaseChange| change.id == *id;
+        let before = history.leases.iter().rfind(of_event);
+        let lease = LeaseChange {
+            by: (*by).to_owned(),
+            was: before.and_then(|change| change.now.clone()),
+            now: Some((*token).to_owned()),
+            attempts: before.map_or(0, |change| change.attempts) + 1,
+            ..change(*id)
+        };
+        commit(history, lease);
+    }
+}
+
+/// The journal of the first event's attempt becomes another process's.
+fn first_of_another(history: &mut History) {
+    let first = history.journals[1].lines.drain(..2).collect();
+    history.journals.push(Left {
+        name: "other".to_owned(),
+        lines: first,
+    });
+}
+
+fn ended_by_another(history: &mut History) {
+    first_of_another(history);
+    leases(history, &[(1, "one", "other"), (2, "two", "worker")]);
+}
+
+fn leased_past_a_return(history: &mut History) {
+    leases(history, &[(1, "one", "other")]);
+    commit(history, change(1));
+    leases(history, &[(2, "two", "worker")]);
+}
+
+fn leased_along(history: &mut History) {
+    first_of_another(history);
+    history.rows[0].attempts = 2;
+    history.rows[0].result_attempt = Some(2);
+    let again = [(80, started(1, 2, "a")), (81, ended(1, 2))];
+    let again = again.map(|(at, record)| Line { at, record });
+    history.journals[1].lines.extend(again);
+    leases(
+        history,
+        &[
+            (1, "one", "other"),
+            (1, "two", "worker"),
+            (2, "two", "worker"),
+        ],
+    );
+}
+
+/// As before, but that event 1 had no attempt left for the worker, who has it written down too late.
+fn spent(history: &mut History) {
+    first_of_another(history);
+    leases(history, &[(1, "one", "other"), (1, "two", "worker")]);
+    leases(history, &[(2, "two", "worker")]);
+    history.leases[1].attempts = 1;
+}
+
+/// Event 1, leased in transaction 2, is taken over in 3, and 2 is leased by a statement with this snapshot.
+fn lost(history: &mut History, snapshot: &str) {
+    let taken = [
+        (1, "one", "worker"),
+        (1, "two", "other"),
+        (2, "three", "worker"),
+    ];
+    leases(history, &taken);
+    history.leases[2].snapshot = Some(snapshot.to_owned());
 }
 
 fn ids_against_commits(history: &mut History) {

@@ -52,8 +52,12 @@ impl Fleet {
     pub fn start_worker(&mut self, world: &World, worker: Worker) -> usize {
         self.started += 1;
         let name = format!("worker-{}", self.started);
-        let journal = world.journal_path(&name);
-        let role = Role::Worker(Worker { journal, ..worker });
+        let role = Role::Worker(Worker {
+            journal: world.journal_path(&name),
+            // By which the leases are known for its own.
+            url: worker.url + "?application_name=" + &name,
+            ..worker
+        });
         let actor = Actor::start(world, name, &role, &self.variables);
         self.workers.push(actor);
         self.workers.len() - 1

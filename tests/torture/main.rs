@@ -7,7 +7,8 @@
 //! - `world`: a cluster that can crash, the folder of evidence; `fleet`: the processes;
 //! - `proxy`: a connection on which answers get lost;
 //! - `actor`: what those processes are, which is this program started again;
-//! - `journal`: what they write down; `checker`: the judgement; `controls`: the checker's own tests;
+//! - `journal`: what they write down; `checker`: the judgement, `leases` that of their order; `controls`: the
+//!   checker's own tests;
 //! - `figures`: what is told besides the verdict; `soak`: `make torture`.
 //!
 //! Each experiment draws its seed from the clock, unless `TIDEGATE_TORTURE_SEED` gives one, and says it. Two
@@ -25,6 +26,7 @@ mod experiments;
 mod figures;
 mod fleet;
 mod journal;
+mod leases;
 mod proxy;
 mod soak;
 mod world;

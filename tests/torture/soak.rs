@@ -1,4 +1,4 @@
-//! `make torture`: one experiment after another, in rounds, until the time is up or a promise is broken.
+//! The longest part of `make torture`: one experiment after another, in rounds, until the time is up or a promise is broken.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -44,14 +44,14 @@ pub fn run(length: Duration) -> ExitCode {
         };
         if let Some(failure) = failure {
             println!(
-                "{failure}\nverdict: BROKEN after {:.0?}; {all}",
+                "{failure}\nfaults: BROKEN after {:.0?}; {all}",
                 began.elapsed()
             );
             return ExitCode::FAILURE;
         }
         if began.elapsed() >= length {
             println!(
-                "verdict: every promise was kept for {:.0?}; {all}",
+                "faults: every promise was kept for {:.0?}; {all}",
                 began.elapsed()
             );
             return ExitCode::SUCCESS;

@@ -6,6 +6,9 @@ CREATE TABLE torture.effect (id bigint NOT NULL, attempt bigint NOT NULL);
 
 CREATE TABLE torture.lease_change (
     position      bigint GENERATED ALWAYS AS IDENTITY,
+    by            text NOT NULL DEFAULT current_setting('application_name'),
+    transaction   xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    snapshot      text,
     id            bigint NOT NULL,
     was           uuid,
     was_running   boolean NOT NULL,
@@ -17,10 +20,22 @@ CREATE TABLE torture.lease_change (
     error_attempt int
 );
 
+-- What the statement that changes a lease can see. Only in a function that is stable is the snapshot of the moment that
+-- of the statement around it.
+CREATE FUNCTION torture.tell_snapshot() RETURNS trigger STABLE LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('torture.snapshot', pg_current_snapshot()::text, true);
+    RETURN NEW;
+END $$;
+
+CREATE TRIGGER tell_snapshot BEFORE UPDATE ON tidegate.event_queue
+    FOR EACH ROW WHEN (OLD.lease_token IS DISTINCT FROM NEW.lease_token AND NEW.lease_token IS NOT NULL)
+    EXECUTE FUNCTION torture.tell_snapshot();
+
 CREATE FUNCTION torture.lease_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO torture.lease_change (id, was, was_running, now, gone, attempts, max_attempts, late, error_attempt)
-    VALUES (OLD.id, OLD.lease_token,
+    INSERT INTO torture.lease_change (id, snapshot, was, was_running, now, gone, attempts, max_attempts, late, error_attempt)
+    VALUES (OLD.id, CASE WHEN NEW.lease_token IS NOT NULL THEN current_setting('torture.snapshot') END, OLD.lease_token,
             -- A lease says when it was taken; everything else happens now.
             coalesce(OLD.lease_expires_at > CASE WHEN NEW.lease_token IS NOT NULL THEN NEW.processing_started_at
                                                  ELSE clock_timestamp() END, false),
@@ -46,7 +61,8 @@ CREATE TRIGGER event_ended AFTER DELETE ON tidegate.event_queue
     FOR EACH ROW EXECUTE FUNCTION torture.event_ended();
 
 CREATE VIEW torture.lease_changes AS
-SELECT id, was, was_running, now, gone, attempts, max_attempts, late, error_attempt
+SELECT id, by, transaction::text::bigint AS transaction, snapshot, was, was_running, now, gone, attempts, max_attempts,
+       late, error_attempt
   FROM torture.lease_change ORDER BY position;
 
 -- Every row that ever came into the log. A partition that is dropped whole removes rows without a word;

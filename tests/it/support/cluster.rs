@@ -28,6 +28,17 @@ impl Cluster {
         start(options).unwrap_or_else(|reason| panic!("no Postgres to test on: {reason}"))
     }
 
+    /// As [`Cluster::start`]; none where the server at hand was built without TLS, which the script tells
+    /// past the tests' captured output.
+    pub fn start_with_tls(options: &[&OsStr]) -> Option<Self> {
+        match start(options) {
+            Err(reason) if reason == WITHOUT_TLS => None,
+            started => {
+                Some(started.unwrap_or_else(|reason| panic!("no Postgres to test on: {reason}")))
+            }
+        }
+    }
+
     /// The URL of one of the cluster's databases.
     pub fn url(&self, database: &str) -> String {
         self.0.url(database)
@@ -43,6 +54,9 @@ impl Cluster {
         self.0.obey("start");
     }
 }
+
+/// What `scripts/postgres.py` says in place of a URL.
+const WITHOUT_TLS: &str = "WITHOUT_TLS";
 
 fn start(options: &[&OsStr]) -> Result<Cluster, String> {
     let arguments = [&[OsStr::new("--fast")], options].concat();

@@ -39,7 +39,10 @@ impl Served {
         let line = conversation.answer()?;
         let url = line
             .strip_prefix("DATABASE_URL=")
-            .ok_or_else(|| format!("{script} said why above"))?;
+            .ok_or_else(|| match line.as_str() {
+                "" => format!("{script} said why above"),
+                other => other.to_owned(),
+            })?;
         Ok(Self {
             url: url.to_owned(),
             conversation: Mutex::new(conversation),

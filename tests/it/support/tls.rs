@@ -67,13 +67,14 @@ impl Certified {
         }
     }
 
-    /// Starts a Postgres with this certificate. Everybody but its owner needs a password.
-    pub fn postgres(&self) -> Cluster {
+    /// Starts a Postgres with this certificate, if the one at hand has TLS. Everybody but its owner needs a
+    /// password.
+    pub fn postgres(&self) -> Option<Cluster> {
         let folder = tempfile::tempdir().unwrap();
         let (certificate, key) = (folder.path().join("crt"), folder.path().join("key"));
         std::fs::write(&certificate, &self.certificate).unwrap();
         std::fs::write(&key, &self.key).unwrap();
-        Cluster::start(&["--tls".as_ref(), certificate.as_os_str(), key.as_os_str()])
+        Cluster::start_with_tls(&["--tls".as_ref(), certificate.as_os_str(), key.as_os_str()])
     }
 }
 
