@@ -1035,6 +1035,49 @@ async fn connections_that_break_in_the_middle_cost_no_event_and_no_count() {
     assert_eq!(number(&client, once).await, 300, "no attempt was burnt");
 }
 
+/// The connection holds, the first of a write's statements is stored, and the second must be tried again.
+#[tokio::test]
+async fn ends_written_before_a_statement_that_failed_are_no_lost_leases() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let fail_once = "
+        CREATE SEQUENCE tries;
+        CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            IF nextval('tries') = 1 THEN
+                RAISE EXCEPTION 'could not serialize' USING ERRCODE = 'serialization_failure';
+            END IF;
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER fail_once BEFORE INSERT ON tidegate.event_log
+            FOR EACH ROW WHEN (NEW.status <> 'COMPLETED') EXECUTE FUNCTION fail_once();";
+    client.batch_execute(fail_once).await.unwrap();
+    publish_acts(&client, 10).await;
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            match call.name.as_str() {
+                "3" | "7" => Err(HandlerError::reject("refused", "on purpose")),
+                _ => Ok(Done::ok()),
+            }
+        })
+    });
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!(
+        (
+            report.completed,
+            report.completed_with_errors,
+            report.lease_lost
+        ),
+        (8, 2, 0),
+        "{report:?}"
+    );
+    assert_eq!(
+        number(&client, "SELECT last_value FROM tries").await,
+        3,
+        "one try failed"
+    );
+}
+
 #[tokio::test]
 async fn a_database_that_stays_away_is_an_error_with_the_counts_so_far() {
     let database = tidegate::Database::new("postgres://nobody@127.0.0.1:1/none", 1).unwrap();
