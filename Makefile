@@ -34,8 +34,8 @@ test-pooled: tools ## the integration tests with pgbouncer, in transaction mode,
 
 # What the versions of Postgres could differ in: the statements and their plans, partitions, roles, a crash.
 NEWEST := 18
-ON_NEWEST := queue:: interleave:: plans:: cleanup:: roles:: script:: upgrade::
-FAULTS_ON_NEWEST := frozen ten_ticks groups_order lost_lease async_commit
+ON_NEWEST := queue:: interleave:: plans:: cleanup:: roles::
+FAULTS_ON_NEWEST := lease
 
 newest: tools ## some of the tests on the newest Postgres, where it can be had; all: `make unit torture POSTGRES=18`
 	@newest=$$(TIDEGATE_PG_MAJOR=$(NEWEST) python3 scripts/postgres.py where) \
