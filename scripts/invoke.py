@@ -26,7 +26,10 @@ LEASED = ["completed", "completed_with_errors", "failed", "retried", "released",
 
 def main():
     cargo_lambda = pypi.install(CARGO_LAMBDA) / "bin" / "cargo-lambda"
-    programs = local.build("--bin", FUNCTION, "--bin", "tidegate", "--example", "services", "--example", "publish_forms")
+    programs = local.build("--bin", "tidegate", "--example", "services", "--example", "publish_forms")
+    # By itself, as the watch does: beside examples, which have more dependencies, it would be built otherwise, and the
+    # first answer would wait for the whole of it to be built once more.
+    local.build("--bin", FUNCTION)
     with ExitStack() as started:
         # A person waits for each answer, so the drain stops well before `invoke` gives up on it.
         environment = {**local.environment(), "TIDEGATE_BUDGET": "15s"}
