@@ -16,9 +16,9 @@ from pathlib import Path
 from local import Failed, cargo_flags, environment, run_script
 from pypi import PROJECT
 
-LIVE = "src/queue/sql/live.rs"
 PUBLISH = "migrations/queue/V0010__carry_trace.sql"
 PUBLISH_BATCH = "migrations/queue/V0011__publish_faster.sql"
+HOT = "migrations/queue/V0012__keep_plans.sql"
 RETENTION = "migrations/queue/V0006__keep_retention.sql"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
@@ -42,24 +42,24 @@ class Mutant:
 
 MUTANTS = [
     Mutant("finalize does not look at the token", FROZEN,
-           (LIVE, "     USING outcome AS o\n     WHERE q.id = o.id AND q.lease_token = o.token\n",
-            "     USING outcome AS o\n     WHERE q.id = o.id\n", 1),
-           (LIVE, "WHERE q.id = ANY ($1) AND q.lease_token = ($2)[1 + width_bucket(q.id, $3)]\n",
-            "WHERE q.id = ANY ($1)\n", 1)),
+           (HOT, "         USING outcome AS o\n         WHERE q.id = o.id AND q.lease_token = o.token\n",
+            "         USING outcome AS o\n         WHERE q.id = o.id\n", 1),
+           (HOT, "WHERE q.id = ANY (ids) AND q.lease_token = tokens[1 + width_bucket(q.id, firsts)]\n",
+            "WHERE q.id = ANY (ids)\n", 1)),
     # Either of the two keeps a lease from being taken away; one must be gone for the other to matter.
     Mutant("lease: neither lock nor outer recheck", TICKS,
-           (LIVE, "     LIMIT $2\n       FOR NO KEY UPDATE SKIP LOCKED\n), cut", "     LIMIT $2\n), cut", 1),
-           (LIVE, "ELSE ARRAY(SELECT id FROM scan LIMIT $8) END)\n"
-                  "       AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))\n",
-            "ELSE ARRAY(SELECT id FROM scan LIMIT $8) END)\n", 1)),
+           (HOT, "         LIMIT page\n           FOR NO KEY UPDATE SKIP LOCKED\n    ), cut", "         LIMIT page\n    ), cut", 1),
+           (HOT, "ELSE ARRAY(SELECT id FROM scan LIMIT most) END)\n"
+                 "           AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))\n",
+            "ELSE ARRAY(SELECT id FROM scan LIMIT most) END)\n", 1)),
     Mutant("lease: groups are not cut", KILLED,
-           (LIVE, "     WHERE cut.id IS NULL OR scan.id < cut.id\n", "", 1)),
+           (HOT, "         WHERE cut.id IS NULL OR scan.id < cut.id\n", "", 1)),
     Mutant("lease: spent attempts are run all the same", DIES,
-           (LIVE, "q.attempts >= q.max_attempts AS spent\n", "false AS spent\n", 1)),
+           (HOT, "q.attempts >= q.max_attempts AS spent\n", "false AS spent\n", 1)),
     Mutant("lease: expired leases are not taken over", DIES,
-           (LIVE, "AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))\n"
-                  "                 AND (q.lease_token",
-            "AND q.lease_expires_at IS NULL\n                 AND (q.lease_token", 1)),
+           (HOT, "AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))\n"
+                 "                     AND (q.lease_token",
+            "AND q.lease_expires_at IS NULL\n                     AND (q.lease_token", 1)),
     Mutant("lease: tried again under the token of the try that was lost", LOST,
            ("src/drain/leaser.rs", "        request.token = Uuid::new_v4();\n",
             "        if request.token.is_nil() {\n            request.token = Uuid::new_v4();\n        }\n", 1)),

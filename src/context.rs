@@ -4,15 +4,17 @@
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use futures_util::StreamExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, SimpleQueryStream};
 
 use crate::connect::{Database, Pooled};
 use crate::drain::settle;
@@ -240,9 +242,11 @@ impl Context {
             .await;
         ahead.map(drop).retryable()?;
         let client = self.database.pooled().await.retryable()?;
-        client.batch_execute("BEGIN").await.retryable()?;
+        // Sent, not waited for: it travels with the handler's first statement.
+        let begun = client.simple_query_raw("BEGIN").await.retryable()?;
         Ok(Transaction {
             client: Some(client),
+            begun: Box::pin(begun),
             ctx: self,
         })
     }
@@ -363,6 +367,8 @@ pub(crate) fn has_nul_escape(text: &str) -> bool {
 /// [`Transaction::complete`].
 pub struct Transaction<'a> {
     client: Option<Pooled>,
+    /// The answer to BEGIN.
+    begun: Pin<Box<SimpleQueryStream>>,
     ctx: &'a Context,
 }
 
@@ -374,20 +380,16 @@ impl Transaction<'_> {
     /// A retry when the lease is lost or the database fails; nothing is committed then, unless the
     /// answer to the commit itself was lost, which the next attempt finds out.
     pub async fn complete(mut self, done: Done) -> HandlerResult {
-        let committed = self.record(&done).await.retryable()?;
-        let client = self.client.take().reject("transaction")?;
-        if let Err(error) = client.batch_execute("COMMIT").await {
-            drop(Pooled::take(client));
-            return Err(HandlerError::retry(
-                "commit",
-                crate::error::describe(&error),
-            ));
+        while let Some(answer) = self.begun.next().await {
+            answer.retryable()?;
         }
+        let committed = self.commit(&done).await.retryable()?;
+        self.client = None;
         Ok(Done { committed, ..done })
     }
 
-    /// Writes the completion inside the transaction: the event's, if nothing of it is left to do.
-    async fn record(&self, done: &Done) -> Result<Committed, Error> {
+    /// Writes the completion inside the transaction, the event's if nothing of it is left to do, and commits.
+    async fn commit(&self, done: &Done) -> Result<Committed, Error> {
         let (end, ends, more_to_come) = {
             let state = self.ctx.state();
             let end = HandlerEnd {
@@ -411,6 +413,7 @@ impl Transaction<'_> {
                 ..Progress::default()
             };
             queue::save_progress(client, lease, &added).await?;
+            queue::commit(client).await?;
             return Ok(Committed::Handler);
         }
         let status = if ends.iter().all(|end| end.result.is_ok()) {
@@ -419,10 +422,15 @@ impl Transaction<'_> {
             Status::CompletedWithErrors
         };
         let end = settle::finalization(&self.ctx.event, &ends, status);
+        if end.is_plain() {
+            queue::complete_and_commit(client, lease).await?;
+            return Ok(Committed::Event);
+        }
         let flushed = queue::finalize(client, &[end]).await?;
         if flushed.ended.is_empty() {
             return Err(Error::LeaseLost(lease.id));
         }
+        queue::commit(client).await?;
         self.ctx.state().published = flushed.published;
         Ok(Committed::Event)
     }

@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokio_postgres::{GenericClient, Row};
+use tokio_postgres::{Client, GenericClient, Row};
 use uuid::Uuid;
 
 use super::lease::{as_leases, columns};
-use super::{execute, query, sql};
+use super::{query, sql, within_limit};
 use crate::error::Error;
 use crate::event::{Lease, NewEvent};
 use crate::handler::Fault;
@@ -211,8 +211,9 @@ async fn complete(
 ) -> Result<Flushed, Error> {
     let (ids, _) = columns(&leases);
     let (tokens, firsts) = runs(&leases);
-    let count = execute(client, &sql::live::COMPLETE, &[&ids, &tokens, &firsts]).await?;
-    let ended = match count {
+    let rows = query(client, &sql::live::COMPLETE, &[&ids, &tokens, &firsts]).await?;
+    let count: i64 = rows.first().map_or(0, |row| row.get(0));
+    let ended = match count.unsigned_abs() {
         0 => Vec::new(),
         count if count == leases.len() as u64 => leases,
         _ => finished_under(client, &leases).await?,
@@ -221,6 +222,25 @@ async fn complete(
         ended,
         published: 0,
     })
+}
+
+/// Ends an event that leaves nothing but its row, in the open transaction of its handler, and commits that.
+///
+/// # Errors
+/// [`Error::LeaseLost`] when another lease holds the event or it has ended, else the database's failure;
+/// nothing is committed then, unless the answer to the commit was lost.
+pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result<(), Error> {
+    let script = sql::live::complete_and_commit(lease);
+    let answer = within_limit("complete_and_commit", client.batch_execute(&script)).await;
+    answer.map_err(|error| match error.sqlstate() {
+        Some(state) if state.code() == sql::live::NOT_HELD => Error::LeaseLost(lease.id),
+        _ => error,
+    })
+}
+
+/// Commits the open transaction of a handler.
+pub(crate) async fn commit(client: &Client) -> Result<(), Error> {
+    within_limit("commit", client.batch_execute("COMMIT")).await
 }
 
 /// The token of each run of leases under the same one, and the first id of each run but the first.

@@ -16,13 +16,14 @@ pub mod sql;
 
 use std::time::Duration;
 
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 
 pub use finalize::{
     ErrorEntry, Finalization, Finalized, Flushed, Released, Retried, finalize, finalize_one,
     finished_under, release, retry, save_progress,
 };
+pub(crate) use finalize::{commit, complete_and_commit};
 #[cfg(any(test, fuzzing))]
 pub(crate) use lease::progress;
 pub use lease::{LeaseRequest, LeasedBatch, lease, promote, reclaim, renew};
@@ -46,33 +47,15 @@ pub(crate) async fn query(
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Row>, Error> {
-    let params = typed(statement, values);
-    within_limit(statement, client.query_typed(statement.text, &params)).await
-}
-
-/// As [`query`], for a statement that returns no rows: how many it has written.
-pub(crate) async fn execute(
-    client: &(impl GenericClient + Sync),
-    statement: &'static Statement,
-    values: &[&(dyn ToSql + Sync)],
-) -> Result<u64, Error> {
-    let params = typed(statement, values);
-    within_limit(statement, client.execute_typed(statement.text, &params)).await
-}
-
-fn typed<'a>(
-    statement: &Statement,
-    values: &[&'a (dyn ToSql + Sync)],
-) -> Vec<(&'a (dyn ToSql + Sync), Type)> {
     let types = statement.params.iter().cloned();
-    values.iter().copied().zip(types).collect()
+    let params: Vec<_> = values.iter().copied().zip(types).collect();
+    within_limit(statement.name, client.query_typed(statement.text, &params)).await
 }
 
 async fn within_limit<T>(
-    statement: &'static Statement,
+    stage: &'static str,
     answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
 ) -> Result<T, Error> {
-    let stage = statement.name;
     match tokio::time::timeout(STATEMENT_TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(|source| Error::Database { stage, source }),
         Err(_) => Err(Error::TimedOut {

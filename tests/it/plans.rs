@@ -4,6 +4,8 @@
 //! 200,000 rows stand for every larger number: the planner's choice between an index and the table
 //! turns at a few thousand, and a million would cost each of these tests half a minute more.
 
+use std::fmt::Write;
+
 use serde_json::Value;
 use tidegate::Event;
 use tidegate::queue::sql::{Statement, live};
@@ -101,15 +103,61 @@ async fn assert_plans(db: &TestDb) {
 async fn assert_plans_of(client: &Client) {
     for after in [0, 100_000] {
         for page in [8, 1000] {
-            assert_plan(client, &live::LEASE, &lease(after, page)).await;
+            assert_plans_kept(client, &live::LEASE, &lease(after, page)).await;
         }
     }
     let promote = ["1000".to_owned(), "NULL".to_owned()];
     assert_plan(client, &live::PROMOTE, &promote).await;
     for ends in [1, 500, 1000] {
-        assert_plan(client, &live::COMPLETE, &complete(ends)).await;
-        assert_plan(client, &live::FINALIZE, &finalize(ends)).await;
+        assert_plans_kept(client, &live::COMPLETE, &complete(ends)).await;
+        assert_plans_kept(client, &live::FINALIZE, &finalize(ends)).await;
     }
+}
+
+/// The plans of a function's statement under its settings: those made for the parameters, and the one that a
+/// session keeps.
+async fn assert_plans_kept(client: &Client, function: &Statement, values: &[String]) {
+    let source = "SELECT prosrc, proargnames[:pronargs], proconfig FROM pg_proc
+                   WHERE oid = ('tidegate.' || $1)::regproc";
+    let found = client.query_one(source, &[&function.name]).await.unwrap();
+    let (body, names, settings): (&str, Vec<&str>, Vec<&str>) =
+        (found.get(0), found.get(1), found.get(2));
+    let text = &body[body.find("WITH").unwrap()..];
+    let text = text.split(';').next().unwrap();
+    let statement = Statement {
+        text: numbered(text, &names).leak(),
+        ..*function
+    };
+    for mode in ["custom", "generic"] {
+        client.batch_execute("BEGIN").await.unwrap();
+        let mode = format!("plan_cache_mode=force_{mode}_plan");
+        for setting in settings.iter().copied().chain([mode.as_str()]) {
+            let (name, value) = setting.split_once('=').unwrap();
+            let set = format!("SET LOCAL {name} = {value}");
+            client.batch_execute(&set).await.unwrap();
+        }
+        assert_plan(client, &statement, values).await;
+        client.batch_execute("ROLLBACK").await.unwrap();
+    }
+}
+
+/// The text with `$1`, `$2` and so on for these names.
+fn numbered(text: &str, names: &[&str]) -> String {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut rest = text;
+    let mut numbered = String::new();
+    while let Some(begin) = rest.find(is_word) {
+        let end = rest[begin..].find(|c| !is_word(c));
+        let (before, behind) = rest.split_at(begin);
+        let (word, behind) = behind.split_at(end.unwrap_or(behind.len()));
+        numbered.push_str(before);
+        match names.iter().position(|name| *name == word) {
+            Some(at) => write!(numbered, "${}", at + 1).unwrap(),
+            None => numbered.push_str(word),
+        }
+        rest = behind;
+    }
+    numbered + rest
 }
 
 /// A lease's parameters as a drain sends them, holding rows of an earlier lease.
