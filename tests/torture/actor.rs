@@ -49,6 +49,9 @@ pub struct Work {
     pub retries: u32,
     #[serde(default)]
     pub reject: bool,
+    /// A success tells no result, so that its end is written by the statement for those that leave nothing.
+    #[serde(default)]
+    pub silent: bool,
     /// The worker dies.
     #[serde(default)]
     pub crash: Option<Crash>,
@@ -293,6 +296,9 @@ fn verdict(work: &Work, ctx: &Context) -> HandlerResult {
     if work.reject {
         return Err(HandlerError::reject("odd", "as it was told to"));
     }
+    if work.silent {
+        return Ok(Done::ok());
+    }
     Done::with(&ctx.attempt())
 }
 
@@ -331,6 +337,7 @@ impl Publisher {
                 takes_ms: vec![random.u64(0..25)],
                 retries: u32::from(random.u8(0..20) == 0),
                 reject: random.u8(0..50) == 0,
+                silent: random.bool(),
                 ..Work::new(&key)
             };
             let told = Told {

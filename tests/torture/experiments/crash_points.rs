@@ -34,7 +34,9 @@ pub async fn a_worker_that_dies_at_a_set_point_costs_an_attempt_and_no_more(
                 // It is for the checker to say that something does not end.
                 return world.judge(Vec::new()).await;
             }
-            unanswered_finalize(&world, &format!("{round}-{kept}"), kept, &mut expected).await;
+        }
+        for write in [Write::Complete, Write::Finalize, Write::Commit] {
+            unanswered(&world, round, write, &mut expected).await;
         }
     }
     let mut last = Fleet::default();
@@ -118,17 +120,36 @@ async fn is_over(world: &World, id: i64) -> bool {
         == 1
 }
 
-/// The server finalizes, its answer is kept back, the worker dies without having heard of it.
-async fn unanswered_finalize(world: &World, round: &str, kept: bool, expected: &mut Vec<Expected>) {
-    let fate = "died before the answer to its finalize";
-    // The commit of a handler's own transaction is what finalizes.
-    let marker: &[u8] = if kept {
-        b"COMMIT"
-    } else {
-        b"INSERT INTO tidegate.event_log"
+/// What ends an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Write {
+    /// The statement for events that leave nothing but their rows.
+    Complete,
+    /// The statement for all others.
+    Finalize,
+    /// The handler's own transaction.
+    Commit,
+}
+
+impl Write {
+    fn marker(self) -> &'static [u8] {
+        match self {
+            Self::Complete => b"tidegate.complete(",
+            Self::Finalize => b"tidegate.finalize(",
+            Self::Commit => b"COMMIT",
+        }
+    }
+}
+
+/// The server writes the end, its answer is kept back, the worker dies without having heard of it.
+async fn unanswered(world: &World, round: u32, write: Write, expected: &mut Vec<Expected>) {
+    let fate = "died before the answer to its end";
+    let mut proxy = Proxy::before(&world.url, write.marker()).await;
+    let work = Work {
+        silent: write == Write::Complete,
+        ..Work::new(format!("{round} {write:?} {fate}"))
     };
-    let mut proxy = Proxy::before(&world.url, marker).await;
-    let id = publish(world, Work::new(format!("{round} {fate}")), kept).await;
+    let id = publish(world, work, write == Write::Commit).await;
     let through_proxy = Worker {
         url: proxy.url.clone(),
         ..worker(world)
@@ -141,7 +162,7 @@ async fn unanswered_finalize(world: &World, round: &str, kept: bool, expected: &
     while !is_over(world, id).await {
         assert!(
             Instant::now() < deadline,
-            "the finalize does not arrive; seed {}",
+            "the end does not arrive; seed {}",
             world.seed
         );
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -21,6 +21,7 @@ pub async fn ten_ticks_at_once_start_each_event_once(
                 let work = Work {
                     takes_ms: vec![world.random.u64(0..5)],
                     retries: u32::from(world.random.u8(0..10) == 0),
+                    silent: world.random.bool(),
                     ..Work::new(format!("{round}-{number}"))
                 };
                 let group = world

@@ -50,11 +50,19 @@ fn patient(world: &World) -> Worker {
 async fn freeze_and_thaw(world: &World, round: u32) -> u64 {
     let mut fleet = Fleet::default();
     let mut events = Vec::new();
-    for (kept, meanwhile) in [(false, true), (true, true), (false, false), (true, false)] {
-        let key = format!("{round} kept {kept} meanwhile {meanwhile}");
+    for (kept, silent, meanwhile) in [
+        (false, false, true),
+        (false, true, true),
+        (true, false, true),
+        (true, true, true),
+        (false, true, false),
+        (true, false, false),
+    ] {
+        let key = format!("{round} kept {kept} silent {silent} meanwhile {meanwhile}");
         let work = Work {
             takes_ms: vec![0, if meanwhile { 1500 } else { 0 }],
             freeze: true,
+            silent,
             ..Work::new(&key)
         };
         let event = if kept {
