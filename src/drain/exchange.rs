@@ -218,13 +218,14 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Leases ahead: as soon as no more than one lease's worth of events waits.
+    /// Leases ahead: as soon as no more than one lease's worth of events waits. With half of that the leasing
+    /// session, the busier one, was idle for a seventh of a drain of quick handlers (8 % slower).
     pub(super) fn send_lease(&mut self) {
         let most = self
             .options
             .max_events
             .map_or(u64::MAX, |limit| limit.saturating_sub(self.report.leased));
-        let enough = self.schedule.len() > self.pace.want() as usize / 2;
+        let enough = self.schedule.len() > self.pace.want() as usize;
         if !self.leasing.is_idle()
             || enough
             || most == 0

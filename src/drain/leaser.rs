@@ -15,8 +15,8 @@ use super::link::Link;
 use crate::error::Error;
 use crate::queue::{self, LeaseRequest, LeasedBatch};
 
-/// No more than this much work is leased ahead, by the handlers' pace.
-const AHEAD: Duration = Duration::from_millis(500);
+/// A lease is no more than this much work, by the handlers' pace. While one is under way as much may wait.
+const WORTH: Duration = Duration::from_millis(250);
 
 /// No lease grows beyond what arrives within about this long. What is under way when the run ends goes
 /// back late, or lapses and has cost an attempt; a link that is slow brings little before that.
@@ -199,7 +199,7 @@ impl Pace {
         }
     }
 
-    /// As much as the handlers do in [`AHEAD`]; faster while they had to wait for this lease, but for one
+    /// As much as the handlers do in [`WORTH`]; faster while they had to wait for this lease, but for one
     /// that was long under way itself.
     fn adapt(&mut self, full: bool, left: usize, order: &Order, now: Instant) {
         let since = now - std::mem::replace(&mut self.last_arrival, now);
@@ -209,9 +209,9 @@ impl Pace {
         if left == 0 {
             let most = self.want.saturating_mul(4).min(order.in_time(now));
             self.want = most.clamp(self.least, self.batch);
-        } else if since > AHEAD {
+        } else if since > WORTH {
             self.want = (self.want / 2).clamp(self.least, self.batch);
-        } else if since < AHEAD / 4 {
+        } else if since < WORTH / 4 {
             self.want = self.want.saturating_mul(2).clamp(self.least, self.batch);
         }
     }
