@@ -404,11 +404,15 @@ BEGIN
         SELECT o.*, clock_timestamp() AS now
           FROM unnest(ids, tokens, statuses, error_lists, results, progresses)
                AS o(id, token, status, errors, result, progress)
-    ), gone AS (
+    ), removed AS (
         DELETE FROM tidegate.event_queue AS q
-         USING outcome AS o
-         WHERE q.id = o.id AND q.lease_token = o.token
-        RETURNING q.*, o.status AS final_status, o.errors AS new_errors, o.result, o.progress AS new_progress, o.now
+         WHERE q.id = ANY (ids)
+           AND CASE WHEN (q.id, q.lease_token) IN (SELECT o.id, o.token FROM outcome AS o) THEN true ELSE false END
+        RETURNING q.*
+    ), gone AS (
+        SELECT q.*, o.status AS final_status, o.errors AS new_errors, o.result, o.progress AS new_progress, o.now
+          FROM removed AS q
+          JOIN outcome AS o ON o.id = q.id AND o.token = q.lease_token
     ), logged AS (
         INSERT INTO tidegate.event_log
                (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,

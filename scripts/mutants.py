@@ -42,8 +42,10 @@ class Mutant:
 
 MUTANTS = [
     Mutant("finalize does not look at the token", FROZEN,
-           (HOT, "         USING outcome AS o\n         WHERE q.id = o.id AND q.lease_token = o.token\n",
-            "         USING outcome AS o\n         WHERE q.id = o.id\n", 1),
+           (HOT, "           AND CASE WHEN (q.id, q.lease_token) IN (SELECT o.id, o.token FROM outcome AS o)"
+                 " THEN true ELSE false END\n", "", 1),
+           (HOT, "          JOIN outcome AS o ON o.id = q.id AND o.token = q.lease_token\n",
+            "          JOIN outcome AS o ON o.id = q.id\n", 1),
            (HOT, "WHERE q.id = ANY (ids) AND q.lease_token = tokens[1 + width_bucket(q.id, firsts)]\n",
             "WHERE q.id = ANY (ids)\n", 1)),
     # Either of the two keeps a lease from being taken away; one must be gone for the other to matter.

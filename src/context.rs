@@ -231,6 +231,9 @@ impl Context {
     /// and the fact that it is done commit together, fenced by the lease, so that they happen
     /// exactly once. Dropped without that, it rolls back.
     ///
+    /// Beyond the handler's own statements it takes one round trip to the database, at its end; a second one
+    /// if there is a result or a follow-up to store.
+    ///
     /// # Errors
     /// A retry when the database cannot be reached.
     pub async fn transaction(&self) -> Result<Transaction<'_>, HandlerError> {

@@ -74,6 +74,26 @@ async fn a_small_table_has_an_index_for_every_question_and_every_order() {
     assert_plans_of(&client).await;
 }
 
+/// A pooler's sessions, and a drain that lingers, keep a plan from when the queue was empty.
+#[tokio::test]
+async fn a_plan_kept_from_a_small_queue_walks_the_indexes_that_a_large_one_needs() {
+    let db = queue_nobody_vacuums().await;
+    let client = db.client().await;
+    let unknown = indexes_kept(&client).await;
+    run(&db, "VACUUM ANALYZE tidegate.event_queue").await;
+    let empty = indexes_kept(&client).await;
+    fill(&db, 10).await;
+    run(&db, "VACUUM ANALYZE tidegate.event_queue").await;
+    let few = indexes_kept(&client).await;
+    fill(&db, LARGE).await;
+    run(&db, "VACUUM ANALYZE tidegate.event_queue").await;
+    let large = indexes_kept(&client).await;
+    assert!(large.len() >= 5, "{large:#?}");
+    assert_eq!(unknown, large);
+    assert_eq!(empty, large);
+    assert_eq!(few, large);
+}
+
 /// Statistics change when a test says so, not when autovacuum comes by.
 async fn queue_nobody_vacuums() -> TestDb {
     let db = probe_database().await;
@@ -114,9 +134,21 @@ async fn assert_plans_of(client: &Client) {
     }
 }
 
-/// The plans of a function's statement under its settings: those made for the parameters, and the one that a
-/// session keeps.
+/// The plans of a function's statement: those made for the parameters, and the one that a session keeps.
 async fn assert_plans_kept(client: &Client, function: &Statement, values: &[String]) {
+    for mode in ["custom", "generic"] {
+        let plan = plan_within(client, function, mode, values).await;
+        assert_walks_indexes(function, &plan);
+    }
+}
+
+/// The plan of a function's statement under the function's settings.
+async fn plan_within(
+    client: &Client,
+    function: &Statement,
+    mode: &str,
+    values: &[String],
+) -> Value {
     let source = "SELECT prosrc, proargnames[:pronargs], proconfig FROM pg_proc
                    WHERE oid = ('tidegate.' || $1)::regproc";
     let found = client.query_one(source, &[&function.name]).await.unwrap();
@@ -128,16 +160,40 @@ async fn assert_plans_kept(client: &Client, function: &Statement, values: &[Stri
         text: numbered(text, &names).leak(),
         ..*function
     };
-    for mode in ["custom", "generic"] {
-        client.batch_execute("BEGIN").await.unwrap();
-        let mode = format!("plan_cache_mode=force_{mode}_plan");
-        for setting in settings.iter().copied().chain([mode.as_str()]) {
-            let (name, value) = setting.split_once('=').unwrap();
-            let set = format!("SET LOCAL {name} = {value}");
-            client.batch_execute(&set).await.unwrap();
-        }
-        assert_plan(client, &statement, values).await;
-        client.batch_execute("ROLLBACK").await.unwrap();
+    client.batch_execute("BEGIN").await.unwrap();
+    let mode = format!("plan_cache_mode=force_{mode}_plan");
+    for setting in settings.iter().copied().chain([mode.as_str()]) {
+        let (name, value) = setting.split_once('=').unwrap();
+        let set = format!("SET LOCAL {name} = {value}");
+        client.batch_execute(&set).await.unwrap();
+    }
+    let plan = plan_of(client, &statement, values).await;
+    client.batch_execute("ROLLBACK").await.unwrap();
+    plan
+}
+
+/// Which index each scan of the queue walks in the plans that a session keeps.
+async fn indexes_kept(client: &Client) -> Vec<String> {
+    let mut walked = Vec::new();
+    for (function, values) in [
+        (&live::LEASE, lease(0, 1000).to_vec()),
+        (&live::COMPLETE, complete(500)),
+        (&live::FINALIZE, finalize(500)),
+    ] {
+        let plan = plan_within(client, function, "generic", &values).await;
+        note_indexes(function.name, &plan["Plan"], &mut walked);
+    }
+    walked
+}
+
+fn note_indexes(statement: &str, node: &Value, walked: &mut Vec<String>) {
+    if is_index_of_queue(node) {
+        let part = |name: &str| node[name].as_str().unwrap_or_default();
+        let (index, condition) = (part("Index Name"), part("Index Cond"));
+        walked.push(format!("{statement}: {index} {condition}"));
+    }
+    for child in children(node) {
+        note_indexes(statement, child, walked);
     }
 }
 
@@ -208,10 +264,17 @@ fn array(elements: &[impl AsRef<str>]) -> String {
     quoted(&format!("{{{}}}", elements.join(",")))
 }
 
-/// The statement walks indexes: it neither reads the whole queue nor sorts what it reads of it.
 async fn assert_plan(client: &Client, statement: &Statement, values: &[String]) {
+    assert_walks_indexes(statement, &plan_of(client, statement, values).await);
+}
+
+async fn plan_of(client: &Client, statement: &Statement, values: &[String]) -> Value {
     let values: Vec<&str> = values.iter().map(String::as_str).collect();
-    let plan = explain(client, statement, "", &values).await.unwrap();
+    explain(client, statement, "", &values).await.unwrap()
+}
+
+/// The statement walks indexes: it neither reads the whole queue nor sorts what it reads of it.
+fn assert_walks_indexes(statement: &Statement, plan: &Value) {
     let mut faults = Vec::new();
     inspect(&plan["Plan"], &mut faults);
     assert!(
