@@ -96,11 +96,11 @@ impl Findings {
         }
     }
 
-    /// A series' median over that of what it is compared with.
+    /// A series' median over that of what it is compared with; none if that is nothing.
     pub fn ratio(&self, series: &Series) -> Option<f64> {
         let against = series.against.as_ref()?;
         let other = self.series.iter().find(|other| other.name == *against)?;
-        Some(series.median() / other.median())
+        (other.median() > 0.0).then(|| series.median() / other.median())
     }
 
     /// Whether a series reaches its target; `None` without one.
