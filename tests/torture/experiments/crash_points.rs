@@ -35,7 +35,12 @@ pub async fn a_worker_that_dies_at_a_set_point_costs_an_attempt_and_no_more(
                 return world.judge(Vec::new()).await;
             }
         }
-        for write in [Write::Complete, Write::Finalize, Write::Commit] {
+        for write in [
+            Write::Complete,
+            Write::Finalize,
+            Write::Commit,
+            Write::CompleteAndCommit,
+        ] {
             unanswered(&world, round, write, &mut expected).await;
         }
     }
@@ -129,6 +134,8 @@ enum Write {
     Finalize,
     /// The handler's own transaction.
     Commit,
+    /// The same, of an event that leaves nothing but its row.
+    CompleteAndCommit,
 }
 
 impl Write {
@@ -137,6 +144,7 @@ impl Write {
             Self::Complete => b"tidegate.complete(",
             Self::Finalize => b"tidegate.finalize(",
             Self::Commit => b"COMMIT",
+            Self::CompleteAndCommit => b"tidegate.complete_held(",
         }
     }
 }
@@ -146,10 +154,11 @@ async fn unanswered(world: &World, round: u32, write: Write, expected: &mut Vec<
     let fate = "died before the answer to its end";
     let mut proxy = Proxy::before(&world.url, write.marker()).await;
     let work = Work {
-        silent: write == Write::Complete,
+        silent: matches!(write, Write::Complete | Write::CompleteAndCommit),
         ..Work::new(format!("{round} {write:?} {fate}"))
     };
-    let id = publish(world, work, write == Write::Commit).await;
+    let kept = matches!(write, Write::Commit | Write::CompleteAndCommit);
+    let id = publish(world, work, kept).await;
     let through_proxy = Worker {
         url: proxy.url.clone(),
         ..worker(world)
