@@ -219,7 +219,7 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Leases ahead: as soon as no more than one lease's worth of events waits. With half of that the leasing
-    /// session, the busier one, was idle for a seventh of a drain of quick handlers (8 % slower).
+    /// session, the busier one, was idle for a seventh of a drain of quick handlers (5 % slower).
     pub(super) fn send_lease(&mut self) {
         let most = self
             .options
