@@ -33,6 +33,7 @@ impl<D: Dispatch> Drain<D> {
                 None => {}
             }
         }
+        self.lanes.open();
     }
 
     /// Whether there is time for the event, and its lease cannot have run out yet: after this process
@@ -127,7 +128,7 @@ impl<D: Dispatch> Drain<D> {
         let position = ctx.trace().cloned();
         let handlers = trace::within(position, execute(app, shared, event, limits));
         self.running.insert(lease, ctx);
-        self.lanes.start(Work {
+        self.lanes.push(Work {
             lease,
             start_by,
             handlers: Box::pin(tracing::Instrument::instrument(handlers, span)),

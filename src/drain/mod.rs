@@ -374,6 +374,9 @@ impl<D: Dispatch> Drain<D> {
         if self.leasing.is_idle() && self.schedule.is_empty() {
             wake = wake.min(self.pace.poll_at());
         }
+        if let Some(open_at) = self.lanes.open_at() {
+            wake = wake.min(open_at);
+        }
         // Never a busy loop: what is due and cannot be done yet waits for an answer, not for time.
         wake.max(now + Duration::from_millis(1))
     }
