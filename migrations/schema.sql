@@ -499,29 +499,40 @@ CREATE FUNCTION tidegate.lease(after bigint, page bigint, token uuid, held uuid[
     SET jit TO 'off'
     AS $$
 #variable_conflict use_column
+DECLARE
+    instant CONSTANT timestamptz := coalesce(moment, clock_timestamp());
+    until CONSTANT timestamptz := instant + make_interval(secs => seconds);
+    ids bigint[];
+    places tid[];
+    groups text[];
+    spent bigint[];
 BEGIN
+    SELECT count(*), max(scan.id), array_agg(scan.place), CASE WHEN count(scan.group_key) > 0 THEN array_agg(scan.id) END,
+           CASE WHEN count(scan.group_key) > 0 THEN array_agg(scan.group_key) END,
+           array_agg(scan.id) FILTER (WHERE scan.spent)
+      INTO scanned, last_id, places, ids, groups, spent
+      FROM (SELECT q.id, q.ctid AS place, q.group_key, q.attempts >= q.max_attempts AS spent
+              FROM tidegate.event_queue AS q
+             WHERE NOT q.delayed
+               AND q.id > after
+               AND CASE WHEN q.available_at <= instant
+                         AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= instant)
+                         AND (q.lease_token IS NULL OR q.lease_token <> ALL (held))
+                         AND q.kind NOT IN (SELECT k.kind FROM tidegate.event_kind AS k
+                                             WHERE k.paused OR k.kind <> ALL (kinds))
+                         AND (q.group_key IS NULL
+                              OR q.group_key NOT IN (SELECT b.group_key FROM unnest(passed) AS b(group_key)))
+                        THEN true ELSE false END
+             ORDER BY q.id
+             LIMIT page
+               FOR NO KEY UPDATE SKIP LOCKED) AS scan;
     RETURN QUERY
-    WITH clock AS MATERIALIZED (
-        SELECT coalesce(moment, clock_timestamp()) AS now
-    ), scan AS MATERIALIZED (
-        SELECT q.id, q.group_key,
-               q.attempts >= q.max_attempts AS spent
-          FROM tidegate.event_queue AS q
-         WHERE NOT q.delayed
-           AND q.id > after
-           AND CASE WHEN q.available_at <= (SELECT now FROM clock)
-                     AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))
-                     AND (q.lease_token IS NULL OR q.lease_token <> ALL (held))
-                     AND q.kind NOT IN (SELECT k.kind FROM tidegate.event_kind AS k
-                                         WHERE k.paused OR k.kind <> ALL (kinds))
-                     AND (q.group_key IS NULL OR q.group_key NOT IN (SELECT b.group_key FROM unnest(passed) AS b(group_key)))
-                    THEN true ELSE false END
-         ORDER BY q.id
-         LIMIT page
-           FOR NO KEY UPDATE SKIP LOCKED
+    WITH scan AS MATERIALIZED (
+        SELECT * FROM unnest(ids, CASE WHEN groups IS NOT NULL THEN places END, groups) AS s(id, place, group_key)
     ), cut AS MATERIALIZED (
         SELECT g.group_key, ahead.id, ahead.id < g.first AS blocks
-          FROM (SELECT group_key, min(id) AS first, max(id) AS last FROM scan WHERE group_key IS NOT NULL GROUP BY group_key) AS g
+          FROM (SELECT group_key, min(id) AS first, max(id) AS last FROM scan WHERE group_key IS NOT NULL
+                 GROUP BY group_key ORDER BY group_key) AS g
          CROSS JOIN LATERAL (
                SELECT b.id
                  FROM tidegate.event_queue AS b
@@ -531,39 +542,32 @@ BEGIN
                   AND b.id NOT IN (SELECT id FROM scan)
                 ORDER BY b.id
                 LIMIT 1) AS ahead
-    ), chosen AS MATERIALIZED (
-        SELECT scan.id
-          FROM scan
-          LEFT JOIN cut USING (group_key)
-         WHERE cut.id IS NULL OR scan.id < cut.id
-         ORDER BY scan.id
-         LIMIT most
     ), leased AS (
         UPDATE tidegate.event_queue AS q
            SET status = 'PROCESSING',
                attempts = q.attempts + CASE WHEN q.attempts < q.max_attempts
-                              AND (q.expires_at IS NULL OR q.expires_at > (SELECT now FROM clock)) THEN 1 ELSE 0 END,
-               processing_started_at = (SELECT now FROM clock),
-               updated_at = (SELECT now FROM clock),
+                              AND (q.expires_at IS NULL OR q.expires_at > instant) THEN 1 ELSE 0 END,
+               processing_started_at = instant,
+               updated_at = instant,
                lease_token = token,
-               lease_expires_at = (SELECT now FROM clock) + make_interval(secs => seconds)
-         WHERE q.id = ANY (CASE WHEN EXISTS (SELECT FROM scan WHERE group_key IS NOT NULL)
-                                THEN ARRAY(SELECT id FROM chosen)
-                                ELSE ARRAY(SELECT id FROM scan LIMIT most) END)
-           AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))
+               lease_expires_at = until
+         WHERE q.ctid = ANY (CASE WHEN NOT EXISTS (SELECT FROM cut) THEN places[:most]
+                                  ELSE ARRAY(SELECT scan.place
+                                               FROM scan
+                                               LEFT JOIN cut USING (group_key)
+                                              WHERE cut.id IS NULL OR scan.id < cut.id
+                                              ORDER BY scan.id
+                                              LIMIT most) END)
+           AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= instant)
         RETURNING q.id,
-                  CASE WHEN q.expires_at <= (SELECT now FROM clock) THEN 1
-                       WHEN q.id = ANY ((SELECT array_agg(id) FROM scan WHERE spent)::bigint[]) THEN 2
-                       ELSE 0 END AS fate,
+                  CASE WHEN q.expires_at <= instant THEN 1 WHEN q.id = ANY (spent) THEN 2 ELSE 0 END AS fate,
                   q.kind, q.payload, q.group_key, q.correlation_id, q.attempts, q.max_attempts,
                   q.created_at, q.expires_at, q.progress, q.traceparent)
-    SELECT reach.scanned, reach.last_id, reach.blocked,
-           leased.id, leased.fate, leased.kind, leased.payload, leased.group_key, leased.correlation_id,
-           leased.attempts, leased.max_attempts, leased.created_at, leased.expires_at, leased.progress,
-           leased.traceparent
-      FROM (SELECT count(*) AS scanned, max(id) AS last_id,
-                   (SELECT array_agg(group_key) FROM cut WHERE blocks) AS blocked FROM scan) AS reach
-      LEFT JOIN leased ON true;
+    SELECT scanned, last_id, (SELECT array_agg(group_key) FROM cut WHERE blocks),
+           NULL::bigint, NULL::integer, NULL, NULL::jsonb, NULL, NULL, NULL::integer, NULL::integer,
+           NULL::timestamptz, NULL::timestamptz, NULL::jsonb, NULL
+    UNION ALL
+    SELECT NULL, NULL, NULL, leased.* FROM leased;
 END $$;
 
 CREATE FUNCTION tidegate.listed_at_most() RETURNS integer

@@ -19,6 +19,7 @@ from pypi import PROJECT
 PUBLISH = "migrations/queue/V0010__carry_trace.sql"
 PUBLISH_BATCH = "migrations/queue/V0011__publish_faster.sql"
 HOT = "migrations/queue/V0012__keep_plans.sql"
+LEASE = "migrations/queue/V0013__lease_in_place.sql"
 RETENTION = "migrations/queue/V0006__keep_retention.sql"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
@@ -50,18 +51,18 @@ MUTANTS = [
             "WHERE q.id = ANY (ids)\n", 1)),
     # Either of the two keeps a lease from being taken away; one must be gone for the other to matter.
     Mutant("lease: neither lock nor outer recheck", TICKS,
-           (HOT, "         LIMIT page\n           FOR NO KEY UPDATE SKIP LOCKED\n    ), cut", "         LIMIT page\n    ), cut", 1),
-           (HOT, "ELSE ARRAY(SELECT id FROM scan LIMIT most) END)\n"
-                 "           AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))\n",
-            "ELSE ARRAY(SELECT id FROM scan LIMIT most) END)\n", 1)),
+           (LEASE, "             LIMIT page\n               FOR NO KEY UPDATE SKIP LOCKED)", "             LIMIT page)", 1),
+           (LEASE, "LIMIT most) END)\n"
+                   "           AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= instant)\n",
+            "LIMIT most) END)\n", 1)),
     Mutant("lease: groups are not cut", KILLED,
-           (HOT, "         WHERE cut.id IS NULL OR scan.id < cut.id\n", "", 1)),
+           (LEASE, "                                              WHERE cut.id IS NULL OR scan.id < cut.id\n", "", 1)),
     Mutant("lease: spent attempts are run all the same", DIES,
-           (HOT, "q.attempts >= q.max_attempts AS spent\n", "false AS spent\n", 1)),
+           (LEASE, "q.attempts >= q.max_attempts AS spent\n", "false AS spent\n", 1)),
     Mutant("lease: expired leases are not taken over", DIES,
-           (HOT, "AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= (SELECT now FROM clock))\n"
-                 "                     AND (q.lease_token",
-            "AND q.lease_expires_at IS NULL\n                     AND (q.lease_token", 1)),
+           (LEASE, "AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= instant)\n"
+                   "                         AND (q.lease_token",
+            "AND q.lease_expires_at IS NULL\n                         AND (q.lease_token", 1)),
     Mutant("lease: tried again under the token of the try that was lost", LOST,
            ("src/drain/leaser.rs", "        request.token = Uuid::new_v4();\n",
             "        if request.token.is_nil() {\n            request.token = Uuid::new_v4();\n        }\n", 1)),

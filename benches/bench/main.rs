@@ -11,7 +11,6 @@
 mod bare;
 mod chart;
 mod events;
-#[path = "../../tests/support/explain.rs"]
 mod explain;
 mod measure;
 mod proxy;

@@ -5,8 +5,6 @@
     reason = "clippy allows it in test functions; their helpers are no different"
 )]
 
-#[path = "../support/explain.rs"]
-mod explain;
 mod probe;
 #[path = "../support/services.rs"]
 mod services;

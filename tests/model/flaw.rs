@@ -10,7 +10,7 @@ pub enum Flaw {
     NoTokenCheck,
     /// RENEW finds its row by its id alone.
     RenewWithoutToken,
-    /// LEASE chooses rows in one statement and updates them in another without looking again.
+    /// LEASE neither locks the rows that it chooses nor looks at them again when it updates them.
     NoOuterRecheck,
     /// LEASE has no `cut`.
     NoGroupCut,

@@ -131,9 +131,9 @@ pub enum Action {
     Abort(usize),
     /// `LEASE`: scan, cut, choose at most so many, update.
     Lease(Worker, usize),
-    /// The `scan` of a `LEASE` that is not one statement. Only with [`Flaw::NoOuterRecheck`].
+    /// The `scan` of a `LEASE` that locks nothing. Only with [`Flaw::NoOuterRecheck`].
     Scan(Worker),
-    /// The `UPDATE` of a `LEASE` that is not one statement. Only with [`Flaw::NoOuterRecheck`].
+    /// The `UPDATE` of a `LEASE` that locks nothing. Only with [`Flaw::NoOuterRecheck`].
     Take(Worker),
     /// A handler starts; nothing is written.
     Start(Id, Token),

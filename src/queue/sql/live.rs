@@ -1,5 +1,5 @@
 //! What producers and drains do: publish, lease, renew, finalize, retry, release. The hottest are functions in the
-//! database (`V0012__keep_plans.sql`): a session keeps their plans, though a drain prepares nothing.
+//! database (`migrations/queue`): a session keeps their plans, though a drain prepares nothing.
 
 use tokio_postgres::types::Type;
 

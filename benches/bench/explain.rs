@@ -1,5 +1,5 @@
 //! How the planner sees one of the queue's statements with its parameters known, as it is when they
-//! travel with it. For the tests and for the bench.
+//! travel with it.
 
 use serde_json::Value;
 use tidegate::queue::sql::Statement;
