@@ -461,6 +461,36 @@ BEGIN
       FROM logged;
 END $$;
 
+CREATE FUNCTION tidegate.insert_batch(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) RETURNS bigint[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    usual_attempts constant integer := tidegate.default_max_attempts();
+    ids bigint[];
+BEGIN
+    WITH inserted AS (
+        INSERT INTO tidegate.event_queue AS q
+               (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
+                max_attempts, parent_id, traceparent)
+        SELECT CASE WHEN tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+                                          r.available_at, r.expires_at, r.max_attempts) IS NULL
+                     AND tidegate.trace_refusal(r.traceparent) IS NULL THEN r.kind
+                    ELSE tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids,
+                                               available_ats, expires_ats, max_attempts_each, traceparents) END,
+               r.payload, r.group_key, r.dedup_key, r.correlation_id,
+               coalesce(r.available_at, clock_timestamp()), r.expires_at,
+               coalesce(r.max_attempts, usual_attempts), r.parent_id, r.traceparent
+          FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                      expires_ats, max_attempts_each, parent_ids, traceparents)
+               AS r(kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
+                    max_attempts, parent_id, traceparent)
+        RETURNING q.id)
+    SELECT array_agg(inserted.id) INTO ids FROM inserted;
+    RETURN ids;
+END $$;
+
 CREATE FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval) RETURNS TABLE(new_id bigint, original bigint)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -849,40 +879,36 @@ CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads jsonb[], group_key
 #variable_conflict use_column
 DECLARE
     usual_attempts constant integer := tidegate.default_max_attempts();
-    deduplicates constant boolean := array_remove(dedup_keys, NULL) <> '{}';
+    deduplicates constant boolean := coalesce(array_remove(dedup_keys, NULL) <> '{}', false);
     new_ids bigint[];
     inserted_ids bigint[];
     missing record;
 BEGIN
-    IF deduplicates
-       OR EXISTS (SELECT FROM (SELECT DISTINCT kind FROM unnest(kinds) AS kind) AS named
-                    LEFT JOIN tidegate.event_kind AS k USING (kind) WHERE k.kind IS NULL) THEN
+    IF EXISTS (SELECT FROM (SELECT DISTINCT kind FROM unnest(kinds) AS kind) AS named
+                 LEFT JOIN tidegate.event_kind AS k USING (kind) WHERE k.kind IS NULL) THEN
         PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                       expires_ats, max_attempts_each, traceparents);
     END IF;
     PERFORM tidegate.lock_groups(group_keys);
 
-    -- Ids are drawn in the order of the arguments: a drain takes events by id.
     IF NOT deduplicates THEN
         RETURN QUERY
-        INSERT INTO tidegate.event_queue AS q
-               (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
-                max_attempts, parent_id, traceparent)
-        SELECT CASE WHEN tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-                                          r.available_at, r.expires_at, r.max_attempts) IS NULL
-                     AND tidegate.trace_refusal(r.traceparent) IS NULL THEN r.kind
-                    ELSE tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids,
-                                               available_ats, expires_ats, max_attempts_each, traceparents) END,
-               r.payload, r.group_key, r.dedup_key, r.correlation_id,
-               coalesce(r.available_at, clock_timestamp()), r.expires_at,
-               coalesce(r.max_attempts, usual_attempts), r.parent_id, r.traceparent
-          FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                      expires_ats, max_attempts_each, parent_ids, traceparents)
-               AS r(kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
-                    max_attempts, parent_id, traceparent)
-        RETURNING q.id, true;
+        SELECT n.id, true
+          FROM unnest(tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                                            expires_ats, max_attempts_each, parent_ids, traceparents)) AS n(id);
         RETURN;
     END IF;
+    -- A subtransaction for a whole batch, and only for one with keys.
+    BEGIN
+        new_ids := tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                                         expires_ats, max_attempts_each, parent_ids, traceparents);
+        RETURN QUERY SELECT n.id, true FROM unnest(new_ids) AS n(id);
+        RETURN;
+    EXCEPTION WHEN unique_violation THEN
+        -- The event that is not allowed may stand behind the duplicate.
+        PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                                      expires_ats, max_attempts_each, traceparents);
+    END;
 
     new_ids := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(kinds)));
     WITH inserted AS (
@@ -2200,6 +2226,8 @@ REVOKE ALL ON FUNCTION tidegate.end_leases(event_ids bigint[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.expired_rows(now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.finalize(ids bigint[], tokens uuid[], statuses text[], error_lists text[], results text[], progresses text[], next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.insert_batch(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval) FROM PUBLIC;
 

@@ -17,7 +17,7 @@ from local import Failed, cargo_flags, environment, run_script
 from pypi import PROJECT
 
 PUBLISH = "migrations/queue/V0010__carry_trace.sql"
-PUBLISH_BATCH = "migrations/queue/V0011__publish_faster.sql"
+PUBLISH_BATCH = "migrations/queue/V0014__publish_keys_faster.sql"
 HOT = "migrations/queue/V0012__keep_plans.sql"
 LEASE = "migrations/queue/V0013__lease_in_place.sql"
 RETENTION = "migrations/queue/V0006__keep_retention.sql"
@@ -77,8 +77,7 @@ MUTANTS = [
     # A lock that comes too late: the ids are drawn, and others may commit between.
     Mutant("publish_batch draws ids before it locks", ORDER,
            (PUBLISH_BATCH, "    PERFORM tidegate.lock_groups(group_keys);\n", "", 1),
-           (PUBLISH_BATCH, "        RETURNING q.id, true;\n        RETURN;\n",
-            "        RETURNING q.id, true;\n        PERFORM tidegate.lock_groups(group_keys);\n        RETURN;\n", 1)),
+           (PUBLISH_BATCH, "    RETURN ids;\n", "    PERFORM tidegate.lock_groups(group_keys);\n    RETURN ids;\n", 1)),
 ]
 
 

@@ -311,6 +311,27 @@ async fn publish_many_answers_in_order_and_finds_duplicates_inside_and_outside_t
 }
 
 #[tokio::test]
+async fn b25_a_batch_is_refused_whole_for_an_event_behind_a_duplicate() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let taken = act("a").dedup("taken");
+    queue::publish(&client, &taken).await.unwrap();
+    let batch = serde_json::json!([
+        {"kind": "act", "dedup_key": "new"},
+        {"kind": "act", "dedup_key": "taken"},
+        {"kind": "act", "dedup_key": "newer", "max_attempts": 0},
+    ]);
+    let publish = "SELECT id, created FROM tidegate.publish_many($1)";
+    let refused = client.query(publish, &[&batch]).await.unwrap_err();
+    assert_eq!(
+        refused.as_db_error().unwrap().message(),
+        "event 3: max_attempts: 1 to 1000 is allowed, got 0"
+    );
+    let live = "SELECT count(*) FROM tidegate.event_queue";
+    assert_eq!(number(&client, live).await, 1);
+}
+
+#[tokio::test]
 async fn a_duplicate_returns_the_live_events_id_until_that_one_has_ended() {
     let db = probe_database().await;
     let client = db.client().await;
