@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tidegate::drain::{Hooks, drain_with};
 use tidegate::{
-    DATABASE_ONLY, Done, DrainOptions, HandlerError, NewEvent, StopReason, Verdicts, queue,
+    DATABASE_ONLY, Database, Done, DrainOptions, HandlerError, NewEvent, StopReason, Verdicts,
+    queue,
 };
 use tokio::sync::{Notify, watch};
 
@@ -1174,4 +1175,66 @@ fn a18_a_dispatcher_lists_each_kinds_handlers_and_their_services_without_running
         async { Ok(Done::ok()) },
     );
     assert_eq!(listed.list(), [("a", "archive"), ("b", "database")]);
+}
+
+/// A handler that keeps its thread to itself freezes a drain that has no other, as Lambda freezes a process.
+#[tokio::test]
+async fn i5_what_a_frozen_drain_had_in_line_is_not_started_after_another_has_taken_it_over() {
+    const FREEZES: usize = 300;
+    let db = probe_database().await;
+    let client = db.client().await;
+    let published = publish_acts(&client, FREEZES + 100).await;
+    let (database, theirs) = (db.database(), Arc::new(Mutex::new(Vec::new())));
+    let taken_over = theirs.clone();
+    let app = ProbeApp::new(move |call, _| {
+        if call.name == FREEZES.to_string() {
+            let database = database.clone();
+            let other = std::thread::spawn(move || drain_until_leases_lapse(&database));
+            *taken_over.lock().unwrap() = other.join().unwrap();
+        }
+        Box::pin(async { Ok(Done::ok()) })
+    });
+    let report = drain(&db, &app, &with_short_leases()).await;
+    let theirs: HashSet<i64> = theirs.lock().unwrap().iter().copied().collect();
+    assert!(theirs.contains(&published[FREEZES]));
+    let ids = app.ids();
+    let frozen = ids.iter().position(|id| *id == published[FREEZES]);
+    let started_after = &ids[frozen.unwrap() + 1..];
+    let doubled: Vec<_> = started_after
+        .iter()
+        .filter(|id| theirs.contains(id))
+        .collect();
+    assert!(doubled.is_empty(), "{doubled:?}");
+    assert!(report.lease_lost > 1, "{report:?}");
+    let logged = "SELECT count(*) FROM tidegate.event_log";
+    let logged = number(&client, logged).await;
+    assert_eq!((live(&client).await, logged), (0, FREEZES as i64 + 100));
+}
+
+fn with_short_leases() -> DrainOptions {
+    DrainOptions {
+        lease_timeout: Duration::from_secs(1),
+        handler_timeout: Duration::from_millis(900),
+        ..options()
+    }
+}
+
+/// Another process: it looks on after what is free has run out, until what others have leased has come back too.
+fn drain_until_leases_lapse(database: &Database) -> Vec<i64> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let (app, lingering) = (
+        ProbeApp::succeeding(),
+        DrainOptions {
+            linger: Duration::from_millis(1500),
+            ..options()
+        },
+    );
+    runtime.unwrap().block_on(async {
+        tidegate::drain(database, app.clone(), &lingering)
+            .await
+            .unwrap();
+    });
+    app.ids()
 }
