@@ -1,6 +1,6 @@
 -- A batch with deduplication keys is inserted like any other, and only if that meets a duplicate, each event for
--- itself: a quarter less of the database's time for batches without duplicates (19.5 us an event, before 26.1; a bare
--- INSERT 15.7; CPU of the session, medians of nine turns). ON CONFLICT looks for each key before it inserts, and
+-- itself: about a quarter less of the database's time for batches without duplicates (22.8 us an event, before 31.5; a
+-- bare INSERT 18.2; CPU of the session, medians of eleven turns; in nine noisier ones 33.0, 36.1, 24.1). ON CONFLICT looks for each key before it inserts, and
 -- marks each row twice. A batch with duplicates gives up what it had inserted before the first.
 
 -- Inserts a batch, in the order of the arguments and with ids in that order: a drain takes events by id. Refuses it
