@@ -43,6 +43,8 @@ pub(super) struct Pace {
     /// How many rows to look at for them.
     page: u32,
     cursor: i64,
+    /// The last lease reached the end of the queue, behind which the cursor stays while something is in hand.
+    at_end: bool,
     /// The cursor was called back to here while a lease was under way.
     called_back: Option<i64>,
     /// A walk from the start that has not reached this id yet is a re-scan.
@@ -75,6 +77,7 @@ impl Pace {
             want: least,
             page: least,
             cursor: 0,
+            at_end: false,
             called_back: None,
             resume_at: 0,
             walk: Walk {
@@ -113,10 +116,12 @@ impl Pace {
         self.walk.barren = false;
     }
 
-    /// Where to scan next: behind the cursor, or from the start when it is time for that.
+    /// Where to scan next: behind the cursor, or from the start when it is time for that, or when the
+    /// end was reached and nothing is in hand: whether the queue is empty is all that is left to ask.
     fn start(&mut self, idle: bool) -> i64 {
         let now = Instant::now();
-        if self.cursor > 0 && self.resume_at == 0 && now >= self.walk_due {
+        let last = idle && self.at_end;
+        if self.cursor > 0 && (last || self.resume_at == 0 && now >= self.walk_due) {
             self.resume_at = self.cursor;
             self.cursor = 0;
         }
@@ -167,35 +172,39 @@ impl Pace {
         if leased > 0 {
             self.pause = PAUSE.0;
             self.poll_at = now;
-        }
-        let nothing = reached_end && self.walk.barren;
-        if nothing {
-            // A long walk past blocked rows is not repeated all the time.
-            self.poll_at = now + self.pause.max((now - self.walk.began) * 4);
+        } else if reached_end && promoted.is_none() && self.called_back.is_none() {
+            self.poll_at = now + self.pause;
             self.pause = (self.pause * 2).min(PAUSE.1);
         }
-        nothing && self.walk.idle
+        let empty = reached_end && self.walk.idle && self.walk.barren;
+        if empty {
+            // A long walk past blocked rows is not repeated all the time.
+            self.poll_at = self.poll_at.max(now + (now - self.walk.began) * 4);
+        }
+        empty
     }
 
-    /// Moves the cursor behind what was looked at, or back to the start from the end. A re-scan that
-    /// was expensive, past many blocked or dead rows, is repeated less often.
+    /// Moves the cursor behind what was looked at. A walk that was expensive, past many blocked or dead rows,
+    /// is repeated less often; from the end of a short queue it is repeated at once.
     fn advance(&mut self, order: &Order, batch: &LeasedBatch, at_end: bool, now: Instant) {
         let looked_at = if batch.events.len() == order.limit as usize {
             batch.events.last().map(|event| event.lease.id)
         } else {
             batch.last_id
         };
-        self.cursor = if at_end {
-            0
-        } else {
-            looked_at.unwrap_or(order.after)
-        };
+        self.cursor = looked_at.unwrap_or(order.after);
+        self.at_end = at_end;
         if let Some(id) = self.called_back {
             self.cursor = self.cursor.min(id - 1);
         }
+        let not_too_often = (now - self.walk.began) * 8;
         if self.resume_at > 0 && (at_end || self.cursor >= self.resume_at) {
             self.resume_at = 0;
-            self.walk_due = now + RESCAN.max((now - self.walk.began) * 8);
+            self.walk_due = now + RESCAN.max(not_too_often);
+        }
+        if at_end {
+            self.walk_due = self.walk_due.min(now + not_too_often);
+            self.blocked.clear();
         }
     }
 
@@ -427,6 +436,45 @@ mod tests {
         assert!(!pace.arrived(&mut order, None, &mut LeasedBatch::default(), 0));
         let mut order = Order::new(&mut pace, 1000, true);
         assert!(pace.arrived(&mut order, None, &mut LeasedBatch::default(), 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_that_took_long_to_reach_is_left_for_the_start_once_nothing_is_in_hand() {
+        let mut pace = Pace::new(8, 1000);
+        let mut order = Order::new(&mut pace, 1000, true);
+        pace.arrived(&mut order, None, &mut batch(8, 800), 0);
+        tokio::time::advance(RESCAN / 2).await;
+        let mut order = Order::new(&mut pace, 1000, false);
+        let mut last = LeasedBatch {
+            events: vec![leased()],
+            ..batch(1, 900)
+        };
+        pace.arrived(&mut order, None, &mut last, 0);
+        let mut pauses = Vec::new();
+        for _ in 0..3 {
+            let mut busy = Order::new(&mut pace, 1000, false);
+            assert_eq!(busy.after, 900);
+            assert!(!pace.arrived(&mut busy, None, &mut LeasedBatch::default(), 0));
+            pauses.push((pace.poll_at() - Instant::now()).as_millis());
+        }
+        assert_eq!(pauses, [5, 10, 20]);
+        let mut order = Order::new(&mut pace, 1000, true);
+        assert_eq!(order.after, 0);
+        assert!(pace.arrived(&mut order, None, &mut LeasedBatch::default(), 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_that_was_near_is_left_for_the_start_soon_whatever_is_in_hand() {
+        let mut pace = Pace::new(8, 1000);
+        let mut starts = Vec::new();
+        for _ in 0..4 {
+            let mut order = Order::new(&mut pace, 1000, false);
+            starts.push(order.after);
+            tokio::time::advance(Duration::from_millis(1)).await;
+            pace.arrived(&mut order, None, &mut batch(1, 7), 0);
+            tokio::time::advance(Duration::from_millis(5)).await;
+        }
+        assert_eq!(starts, [0, 7, 0, 7]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,8 @@ use tokio_postgres::types::Type;
 use super::Statement;
 
 /// How much is left and how old the oldest is. Counts exactly up to 100,000 and falls back on the
-/// planner's estimate beyond, because counting millions costs more than a whole tick.
+/// planner's estimate beyond, because counting millions costs more than a whole tick. The count has also met the
+/// lowest id: looking for it in the index would pass every dead entry once more (0.28 s behind 200,000, without 0.18 s).
 pub static BACKLOG: Statement = Statement {
     name: "backlog",
     params: &[],
@@ -13,8 +14,11 @@ pub static BACKLOG: Statement = Statement {
 SELECT CASE WHEN counted.n < 100000 THEN counted.n
             ELSE greatest(counted.n, (SELECT reltuples::bigint FROM pg_class WHERE oid = 'tidegate.event_queue'::regclass)) END,
        (SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint
-          FROM tidegate.event_queue ORDER BY id LIMIT 1)
-  FROM (SELECT count(*) AS n FROM (SELECT FROM tidegate.event_queue LIMIT 100000) AS live) AS counted",
+          FROM tidegate.event_queue
+         WHERE id = CASE WHEN counted.n < 100000 THEN counted.lowest
+                         ELSE (SELECT id FROM tidegate.event_queue ORDER BY id LIMIT 1) END)
+  FROM (SELECT count(*) AS n, min(id) AS lowest
+          FROM (SELECT id FROM tidegate.event_queue LIMIT 100000) AS live) AS counted",
 };
 
 /// Figures by kind.
