@@ -85,14 +85,14 @@ async fn run(arguments: Arguments) -> Outcome<()> {
     let mut found = Vec::new();
     for workload in workloads::ALL {
         if wanted.is_empty() || wanted.iter().any(|name| name == workload.name) {
-            let load = setup::load();
+            let (load, from) = (setup::load(), Instant::now());
             let findings = (workload.run)(&bench).await;
             let mut findings =
                 findings.map_err(|error| format!("{}: {}", workload.name, with_causes(&*error)))?;
             if load > 2.5 {
                 findings.note(format!("the machine was busy before it: load {load}"));
             }
-            report::table(workload.name, workload.about, &findings);
+            report::table(workload.name, workload.about, &findings, from.elapsed());
             found.push((workload.name, findings));
             // After each one, for a run that is interrupted.
             keep(&head, &found)?;

@@ -1,10 +1,12 @@
 //! Owns how figures are shown: a table for people, on standard output as it grows.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::measure::{Findings, Series, Target, Verdict};
+use crate::setup::{LEAST_ROUNDS, ROUNDS};
 
 /// Prints what a reader must know before any figure.
 pub fn head(head: &Value) {
@@ -31,7 +33,7 @@ pub fn head(head: &Value) {
         text("commit_ms")
     );
     println!(
-        "figures are medians over the rounds; compare the ratios, not the figures, with those of other machines\n"
+        "figures are medians over the rounds, {LEAST_ROUNDS} to {ROUNDS} as time allows; compare the ratios, not the figures, with those of other machines\n"
     );
     println!(
         "{:<58} {:>11} {:>23}  {:<13} {:>7}  against, target",
@@ -39,9 +41,9 @@ pub fn head(head: &Value) {
     );
 }
 
-/// Prints a workload's figures.
-pub fn table(name: &str, about: &str, found: &Findings) {
-    println!("{name}: {about}");
+/// Prints a workload's figures, and how long they took.
+pub fn table(name: &str, about: &str, found: &Findings, took: Duration) {
+    println!("{name}: {about} ({} s)", took.as_secs());
     for series in &found.series {
         let (least, most) = series.range();
         let line = format!(

@@ -15,8 +15,17 @@ use tokio_postgres::{Client, NoTls};
 use crate::events::{App, TEXT_BYTES, Work};
 use crate::measure::{Outcome, cpu_time, percentile, rate};
 
+/// How often a workload's variants are measured in turn.
+pub const ROUNDS: u32 = 5;
+
 /// Rounds of a workload that takes long.
 pub const FEW_ROUNDS: u32 = 3;
+
+/// Rounds that are measured however long they take.
+pub const LEAST_ROUNDS: u32 = 2;
+
+/// A workload that has taken this long begins no further round, so that a slow machine is done in time too.
+const SHARE: Duration = Duration::from_mins(1);
 
 /// The server and how much to do on it.
 pub struct Bench {
@@ -93,9 +102,15 @@ impl Bench {
         Ok(())
     }
 
-    /// How often a variant is measured.
-    pub fn rounds(&self) -> u32 {
-        if self.quick { 3 } else { 5 }
+    /// `most` rounds, fewer in the quick set or once the workload has had its share of time.
+    pub fn rounds(&self, most: u32) -> impl Iterator<Item = u32> {
+        let began = Instant::now();
+        let most = if self.quick {
+            most.min(FEW_ROUNDS)
+        } else {
+            most
+        };
+        (0..most).take_while(move |round| *round < LEAST_ROUNDS || began.elapsed() < SHARE)
     }
 
     /// A tenth in the quick set.

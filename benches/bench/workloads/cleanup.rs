@@ -16,7 +16,7 @@ const BATCH: i64 = 10_000;
 pub async fn run(bench: &Bench) -> Outcome<Findings> {
     let (queue, count) = (bench.queue("cleanup").await?, bench.scaled(1_000_000));
     let mut found = Findings::default();
-    for _ in 0..FEW_ROUNDS {
+    for _ in bench.rounds(FEW_ROUNDS) {
         let partition = expired(&queue, count).await?;
         let counting = count_ahead(&queue, &partition).await?;
         found.add(

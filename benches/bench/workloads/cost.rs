@@ -22,7 +22,7 @@ pub async fn footprint(bench: &Bench) -> Outcome<Findings> {
     let by_hand = "ALTER TABLE tidegate.event_queue SET (autovacuum_enabled = false)";
     queue.client.batch_execute(by_hand).await?;
     let mut found = Findings::default();
-    for _ in 0..FEW_ROUNDS {
+    for _ in bench.rounds(FEW_ROUNDS) {
         queue.prepare(count, Groups::None).await?;
         let before = Cost::read(&queue).await?;
         queue.drain(count, &defaults()).await?;

@@ -10,14 +10,14 @@ use crate::bare::bare_move;
 use crate::events::App;
 use crate::measure::{Findings, Outcome, cpu_time, rate};
 use crate::proxy;
-use crate::setup::{Bench, FEW_ROUNDS, Groups, Queue, connect, defaults};
+use crate::setup::{Bench, FEW_ROUNDS, Groups, Queue, ROUNDS, connect, defaults};
 
 const RATE: &str = "events/s";
 
 pub async fn plain(bench: &Bench) -> Outcome<Findings> {
     let (queue, count) = (bench.queue("drain").await?, bench.scaled(200_000));
     let mut found = Findings::default();
-    for _ in 0..bench.rounds() {
+    for _ in bench.rounds(ROUNDS) {
         queue.prepare(count, Groups::None).await?;
         let drained = queue.drain(count, &defaults()).await?;
         found.add("tidegate", RATE, drained.rate());
@@ -53,7 +53,7 @@ pub async fn groups(bench: &Bench) -> Outcome<Findings> {
         ("one group, half as many", half, Groups::Of(1)),
     ];
     let mut found = Findings::default();
-    for _ in 0..FEW_ROUNDS {
+    for _ in bench.rounds(FEW_ROUNDS) {
         for (name, count, groups) in variants {
             queue.prepare(count, groups).await?;
             let drained = queue.drain(count, &defaults()).await?;
@@ -76,7 +76,7 @@ pub async fn deep(bench: &Bench) -> Outcome<Findings> {
     };
     let mut found = Findings::default();
     deep.fill("bench_noop", depth - count, Groups::None).await?;
-    for _ in 0..FEW_ROUNDS {
+    for _ in bench.rounds(FEW_ROUNDS) {
         shallow.prepare(count, Groups::None).await?;
         let drained = shallow.drain(count, &options).await?;
         found.add("nothing behind", RATE, drained.rate());
@@ -98,7 +98,7 @@ pub async fn deep(bench: &Bench) -> Outcome<Findings> {
 pub async fn ahead(bench: &Bench) -> Outcome<Findings> {
     let (queue, count) = (bench.queue("ahead").await?, bench.scaled(100_000));
     let mut found = Findings::default();
-    for _ in 0..bench.rounds() {
+    for _ in bench.rounds(ROUNDS) {
         queue.prepare(count, Groups::None).await?;
         let (ready, whole) = until_done(&queue, count).await?;
         found.add("nothing ahead", RATE, rate(count, ready));
@@ -154,7 +154,7 @@ pub async fn parallel(bench: &Bench) -> Outcome<Findings> {
     let (queue, count) = (bench.queue("parallel").await?, bench.scaled(200_000));
     let mut found = Findings::default();
     let name = |drains: usize| format!("drains at once: {drains}");
-    for _ in 0..FEW_ROUNDS {
+    for _ in bench.rounds(FEW_ROUNDS) {
         for drains in [1, 2, 4, 8] {
             queue.prepare(count, Groups::None).await?;
             let elapsed = drain_together(&queue, count, drains).await?;
@@ -208,7 +208,7 @@ pub async fn distance(bench: &Bench) -> Outcome<Findings> {
     let far = through_proxy(&queue.url, Duration::from_millis(1))?;
     let near = through_proxy(&queue.url, Duration::ZERO)?;
     let mut found = Findings::default();
-    for _ in 0..bench.rounds() {
+    for _ in bench.rounds(ROUNDS) {
         for (name, url) in [
             ("loopback", &queue.url),
             ("1 ms away", &far),

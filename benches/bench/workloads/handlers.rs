@@ -18,7 +18,7 @@ pub async fn waiting(bench: &Bench) -> Outcome<Findings> {
         ..defaults()
     };
     let mut found = Findings::default();
-    for _ in 0..FEW_ROUNDS {
+    for _ in bench.rounds(FEW_ROUNDS) {
         queue
             .prepare_kind("bench_wait", count, Groups::None)
             .await?;
@@ -38,7 +38,7 @@ pub async fn transactions(bench: &Bench) -> Outcome<Findings> {
     queue.client.batch_execute(table).await?;
     let name = |at_once: usize| format!("at once: {at_once}");
     let mut found = Findings::default();
-    for _ in 0..FEW_ROUNDS {
+    for _ in bench.rounds(FEW_ROUNDS) {
         for at_once in [1, 8, 32] {
             queue.client.batch_execute("TRUNCATE bench_effect").await?;
             queue
@@ -66,7 +66,7 @@ pub async fn latency(bench: &Bench) -> Outcome<Findings> {
     let queue = bench.queue("latency").await?;
     let count = if bench.quick { 200 } else { 1000 };
     let mut found = Findings::default();
-    for _ in 0..FEW_ROUNDS {
+    for _ in bench.rounds(FEW_ROUNDS) {
         queue.clear().await?;
         queue.settle().await?;
         let app = App::new();

@@ -11,10 +11,7 @@ use tokio_postgres::Client;
 use crate::bare::bare_move;
 use crate::events::App;
 use crate::measure::{Findings, Outcome, rate};
-use crate::setup::{Bench, Groups, Queue, connect, defaults};
-
-/// Two, for one takes a minute and the four quarters of each stand beside each other anyway.
-const ROUNDS: u32 = 2;
+use crate::setup::{Bench, Groups, LEAST_ROUNDS, Queue, connect, defaults};
 
 /// How many had ended at which time.
 type Course = Vec<(Duration, u32)>;
@@ -25,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub async fn run(bench: &Bench) -> Outcome<Findings> {
     let (queue, count) = (bench.queue("horizon").await?, bench.scaled(1_000_000));
     let mut found = Findings::default();
-    for _ in 0..ROUNDS {
+    for _ in bench.rounds(LEAST_ROUNDS) {
         queue.prepare(count, Groups::None).await?;
         let holder = hold_horizon(&queue).await?;
         let course = drained(&queue).await?;

@@ -13,7 +13,7 @@ use tokio_postgres::types::Type;
 
 use crate::events::{Note, Work};
 use crate::measure::{Findings, Outcome, rate};
-use crate::setup::{Bench, Queue};
+use crate::setup::{Bench, Queue, ROUNDS};
 
 const RATE: &str = "events/s";
 
@@ -85,7 +85,7 @@ impl Keys {
 pub async fn run(bench: &Bench) -> Outcome<Findings> {
     let queue = bench.queue("publish").await?;
     let mut found = Findings::default();
-    for _ in 0..bench.rounds() {
+    for _ in bench.rounds(ROUNDS) {
         single(&queue, bench.scaled(2000), &mut found).await?;
         for keys in KEYS {
             batches(&queue, bench.scaled(50_000), keys, &mut found).await?;
