@@ -5,6 +5,7 @@ input is open: the machine's own one, or Debian's package unpacked under .tools.
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from pypi import Unavailable
 PLACES = "/usr/sbin:/usr/local/sbin:/usr/local/bin:/opt/homebrew/bin"
 # What its package needs and a machine may lack.
 LIBRARIES = ("ares", "libevent")
+# Since this version it can carry prepared statements from session to session, and later ones do unless told otherwise.
+CARRIES_STATEMENTS = (1, 21)
 
 
 class Installation:
@@ -29,6 +32,14 @@ class Installation:
 
     def environment(self):
         return {"LD_LIBRARY_PATH": str(self.libraries)} if self.libraries else {}
+
+    def version(self):
+        command = [self.program, "--version"]
+        told = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **self.environment()}).stdout
+        found = re.search(r"PgBouncer (\d+)\.(\d+)", told)
+        if not found:
+            raise Unavailable(f"{self.program}: tells no version")
+        return int(found[1]), int(found[2])
 
     def reachable(self, user, room):
         """A copy of what is unpacked: the project may lie in a folder that is closed to the server's user."""
@@ -79,9 +90,11 @@ def serve(arguments):
     found, user, server = installation(), served.User(), urlsplit(arguments.before)
     with served.throwaway(user) as room:
         found = found.reachable(user, room)
+        # As strict as the oldest: whoever prepares statements is to notice.
+        strict = {"max_prepared_statements": 0} if found.version() >= CARRIES_STATEMENTS else {}
 
         def spawn(port, log):
-            return _spawn(found, user, room, log, _settings(room, server, port, dict(arguments.set)))
+            return _spawn(found, user, room, log, _settings(room, server, port, {**strict, **dict(arguments.set)}))
 
         def start(port):
             return served.started(room, port, spawn, lambda _, log: "process up" in log.read_text(errors="replace"))
