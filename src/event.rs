@@ -309,6 +309,30 @@ pub struct LeasedEvent {
 }
 
 #[cfg(test)]
+impl LeasedEvent {
+    /// A first attempt, without a payload.
+    pub(crate) fn sample(id: i64, group: Option<&str>) -> Self {
+        Self {
+            lease: Lease {
+                id,
+                token: Uuid::nil(),
+            },
+            fate: Fate::Run,
+            kind: "sample".to_owned(),
+            payload: None,
+            group_key: group.map(ToOwned::to_owned),
+            correlation_id: None,
+            attempts: 1,
+            max_attempts: 5,
+            created_at: SystemTime::UNIX_EPOCH,
+            expires_at: None,
+            progress: None,
+            traceparent: None,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use serde_json::json;
 

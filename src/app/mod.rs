@@ -254,7 +254,7 @@ impl Dispatch for App {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
+    use std::time::Duration;
 
     use serde_json::{Value, json};
     use tokio::sync::watch;
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
     use crate::connect::Database;
     use crate::context::Flushed;
-    use crate::event::{DecodeError, Event as _, Fate, Lease, LeasedEvent};
+    use crate::event::{DecodeError, Event as _, LeasedEvent};
 
     /// What the documentation promises: each kind's handlers, in order, with their one service.
     const HANDLERS: &[(&str, &[(&str, &str)])] = &[
@@ -389,23 +389,9 @@ mod tests {
 
     fn context(kind: &str) -> Context {
         let database = Database::new("postgres://localhost/unused", 1).unwrap();
-        let lease = Lease {
-            id: 1,
-            token: uuid::Uuid::nil(),
-        };
         let event = LeasedEvent {
-            lease,
-            fate: Fate::Run,
             kind: kind.to_owned(),
-            payload: None,
-            group_key: None,
-            correlation_id: None,
-            attempts: 1,
-            max_attempts: 5,
-            created_at: SystemTime::UNIX_EPOCH,
-            expires_at: None,
-            progress: None,
-            traceparent: None,
+            ..LeasedEvent::sample(1, None)
         };
         let flushed = Flushed {
             after: 0,

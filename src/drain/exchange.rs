@@ -58,8 +58,8 @@ impl<D: Dispatch> Drain<D> {
                 held.renewed = now;
             }
         }
-        let started = self.running.keys().copied();
-        started
+        let handed_over = self.running.keys().copied();
+        handed_over
             .chain(self.schedule.leases())
             .filter(|lease| due.contains(&lease.token))
             .collect()

@@ -345,30 +345,8 @@ async fn attempt(
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use super::*;
-    use crate::event::{Fate, Lease, LeasedEvent};
-
-    fn leased() -> LeasedEvent {
-        LeasedEvent {
-            lease: Lease {
-                id: 1,
-                token: Uuid::nil(),
-            },
-            fate: Fate::Run,
-            kind: "sample".to_owned(),
-            payload: None,
-            group_key: None,
-            correlation_id: None,
-            attempts: 1,
-            max_attempts: 5,
-            created_at: SystemTime::UNIX_EPOCH,
-            expires_at: None,
-            progress: None,
-            traceparent: None,
-        }
-    }
+    use crate::event::LeasedEvent;
 
     fn batch(scanned: u32, last_id: i64) -> LeasedBatch {
         LeasedBatch {
@@ -417,7 +395,7 @@ mod tests {
             let mut order = Order::new(&mut pace, 1000, true);
             tokio::time::advance(Duration::from_millis(each) * order.limit).await;
             let mut batch = LeasedBatch {
-                events: vec![leased(); order.limit as usize],
+                events: vec![LeasedEvent::sample(1, None); order.limit as usize],
                 ..batch(order.page, 1)
             };
             pace.arrived(&mut order, None, &mut batch, 0);
@@ -446,7 +424,7 @@ mod tests {
         tokio::time::advance(RESCAN / 2).await;
         let mut order = Order::new(&mut pace, 1000, false);
         let mut last = LeasedBatch {
-            events: vec![leased()],
+            events: vec![LeasedEvent::sample(1, None)],
             ..batch(1, 900)
         };
         pace.arrived(&mut order, None, &mut last, 0);

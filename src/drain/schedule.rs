@@ -122,34 +122,14 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use uuid::Uuid;
 
     use super::*;
-    use crate::event::Fate;
 
     fn lease(id: i64) -> Lease {
         Lease {
             id,
             token: Uuid::nil(),
-        }
-    }
-
-    fn event(id: i64, group: Option<&str>) -> LeasedEvent {
-        LeasedEvent {
-            lease: lease(id),
-            fate: Fate::Run,
-            kind: "k".to_owned(),
-            payload: None,
-            group_key: group.map(ToOwned::to_owned),
-            correlation_id: None,
-            attempts: 1,
-            max_attempts: 5,
-            created_at: SystemTime::UNIX_EPOCH,
-            expires_at: None,
-            progress: None,
-            traceparent: None,
         }
     }
 
@@ -166,7 +146,7 @@ mod tests {
             (4, Some("b")),
             (5, Some("a")),
         ] {
-            schedule.push(event(id, group));
+            schedule.push(LeasedEvent::sample(id, group));
         }
         schedule
     }
@@ -186,8 +166,8 @@ mod tests {
     #[test]
     fn an_older_event_that_comes_later_starts_first() {
         let mut schedule = Schedule::default();
-        schedule.push(event(7, None));
-        schedule.push(event(2, None));
+        schedule.push(LeasedEvent::sample(7, None));
+        schedule.push(LeasedEvent::sample(2, None));
         assert_eq!(schedule.pop().unwrap().lease.id, 2);
     }
 
@@ -197,7 +177,7 @@ mod tests {
         schedule.pop();
         assert_eq!(ids(&schedule.close("a")), [2, 5]);
         assert_eq!(schedule.len(), 2);
-        schedule.push(event(9, Some("a")));
+        schedule.push(LeasedEvent::sample(9, Some("a")));
         assert_eq!(schedule.len(), 3);
     }
 
@@ -227,8 +207,8 @@ mod tests {
         assert_eq!(schedule.pop().unwrap().lease.id, 2);
         // Event 1 has ended, and only now its end turns out to be nobody's.
         assert_eq!(ids(&schedule.take_group("a")), [5]);
-        schedule.push(event(6, Some("a")));
-        schedule.push(event(7, Some("a")));
+        schedule.push(LeasedEvent::sample(6, Some("a")));
+        schedule.push(LeasedEvent::sample(7, Some("a")));
         assert_eq!(schedule.pop().unwrap().lease.id, 3);
         assert_eq!(schedule.pop().unwrap().lease.id, 4);
         assert!(!schedule.has_ready(), "event 2 is running");
