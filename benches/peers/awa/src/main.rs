@@ -1,66 +1,67 @@
 //! awa. Best: four claimers, many workers and no deadline, which its own throughput test uses to take the compact
 //! path; default: its README's client.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use awa::model::insert::params_with;
-use awa::{Client, InsertOpts, JobArgs, JobResult, QueueConfig, QueueStorage, QueueStorageConfig};
+use awa::{
+    Client, InsertOpts, InsertParams, JobArgs, JobResult, QueueConfig, QueueStorage,
+    QueueStorageConfig,
+};
+use peer_common::{Count, Figures, Note, Outcome, QUEUE, batches, best};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
-
-const QUEUE: &str = "noop";
-
-static DONE: AtomicUsize = AtomicUsize::new(0);
-static MOST: OnceLock<Instant> = OnceLock::new();
-
 #[derive(Serialize, Deserialize, JobArgs)]
-struct Note {
-    number: usize,
-    text: String,
-}
+struct Noop(Note);
 
 #[tokio::main]
 async fn main() -> Outcome<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let count = words.get(1).map_or(Ok(0), |word| word.parse())?;
-    let pool = PgPoolOptions::new().max_connections(20).connect(&std::env::var("DATABASE_URL")?).await?;
-    let answer = match words.first().map(String::as_str) {
-        Some("prepare") => {
-            awa::migrations::run(&pool).await?;
-            json!({})
-        }
-        Some("publish") => publish(&pool, count).await?,
-        Some("drain") => drain(pool, count).await?,
-        other => return Err(format!("verb: prepare, publish and drain are allowed, got {other:?}").into()),
-    };
-    println!("{answer}");
+    peer_common::run(prepare, publish, drain).await
+}
+
+async fn connect(url: &str) -> Outcome<PgPool> {
+    Ok(PgPoolOptions::new()
+        .max_connections(20)
+        .connect(url)
+        .await?)
+}
+
+/// A database is given to the queue storage by the first client that starts on it, and only while it holds no jobs:
+/// one that starts later drains the tables of older versions and leaves what is in the queue storage for ever.
+async fn prepare(url: &str) -> Outcome<()> {
+    let pool = connect(url).await?;
+    awa::migrations::run(&pool).await?;
+    let client = client(&pool)?;
+    client.start().await?;
+    client.shutdown(Duration::from_secs(10)).await;
     Ok(())
 }
 
-async fn publish(pool: &PgPool, count: usize) -> Outcome<Value> {
+async fn publish(url: &str, count: usize) -> Outcome<Duration> {
+    let pool = connect(url).await?;
     let store = QueueStorage::new(QueueStorageConfig::default())?;
     let began = Instant::now();
-    let numbers: Vec<usize> = (0..count).collect();
-    for batch in numbers.chunks(1000) {
-        let jobs: Result<Vec<_>, _> = batch.iter().map(|&number| job(number)).collect();
-        store.enqueue_params_copy(pool, &jobs?).await?;
+    for notes in batches(count) {
+        let jobs: Result<Vec<_>, _> = notes.into_iter().map(job).collect();
+        store.enqueue_params_copy(&pool, &jobs?).await?;
     }
-    Ok(json!({"jobs": count, "seconds": began.elapsed().as_secs_f64()}))
+    Ok(began.elapsed())
 }
 
-fn job(number: usize) -> Result<awa::InsertParams, awa::AwaError> {
-    let options = InsertOpts { queue: QUEUE.into(), ..InsertOpts::default() };
-    params_with(&Note { number, text: "x".repeat(170) }, options)
+fn job(note: Note) -> Result<InsertParams, awa::AwaError> {
+    params_with(
+        &Noop(note),
+        InsertOpts {
+            queue: QUEUE.into(),
+            ..InsertOpts::default()
+        },
+    )
 }
 
 fn settings() -> QueueConfig {
-    if std::env::var("PEER_MODE").as_deref() == Ok("default") {
+    if !best() {
         return QueueConfig::default();
     }
     QueueConfig {
@@ -72,29 +73,30 @@ fn settings() -> QueueConfig {
     }
 }
 
-async fn drain(pool: PgPool, expected: usize) -> Outcome<Value> {
-    let before = expected - expected / 4;
+fn client(pool: &PgPool) -> Outcome<Client> {
     let client = Client::builder(pool.clone())
         .queue(QUEUE, settings())
-        .register::<Note, _, _>(move |_, _| async move {
-            if DONE.fetch_add(1, Ordering::Relaxed) + 1 == before {
-                let _ = MOST.set(Instant::now());
-            }
+        .register::<Noop, _, _>(|_, _| async {
+            peer_common::done();
             Ok(JobResult::Completed)
         })
         .build()?;
-    let began = Instant::now();
+    Ok(client)
+}
+
+async fn drain(url: &str, expected: usize) -> Outcome<Figures> {
+    let pool = connect(url).await?;
+    let (client, store) = (
+        client(&pool)?,
+        QueueStorage::new(QueueStorageConfig::default())?,
+    );
+    let count = Count::start(expected);
     client.start().await?;
-    while DONE.load(Ordering::Relaxed) < expected {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    let store = QueueStorage::new(QueueStorageConfig::default())?;
+    count.all().await;
     while store.queue_counts(&pool, QUEUE).await?.running > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let (jobs, seconds) = (DONE.load(Ordering::Relaxed), began.elapsed().as_secs_f64());
-    let at = MOST.get().ok_or("the worker ended early")?;
-    let last = json!({"jobs": jobs - before, "seconds": at.elapsed().as_secs_f64()});
+    let figures = count.figures()?;
     client.shutdown(Duration::from_secs(10)).await;
-    Ok(json!({"jobs": jobs, "seconds": seconds, "last": last}))
+    Ok(figures)
 }
