@@ -127,7 +127,7 @@ PEERS = [
     Peer("graphile_worker", "0.14.1 (crate)", crate("graphile-worker"), GRAPHILE_LEFT,
          {"best": FULL, "default": 10}, ("no, the job is deleted", "no", "yes, named queues", "yes")),
     Peer("awa", "0.6.9 (crate)", crate("awa"),
-         "SELECT {count} - count(*) FROM awa.jobs WHERE queue = 'noop' AND state = 'completed'",
+         "SELECT {count} - count(*) FROM awa.terminal_jobs WHERE queue = 'noop' AND state = 'completed'",
          {"best": FULL, "default": FULL}, ("yes, in batches", "yes", "yes, ordering keys", "yes")),
     Peer("apalis-postgres", "1.0.0 (crate)", crate("apalis-postgres"),
          "SELECT {count} - count(*) FROM apalis.jobs WHERE status = 'Done'",
