@@ -128,7 +128,7 @@ PEERS = [
          {"best": FULL, "default": 10}, ("no, the job is deleted", "no", "yes, named queues", "yes")),
     Peer("awa", "0.6.9 (crate)", crate("awa"),
          "SELECT {count} - count(*) FROM awa.terminal_jobs WHERE queue = 'noop' AND state = 'completed'",
-         {"best": FULL, "default": FULL}, ("yes, in batches", "yes", "yes, ordering keys", "yes")),
+         {"best": FULL, "default": 20_000}, ("yes, in batches", "yes", "yes, ordering keys", "yes")),
     Peer("apalis-postgres", "1.0.0 (crate)", crate("apalis-postgres"),
          "SELECT {count} - count(*) FROM apalis.jobs WHERE status = 'Done'",
          {"best": FULL, "default": 20_000}, ("yes, the job's state", "by the worker's name", "no", "yes")),
