@@ -1,8 +1,9 @@
 //! Owns what a measurement is: values of one variant over the rounds, what they are compared with and
 //! what is asked of them. It measures nothing itself, but for this process's CPU time.
 //!
-//! The surprise: only medians are compared, and only within one run. Absolute figures say more of the
-//! machine than of the program.
+//! The surprise: variants are compared round by round, for they are measured one after the other in each, and a
+//! shared machine's speed changes from one minute to the next. Absolute figures say more of the machine than of the
+//! program.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub struct Series {
     pub name: String,
     pub unit: &'static str,
     pub values: Vec<f64>,
-    /// The variant whose median this one's is divided by.
+    /// The variant that this one is compared with.
     pub against: Option<String>,
     pub target: Option<Target>,
 }
@@ -96,11 +97,14 @@ impl Findings {
         }
     }
 
-    /// A series' median over that of what it is compared with; none if that is nothing.
+    /// The median of a series' ratios to what it is compared with, each of one round; none if that is nothing.
     pub fn ratio(&self, series: &Series) -> Option<f64> {
         let against = series.against.as_ref()?;
         let other = self.series.iter().find(|other| other.name == *against)?;
-        (other.median() > 0.0).then(|| series.median() / other.median())
+        let rounds = series.values.iter().zip(&other.values);
+        let ratios = rounds.filter(|(_, other)| **other > 0.0);
+        let ratios: Vec<f64> = ratios.map(|(value, other)| value / other).collect();
+        (!ratios.is_empty()).then(|| percentile(&ratios, 50))
     }
 
     /// Whether a series reaches its target; `None` without one.

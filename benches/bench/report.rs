@@ -33,7 +33,7 @@ pub fn head(head: &Value) {
         text("commit_ms")
     );
     println!(
-        "figures are medians over the rounds, {LEAST_ROUNDS} to {ROUNDS} as time allows; compare the ratios, not the figures, with those of other machines\n"
+        "figures are medians over the rounds, {LEAST_ROUNDS} to {ROUNDS} as time allows, ratios medians of each round's own; compare the ratios, not the figures, with those of other machines\n"
     );
     println!(
         "{:<58} {:>11} {:>23}  {:<13} {:>7}  against, target",
