@@ -194,6 +194,10 @@ impl Pace {
         };
         self.cursor = looked_at.unwrap_or(order.after);
         self.at_end = at_end;
+        if at_end {
+            // A walk that has met nothing does not know where the end is.
+            self.cursor = self.cursor.max(self.resume_at);
+        }
         if let Some(id) = self.called_back {
             self.cursor = self.cursor.min(id - 1);
         }
@@ -445,11 +449,12 @@ mod tests {
     async fn an_end_that_was_near_is_left_for_the_start_soon_whatever_is_in_hand() {
         let mut pace = Pace::new(8, 1000);
         let mut starts = Vec::new();
-        for _ in 0..4 {
+        let nothing = LeasedBatch::default;
+        for mut met in [batch(1, 7), nothing(), nothing(), nothing()] {
             let mut order = Order::new(&mut pace, 1000, false);
             starts.push(order.after);
             tokio::time::advance(Duration::from_millis(1)).await;
-            pace.arrived(&mut order, None, &mut batch(1, 7), 0);
+            pace.arrived(&mut order, None, &mut met, 0);
             tokio::time::advance(Duration::from_millis(5)).await;
         }
         assert_eq!(starts, [0, 7, 0, 7]);
