@@ -636,6 +636,10 @@ impl<'a> Work<'a> {
                 .iter()
                 .filter(|other| other.attempt > start.attempt);
             let until = match (start.end, next.map(|other| other.at).min()) {
+                // Whose end comes after the event was given up had lost the lease too.
+                (Some(_), None) if matches!(row.code.as_deref(), Some("abandoned" | "expired")) => {
+                    start.at
+                }
                 // Who ends after somebody else has begun had lost the lease.
                 (Some((at, Verdict::Done | Verdict::Reject)), next) => at.min(next.unwrap_or(at)),
                 (_, Some(next)) => next,

@@ -51,6 +51,7 @@ pub static ALL: &[Control] = controls![
     a_lease_past_what_went_back_is_found: leased_past_a_return => ["I4"],
     a_start_past_what_its_process_has_leased_and_another_has_ended_is_found: leased_along => ["I4"],
     what_has_spent_its_attempts_is_given_up_without_a_start: spent => [],
+    what_is_given_up_while_its_last_worker_is_frozen_holds_nothing_up: given_up_beside_a_frozen_worker => [],
     one_statement_may_tell_its_leases_in_any_order: |h| leases(h, &[(2, "one", "worker"), (1, "one", "worker")]) => [],
     a_process_may_lease_behind_its_own: |h| leases(h, &[(1, "one", "worker"), (2, "two", "worker")]) => [],
     a_process_may_lease_past_what_it_loses_in_that_moment: |h| lost(h, "3:3:") => [],
@@ -360,6 +361,16 @@ fn spent(history: &mut History) {
     leases(history, &[(1, "one", "other"), (1, "two", "worker")]);
     leases(history, &[(2, "two", "worker")]);
     history.leases[1].attempts = 1;
+}
+
+/// The last permitted attempt outlives its lease in a worker that is frozen and tells its end when all is over.
+fn given_up_beside_a_frozen_worker(history: &mut History) {
+    spent(history);
+    let row = &mut history.rows[0];
+    "FAILED".clone_into(&mut row.status);
+    row.code = Some("abandoned".to_owned());
+    row.result_attempt = None;
+    history.journals[2].lines[1].at = 90;
 }
 
 /// Event 1, leased in transaction 2, is taken over in 3, and 2 is leased by a statement with this snapshot.
