@@ -40,7 +40,7 @@ GRANT UPDATE (status, attempts, delayed, available_at, updated_at, processing_st
               last_error, errors, progress) ON tidegate.event_queue TO tidegate_drain;
 GRANT SELECT, INSERT ON tidegate.event_log TO tidegate_drain;
 GRANT SELECT ON tidegate.event_kind TO tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.lease, tidegate.complete, tidegate.complete_held, tidegate.finalize,
+GRANT EXECUTE ON FUNCTION tidegate.lease, tidegate.lease_page, tidegate.complete, tidegate.complete_held, tidegate.finalize,
                           tidegate.append_errors, tidegate.merge_progress
    TO tidegate_drain;
 

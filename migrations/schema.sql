@@ -600,6 +600,110 @@ BEGIN
     SELECT NULL, NULL, NULL, leased.* FROM leased;
 END $$;
 
+CREATE FUNCTION tidegate.lease_page(after bigint, page bigint, token uuid, held uuid[], seconds double precision, kinds text[], moment timestamp with time zone, most bigint, passed text[], clear_to bigint, as_of bigint, doubtful text[]) RETURNS TABLE(scanned bigint, last_id bigint, blocked text[], met text[], began bigint, id bigint, fate integer, kind text, payload jsonb, group_key text, correlation_id text, attempts integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text)
+    LANGUAGE plpgsql
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    instant CONSTANT timestamptz := coalesce(moment, clock_timestamp());
+    until CONSTANT timestamptz := instant + make_interval(secs => seconds);
+    ids bigint[];
+    places tid[];
+    groups text[];
+    spent bigint[];
+    horizon CONSTANT integer := age(as_of::text::xid8::xid);
+    asked text[];
+    known boolean;
+BEGIN
+    IF after = 0 THEN
+        -- Before the statements that look, which so see all of it.
+        began := pg_snapshot_xmin(pg_current_snapshot())::text;
+    END IF;
+    SELECT count(*), max(scan.id), array_agg(scan.place), CASE WHEN count(scan.group_key) > 0 THEN array_agg(scan.id) END,
+           CASE WHEN count(scan.group_key) > 0 THEN array_agg(scan.group_key) END,
+           array_agg(scan.id) FILTER (WHERE scan.spent),
+           doubtful || array_agg(scan.group_key) FILTER (WHERE scan.recent AND scan.group_key IS NOT NULL)
+      INTO scanned, last_id, places, ids, groups, spent, asked
+      FROM (SELECT q.id, q.ctid AS place, q.group_key, q.attempts >= q.max_attempts AS spent,
+                   age(q.xmin) <= horizon AS recent
+              FROM tidegate.event_queue AS q
+             WHERE NOT q.delayed
+               AND q.id > after
+               AND CASE WHEN q.available_at <= instant
+                         AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= instant)
+                         AND (q.lease_token IS NULL OR q.lease_token <> ALL (held))
+                         AND q.kind NOT IN (SELECT k.kind FROM tidegate.event_kind AS k
+                                             WHERE k.paused OR k.kind <> ALL (kinds))
+                         AND (q.group_key IS NULL
+                              OR q.group_key NOT IN (SELECT b.group_key FROM unnest(passed) AS b(group_key)))
+                        THEN true ELSE false END
+             ORDER BY q.id
+             LIMIT page
+               FOR NO KEY UPDATE SKIP LOCKED) AS scan;
+    known := groups IS NOT NULL AND clear_to IS NOT NULL AND (after = 0 OR as_of IS NOT NULL);
+    RETURN QUERY
+    WITH scan AS MATERIALIZED (
+        SELECT * FROM unnest(ids, CASE WHEN groups IS NOT NULL THEN places END, groups) AS s(id, place, group_key)
+    ), near AS MATERIALIZED (
+        SELECT CASE WHEN known AND looked_at < 8 * page AND cardinality(met) < 1000 THEN met END AS strangers
+          FROM (SELECT count(*) AS looked_at, coalesce(array_agg(b.group_key) FILTER (WHERE
+                           b.group_key IS NOT NULL
+                       AND (b.lease_token IS NULL OR b.lease_token <> ALL (held))
+                       AND b.id NOT IN (SELECT id FROM scan)
+                       AND b.group_key NOT IN (SELECT d.group_key FROM unnest(doubtful) AS d(group_key))), '{}') AS met
+                  FROM (SELECT q.id, q.group_key, q.lease_token
+                          FROM tidegate.event_queue AS q
+                         WHERE known AND q.id > clear_to AND q.id <= last_id
+                         ORDER BY q.id
+                         LIMIT 8 * page) AS b) AS counted
+    ), cut AS MATERIALIZED (
+        SELECT g.group_key, ahead.id, ahead.id < g.first AS blocks
+          FROM (SELECT group_key, min(id) AS first, max(id) AS last
+                  FROM scan
+                 WHERE CASE WHEN (SELECT strangers IS NULL FROM near) THEN group_key IS NOT NULL
+                            ELSE group_key IN (SELECT s.group_key FROM near, unnest(near.strangers) AS s(group_key))
+                                 OR group_key IN (SELECT a.group_key FROM unnest(asked) AS a(group_key)) END
+                 GROUP BY group_key ORDER BY group_key) AS g
+         CROSS JOIN LATERAL (
+               SELECT b.id
+                 FROM tidegate.event_queue AS b
+                WHERE b.group_key = g.group_key
+                  AND b.id < g.last
+                  AND (b.lease_token IS NULL OR b.lease_token <> ALL (held))
+                  AND b.id NOT IN (SELECT id FROM scan)
+                ORDER BY b.id
+                LIMIT 1) AS ahead
+    ), leased AS (
+        UPDATE tidegate.event_queue AS q
+           SET status = 'PROCESSING',
+               attempts = q.attempts + CASE WHEN q.attempts < q.max_attempts
+                              AND (q.expires_at IS NULL OR q.expires_at > instant) THEN 1 ELSE 0 END,
+               processing_started_at = instant,
+               updated_at = instant,
+               lease_token = token,
+               lease_expires_at = until
+         WHERE q.ctid = ANY (CASE WHEN NOT EXISTS (SELECT FROM cut) THEN places[:most]
+                                  ELSE ARRAY(SELECT scan.place
+                                               FROM scan
+                                               LEFT JOIN cut USING (group_key)
+                                              WHERE cut.id IS NULL OR scan.id < cut.id
+                                              ORDER BY scan.id
+                                              LIMIT most) END)
+           AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= instant)
+        RETURNING q.id,
+                  CASE WHEN q.expires_at <= instant THEN 1 WHEN q.id = ANY (spent) THEN 2 ELSE 0 END AS fate,
+                  q.kind, q.payload, q.group_key, q.correlation_id, q.attempts, q.max_attempts,
+                  q.created_at, q.expires_at, q.progress, q.traceparent)
+    SELECT scanned, last_id, (SELECT array_agg(group_key) FROM cut WHERE blocks), (SELECT strangers FROM near), began,
+           NULL::bigint, NULL::integer, NULL, NULL::jsonb, NULL, NULL, NULL::integer, NULL::integer,
+           NULL::timestamptz, NULL::timestamptz, NULL::jsonb, NULL
+    UNION ALL
+    SELECT NULL, NULL, NULL, NULL, NULL, leased.* FROM leased;
+END $$;
+
 CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ SELECT 100 $$;
@@ -2234,6 +2338,8 @@ REVOKE ALL ON FUNCTION tidegate.insert_replays(originals bigint[], failed_handle
 REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.lease(after bigint, page bigint, token uuid, held uuid[], seconds double precision, kinds text[], moment timestamp with time zone, most bigint, passed text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.lease_page(after bigint, page bigint, token uuid, held uuid[], seconds double precision, kinds text[], moment timestamp with time zone, most bigint, passed text[], clear_to bigint, as_of bigint, doubtful text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.listed_at_most() FROM PUBLIC;
 

@@ -19,7 +19,7 @@ from pypi import PROJECT
 PUBLISH = "migrations/queue/V0010__carry_trace.sql"
 PUBLISH_BATCH = "migrations/queue/V0014__publish_keys_faster.sql"
 HOT = "migrations/queue/V0012__keep_plans.sql"
-LEASE = "migrations/queue/V0013__lease_in_place.sql"
+LEASE = "migrations/queue/V0015__know_clear_groups.sql"
 RETENTION = "migrations/queue/V0006__keep_retention.sql"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300

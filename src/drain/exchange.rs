@@ -152,6 +152,7 @@ impl<D: Dispatch> Drain<D> {
     /// An event turns out not to be over: what is in hand behind it must not start.
     fn give_back_group(&mut self, group: Option<&str>) {
         if let Some(group) = group {
+            self.pace.doubt(group);
             let behind = self.schedule.take_group(group);
             self.release(behind);
         }
@@ -168,6 +169,7 @@ impl<D: Dispatch> Drain<D> {
     /// A group stays barred until no lease from before its last write is under way.
     fn bar_until_leases_arrive(&mut self, job: &Job) {
         for group in &job.closed_groups {
+            self.pace.doubt(group);
             let Some(barred) = self.barred.get_mut(group) else {
                 continue;
             };
@@ -200,6 +202,9 @@ impl<D: Dispatch> Drain<D> {
             };
             if let Some((event, behind)) = unstarted {
                 self.let_go(event.lease.token);
+                if let Some(group) = &event.group_key {
+                    self.pace.doubt(group);
+                }
                 if event.fate == Fate::Run {
                     self.count_lost(event.lease);
                 }
@@ -240,6 +245,8 @@ impl<D: Dispatch> Drain<D> {
             let mut order = Order::new(&mut self.pace, most, idle);
             order.held = self.held.keys().copied().collect();
             order.timeout = self.options.lease_timeout;
+            let lowest = self.held.values().map(|held| held.lowest).min();
+            order.known = self.pace.known(&order, lowest);
             order.kinds = self.budget.kinds_with_time(D::Event::KINDS);
             self.kinds_left_out = order.kinds.len() < D::Event::KINDS.len();
             order.number = self.leases_sent;
@@ -263,6 +270,7 @@ impl<D: Dispatch> Drain<D> {
         for event in batch.events {
             let held = self.held.entry(event.lease.token).or_insert(Held {
                 rows: 0,
+                lowest: event.lease.id,
                 renewed: arrival.order.sent,
             });
             held.rows += 1;

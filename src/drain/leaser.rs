@@ -11,9 +11,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::behind::Behind;
 use super::link::Link;
 use crate::error::Error;
-use crate::queue::{self, LeaseRequest, LeasedBatch};
+use crate::queue::{self, Known, LeaseRequest, LeasedBatch};
 
 /// A lease is no more than this much work, by the handlers' pace. While one is under way as much may wait.
 const WORTH: Duration = Duration::from_millis(250);
@@ -52,6 +53,7 @@ pub(super) struct Pace {
     walk: Walk,
     /// Groups that this walk has found blocked, while no lease is under way: it passes what else is theirs.
     blocked: Vec<String>,
+    behind: Behind,
     walk_due: Instant,
     pause: Duration,
     poll_at: Instant,
@@ -86,6 +88,7 @@ impl Pace {
                 barren: false,
             },
             blocked: Vec::new(),
+            behind: Behind::new(),
             walk_due: now + RESCAN,
             pause: PAUSE.0,
             poll_at: now,
@@ -116,6 +119,16 @@ impl Pace {
         self.walk.barren = false;
     }
 
+    /// What this lease need not look for, while the lowest id in hand is `lowest`.
+    pub(super) fn known(&self, order: &Order, lowest: Option<i64>) -> Option<Known> {
+        self.behind.known(order, lowest)
+    }
+
+    /// An event of this group is not in hand any more, and has not ended here.
+    pub(super) fn doubt(&mut self, group: &str) {
+        self.behind.doubt(group);
+    }
+
     /// Where to scan next: behind the cursor, or from the start when it is time for that, or when the
     /// end was reached and nothing is in hand: whether the queue is empty is all that is left to ask.
     fn start(&mut self, idle: bool) -> i64 {
@@ -128,6 +141,7 @@ impl Pace {
         self.called_back = None;
         if self.cursor == 0 {
             self.blocked.clear();
+            self.behind = Behind::new();
             self.walk = Walk {
                 began: now,
                 idle,
@@ -186,13 +200,14 @@ impl Pace {
 
     /// Moves the cursor behind what was looked at. A walk that was expensive, past many blocked or dead rows,
     /// is repeated less often; from the end of a short queue it is repeated at once.
-    fn advance(&mut self, order: &Order, batch: &LeasedBatch, at_end: bool, now: Instant) {
+    fn advance(&mut self, order: &Order, batch: &mut LeasedBatch, at_end: bool, now: Instant) {
         let looked_at = if batch.events.len() == order.limit as usize {
             batch.events.last().map(|event| event.lease.id)
         } else {
             batch.last_id
         };
         self.cursor = looked_at.unwrap_or(order.after);
+        self.behind.learn(order, batch, self.cursor);
         self.at_end = at_end;
         if at_end {
             // A walk that has met nothing does not know where the end is.
@@ -238,6 +253,7 @@ pub(super) struct Order {
     pub held: Vec<Uuid>,
     /// Groups found blocked earlier in the walk.
     pub blocked: Vec<String>,
+    pub known: Option<Known>,
     pub timeout: Duration,
     /// Kinds this program knows and has time for.
     pub kinds: Vec<&'static str>,
@@ -257,6 +273,7 @@ impl Order {
             page: pace.page.max(limit),
             held: Vec::new(),
             blocked: std::mem::take(&mut pace.blocked),
+            known: None,
             timeout: Duration::ZERO,
             kinds: Vec::new(),
             number: 0,
@@ -292,6 +309,7 @@ pub(super) async fn lease(mut link: Link, order: Order) -> Arrival {
         timeout: order.timeout,
         kinds: &order.kinds,
         blocked: &order.blocked,
+        known: order.known.as_ref(),
         now: None,
     };
     let mut unsure = Vec::new();
@@ -354,10 +372,9 @@ mod tests {
 
     fn batch(scanned: u32, last_id: i64) -> LeasedBatch {
         LeasedBatch {
-            events: Vec::new(),
             scanned,
             last_id: Some(last_id),
-            blocked: Vec::new(),
+            ..LeasedBatch::default()
         }
     }
 

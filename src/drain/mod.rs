@@ -13,6 +13,7 @@
 //! This file holds the loop and its state; `handling` is what it does with handlers, `exchange`
 //! what it does with the database.
 
+mod behind;
 mod exchange;
 mod execute;
 mod flusher;
@@ -228,6 +229,8 @@ struct Drain<D: Dispatch> {
 /// A lease's token, while rows of it are in hand.
 struct Held {
     rows: usize,
+    /// No row of it has a lower id.
+    lowest: i64,
     renewed: Instant,
 }
 

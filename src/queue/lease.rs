@@ -30,8 +30,22 @@ pub struct LeaseRequest<'a> {
     pub kinds: &'a [&'a str],
     /// Groups that are known to be blocked: their events are passed.
     pub blocked: &'a [String],
+    /// What is known of the events ahead; without it each group's first one is looked for.
+    pub known: Option<&'a Known>,
     /// The time to lease at, for tests (C6); the database's clock when `None`.
     pub now: Option<SystemTime>,
+}
+
+/// What spares a lease a look for the first event of each of its groups. It must be true that every event with a group
+/// that was committed before `as_of` and has an id up to `clear_to` has ended or is of a doubtful group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// Up to this id; not above the request's `after`.
+    pub clear_to: i64,
+    /// All transactions before this one had ended; `None` if the lease begins at the start, and sees all there is.
+    pub as_of: Option<i64>,
+    /// Groups that are looked for all the same.
+    pub doubtful: Vec<String>,
 }
 
 /// What a lease brought.
@@ -45,6 +59,11 @@ pub struct LeasedBatch {
     pub last_id: Option<i64>,
     /// Groups of which events were looked at and none could be leased.
     pub blocked: Vec<String>,
+    /// Groups, besides the doubtful ones, of events between what was known to be clear and `last_id` that are neither
+    /// held nor were looked at; `None` when nobody has looked.
+    pub met: Option<Vec<String>>,
+    /// Before this transaction all had ended when a lease from the start of the queue began.
+    pub began: Option<i64>,
 }
 
 /// Leases ready events, lowest id first, each group in order. Never waits for a lock (C2) and
@@ -69,6 +88,9 @@ pub async fn lease(
             &request.now,
             &i64::from(request.limit),
             &request.blocked,
+            &request.known.map(|known| known.clear_to),
+            &request.known.and_then(|known| known.as_of),
+            &request.known.map(|known| &known.doubtful),
         ],
     )
     .await?;
@@ -77,10 +99,12 @@ pub async fn lease(
         batch.scanned = row.get::<_, i64>(0).try_into().unwrap_or(u32::MAX);
         batch.last_id = row.get(1);
         batch.blocked = row.get::<_, Option<_>>(2).unwrap_or_default();
+        batch.met = row.get(3);
+        batch.began = row.get(4);
     }
     let leased = rows
         .iter()
-        .filter_map(|row| Some((row, row.get::<_, Option<i64>>(3)?)));
+        .filter_map(|row| Some((row, row.get::<_, Option<i64>>(5)?)));
     batch.events = leased
         .map(|(row, id)| leased_event(row, id, request.token))
         .collect();
@@ -129,23 +153,23 @@ impl<'a> FromSql<'a> for JsonText {
 fn leased_event(row: &Row, id: i64, token: Uuid) -> LeasedEvent {
     LeasedEvent {
         lease: Lease { id, token },
-        fate: match row.get::<_, i32>(4) {
+        fate: match row.get::<_, i32>(6) {
             0 => Fate::Run,
             1 => Fate::Expired,
             _ => Fate::Abandoned,
         },
-        kind: row.get(5),
-        payload: row.get::<_, Option<JsonText>>(6).map(|text| text.0),
-        group_key: row.get(7),
-        correlation_id: row.get(8),
-        attempts: row.get::<_, i32>(9).unsigned_abs(),
-        max_attempts: row.get::<_, i32>(10).unsigned_abs(),
-        created_at: row.get(11),
-        expires_at: row.get(12),
+        kind: row.get(7),
+        payload: row.get::<_, Option<JsonText>>(8).map(|text| text.0),
+        group_key: row.get(9),
+        correlation_id: row.get(10),
+        attempts: row.get::<_, i32>(11).unsigned_abs(),
+        max_attempts: row.get::<_, i32>(12).unsigned_abs(),
+        created_at: row.get(13),
+        expires_at: row.get(14),
         progress: row
-            .get::<_, Option<JsonText>>(13)
+            .get::<_, Option<JsonText>>(15)
             .and_then(|text| progress(&text.0)),
-        traceparent: row.get(14),
+        traceparent: row.get(16),
     }
 }
 

@@ -26,7 +26,7 @@ pub use finalize::{
 pub(crate) use finalize::{commit, complete_and_commit};
 #[cfg(any(test, fuzzing))]
 pub(crate) use lease::progress;
-pub use lease::{LeaseRequest, LeasedBatch, lease, promote, reclaim, renew};
+pub use lease::{Known, LeaseRequest, LeasedBatch, lease, promote, reclaim, renew};
 pub use lineage::{Kin, Lineage, MOST_KIN, Relation};
 pub use operate::{pause, replay, requeue, resume, unblock};
 pub use publish::{Published, publish, publish_batch};

@@ -94,6 +94,7 @@ impl Api {
             timeout: Duration::from_mins(1),
             kinds: AppEvent::KINDS,
             blocked: &[],
+            known: None,
             now: None,
         };
         let leased = queue::lease(&self.client, &request).await.unwrap();

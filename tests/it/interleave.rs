@@ -40,6 +40,7 @@ async fn lease(
         timeout: MINUTE,
         kinds: Probe::KINDS,
         blocked: &[],
+        known: None,
         now: Some(SystemTime::now() + later),
     };
     let batch = queue::lease(client, &request).await?;

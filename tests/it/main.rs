@@ -36,4 +36,5 @@ mod secret;
 mod steady;
 mod trace;
 mod upgrade;
+mod walk;
 mod xray;

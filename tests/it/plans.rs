@@ -172,7 +172,8 @@ async fn assert_plans(db: &TestDb) {
 async fn assert_plans_of(planner: &mut Planner) {
     for after in [0, 100_000] {
         for page in [8, 1000] {
-            assert_plan(planner, &live::LEASE, &lease(after, page)).await;
+            assert_plan(planner, &live::LEASE, &lease(after, page, false)).await;
+            assert_plan(planner, &live::LEASE, &lease(after, page, true)).await;
         }
     }
     let promote = ["1000".to_owned(), "NULL::timestamptz".to_owned()];
@@ -188,7 +189,7 @@ async fn indexes_kept(planner: &mut Planner) -> Vec<String> {
     let grouped = "INSERT INTO tidegate.event_queue (kind, group_key) VALUES ('act', 'group')";
     let mut walked = Vec::new();
     for (function, values) in [
-        (&live::LEASE, lease(0, 1000).to_vec()),
+        (&live::LEASE, lease(0, 1000, true).to_vec()),
         (&live::COMPLETE, complete(500)),
         (&live::FINALIZE, finalize(500)),
     ] {
@@ -210,8 +211,10 @@ fn note_indexes(statement: &str, node: &Value, walked: &mut Vec<String>) {
     }
 }
 
-/// A lease's parameters as a drain sends them, holding rows of an earlier lease.
-fn lease(after: u32, page: u32) -> [String; 9] {
+/// A lease's parameters as a drain sends them, holding rows of an earlier lease, and with what it knows of
+/// them or without.
+fn lease(after: u32, page: u32, known: bool) -> [String; 12] {
+    let if_known = |value: String| if known { value } else { "NULL".to_owned() };
     [
         after.to_string(),
         page.to_string(),
@@ -222,6 +225,9 @@ fn lease(after: u32, page: u32) -> [String; 9] {
         "NULL".to_owned(),
         page.to_string(),
         array(&["blocked".to_owned()]),
+        if_known(after.saturating_sub(3 * page).to_string()),
+        if_known("1000".to_owned()),
+        if_known(array(&["doubtful".to_owned()])),
     ]
 }
 

@@ -29,6 +29,7 @@ async fn lease_with<'a>(
         timeout: MINUTE,
         kinds: Probe::KINDS,
         blocked: &[],
+        known: None,
         now: None,
     };
     change(&mut request);

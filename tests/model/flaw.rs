@@ -40,10 +40,20 @@ pub enum Flaw {
     ReplayOfLive,
     /// `replay` has no `lock_replays`.
     ReplaysNotSerialized,
+    /// A walk knows the way of what was committed after it began.
+    KnowsTheUncommitted,
+    /// A walk knows the way of each event whose id was drawn before it began.
+    GoesByIds,
+    /// A walk does not look whether what is in hand is still its worker's.
+    TrustsItsHands,
+    /// A walk does not remember the groups of what it has left behind.
+    ForgetsWhatItMet,
+    /// A walk does not remember the groups of what has gone back.
+    ForgetsWhatWentBack,
 }
 
 impl Flaw {
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 22] = [
         Self::NoTokenCheck,
         Self::RenewWithoutToken,
         Self::NoOuterRecheck,
@@ -61,6 +71,11 @@ impl Flaw {
         Self::CancelKeepsToken,
         Self::ReplayOfLive,
         Self::ReplaysNotSerialized,
+        Self::KnowsTheUncommitted,
+        Self::GoesByIds,
+        Self::TrustsItsHands,
+        Self::ForgetsWhatItMet,
+        Self::ForgetsWhatWentBack,
     ];
 
     /// Where it shows, and promises it breaks there.
@@ -88,6 +103,11 @@ impl Flaw {
             Self::CancelKeepsToken => (one, &[CREDIT]),
             Self::ReplayOfLive => (Scenario::REPLAYED, &[OWN_ROWS]),
             Self::ReplaysNotSerialized => (Scenario::REPLAYED, &[OWN_ROWS]),
+            Self::KnowsTheUncommitted => (Scenario::WALK_PAST, &[ORDER]),
+            Self::GoesByIds => (Scenario::WALK_PAST_BOTH, &[ORDER]),
+            Self::TrustsItsHands => (Scenario::WALK, &[ORDER]),
+            Self::ForgetsWhatItMet => (Scenario::WALK_PAST, &[ORDER]),
+            Self::ForgetsWhatWentBack => (Scenario::WALK, &[ORDER]),
         }
     }
 }

@@ -51,6 +51,11 @@ fn every_promise_is_kept_in_a_group() {
 }
 
 #[test]
+fn every_promise_is_kept_by_workers_that_use_what_they_know() {
+    check(Scenario::SHORT_WALK);
+}
+
+#[test]
 fn each_guard_that_is_taken_away_breaks_its_promises() {
     for flaw in Flaw::ALL {
         let (scenario, promises) = flaw.breaks();
@@ -81,6 +86,10 @@ fn every_promise_is_kept_in_a_group_under_an_operator_and_beside_another_event()
         Scenario::CANCELLED_GROUP,
         Scenario::REQUEUED_GROUP,
         Scenario::THREE_EVENTS,
+        Scenario::WALK,
+        Scenario::WALK_PAST,
+        Scenario::WALK_PAST_BOTH,
+        Scenario::WALK_REQUEUED,
     ] {
         check(scenario);
     }

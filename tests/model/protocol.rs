@@ -7,7 +7,7 @@ use crate::flaw::Flaw;
 use crate::promise;
 use crate::state::{
     Breach, Ended, Grant, Group, Id, Lease, Publish, Row, Spent, Stage, State, Token, Verdict,
-    Worker,
+    Walk, Worker,
 };
 
 /// How much there is of everything: it bounds the search.
@@ -22,6 +22,10 @@ pub struct Scenario {
     pub leases: u8,
     pub allowed: Spent,
     pub cleanup: bool,
+    /// Workers lease on behind what they have looked at, and use what they know of it.
+    pub walks: bool,
+    /// The first two events are published in one transaction.
+    pub together: bool,
 }
 
 impl Scenario {
@@ -39,6 +43,8 @@ impl Scenario {
             cancels: 1,
         },
         cleanup: true,
+        walks: false,
+        together: false,
     };
     /// One that ends, is replayed and cleaned up.
     pub const REPLAYED: Self = Self {
@@ -66,6 +72,42 @@ impl Scenario {
             cancels: 0,
         },
         cleanup: false,
+        walks: false,
+        together: false,
+    };
+    /// A group, and workers that walk.
+    pub const WALK: Self = Self {
+        name: "two events of a group, and walks",
+        walks: true,
+        ..Self::GROUP
+    };
+    /// The same without second attempts.
+    pub const SHORT_WALK: Self = Self {
+        name: "two events of a group, walks and one attempt",
+        max_attempts: 1,
+        leases: 1,
+        ..Self::WALK
+    };
+    /// Another group's event, behind which a walk goes on while a group's first is not committed yet, or is in
+    /// another's hands.
+    pub const WALK_PAST: Self = Self {
+        name: "two events of a group, one of another, and walks",
+        groups: &[Some(1), Some(1), Some(2)],
+        max_attempts: 1,
+        leases: 1,
+        ..Self::WALK
+    };
+    /// The same, with the group's events published in one transaction.
+    pub const WALK_PAST_BOTH: Self = Self {
+        name: "two events of a group in one transaction, one of another, and walks",
+        together: true,
+        ..Self::WALK_PAST
+    };
+    /// Walks beside an operator.
+    pub const WALK_REQUEUED: Self = Self {
+        name: "two events of a group, walks and a requeue",
+        walks: true,
+        ..Self::REQUEUED_GROUP
     };
     /// A group and an event beside it.
     pub const THREE_EVENTS: Self = Self {
@@ -129,8 +171,13 @@ pub enum Action {
     Commit(usize),
     /// The producer's ROLLBACK, or its end. The id is lost.
     Abort(usize),
-    /// `LEASE`: scan, cut, choose at most so many, update.
+    /// `LEASE`: scan, cut, choose at most so many, update. Where workers walk it begins a walk, and the number is
+    /// how many rows it looks at.
     Lease(Worker, usize),
+    /// A `LEASE` behind the cursor, with what the walk knows.
+    LeaseOn(Worker, usize),
+    /// The answer to a statement that has arrived.
+    Hear(Id, Token),
     /// The `scan` of a `LEASE` that locks nothing. Only with [`Flaw::NoOuterRecheck`].
     Scan(Worker),
     /// The `UPDATE` of a `LEASE` that locks nothing. Only with [`Flaw::NoOuterRecheck`].
@@ -201,6 +248,12 @@ impl Protocol {
     fn of_producers(&self, state: &State, actions: &mut Vec<Action>) {
         for (index, publish) in state.publishes.iter().enumerate() {
             match publish {
+                Publish::Planned if self.is_second_of_one(index) => {
+                    if matches!(state.publishes[0], Publish::Open(_)) {
+                        actions.push(Action::Draw(index));
+                    }
+                }
+                Publish::Open(_) if self.is_second_of_one(index) => {}
                 Publish::Planned => {
                     let group = self.scenario.groups[index];
                     // Producers are alike, too.
@@ -215,6 +268,11 @@ impl Protocol {
                 Publish::Over => {}
             }
         }
+    }
+
+    /// It is published in the first one's transaction, and shares its end.
+    fn is_second_of_one(&self, index: usize) -> bool {
+        self.scenario.together && index == 1
     }
 
     /// Somebody's open transaction has published to the group.
@@ -234,8 +292,18 @@ impl Protocol {
                 let story = &state.witness.events[usize::from(**id) - 1];
                 story.leases < self.scenario.leases
             };
-            let candidates = self.candidates(state, worker);
+            let candidates = if self.scenario.walks {
+                self.scan(state, worker, 0)
+            } else {
+                self.candidates(state, worker)
+            };
             let most = candidates.iter().take_while(within_bound).count();
+            let cursor = state.walk(worker).cursor;
+            if cursor > 0 {
+                let further = self.scan(state, worker, cursor);
+                let most = further.iter().take_while(within_bound).count();
+                actions.extend((1..=most).map(|page| Action::LeaseOn(worker, page)));
+            }
             if self.flaw != Some(Flaw::NoOuterRecheck) {
                 actions.extend((1..=most).map(|limit| Action::Lease(worker, limit)));
             } else if state.scans.iter().any(|(whose, _)| *whose == worker) {
@@ -284,7 +352,12 @@ impl Protocol {
                         actions.push(send(Verdict::Release));
                     }
                 }
-                Stage::Sent { .. } => actions.push(Action::Arrive(id, token)),
+                Stage::Sent { arrived, .. } => {
+                    actions.push(Action::Arrive(id, token));
+                    if self.scenario.walks && arrived && !grant.heard {
+                        actions.push(Action::Hear(id, token));
+                    }
+                }
                 Stage::Gone => {}
             }
             if matches!(grant.stage, Stage::Held | Stage::Running) {
@@ -363,13 +436,11 @@ impl Protocol {
     pub fn step(&self, state: &mut State, action: Action) {
         match action {
             Action::Draw(index) => state.publishes[index] = Publish::Open(state.draw()),
-            Action::Commit(index) => self.commit(state, index),
-            Action::Abort(index) => state.publishes[index] = Publish::Over,
-            Action::Lease(worker, limit) => {
-                let mut ids = self.candidates(state, worker);
-                ids.truncate(limit);
-                self.take(state, worker, &ids);
-            }
+            Action::Commit(index) => self.end_publish(state, index, true),
+            Action::Abort(index) => self.end_publish(state, index, false),
+            Action::Lease(worker, most) => self.lease(state, worker, most),
+            Action::LeaseOn(worker, page) => self.lease_on(state, worker, page),
+            Action::Hear(id, token) => self.hear(state, id, token),
             Action::Scan(worker) => {
                 let ids = self.candidates(state, worker);
                 if !ids.is_empty() {
@@ -423,6 +494,17 @@ impl Protocol {
         }
     }
 
+    /// Of the first one and of what was published with it.
+    fn end_publish(&self, state: &mut State, index: usize, is_commit: bool) {
+        let second = (index == 0 && self.scenario.together).then_some(1);
+        for index in std::iter::once(index).chain(second) {
+            if is_commit {
+                self.commit(state, index);
+            }
+            state.publishes[index] = Publish::Over;
+        }
+    }
+
     fn commit(&self, state: &mut State, index: usize) {
         if let Publish::Open(id) = state.publishes[index] {
             state.insert(Row {
@@ -435,32 +517,132 @@ impl Protocol {
                 replay_of: None,
             });
         }
-        state.publishes[index] = Publish::Over;
     }
 
-    /// What a lease may take: `scan` without what stands behind `cut`, in id order.
-    fn candidates(&self, state: &State, worker: Worker) -> Vec<Id> {
-        let is_scanned = |row: &Row| {
-            !row.delayed
+    /// `scan`, behind an id: what is ready and not the worker's, in id order.
+    fn scan(&self, state: &State, worker: Worker, after: Id) -> Vec<Id> {
+        let is_scanned = |row: &&Row| {
+            row.id > after
+                && !row.delayed
                 && row.is_free()
                 && !state.is_held_by(row, worker)
                 && (self.flaw != Some(Flaw::NoSweep) || !row.is_exhausted())
         };
-        let is_cut = |row: &Row| {
-            self.flaw != Some(Flaw::NoGroupCut)
-                && row.group.is_some()
-                && state.queue.iter().any(|ahead| {
-                    (ahead.group, ahead.id < row.id) == (row.group, true)
-                        && !is_scanned(ahead)
-                        && !state.is_held_by(ahead, worker)
-                })
-        };
         state
             .queue
             .iter()
-            .filter(|row| is_scanned(row) && !is_cut(row))
+            .filter(is_scanned)
             .map(|row| row.id)
             .collect()
+    }
+
+    /// `cut`: something of the row's group, in another's hands or nobody's, stands ahead of it.
+    fn is_cut(&self, state: &State, worker: Worker, id: Id, scan: &[Id]) -> bool {
+        let group = state.row(id).and_then(|row| row.group);
+        self.flaw != Some(Flaw::NoGroupCut)
+            && group.is_some()
+            && state.queue.iter().any(|ahead| {
+                (ahead.group, ahead.id < id) == (group, true)
+                    && is_strange(state, worker, ahead, scan)
+            })
+    }
+
+    /// What a lease may take: `scan` without what stands behind `cut`, in id order.
+    fn candidates(&self, state: &State, worker: Worker) -> Vec<Id> {
+        let scan = self.scan(state, worker, 0);
+        let is_free = |id: &Id| !self.is_cut(state, worker, *id, &scan);
+        scan.iter().copied().filter(is_free).collect()
+    }
+
+    fn lease(&self, state: &mut State, worker: Worker, most: usize) {
+        if self.scenario.walks {
+            state.set_walk(worker, Walk::default());
+            return self.lease_on(state, worker, most);
+        }
+        let mut ids = self.candidates(state, worker);
+        ids.truncate(most);
+        self.take(state, worker, &ids);
+    }
+
+    /// A lease that looks at so many rows behind the cursor, asks only for the groups that the walk does not know to be
+    /// clear, and remembers what it has met (`src/drain/behind.rs`).
+    fn lease_on(&self, state: &mut State, worker: Worker, page: usize) {
+        let mut walk = state.walk(worker);
+        let begins = walk.cursor == 0;
+        let mut scan = self.scan(state, worker, walk.cursor);
+        scan.truncate(page);
+        let Some(last) = scan.last().copied() else {
+            return;
+        };
+        let group_of = |id: Id| state.row(id).and_then(|row| row.group);
+        let is_known = scan.iter().any(|id| group_of(*id).is_some())
+            && (begins || walk.cursor <= walk.seen_to);
+        let is_recent = |id: Id| match self.flaw {
+            Some(Flaw::KnowsTheUncommitted) => false,
+            Some(Flaw::GoesByIds) => !begins && id > walk.drawn,
+            _ => !begins && !walk.began.contains(&id),
+        };
+        let recent: Vec<Group> = scan
+            .iter()
+            .filter(|id| is_recent(**id))
+            .map(|id| group_of(*id))
+            .collect();
+        let clear_to = match lowest_in_hand(state, worker) {
+            Some(lowest) if self.flaw != Some(Flaw::TrustsItsHands) => walk.cursor.min(lowest - 1),
+            _ => walk.cursor,
+        };
+        let met: Vec<u8> = state
+            .queue
+            .iter()
+            .filter(|row| row.id > clear_to && row.id <= last)
+            .filter(|row| is_strange(state, worker, row, &scan))
+            .filter_map(|row| row.group)
+            .collect();
+        let may_be_cut = |id: Id| {
+            !is_known
+                || recent.contains(&group_of(id))
+                || group_of(id)
+                    .is_some_and(|group| met.contains(&group) || walk.doubtful.contains(&group))
+        };
+        let chosen: Vec<Id> = scan
+            .iter()
+            .copied()
+            .filter(|id| !may_be_cut(*id) || !self.is_cut(state, worker, *id, &scan))
+            .collect();
+        if begins {
+            walk.began.clone_from(&state.witness.committed);
+            if self.flaw == Some(Flaw::GoesByIds) {
+                walk.drawn = Id::try_from(state.witness.events.len()).expect("a model is small");
+            }
+        }
+        walk.cursor = last;
+        if is_known {
+            walk.seen_to = last;
+            if self.flaw != Some(Flaw::ForgetsWhatItMet) {
+                walk.doubtful.extend(met);
+            }
+        }
+        state.set_walk(worker, walk);
+        self.take(state, worker, &chosen);
+    }
+
+    /// What has not ended is out of the worker's hands: its group is doubtful.
+    fn hear(&self, state: &mut State, id: Id, token: Token) {
+        let ended = state.ended(id).and_then(|ended| ended.token);
+        let Some(grant) = state.grant_mut(id, token) else {
+            return;
+        };
+        grant.heard = true;
+        let (worker, group) = (grant.worker, grant.group);
+        if ended == Some(token) || self.flaw == Some(Flaw::ForgetsWhatWentBack) {
+            return;
+        }
+        let mut walk = state.walk(worker);
+        // Before a walk there is nothing behind.
+        if walk.cursor > 0 {
+            walk.doubtful.extend(group);
+            state.set_walk(worker, walk);
+        }
     }
 
     fn take(&self, state: &mut State, worker: Worker, ids: &[Id]) {
@@ -500,6 +682,7 @@ impl Protocol {
                 abandoned: !counts,
                 last: attempts >= row.max_attempts,
                 stage: if is_barred { RELEASED } else { Stage::Held },
+                heard: false,
             });
         }
         state
@@ -629,6 +812,18 @@ impl Protocol {
     }
 }
 
+fn lowest_in_hand(state: &State, worker: Worker) -> Option<Id> {
+    let in_hand =
+        |grant: &&Grant| grant.worker == worker && grant.stage != Stage::Gone && !grant.heard;
+    let hands = state.grants.iter().filter(in_hand);
+    hands.map(|grant| grant.id).min()
+}
+
+/// Live, in another's hands or nobody's, and not about to be leased.
+fn is_strange(state: &State, worker: Worker, row: &Row, scan: &[Id]) -> bool {
+    !scan.contains(&row.id) && !state.is_held_by(row, worker)
+}
+
 const RELEASED: Stage = Stage::Sent {
     verdict: Verdict::Release,
     arrived: false,
@@ -671,6 +866,7 @@ fn crash(state: &mut State, worker: Worker) {
         }
     }
     state.scans.retain(|(scanning, _)| *scanning != worker);
+    state.set_walk(worker, Walk::default());
 }
 
 /// The row is pending again.

@@ -30,11 +30,29 @@ pub struct State {
     pub grants: Vec<Grant>,
     /// Rows that a worker has looked at and not yet taken: only where a lease is two statements.
     pub scans: Vec<(Worker, Vec<Id>)>,
+    /// What workers know of the queue behind their cursors, by worker: only where they walk it.
+    pub walks: Vec<Walk>,
     /// Events that an operator has looked at and not yet replayed: only where replays do not wait for
     /// each other.
     pub looks: Vec<Id>,
     pub spent: Spent,
     pub witness: Witness,
+}
+
+/// A worker's walk through the queue, lease by lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Walk {
+    /// The last id that was looked at; 0 before the walk begins.
+    pub cursor: Id,
+    /// Up to here, all that has a group is gone, in hand or of a doubtful group, if it was committed before
+    /// the walk.
+    pub seen_to: Id,
+    /// What was committed before the walk.
+    pub began: Vec<Id>,
+    /// The last id drawn before the walk. Only with [`crate::flaw::Flaw::GoesByIds`].
+    pub drawn: Id,
+    /// Groups of what was left behind or went back.
+    pub doubtful: BTreeSet<u8>,
 }
 
 /// A producer's transaction.
@@ -86,6 +104,8 @@ pub struct Grant {
     /// After this attempt there is no other.
     pub last: bool,
     pub stage: Stage,
+    /// The worker has heard what its statement has done. Only where it walks.
+    pub heard: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -198,6 +218,21 @@ impl State {
         self.witness.committed.push(row.id);
         let place = self.queue.partition_point(|other| other.id < row.id);
         self.queue.insert(place, row);
+    }
+
+    pub fn walk(&self, worker: Worker) -> Walk {
+        let walk = self.walks.get(usize::from(worker));
+        walk.cloned().unwrap_or_default()
+    }
+
+    pub fn set_walk(&mut self, worker: Worker, walk: Walk) {
+        let place = usize::from(worker);
+        if self.walks.len() <= place && walk != Walk::default() {
+            self.walks.resize(place + 1, Walk::default());
+        }
+        if let Some(known) = self.walks.get_mut(place) {
+            *known = walk;
+        }
     }
 
     pub fn breach(&mut self, breach: Breach) {

@@ -212,6 +212,7 @@ async fn nothing(queue: &Queue, state: &str, found: &mut Findings) -> Outcome<()
             timeout: Duration::from_mins(1),
             kinds: Work::KINDS,
             blocked: &[],
+            known: None,
             now: None,
         };
         let began = Instant::now();

@@ -7,7 +7,7 @@ use super::Statement;
 use crate::event::Lease;
 
 /// Looks at up to `$2` ready events behind id `$1` and takes up to `$8` of them under token `$3`; the function says
-/// how. There is always at least one row, which carries how far the scan came.
+/// how, and what `$10` to `$12` spare it. There is always at least one row, which carries how far the scan came.
 pub static LEASE: Statement = Statement {
     name: "lease",
     params: &[
@@ -20,8 +20,11 @@ pub static LEASE: Statement = Statement {
         Type::TIMESTAMPTZ,
         Type::INT8,
         Type::TEXT_ARRAY,
+        Type::INT8,
+        Type::INT8,
+        Type::TEXT_ARRAY,
     ],
-    text: "SELECT * FROM tidegate.lease($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    text: "SELECT * FROM tidegate.lease_page($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
 };
 
 /// Gives back what a lease took whose answer was lost: the rows under token `$3` among the `$2`

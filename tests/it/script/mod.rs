@@ -85,7 +85,7 @@ fn i1_i7_any_script_of_steps_leaves_the_tables_that_the_model_says() {
 }
 
 /// Changes of the database that scripts must notice, and in how many steps it can be shown.
-const SABOTAGE: [(&str, &str, usize); 4] = [
+const SABOTAGE: [(&str, &str, usize); 6] = [
     (
         "a release keeps the attempt counted",
         "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS
@@ -96,7 +96,7 @@ const SABOTAGE: [(&str, &str, usize); 4] = [
     (
         "a requeue does not bring a delayed event back among the ready",
         "DROP TRIGGER event_queue_delayed_update ON tidegate.event_queue",
-        2,
+        3,
     ),
     (
         "a second error takes the place of the first",
@@ -110,6 +110,17 @@ const SABOTAGE: [(&str, &str, usize); 4] = [
              $$ BEGIN NEW.lease_token := coalesce(NEW.lease_token, gen_random_uuid()); RETURN NEW; END $$;
          CREATE TRIGGER name BEFORE INSERT ON tidegate.event_log FOR EACH ROW EXECUTE FUNCTION name()",
         2,
+    ),
+    (
+        "a lease does not look at what is behind the ids that its worker knows",
+        "DO $$ BEGIN EXECUTE replace(pg_get_functiondef('tidegate.lease_page'::regproc), 'q.id > clear_to', 'q.id > last_id'); END $$",
+        3,
+    ),
+    (
+        "a lease does not ask for the groups that its worker doubts",
+        "DO $$ BEGIN EXECUTE replace(pg_get_functiondef('tidegate.lease_page'::regproc),
+             'OR group_key IN (SELECT a.group_key FROM unnest(asked)', 'OR false AND group_key IN (SELECT a.group_key FROM unnest(asked)'); END $$",
+        8,
     ),
 ];
 

@@ -2,6 +2,7 @@
 //! counted in hours since the script began.
 
 use tidegate::event::Lease;
+use tidegate::queue::Known;
 use uuid::Uuid;
 
 use super::step::End;
@@ -10,6 +11,9 @@ use super::step::End;
 pub const LEASE: i64 = 1;
 
 const DAY: i64 = 24;
+
+/// Everything was written since.
+const FIRST_TRANSACTION: i64 = 3;
 
 /// A live event. Times are what the tables show: hours from now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +126,63 @@ impl Model {
         Ok(())
     }
 
+    /// What is true of so many of the first events.
+    pub fn known(&self, (count, of_all): (usize, bool)) -> Known {
+        let last = self.ids.iter().take(count).next_back();
+        let clear_to = last.copied().unwrap_or(0);
+        let behind = self.tables.queue.iter().filter(|row| row.id <= clear_to);
+        Known {
+            clear_to,
+            as_of: (!of_all).then_some(FIRST_TRANSACTION),
+            doubtful: behind.filter_map(|row| row.group.clone()).collect(),
+        }
+    }
+
+    /// What a lease that knows this meets besides, before it takes anything.
+    pub fn met(
+        &self,
+        known: &Known,
+        worker: usize,
+        page: u32,
+        says_held: bool,
+    ) -> Option<Vec<String>> {
+        let scan = self.scan(worker, page, says_held);
+        let looked_at: Vec<&Row> = self
+            .tables
+            .queue
+            .iter()
+            .filter(|row| row.id > known.clear_to && Some(&row.id) <= scan.last())
+            .collect();
+        let has_a_group = |row: &Row| row.group.is_some() && scan.contains(&row.id);
+        let is_asked =
+            self.tables.queue.iter().any(has_a_group) && looked_at.len() < 8 * page as usize;
+        let is_skipped = |row: &Row| says_held && self.is_own(row, worker);
+        let strange = |row: &&Row| !scan.contains(&row.id) && !is_skipped(row);
+        let groups = looked_at
+            .into_iter()
+            .filter(strange)
+            .filter_map(|row| row.group.clone())
+            .filter(|group| !known.doubtful.contains(group));
+        is_asked.then(|| groups.collect())
+    }
+
+    fn is_own(&self, row: &Row, worker: usize) -> bool {
+        row.token
+            .is_some_and(|token| self.tokens[worker].contains(&token))
+    }
+
+    /// The ids that a lease looks at.
+    fn scan(&self, worker: usize, page: u32, says_held: bool) -> Vec<i64> {
+        let is_ready = |row: &&Row| {
+            !row.delayed
+                && row.available <= 0
+                && row.is_free()
+                && !(says_held && self.is_own(row, worker))
+        };
+        let ready = self.tables.queue.iter().filter(is_ready);
+        ready.take(page as usize).map(|row| row.id).collect()
+    }
+
     pub fn lease(
         &mut self,
         worker: usize,
@@ -129,27 +190,14 @@ impl Model {
         (limit, page): (u32, u32),
         says_held: bool,
     ) -> Batch {
-        let own = if says_held {
-            self.tokens[worker].clone()
-        } else {
-            Vec::new()
-        };
-        let is_own = |row: &Row| row.token.is_some_and(|token| own.contains(&token));
         let queue = &self.tables.queue;
-        let is_ready =
-            |row: &&Row| !row.delayed && row.available <= 0 && row.is_free() && !is_own(row);
-        let scan: Vec<i64> = queue
-            .iter()
-            .filter(is_ready)
-            .take(page as usize)
-            .map(|row| row.id)
-            .collect();
+        let scan = self.scan(worker, page, says_held);
         let is_cut = |row: &Row| {
             row.group.is_some()
                 && queue.iter().any(|ahead| {
                     ahead.group == row.group
                         && ahead.id < row.id
-                        && !is_own(ahead)
+                        && !(says_held && self.is_own(ahead, worker))
                         && !scan.contains(&ahead.id)
                 })
         };

@@ -20,6 +20,8 @@ pub enum Step {
         extra: u32,
         /// Whether the worker says what it holds.
         says_held: bool,
+        /// How many of the first events it says to know, and whether for all that may stand behind or for none.
+        knows: Option<(usize, bool)>,
     },
     Promote,
     Finalize {
@@ -109,14 +111,16 @@ fn publish() -> impl Strategy<Value = Step> {
 }
 
 fn lease() -> impl Strategy<Value = Step> {
-    (0..2usize, 1..4u32, 0..3u32, any::<bool>()).prop_map(|(worker, limit, extra, says_held)| {
-        Step::Lease {
+    let knows = proptest::option::of((0..5usize, proptest::bool::weighted(0.8)));
+    (0..2usize, 1..4u32, 0..3u32, any::<bool>(), knows).prop_map(
+        |(worker, limit, extra, says_held, knows)| Step::Lease {
             worker,
             limit,
             extra,
             says_held,
-        }
-    })
+            knows,
+        },
+    )
 }
 
 fn finalize() -> impl Strategy<Value = Step> {

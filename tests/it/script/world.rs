@@ -145,6 +145,7 @@ impl World {
             limit,
             extra,
             says_held,
+            knows,
         } = *step
         else {
             return Ok(());
@@ -155,6 +156,7 @@ impl World {
         } else {
             Vec::new()
         };
+        let known = knows.map(|knows| model.known(knows));
         let request = LeaseRequest {
             limit,
             page: limit + extra,
@@ -164,6 +166,7 @@ impl World {
             timeout: hours(LEASE),
             kinds: Probe::KINDS,
             blocked: &[],
+            known: known.as_ref(),
             now: None,
         };
         let batch = queue::lease(&self.client, &request).await.unwrap();
@@ -178,6 +181,8 @@ impl World {
         });
         let found = (events.collect(), batch.scanned as usize);
         let page = (limit, limit + extra);
+        let met = known.and_then(|known| model.met(&known, worker, page.1, says_held));
+        same(&met, &batch.met)?;
         same(&model.lease(worker, token, page, says_held), &found)
     }
 

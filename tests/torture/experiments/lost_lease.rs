@@ -40,7 +40,7 @@ pub async fn a_group_waits_for_its_event_that_a_lost_lease_has_taken(
 
 /// The first event has one attempt, which the lost lease spends, so that it cannot be given back.
 async fn lose_a_lease(world: &World, round: u32) {
-    let mut proxy = Proxy::before(&world.url, b"FROM tidegate.lease(").await;
+    let mut proxy = Proxy::before(&world.url, b"FROM tidegate.lease_page(").await;
     let event = |name: &str, group: Option<String>| {
         let work = Work {
             takes_ms: vec![100],
