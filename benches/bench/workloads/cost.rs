@@ -236,6 +236,9 @@ async fn lease_buffers(queue: &Queue) -> Outcome<f64> {
         "NULL",
         "8",
         "'{}'",
+        "0",
+        "NULL",
+        "'{}'",
     ];
     let plan = explain(
         &queue.client,
