@@ -600,7 +600,7 @@ BEGIN
     SELECT NULL, NULL, NULL, leased.* FROM leased;
 END $$;
 
-CREATE FUNCTION tidegate.lease_page(after bigint, page bigint, token uuid, held uuid[], seconds double precision, kinds text[], moment timestamp with time zone, most bigint, passed text[], clear_to bigint, as_of bigint, doubtful text[]) RETURNS TABLE(scanned bigint, last_id bigint, blocked text[], met text[], began bigint, id bigint, fate integer, kind text, payload jsonb, group_key text, correlation_id text, attempts integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text)
+CREATE FUNCTION tidegate.lease_page(after bigint, page bigint, token uuid, held uuid[], seconds double precision, kinds text[], moment timestamp with time zone, most bigint, passed text[], clear_to bigint, as_of bigint, doubtful text[]) RETURNS TABLE(scanned bigint, last_id bigint, blocked text[], met text[], began bigint, crowded boolean, id bigint, fate integer, kind text, payload jsonb, group_key text, correlation_id text, attempts integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text)
     LANGUAGE plpgsql
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
@@ -643,6 +643,15 @@ BEGIN
              ORDER BY q.id
              LIMIT page
                FOR NO KEY UPDATE SKIP LOCKED) AS scan;
+    IF after > 0 AND last_id - after - scanned > 2 * page THEN
+        crowded := (SELECT q.lease_expires_at > instant
+                      FROM tidegate.event_queue AS q
+                     WHERE NOT q.delayed
+                       AND q.id > after
+                       AND (q.lease_token IS NULL OR q.lease_token <> ALL (held))
+                     ORDER BY q.id
+                     LIMIT 1);
+    END IF;
     known := groups IS NOT NULL AND clear_to IS NOT NULL AND (after = 0 OR as_of IS NOT NULL);
     RETURN QUERY
     WITH scan AS MATERIALIZED (
@@ -698,10 +707,10 @@ BEGIN
                   q.kind, q.payload, q.group_key, q.correlation_id, q.attempts, q.max_attempts,
                   q.created_at, q.expires_at, q.progress, q.traceparent)
     SELECT scanned, last_id, (SELECT array_agg(group_key) FROM cut WHERE blocks), (SELECT strangers FROM near), began,
-           NULL::bigint, NULL::integer, NULL, NULL::jsonb, NULL, NULL, NULL::integer, NULL::integer,
+           crowded, NULL::bigint, NULL::integer, NULL, NULL::jsonb, NULL, NULL, NULL::integer, NULL::integer,
            NULL::timestamptz, NULL::timestamptz, NULL::jsonb, NULL
     UNION ALL
-    SELECT NULL, NULL, NULL, NULL, NULL, leased.* FROM leased;
+    SELECT NULL, NULL, NULL, NULL, NULL, NULL, leased.* FROM leased;
 END $$;
 
 CREATE FUNCTION tidegate.listed_at_most() RETURNS integer

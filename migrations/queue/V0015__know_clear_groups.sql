@@ -41,12 +41,15 @@
 -- - Expired and exhausted events are taken too, without counting an attempt, so that they end without a scan of
 --   their own.
 --
+-- - A scan that passes more than two pages of ids, of which the first live row is in another drain's hands, tells that it
+--   is `crowded`.
+--
 -- The first row tells how far the scan came, which groups are blocked, which were met, and in a scan from the start the
 -- transaction before which all had ended (`began`); the others are the events.
 CREATE FUNCTION tidegate.lease_page(
     after bigint, page bigint, token uuid, held uuid[], seconds double precision, kinds text[], moment timestamptz,
     most bigint, passed text[], clear_to bigint, as_of bigint, doubtful text[]
-) RETURNS TABLE (scanned bigint, last_id bigint, blocked text[], met text[], began bigint,
+) RETURNS TABLE (scanned bigint, last_id bigint, blocked text[], met text[], began bigint, crowded boolean,
                  id bigint, fate integer, kind text, payload jsonb, group_key text, correlation_id text,
                  attempts integer, max_attempts integer, created_at timestamptz, expires_at timestamptz,
                  progress jsonb, traceparent text)
@@ -89,6 +92,15 @@ BEGIN
              ORDER BY q.id
              LIMIT page
                FOR NO KEY UPDATE SKIP LOCKED) AS scan;
+    IF after > 0 AND last_id - after - scanned > 2 * page THEN
+        crowded := (SELECT q.lease_expires_at > instant
+                      FROM tidegate.event_queue AS q
+                     WHERE NOT q.delayed
+                       AND q.id > after
+                       AND (q.lease_token IS NULL OR q.lease_token <> ALL (held))
+                     ORDER BY q.id
+                     LIMIT 1);
+    END IF;
     known := groups IS NOT NULL AND clear_to IS NOT NULL AND (after = 0 OR as_of IS NOT NULL);
     RETURN QUERY
     WITH scan AS MATERIALIZED (
@@ -144,9 +156,9 @@ BEGIN
                   q.kind, q.payload, q.group_key, q.correlation_id, q.attempts, q.max_attempts,
                   q.created_at, q.expires_at, q.progress, q.traceparent)
     SELECT scanned, last_id, (SELECT array_agg(group_key) FROM cut WHERE blocks), (SELECT strangers FROM near), began,
-           NULL::bigint, NULL::integer, NULL, NULL::jsonb, NULL, NULL, NULL::integer, NULL::integer,
+           crowded, NULL::bigint, NULL::integer, NULL, NULL::jsonb, NULL, NULL, NULL::integer, NULL::integer,
            NULL::timestamptz, NULL::timestamptz, NULL::jsonb, NULL
     UNION ALL
-    SELECT NULL, NULL, NULL, NULL, NULL, leased.* FROM leased;
+    SELECT NULL, NULL, NULL, NULL, NULL, NULL, leased.* FROM leased;
 END $$;
 REVOKE ALL ON FUNCTION tidegate.lease_page FROM PUBLIC;

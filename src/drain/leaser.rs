@@ -4,7 +4,7 @@
 //! index entries that a scan from the start would step over every time (flat 50,000 events/s against
 //! a fall from 34,500 to 13,300 when another session holds the vacuum horizon). And how much is
 //! leased ahead follows the handlers' pace, so that slow handlers do not hoard what other drains
-//! could be doing.
+//! could be doing. And a drain that meets others at work leaps: see [`REACH`].
 
 use std::time::Duration;
 
@@ -32,10 +32,18 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mi
 /// Blocked groups remembered within a walk; what a lease sends of them stays below a megabyte or two.
 const MOST_BLOCKED: usize = 10_000;
 
+/// Drains that walk side by side pass each other's events, and try to lock the same ones: with eight of them that took as
+/// much of the database's time as leasing. So one that has passed more than two leases of others' leaps ahead, anywhere
+/// within so many times the ids that it has passed; the others do the same, and soon each is by itself. What it
+/// leaves behind waits for another walk, a second at most, which begins with the oldest. Not among groups, which what
+/// is left behind would bar; nor does a drain that runs one handler at a time, for it may be one to keep the order
+/// of all (A2).
+const REACH: i64 = 8;
+
 /// Delayed events made ready at once.
 const PROMOTE_LIMIT: u32 = 1000;
 
-/// Where the next scan starts and how large it is. Pure but for reading tokio's clock.
+/// Where the next scan starts and how large it is. Pure but for reading tokio's clock and for the length of a leap.
 pub(super) struct Pace {
     batch: u32,
     least: u32,
@@ -48,6 +56,8 @@ pub(super) struct Pace {
     at_end: bool,
     /// The cursor was called back to here while a lease was under way.
     called_back: Option<i64>,
+    /// How far the next lease may leap.
+    reach: i64,
     /// A walk from the start that has not reached this id yet is a re-scan.
     resume_at: i64,
     walk: Walk,
@@ -67,6 +77,22 @@ struct Walk {
     idle: bool,
     /// Nothing ready was met so far.
     barren: bool,
+    /// A lease has leapt.
+    leapt: bool,
+    /// There is nothing to leap to from here on.
+    bound: i64,
+}
+
+impl Walk {
+    fn new(began: Instant, idle: bool) -> Self {
+        Self {
+            began,
+            idle,
+            barren: true,
+            leapt: false,
+            bound: i64::MAX,
+        }
+    }
 }
 
 impl Pace {
@@ -81,12 +107,9 @@ impl Pace {
             cursor: 0,
             at_end: false,
             called_back: None,
+            reach: 0,
             resume_at: 0,
-            walk: Walk {
-                began: now,
-                idle: false,
-                barren: false,
-            },
+            walk: Walk::new(now, false),
             blocked: Vec::new(),
             behind: Behind::new(),
             walk_due: now + RESCAN,
@@ -115,6 +138,7 @@ impl Pace {
     pub(super) fn back_to(&mut self, id: i64) {
         self.cursor = self.cursor.min(id - 1);
         self.called_back = Some(self.called_back.map_or(id, |earlier| earlier.min(id)));
+        self.reach = 0;
         self.blocked.clear();
         self.walk.barren = false;
     }
@@ -142,13 +166,17 @@ impl Pace {
         if self.cursor == 0 {
             self.blocked.clear();
             self.behind = Behind::new();
-            self.walk = Walk {
-                began: now,
-                idle,
-                barren: true,
-            };
+            self.walk = Walk::new(now, idle);
+            self.reach = 0;
         }
         self.cursor
+    }
+
+    /// How far the scan leaps from there.
+    fn leap(&mut self) -> i64 {
+        let leap = fastrand::i64(0..=std::mem::take(&mut self.reach));
+        self.walk.leapt |= leap > 0;
+        leap
     }
 
     /// Learns from a lease how far it came and whether it brought enough; `left` events were still
@@ -162,19 +190,20 @@ impl Pace {
         left: usize,
     ) -> bool {
         let now = Instant::now();
+        let leased = u32::try_from(batch.events.len()).unwrap_or(u32::MAX);
+        let found = Found::of(order, batch);
         if self.called_back.is_none() {
             self.blocked = std::mem::take(&mut order.blocked);
-            self.blocked.append(&mut batch.blocked);
+            if !found.astray {
+                self.blocked.append(&mut batch.blocked);
+            }
             self.blocked.truncate(MOST_BLOCKED);
         }
-        let leased = u32::try_from(batch.events.len()).unwrap_or(u32::MAX);
-        let reached_end = batch.scanned < order.page;
-        let full = leased == order.limit;
-        self.adapt(full, left, order, now);
+        self.adapt(found.full, left, order, now);
         self.walk.barren &= leased == 0 && promoted.is_none();
-        self.advance(order, batch, reached_end && !full, now);
+        self.advance(order, batch, &found, now);
         // A page of blocked rows: look further at once.
-        let blocked = !reached_end && leased < order.limit.div_ceil(2);
+        let blocked = !found.reached_end && leased < order.limit.div_ceil(2);
         self.page = if blocked {
             (order.page * 2).min(1000.max(self.batch))
         } else {
@@ -186,11 +215,11 @@ impl Pace {
         if leased > 0 {
             self.pause = PAUSE.0;
             self.poll_at = now;
-        } else if reached_end && promoted.is_none() && self.called_back.is_none() {
+        } else if found.reached_end && promoted.is_none() && self.called_back.is_none() {
             self.poll_at = now + self.pause;
             self.pause = (self.pause * 2).min(PAUSE.1);
         }
-        let empty = reached_end && self.walk.idle && self.walk.barren;
+        let empty = found.reached_end && self.walk.idle && self.walk.barren;
         if empty {
             // A long walk past blocked rows is not repeated all the time.
             self.poll_at = self.poll_at.max(now + (now - self.walk.began) * 4);
@@ -199,15 +228,18 @@ impl Pace {
     }
 
     /// Moves the cursor behind what was looked at. A walk that was expensive, past many blocked or dead rows,
-    /// is repeated less often; from the end of a short queue it is repeated at once.
-    fn advance(&mut self, order: &Order, batch: &mut LeasedBatch, at_end: bool, now: Instant) {
-        let looked_at = if batch.events.len() == order.limit as usize {
-            batch.events.last().map(|event| event.lease.id)
-        } else {
-            batch.last_id
-        };
-        self.cursor = looked_at.unwrap_or(order.after);
+    /// is repeated less often; from the end of a short queue it is repeated at once, and so is one that has leapt.
+    fn advance(&mut self, order: &Order, batch: &mut LeasedBatch, found: &Found, now: Instant) {
+        let at_end = found.reached_end && !found.full;
+        self.cursor = found.cursor;
         self.behind.learn(order, batch, self.cursor);
+        if found.astray {
+            self.walk.bound = order.after;
+        }
+        if self.least > 1 {
+            let most = self.walk.bound - 1 - self.cursor;
+            self.reach = found.passed.saturating_mul(REACH).min(most).max(0);
+        }
         self.at_end = at_end;
         if at_end {
             // A walk that has met nothing does not know where the end is.
@@ -215,6 +247,7 @@ impl Pace {
         }
         if let Some(id) = self.called_back {
             self.cursor = self.cursor.min(id - 1);
+            self.reach = 0;
         }
         let not_too_often = (now - self.walk.began) * 8;
         if self.resume_at > 0 && (at_end || self.cursor >= self.resume_at) {
@@ -222,7 +255,12 @@ impl Pace {
             self.walk_due = now + RESCAN.max(not_too_often);
         }
         if at_end {
-            self.walk_due = self.walk_due.min(now + not_too_often);
+            let pause = if self.walk.leapt {
+                Duration::ZERO
+            } else {
+                not_too_often
+            };
+            self.walk_due = self.walk_due.min(now + pause);
             self.blocked.clear();
         }
     }
@@ -245,9 +283,56 @@ impl Pace {
     }
 }
 
+/// What a lease says of the queue.
+struct Found {
+    full: bool,
+    /// It has leapt to where it does not help.
+    astray: bool,
+    reached_end: bool,
+    /// All up to here has been looked at, but for what the walk has leapt over.
+    cursor: i64,
+    /// Ids that it has passed among others at work, on its way to events without groups; 0 if none are.
+    passed: i64,
+}
+
+impl Found {
+    fn of(order: &Order, batch: &LeasedBatch) -> Self {
+        let full = batch.events.len() == order.limit as usize;
+        let at_end = batch.scanned < order.page;
+        let has_groups =
+            !batch.blocked.is_empty() || batch.events.iter().any(|event| event.group_key.is_some());
+        let astray = order.leap > 0 && (has_groups || at_end && !full);
+        let last = if full {
+            batch.events.last().map(|event| event.lease.id)
+        } else {
+            batch.last_id
+        };
+        let last = last.unwrap_or(order.after);
+        let is_crowded = batch.crowded && full && !has_groups;
+        Self {
+            full,
+            astray,
+            reached_end: at_end && !astray,
+            cursor: if astray {
+                order.after - order.leap
+            } else {
+                last
+            },
+            passed: if is_crowded {
+                last - order.after - i64::from(batch.scanned)
+            } else {
+                0
+            },
+        }
+    }
+}
+
 /// What to lease next.
 pub(super) struct Order {
+    /// Where the scan starts: behind the cursor, and behind the ids that it leaps over.
     pub after: i64,
+    /// How many ids those are.
+    pub leap: i64,
     pub limit: u32,
     pub page: u32,
     pub held: Vec<Uuid>,
@@ -266,9 +351,11 @@ pub(super) struct Order {
 impl Order {
     pub(super) fn new(pace: &mut Pace, most: u64, idle: bool) -> Self {
         let limit = u32::try_from(most).unwrap_or(u32::MAX).min(pace.want);
-        let after = pace.start(idle);
+        let from = pace.start(idle);
+        let leap = pace.leap();
         Self {
-            after,
+            after: from + leap,
+            leap,
             limit,
             page: pace.page.max(limit),
             held: Vec::new(),
@@ -490,6 +577,111 @@ mod tests {
         assert_eq!(pace.start(true), 950);
         tokio::time::advance(RESCAN).await;
         assert_eq!(pace.start(true), 0);
+    }
+
+    /// A lease that came back full.
+    fn full(order: &Order, passed: i64, group: Option<&str>) -> LeasedBatch {
+        let last = order.after + passed + i64::from(order.limit);
+        LeasedBatch {
+            events: vec![LeasedEvent::sample(last, group); order.limit as usize],
+            crowded: passed > 0,
+            ..batch(order.page, last)
+        }
+    }
+
+    /// A drain in the middle of a walk, whose last lease has passed so many ids of others.
+    fn beside_others(concurrency: usize, passed: i64, group: Option<&str>) -> Pace {
+        let mut pace = Pace::new(concurrency, 1000);
+        for passed in [0, passed] {
+            let mut order = Order::new(&mut pace, 1000, false);
+            let mut met = full(&order, passed, group);
+            pace.arrived(&mut order, None, &mut met, 0);
+        }
+        pace
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_beside_others_leaps_ahead_and_walks_on_from_there() {
+        let leaps = || {
+            let mut pace = beside_others(8, 800, None);
+            let from = pace.cursor;
+            let mut order = Order::new(&mut pace, 1000, false);
+            assert_eq!(order.after, from + order.leap);
+            let mut met = full(&order, 0, None);
+            pace.arrived(&mut order, None, &mut met, 0);
+            let next = Order::new(&mut pace, 1000, false);
+            assert_eq!(next.after, order.after + i64::from(order.limit));
+            assert_eq!(next.leap, 0);
+            order.leap
+        };
+        let leaps: Vec<i64> = (0..1000).map(|_| leaps()).collect();
+        assert!(leaps.iter().all(|leap| (0..=800 * REACH).contains(leap)));
+        assert!(leaps.iter().any(|leap| *leap > 400 * REACH));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a2_i4_nobody_leaps_who_is_alone_or_runs_one_at_a_time_or_meets_groups() {
+        for pace in [
+            beside_others(8, 0, None),
+            beside_others(1, 800, None),
+            beside_others(8, 800, Some("a")),
+        ] {
+            assert_eq!(pace.reach, 0);
+        }
+        assert_eq!(beside_others(8, 800, None).reach, 800 * REACH);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_become_ready_behind_the_cursor_or_a_new_walk_ends_a_leap() {
+        let mut pace = beside_others(8, 800, None);
+        pace.back_to(3);
+        let order = Order::new(&mut pace, 1000, false);
+        assert_eq!((order.after, order.leap), (2, 0));
+        let mut pace = beside_others(8, 800, None);
+        tokio::time::advance(RESCAN).await;
+        let order = Order::new(&mut pace, 1000, false);
+        assert_eq!((order.after, order.leap), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leap_to_the_end_or_among_groups_is_taken_back_and_the_next_one_is_shorter() {
+        for lands_on in [None, Some("a")] {
+            let mut pace = beside_others(8, 800, None);
+            let from = pace.cursor;
+            pace.reach = 100;
+            let mut order = Order::new(&mut pace, 1000, false);
+            while order.leap == 0 {
+                pace.reach = 100;
+                order = Order::new(&mut pace, 1000, false);
+            }
+            let mut met = match lands_on {
+                None => LeasedBatch::default(),
+                group => LeasedBatch {
+                    blocked: vec!["b".to_owned()],
+                    ..full(&order, 0, group)
+                },
+            };
+            assert!(!pace.arrived(&mut order, None, &mut met, 0));
+            assert!(pace.poll_at() <= Instant::now());
+            let bound = order.after;
+            let mut order = Order::new(&mut pace, 1000, false);
+            assert_eq!((order.after, order.leap), (from, 0));
+            assert!(order.blocked.is_empty(), "what stands ahead was leapt over");
+            let mut met = full(&order, 40, None);
+            pace.arrived(&mut order, None, &mut met, 0);
+            assert!(pace.reach <= (bound - 1 - pace.cursor).max(0));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_walk_that_has_leapt_is_followed_by_another_at_once() {
+        let mut pace = beside_others(8, 800, None);
+        tokio::time::advance(RESCAN / 2).await;
+        pace.walk.leapt = true;
+        let order = Order::new(&mut pace, 1000, false);
+        let mut order = Order { leap: 0, ..order };
+        pace.arrived(&mut order, None, &mut LeasedBatch::default(), 0);
+        assert_eq!(Order::new(&mut pace, 1000, false).after, 0);
     }
 
     #[tokio::test(start_paused = true)]

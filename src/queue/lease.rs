@@ -64,6 +64,9 @@ pub struct LeasedBatch {
     pub met: Option<Vec<String>>,
     /// Before this transaction all had ended when a lease from the start of the queue began.
     pub began: Option<i64>,
+    /// More than two pages of ids were passed behind `after`, and the first event there is in other hands. Never told by
+    /// a lease from the start of the queue.
+    pub crowded: bool,
 }
 
 /// Leases ready events, lowest id first, each group in order. Never waits for a lock (C2) and
@@ -101,10 +104,11 @@ pub async fn lease(
         batch.blocked = row.get::<_, Option<_>>(2).unwrap_or_default();
         batch.met = row.get(3);
         batch.began = row.get(4);
+        batch.crowded = row.get::<_, Option<_>>(5).unwrap_or_default();
     }
     let leased = rows
         .iter()
-        .filter_map(|row| Some((row, row.get::<_, Option<i64>>(5)?)));
+        .filter_map(|row| Some((row, row.get::<_, Option<i64>>(6)?)));
     batch.events = leased
         .map(|(row, id)| leased_event(row, id, request.token))
         .collect();
@@ -153,23 +157,23 @@ impl<'a> FromSql<'a> for JsonText {
 fn leased_event(row: &Row, id: i64, token: Uuid) -> LeasedEvent {
     LeasedEvent {
         lease: Lease { id, token },
-        fate: match row.get::<_, i32>(6) {
+        fate: match row.get::<_, i32>(7) {
             0 => Fate::Run,
             1 => Fate::Expired,
             _ => Fate::Abandoned,
         },
-        kind: row.get(7),
-        payload: row.get::<_, Option<JsonText>>(8).map(|text| text.0),
-        group_key: row.get(9),
-        correlation_id: row.get(10),
-        attempts: row.get::<_, i32>(11).unsigned_abs(),
-        max_attempts: row.get::<_, i32>(12).unsigned_abs(),
-        created_at: row.get(13),
-        expires_at: row.get(14),
+        kind: row.get(8),
+        payload: row.get::<_, Option<JsonText>>(9).map(|text| text.0),
+        group_key: row.get(10),
+        correlation_id: row.get(11),
+        attempts: row.get::<_, i32>(12).unsigned_abs(),
+        max_attempts: row.get::<_, i32>(13).unsigned_abs(),
+        created_at: row.get(14),
+        expires_at: row.get(15),
         progress: row
-            .get::<_, Option<JsonText>>(15)
+            .get::<_, Option<JsonText>>(16)
             .and_then(|text| progress(&text.0)),
-        traceparent: row.get(16),
+        traceparent: row.get(17),
     }
 }
 

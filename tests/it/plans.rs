@@ -155,12 +155,15 @@ async fn run(db: &TestDb, sql: &str) {
     db.client().await.batch_execute(sql).await.unwrap();
 }
 
-/// Half of the rows in groups, a tenth delayed.
+/// Half of the rows in groups, a tenth delayed; in the middle of many, what others hold.
 async fn fill(db: &TestDb, count: i32) {
-    let sql = "INSERT INTO tidegate.event_queue (kind, payload, group_key, available_at)
+    let sql = "INSERT INTO tidegate.event_queue
+                      (kind, payload, group_key, available_at, lease_token, lease_expires_at, status, processing_started_at)
                SELECT 'act', jsonb_build_object('name', repeat('x', 180)), CASE WHEN n % 2 = 0 THEN 'group-' || n % 1000 END,
-                      clock_timestamp() + CASE WHEN n % 10 = 0 THEN interval '1 day' ELSE interval '0' END
-                 FROM generate_series(1, $1) AS n";
+                      clock_timestamp() + CASE WHEN n % 10 = 0 THEN interval '1 day' ELSE interval '0' END,
+                      CASE WHEN held THEN gen_random_uuid() END, CASE WHEN held THEN clock_timestamp() + interval '1 day' END,
+                      CASE WHEN held THEN 'PROCESSING' ELSE 'PENDING' END, CASE WHEN held THEN clock_timestamp() END
+                 FROM generate_series(1, $1) AS n, LATERAL (SELECT n BETWEEN 100001 AND 100200 AND n % 10 <> 0) AS h(held)";
     let client = db.client().await;
     client.execute(sql, &[&count]).await.unwrap();
 }

@@ -1,11 +1,12 @@
 //! A drain that walks a long queue asks for the first event of a group only where it does not know what stands
-//! ahead (`src/drain/behind.rs`). Here something does, far behind what it is about to lease.
+//! ahead (`src/drain/behind.rs`). Here something does, far behind what it is about to lease. And where it meets
+//! another's work it leaps ahead (`src/drain/leaser.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use tidegate::queue::{self, LeaseRequest};
+use tidegate::queue::{self, LeaseRequest, LeasedBatch};
 use tidegate::{Done, DrainOptions, Event, HandlerError, NewEvent};
 use tokio::sync::Mutex;
 use tokio_postgres::Client;
@@ -47,6 +48,26 @@ async fn publish_line(client: &Client) -> (i64, i64) {
     events.push(of_the_group("second"));
     let ids = publish(client, &events).await;
     (ids[0], ids[BETWEEN + 1])
+}
+
+/// So many behind this id.
+fn behind(after: i64, limit: u32) -> LeaseRequest<'static> {
+    LeaseRequest {
+        limit,
+        page: limit,
+        after,
+        token: Uuid::new_v4(),
+        held: &[],
+        timeout: Duration::from_mins(1),
+        kinds: Probe::KINDS,
+        blocked: &[],
+        known: None,
+        now: None,
+    }
+}
+
+async fn lease(client: &Client, request: &LeaseRequest<'_>) -> LeasedBatch {
+    queue::lease(client, request).await.unwrap()
 }
 
 /// What was started, but for what stands between.
@@ -93,19 +114,7 @@ async fn i4_b10_what_is_in_anothers_hands_keeps_what_is_far_behind_it_from_being
     let db = probe_database().await;
     let client = db.client().await;
     let (first, _) = publish_line(&client).await;
-    let request = LeaseRequest {
-        limit: 1,
-        page: 1,
-        after: 0,
-        token: Uuid::new_v4(),
-        held: &[],
-        timeout: Duration::from_mins(1),
-        kinds: Probe::KINDS,
-        blocked: &[],
-        known: None,
-        now: None,
-    };
-    let held = queue::lease(&client, &request).await.unwrap().events;
+    let held = lease(&client, &behind(0, 1)).await.events;
     assert_eq!(held[0].lease.id, first);
     let app = ProbeApp::succeeding();
     let report = drain(&db, &app, &walking()).await;
@@ -194,4 +203,53 @@ async fn i4_b10_what_was_committed_behind_the_cursor_keeps_its_group() {
 #[tokio::test]
 async fn i4_b10_what_was_committed_behind_the_cursor_keeps_what_was_committed_with_it() {
     committed_behind_the_cursor(true).await;
+}
+
+#[tokio::test]
+async fn a_lease_says_that_it_is_crowded_if_it_has_passed_what_others_are_at() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let events: Vec<NewEvent> = (0..40).map(|n: usize| act(&n.to_string())).collect();
+    let ids = publish(&client, &events).await;
+    let others = behind(ids[0], 6);
+    assert!(!lease(&client, &others).await.crowded, "nothing was passed");
+    let own = [others.token];
+    for (after, held, limit, crowded) in [
+        (ids[0], &[][..], 2, true),
+        (ids[0], &[], 3, false),
+        (ids[0], &own, 2, false),
+        (0, &[], 2, false),
+    ] {
+        let request = LeaseRequest {
+            held,
+            ..behind(after, limit)
+        };
+        let token = request.token;
+        let batch = lease(&client, &request).await;
+        assert_eq!(batch.events.len(), limit as usize);
+        assert_eq!(batch.crowded, crowded, "{after}, {held:?}, {limit}");
+        let undo = "UPDATE tidegate.event_queue SET status = 'PENDING', lease_token = NULL, lease_expires_at = NULL,
+                           processing_started_at = NULL WHERE lease_token = $1";
+        client.execute(undo, &[&token]).await.unwrap();
+    }
+    let ended = "DELETE FROM tidegate.event_queue WHERE lease_token = $1";
+    client.execute(ended, &[&others.token]).await.unwrap();
+    assert!(!lease(&client, &behind(ids[0], 2)).await.crowded, "a gap");
+}
+
+#[tokio::test]
+async fn a_drain_that_leaps_over_events_comes_back_for_them() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let events: Vec<NewEvent> = (0..1200).map(|n: usize| act(&n.to_string())).collect();
+    let ids = publish(&client, &events).await;
+    lease(&client, &behind(ids[50], 100)).await;
+    let app = ProbeApp::succeeding();
+    let report = drain(&db, &app, &walking()).await;
+    assert_eq!(
+        (report.completed, report.backlog),
+        (1100, 100),
+        "{report:?}"
+    );
+    assert_eq!(app.calls().len(), 1100);
 }

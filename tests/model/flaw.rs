@@ -50,10 +50,12 @@ pub enum Flaw {
     ForgetsWhatItMet,
     /// A walk does not remember the groups of what has gone back.
     ForgetsWhatWentBack,
+    /// A walk that leaps knows the way over which it has leapt.
+    KnowsWhatItLeapsOver,
 }
 
 impl Flaw {
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::NoTokenCheck,
         Self::RenewWithoutToken,
         Self::NoOuterRecheck,
@@ -76,6 +78,7 @@ impl Flaw {
         Self::TrustsItsHands,
         Self::ForgetsWhatItMet,
         Self::ForgetsWhatWentBack,
+        Self::KnowsWhatItLeapsOver,
     ];
 
     /// Where it shows, and promises it breaks there.
@@ -108,6 +111,7 @@ impl Flaw {
             Self::TrustsItsHands => (Scenario::WALK, &[ORDER]),
             Self::ForgetsWhatItMet => (Scenario::WALK_PAST, &[ORDER]),
             Self::ForgetsWhatWentBack => (Scenario::WALK, &[ORDER]),
+            Self::KnowsWhatItLeapsOver => (Scenario::WALK_PAST, &[ORDER]),
         }
     }
 }

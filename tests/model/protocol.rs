@@ -176,6 +176,8 @@ pub enum Action {
     Lease(Worker, usize),
     /// A `LEASE` behind the cursor, with what the walk knows.
     LeaseOn(Worker, usize),
+    /// A `LEASE` that leaps over the first row behind the cursor, where it leaves the cursor.
+    Leap(Worker, usize),
     /// The answer to a statement that has arrived.
     Hear(Id, Token),
     /// The `scan` of a `LEASE` that locks nothing. Only with [`Flaw::NoOuterRecheck`].
@@ -303,6 +305,7 @@ impl Protocol {
                 let further = self.scan(state, worker, cursor);
                 let most = further.iter().take_while(within_bound).count();
                 actions.extend((1..=most).map(|page| Action::LeaseOn(worker, page)));
+                actions.extend((1..most).map(|page| Action::Leap(worker, page)));
             }
             if self.flaw != Some(Flaw::NoOuterRecheck) {
                 actions.extend((1..=most).map(|limit| Action::Lease(worker, limit)));
@@ -439,7 +442,8 @@ impl Protocol {
             Action::Commit(index) => self.end_publish(state, index, true),
             Action::Abort(index) => self.end_publish(state, index, false),
             Action::Lease(worker, most) => self.lease(state, worker, most),
-            Action::LeaseOn(worker, page) => self.lease_on(state, worker, page),
+            Action::LeaseOn(worker, page) => self.lease_on(state, worker, page, false),
+            Action::Leap(worker, page) => self.lease_on(state, worker, page, true),
             Action::Hear(id, token) => self.hear(state, id, token),
             Action::Scan(worker) => {
                 let ids = self.candidates(state, worker);
@@ -557,26 +561,27 @@ impl Protocol {
     fn lease(&self, state: &mut State, worker: Worker, most: usize) {
         if self.scenario.walks {
             state.set_walk(worker, Walk::default());
-            return self.lease_on(state, worker, most);
+            return self.lease_on(state, worker, most, false);
         }
         let mut ids = self.candidates(state, worker);
         ids.truncate(most);
         self.take(state, worker, &ids);
     }
 
-    /// A lease that looks at so many rows behind the cursor, asks only for the groups that the walk does not know to be
-    /// clear, and remembers what it has met (`src/drain/behind.rs`).
-    fn lease_on(&self, state: &mut State, worker: Worker, page: usize) {
+    /// A lease that looks at so many rows behind the cursor, or behind the row that it leaps over, asks only for the groups
+    /// that the walk does not know to be clear, and remembers what it has met (`src/drain/behind.rs`).
+    fn lease_on(&self, state: &mut State, worker: Worker, page: usize, leaps: bool) {
         let mut walk = state.walk(worker);
-        let begins = walk.cursor == 0;
         let mut scan = self.scan(state, worker, walk.cursor);
+        let after = if leaps { scan.remove(0) } else { walk.cursor };
+        let begins = after == 0;
         scan.truncate(page);
         let Some(last) = scan.last().copied() else {
             return;
         };
         let group_of = |id: Id| state.row(id).and_then(|row| row.group);
         let is_known = scan.iter().any(|id| group_of(*id).is_some())
-            && (begins || walk.cursor <= walk.seen_to);
+            && (begins || after <= walk.seen_to || self.flaw == Some(Flaw::KnowsWhatItLeapsOver));
         let is_recent = |id: Id| match self.flaw {
             Some(Flaw::KnowsTheUncommitted) => false,
             Some(Flaw::GoesByIds) => !begins && id > walk.drawn,
@@ -588,8 +593,8 @@ impl Protocol {
             .map(|id| group_of(*id))
             .collect();
         let clear_to = match lowest_in_hand(state, worker) {
-            Some(lowest) if self.flaw != Some(Flaw::TrustsItsHands) => walk.cursor.min(lowest - 1),
-            _ => walk.cursor,
+            Some(lowest) if self.flaw != Some(Flaw::TrustsItsHands) => after.min(lowest - 1),
+            _ => after,
         };
         let met: Vec<u8> = state
             .queue
@@ -615,9 +620,11 @@ impl Protocol {
                 walk.drawn = Id::try_from(state.witness.events.len()).expect("a model is small");
             }
         }
-        walk.cursor = last;
+        if !leaps {
+            walk.cursor = last;
+        }
         if is_known {
-            walk.seen_to = last;
+            walk.seen_to = walk.seen_to.max(walk.cursor);
             if self.flaw != Some(Flaw::ForgetsWhatItMet) {
                 walk.doubtful.extend(met);
             }
