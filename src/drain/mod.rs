@@ -59,7 +59,8 @@ pub struct DrainOptions {
     pub budget: Duration,
     /// Most events leased at once, 1 to 10,000.
     pub batch: u32,
-    /// Handlers at once, 1 to 1,000; with 1 the whole queue is FIFO (A2).
+    /// Handlers at once, 1 to 1,000; with 1 the whole queue is FIFO (A2). With more, drains beside each other may begin
+    /// events without a group that came later a second before older ones.
     pub concurrency: usize,
     /// After this long without a word from its worker an event is abandoned (C12).
     pub lease_timeout: Duration,
