@@ -71,8 +71,6 @@ MUTANTS = [
            (RETENTION, "               AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= moment)\n", "", 1)),
     Mutant("cleanup does not look at attempts and deadlines", CLEANUP,
            (RETENTION, "(q.expires_at <= moment OR q.attempts >= q.max_attempts)\n", "true\n", 2)),
-    Mutant("lease: what was committed during the walk needs no probe", ORDER,
-           (LEASE, "age(q.xmin) <= horizon AS recent\n", "false AS recent\n", 1)),
     Mutant("publish does not lock the group", ORDER,
            (PUBLISH, "        PERFORM tidegate.lock_groups(ARRAY[publish.group_key]);\n", "        NULL;\n", 1),
            (PUBLISH_BATCH, "    PERFORM tidegate.lock_groups(group_keys);\n", "", 1)),

@@ -1,5 +1,6 @@
 //! Row 7: two publishers of one group, each in a transaction of its own, at every pace, with workers beside.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use tidegate::{publish, publish_batch};
@@ -14,6 +15,9 @@ use crate::world::World;
 
 /// Pairs of publishers at once.
 const PAIRS: u32 = 3;
+
+/// Publishers besides.
+const OTHERS: u32 = 3;
 
 pub async fn a_groups_order_is_that_of_its_commits_however_two_publishers_race(
     seed: u64,
@@ -35,12 +39,33 @@ pub async fn a_groups_order_is_that_of_its_commits_however_two_publishers_race(
         });
     }
     let rounds = size.pick(120, 600);
-    let racing = publishers
-        .iter_mut()
-        .map(|publisher| publisher.race(&world.journal, rounds));
-    futures_util::future::join_all(racing).await;
+    let over = Cell::new(false);
+    let racing = async {
+        let each = publishers
+            .iter_mut()
+            .map(|publisher| publisher.race(&world.journal, rounds));
+        futures_util::future::join_all(each).await;
+        over.set(true);
+    };
+    let others = (0..OTHERS).map(|who| publish_others(&world, who, &over));
+    futures_util::future::join(racing, futures_util::future::join_all(others)).await;
     world.drain(&mut fleet).await;
     world.judge(Vec::new()).await
+}
+
+/// Events of groups of their own, so that walks pass what the two have not committed yet.
+async fn publish_others(world: &World, who: u32, over: &Cell<bool>) {
+    for number in 0.. {
+        if over.get() {
+            return;
+        }
+        let name = format!("other-{who}-{number}");
+        let other = |n: u32| {
+            let key = format!("{name}-{n}");
+            (Some(key.clone()), Torture::Plain(Work::new(&key)))
+        };
+        world.publish(&name, (0..4).map(other).collect(), 5).await;
+    }
 }
 
 struct Publisher {
