@@ -32,12 +32,12 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mi
 /// Blocked groups remembered within a walk; what a lease sends of them stays below a megabyte or two.
 const MOST_BLOCKED: usize = 10_000;
 
-/// Drains that walk side by side pass each other's events, and try to lock the same ones. So one that has passed more than
-/// two leases of others' leaps ahead, anywhere within so many times the ids that it has passed; the others do the same,
-/// and soon each is by itself: eight drains are 14 % faster, four 4 % (seven and five turns, all won). What a drain
-/// leaves behind waits for another walk, a second at most, which begins with the oldest. Not among groups, which what
-/// is left behind would bar; nor does a drain that runs one handler at a time, for it may be one to keep the order
-/// of all (A2).
+/// Drains that walk side by side pass each other's events, and try to lock the same ones. So one that has passed more of
+/// them than two leases are leaps ahead, anywhere within so many times the ids that it has passed; the others do the
+/// same, and soon each is by itself: eight drains are 14 % faster, four 4 % (seven and five turns, all won). What a drain
+/// leaves behind waits for another walk, about a second at most, which begins with the oldest. Not among groups, which
+/// what is left behind would bar; nor does a drain that runs one handler at a time, for it may be one to keep the
+/// order of all (A2).
 const REACH: i64 = 8;
 
 /// Delayed events made ready at once.
