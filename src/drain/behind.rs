@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use super::leaser::Order;
+use super::pace::Order;
 use crate::queue::{Known, LeasedBatch};
 
 /// Doubtful groups remembered within a walk.
@@ -82,7 +82,7 @@ impl Behind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drain::leaser::Pace;
+    use crate::drain::pace::Pace;
 
     fn order(after: i64) -> Order {
         let mut order = Order::new(&mut Pace::new(8, 8), 8, true);

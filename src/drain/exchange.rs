@@ -8,7 +8,8 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::flusher::{Class, Flush, Found, Job, Written, flush};
-use super::leaser::{Arrival, Order, lease};
+use super::leaser::{Arrival, lease};
+use super::pace::Order;
 use super::settle::count;
 use super::{Drain, FLUSH_AGE, Held, Slot, millis};
 use crate::error::Error;

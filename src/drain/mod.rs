@@ -21,6 +21,7 @@ mod handling;
 mod lanes;
 mod leaser;
 mod link;
+mod pace;
 mod schedule;
 pub(crate) mod settle;
 
@@ -37,8 +38,9 @@ use uuid::Uuid;
 
 use self::flusher::{Flush, Job};
 use self::lanes::Lanes;
-use self::leaser::{Arrival, Pace};
+use self::leaser::Arrival;
 use self::link::Slot;
+use self::pace::Pace;
 use self::schedule::Schedule;
 use crate::budget::Budget;
 use crate::connect::Database;

@@ -1,6 +1,6 @@
 //! A drain that walks a long queue asks for the first event of a group only where it does not know what stands
 //! ahead (`src/drain/behind.rs`). Here something does, far behind what it is about to lease. And where it meets
-//! another's work it leaps ahead (`src/drain/leaser.rs`).
+//! another's work it leaps ahead (`src/drain/pace.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
