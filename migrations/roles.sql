@@ -30,35 +30,42 @@ GRANT USAGE ON SCHEMA tidegate TO tidegate_publish, tidegate_drain, tidegate_ope
 
 -- Publish. The columns are those that a producer decides on: no group, whose order needs the
 -- function's lock, no deduplication, whose answer needs it, and nothing of a lease.
-GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_many, tidegate.publish_batch, tidegate.publish_rows, tidegate.default_max_attempts
+GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
+                          tidegate.default_max_attempts
    TO tidegate_publish, tidegate_drain;
 GRANT INSERT (kind, payload, correlation_id, available_at, expires_at, max_attempts) ON tidegate.event_queue TO tidegate_publish;
 
--- Drain. What an event is, its worker cannot change.
+-- Drain. What an event is, its worker cannot change; its payload it may throw away, if nobody can read it.
 GRANT SELECT, DELETE ON tidegate.event_queue TO tidegate_drain;
-GRANT UPDATE (status, attempts, delayed, available_at, updated_at, processing_started_at, lease_token, lease_expires_at,
-              last_error, errors, progress) ON tidegate.event_queue TO tidegate_drain;
+GRANT UPDATE (payload, attempts, lapses, delayed, stray, available_at, last_error, errors, progress) ON tidegate.event_queue
+   TO tidegate_drain;
+GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.lease TO tidegate_drain;
 GRANT SELECT, INSERT ON tidegate.event_log TO tidegate_drain;
 GRANT SELECT ON tidegate.event_kind TO tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.lease, tidegate.lease_page, tidegate.complete, tidegate.complete_held, tidegate.finalize,
+GRANT EXECUTE ON FUNCTION tidegate.ranges, tidegate.lease, tidegate.read_leased, tidegate.in_hand, tidegate.renew, tidegate.hand_back,
+                          tidegate.sweep, tidegate.promote, tidegate.complete, tidegate.complete_held, tidegate.busy_groups,
+                          tidegate.finalize, tidegate.end_unreadable, tidegate.retry, tidegate.save_progress,
                           tidegate.append_errors, tidegate.merge_progress
    TO tidegate_drain;
 
 -- Read: every column but the four that hold what an event is about.
-GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, delayed, available_at,
-              expires_at, created_at, updated_at, processing_started_at, lease_expires_at, last_error, errors,
-              parent_id, replay_of) ON tidegate.event_queue TO tidegate_read;
+GRANT SELECT (id, kind, payload_bytes, group_key, dedup_key, correlation_id, attempts, lapses, max_attempts, delayed, stray,
+              available_at, expires_at, created_at, last_error, errors, parent_id, replay_of)
+   ON tidegate.event_queue TO tidegate_read;
+GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, available_at, expires_at,
+              created_at, updated_at, processing_started_at, lease_token, lease_expires_at, last_error, errors,
+              parent_id, replay_of, delayed) ON tidegate.events TO tidegate_read;
 GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, errors, created_at,
               processing_started_at, finished_at, expires_at, deadline, parent_id, replay_of)
    ON tidegate.event_log TO tidegate_read;
-GRANT SELECT ON tidegate.event_kind, tidegate.audit, tidegate.jobs, tidegate.stats, tidegate.daily_stats, tidegate.stuck_events,
+GRANT SELECT ON tidegate.lease, tidegate.leases, tidegate.held, tidegate.event_kind, tidegate.audit, tidegate.jobs, tidegate.stats, tidegate.daily_stats, tidegate.stuck_events,
                 tidegate.blocked_groups, tidegate.queue_migrations
    TO tidegate_read, tidegate_operate;
 -- How many rows found no partition, for the doctor.
 GRANT SELECT (id) ON tidegate.event_log_default TO tidegate_read, tidegate_operate;
 
 -- A view's functions run with the rights of whoever reads it.
-GRANT EXECUTE ON FUNCTION tidegate.latency_ms TO tidegate_read, tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.latency_ms, tidegate.unordered_leases, tidegate.unmarked_events TO tidegate_read, tidegate_operate;
 
 -- Operate: its functions write the audit row themselves; nothing is changed without one.
 GRANT SELECT ON tidegate.event_queue, tidegate.event_log, tidegate.events TO tidegate_operate;

@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::event::{Event, LeasedEvent, NewEvent};
 use crate::handler::{Committed, Done, HandlerError, HandlerResult, Verdicts};
 use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
-use crate::queue;
+use crate::queue::{self, Follow};
 use crate::trace::TraceContext;
 
 /// What the handlers of one event share.
@@ -386,7 +386,15 @@ impl Transaction<'_> {
         while let Some(answer) = self.begun.next().await {
             answer.retryable()?;
         }
-        let committed = self.commit(&done).await.retryable()?;
+        let committed = self.commit(&done).await.map_err(|error| {
+            if error.is_lock_timeout() {
+                let busy = "another transaction publishes to a follow-up's group";
+                return HandlerError::retry("group_busy", busy)
+                    .after(BUSY_DELAY)
+                    .blameless();
+            }
+            HandlerError::retry("error", error)
+        })?;
         self.client = None;
         Ok(Done { committed, ..done })
     }
@@ -429,7 +437,7 @@ impl Transaction<'_> {
             queue::complete_and_commit(client, lease).await?;
             return Ok(Committed::Event);
         }
-        let flushed = queue::finalize(client, &[end]).await?;
+        let flushed = queue::finalize_under(client, lease.token, &[&end], Follow::Wait).await?;
         if flushed.ended.is_empty() {
             return Err(Error::LeaseLost(lease.id));
         }
@@ -469,6 +477,9 @@ impl Drop for Transaction<'_> {
         });
     }
 }
+
+/// A handler whose follow-up waits for another publisher runs again after this.
+const BUSY_DELAY: Duration = Duration::from_secs(1);
 
 /// A connection that cannot roll back within this is thrown away.
 const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(2);

@@ -91,6 +91,20 @@ impl Error {
             .is_some_and(|state| matches!(&state.code()[..2], "21" | "22" | "23" | "54"))
     }
 
+    /// Whether the database has looked at the statement and refused it: the connection is fine, and sending the
+    /// same again is of no use.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        self.sqlstate().is_some() && !self.is_connection_lost() && !self.is_transient()
+    }
+
+    /// Whether a trigger or a function of somebody's raised it (class P0).
+    #[must_use]
+    pub fn is_by_trigger(&self) -> bool {
+        self.sqlstate()
+            .is_some_and(|state| state.code().starts_with("P0"))
+    }
+
     /// Whether a statement waited for a lock as long as it may (`lock_timeout`), and changed nothing.
     #[must_use]
     pub fn is_lock_timeout(&self) -> bool {

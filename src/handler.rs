@@ -155,6 +155,8 @@ impl Done {
 pub struct HandlerError {
     pub(crate) verdict: Verdict,
     pub(crate) faults: Vec<Fault>,
+    /// No fault of the event's: it keeps its attempt.
+    pub(crate) blameless: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,6 +183,7 @@ impl HandlerError {
         Self {
             verdict: Verdict::Retry { after: None },
             faults: vec![Fault::new(code, message)],
+            blameless: false,
         }
     }
 
@@ -189,6 +192,7 @@ impl HandlerError {
         Self {
             verdict: Verdict::Reject,
             faults: vec![Fault::new(code, message)],
+            blameless: false,
         }
     }
 
@@ -198,7 +202,14 @@ impl HandlerError {
         Self {
             verdict: Verdict::Reject,
             faults,
+            blameless: false,
         }
+    }
+
+    /// Something else is at fault: the event keeps its attempt.
+    pub(crate) fn blameless(mut self) -> Self {
+        self.blameless = true;
+        self
     }
 
     /// The next attempt no sooner than this, instead of the backoff's own delay.

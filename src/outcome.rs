@@ -101,7 +101,9 @@ impl RetryPolicy {
             }
         }
         match retry {
-            Some(_) if attempts >= max_attempts => Disposition::Finish(Status::Failed),
+            Some(_) if attempts >= max_attempts && !ends.iter().any(HandlerEnd::is_blameless) => {
+                Disposition::Finish(Status::Failed)
+            }
             Some(after) => {
                 Disposition::Retry(after.unwrap_or_else(|| self.delay(attempts, random)))
             }
@@ -125,6 +127,12 @@ pub struct HandlerEnd {
 }
 
 impl HandlerEnd {
+    /// Whether it did not end through any fault of the event's, which keeps its attempt.
+    #[must_use]
+    pub fn is_blameless(&self) -> bool {
+        matches!(&self.result, Err(error) if error.blameless)
+    }
+
     /// Whether it must not run again.
     #[must_use]
     pub fn is_final(&self) -> bool {

@@ -1,161 +1,368 @@
 //! The part of the loop that deals with the database: sends leases and writes, one of each at a time,
 //! and takes in their answers.
+//!
+//! The one rule between the two: while something goes back to the queue, or is read again because something was taken
+//! away, no lease is under way. Everything else overlaps.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use futures_util::future::FutureExt;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::flusher::{Class, Flush, Found, Job, Written, flush};
-use super::leaser::{Arrival, lease};
-use super::pace::Order;
+use super::leaser::{Arrival, Brought, LEASE_BYTES, Order, lease};
 use super::settle::count;
-use super::{Drain, FLUSH_AGE, Held, Slot, millis};
+use super::writer::{Back, Class, End, Job, Round, Written, write};
+use super::{Drain, FLUSH_AGE, Slot, millis};
 use crate::error::Error;
-use crate::event::{Event, Fate, Lease, LeasedEvent};
-use crate::handler::Dispatch;
+use crate::event::{Event, Fate, Lease};
+use crate::handler::{Dispatch, Fault};
 use crate::outcome::Status;
+use crate::queue::{ErrorEntry, Retried};
 
 /// A retry with a delay below this may be ready without ever having counted as delayed.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
+/// An end whose follow-up's group is busy is tried again after this, until it has waited as long as the other says. Then the
+/// event goes back, with what it has done, and without having had an attempt.
+const BUSY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// An event that goes back through no fault of its own comes again after this.
+const BLAMELESS_DELAY: Duration = Duration::from_secs(1);
+
+/// A write that failed is tried again after this, so often; then the run ends.
+const REWRITES: (Duration, u32) = (Duration::from_millis(500), 3);
+
 impl<D: Dispatch> Drain<D> {
     /// Writes when enough has come together, when it has waited long enough, when nothing else is
-    /// going on, or when leases must be renewed.
-    pub(super) fn send_flush(&mut self) {
-        if !self.flushing.is_idle() {
+    /// going on, or when more is to start.
+    pub(super) fn send_write(&mut self) {
+        if !self.writing.is_idle() || Instant::now() < self.write_after {
             return;
         }
-        let now = Instant::now();
-        self.pending.renewals = self.leases_to_renew(now);
-        let enough = self.pending.outcomes() >= (self.options.batch / 2).max(1) as usize;
-        let aged = now >= self.pending_since + FLUSH_AGE;
-        let quiet = self.running.is_empty() && !self.schedule.has_ready();
-        let outcomes_due = self.pending.has_outcomes() && (enough || aged || quiet);
-        if !outcomes_due && self.pending.renewals.is_empty() {
+        self.take_up_busy();
+        self.start_more();
+        if !self.is_write_due() {
             return;
         }
-        if let Some(link) = self.flushing.take() {
-            let job = std::mem::take(&mut self.pending);
-            self.flushing = Slot::Busy(flush(link, job, self.options.lease_timeout).boxed());
+        let job = self.next_job();
+        if job.is_empty() {
+            return;
+        }
+        if let Some(link) = self.writing.take() {
+            self.writing_back = job.is_exclusive();
+            self.writing = Slot::Busy(write(link, job, self.worker).boxed());
         }
     }
 
-    /// Leases older than a third of their time, for what runs or waits.
-    fn leases_to_renew(&mut self, now: Instant) -> Vec<Lease> {
-        let third = self.options.lease_timeout / 3;
-        if self.held.values().all(|held| now < held.renewed + third) {
+    fn is_write_due(&self) -> bool {
+        let outcomes = self.pending.outcomes();
+        let enough = outcomes >= (self.options.batch / 2).max(1) as usize;
+        let aged = Instant::now() >= self.pending_since + FLUSH_AGE;
+        let quiet = self.running.is_empty() && !self.hand.has_startable();
+        let waits = outcomes > 0 || self.hand.has_over();
+        let goes_back = (self.pending.is_exclusive() || self.rereads) && self.leasing.is_idle();
+        !self.pending.starts.is_empty() || goes_back || waits && (enough || aged || quiet)
+    }
+
+    /// What waits to be written. What goes back stays behind while a lease is under way.
+    fn next_job(&mut self) -> Job {
+        let mut job = std::mem::take(&mut self.pending);
+        if self.leasing.is_idle() {
+            if self.rereads {
+                job.reread = Some(self.hand.tokens());
+            }
+            job.ran = self.started_behind(&job);
+        } else {
+            self.pending.retries = std::mem::take(&mut job.retries);
+            self.pending.releases = std::mem::take(&mut job.releases);
+        }
+        let mut ends: HashMap<Uuid, usize> = HashMap::new();
+        for lease in job.ends.iter().map(|end| end.finalization.lease) {
+            *ends.entry(lease.token).or_default() += 1;
+        }
+        let over = self.hand.take_over().into_iter();
+        let last = ends
+            .iter()
+            .filter(|(token, count)| self.hand.left(**token) == **count);
+        job.over = over.chain(last.map(|(token, _)| *token)).collect();
+        job
+    }
+
+    /// Events that were started behind one that goes back: that one had ended, and then could not be written.
+    fn started_behind(&self, job: &Job) -> Vec<i64> {
+        let groups: HashSet<&str> = job
+            .retries
+            .iter()
+            .filter_map(|back| back.group.as_deref())
+            .collect();
+        if groups.is_empty() {
             return Vec::new();
         }
-        let due: Vec<Uuid> = self
-            .held
+        let running = self
+            .running
+            .values()
+            .map(|ctx| (ctx.event_id(), ctx.group_key()));
+        let ended = job
+            .ends
             .iter()
-            .filter(|(_, held)| now >= held.renewed + third)
-            .map(|(token, _)| *token)
-            .collect();
-        for token in &due {
-            if let Some(held) = self.held.get_mut(token) {
-                held.renewed = now;
-            }
-        }
-        let handed_over = self.running.keys().copied();
-        handed_over
-            .chain(self.schedule.leases())
-            .filter(|lease| due.contains(&lease.token))
+            .map(|end| (end.finalization.lease.id, end.group.as_deref()));
+        running
+            .chain(ended)
+            .filter(|(_, group)| group.is_some_and(|group| groups.contains(group)))
+            .map(|(id, _)| id)
             .collect()
     }
 
-    pub(super) fn flush_done(&mut self, flush: Flush) -> Result<(), Error> {
-        self.flushing = Slot::Idle(Box::new(flush.link));
-        let written = flush.written?;
-        self.count_written(&flush.job, &written);
-        self.look_again(&flush.job);
-        self.bar_until_leases_arrive(&flush.job);
-        self.drop_lost(&flush.job, &written);
-        self.flushed.0.send_if_modified(|reached| {
-            let further = flush.job.up_to > *reached;
-            *reached = flush.job.up_to.max(*reached);
-            further
-        });
-        self.group_ends
-            .retain(|_, number| *number > flush.job.up_to);
-        self.pace.hurry();
+    /// Ends whose follow-ups had to wait are tried again.
+    fn take_up_busy(&mut self) {
+        let now = Instant::now();
+        if !self.busy.is_empty() && (now >= self.busy_until || self.is_spent()) {
+            self.busy_until = now + BUSY.0;
+            self.pend();
+            self.pending.ends.append(&mut self.busy);
+        }
+    }
+
+    /// Asks for more of a lease to start, before the handlers run out of work.
+    fn start_more(&mut self) {
+        if self.rereads || self.is_spent() || !self.pending.starts.is_empty() {
+            return;
+        }
+        let alone = !self.window_under_way && self.running.is_empty();
+        let window = self.window();
+        if let Some(start) = self
+            .hand
+            .start_more(self.options.concurrency, window, alone)
+        {
+            self.pending.starts.push(start);
+        }
+    }
+
+    pub(super) fn written(&mut self, round: Round) -> Result<(), Error> {
+        let Round {
+            link,
+            job,
+            written,
+            failed,
+        } = round;
+        self.writing = Slot::Idle(Box::new(link));
+        self.writing_back = false;
+        self.note_failure(failed.is_none(), failed)?;
+        let whole = self.write_failures == 0;
+        self.take_gone(&job, &written);
+        if whole {
+            for start in &job.starts {
+                self.hand.started(*start);
+            }
+        }
+        let up_to = job.up_to;
+        self.take_ends(job.ends, &written, whole);
+        self.take_unreadable(&job.unreadable, &written, whole);
+        self.take_backs(job.retries, &written);
+        self.take_releases(job.releases, &written);
+        for token in &job.over {
+            self.hand.note_over(*token, whole);
+        }
+        self.notice_cuts(&written);
+        if whole {
+            self.flushed.0.send_if_modified(|reached| {
+                let further = up_to > *reached;
+                *reached = up_to.max(*reached);
+                further
+            });
+            self.group_ends.retain(|_, number| *number > up_to);
+        }
+        self.report.published += written.published;
+        self.walk.hurry();
+        self.tell_progress();
+        Ok(())
+    }
+
+    /// A write that failed as a whole is tried again, a few times; meanwhile nothing new starts.
+    fn note_failure(&mut self, whole: bool, failed: Option<Error>) -> Result<(), Error> {
+        if whole {
+            self.write_failures = 0;
+        }
+        let Some(error) = failed else { return Ok(()) };
+        self.write_failures += 1;
+        self.write_after = Instant::now() + REWRITES.0 * self.write_failures;
+        tracing::warn!(error = %error, tries = self.write_failures, "outcomes could not be written");
+        if self.write_failures > REWRITES.1 {
+            return Err(error);
+        }
+        self.fail(error);
+        Ok(())
+    }
+
+    fn tell_progress(&mut self) {
         if let Some(progress) = &self.hooks.progress {
             let mut report = self.report.clone();
             report.elapsed_ms = millis(self.budget.elapsed());
             progress.send_replace(report);
         }
-        Ok(())
     }
 
-    fn count_written(&mut self, job: &Job, written: &Written) {
-        let came_back = |held: &Option<Found>, lease: &Lease| {
-            held.as_ref().is_some_and(|held| held.contains(lease))
-        };
-        self.report.published += written.published;
-        for end in &job.ends {
-            let lease = end.finalization.lease;
-            self.let_go(lease.token);
-            let class = if written.unstorable.contains(&lease) {
-                Class::Handled(Status::Failed)
-            } else {
-                end.class
-            };
-            if came_back(&written.ended, &lease) {
-                count(&mut self.report, class);
-                continue;
-            }
-            if let Class::Handled(_) = class {
-                self.count_lost(lease);
-            }
-            self.give_back_group(end.group.as_deref());
-        }
-        for retry in &job.retries {
-            self.let_go(retry.lease.token);
-            if came_back(&written.retried, &retry.lease) {
-                self.report.retried += 1;
-            } else {
-                self.count_lost(retry.lease);
-            }
-        }
-        for release in &job.releases {
-            self.let_go(release.lease.token);
-            match (
-                release.counted,
-                came_back(&written.released, &release.lease),
-            ) {
-                (true, true) => self.report.released += 1,
-                (true, false) => self.count_lost(release.lease),
-                (false, _) => {}
-            }
-        }
-    }
-
-    /// What went back behind the cursor is looked for at once, not only by the next walk.
-    fn look_again(&mut self, job: &Job) {
-        let at_once = job
+    /// What has left our hands does not wait here any more.
+    fn take_gone(&mut self, job: &Job, written: &Written) {
+        let Some(left) = &written.left else { return };
+        let named: HashSet<i64> = job
             .retries
             .iter()
-            .filter(|retry| retry.delay < AT_ONCE)
-            .map(|retry| retry.lease.id);
-        if let Some(lowest) = job
-            .releases
-            .iter()
-            .map(|release| release.lease.id)
-            .chain(at_once)
-            .min()
-        {
-            self.pace.back_to(lowest);
+            .map(|back| back.retried.lease.id)
+            .collect();
+        // What is free again is looked for at once, not only by the next walk.
+        if let Some(lowest) = left.iter().filter(|id| !named.contains(id)).min() {
+            self.walk.back_to(*lowest);
+        }
+        for event in self.hand.remove(left) {
+            self.hand.let_go(event.lease);
+            self.report.released +=
+                u64::from(event.fate == Fate::Run && !named.contains(&event.lease.id));
         }
     }
 
-    /// An event turns out not to be over: what is in hand behind it must not start.
-    fn give_back_group(&mut self, group: Option<&str>) {
-        if let Some(group) = group {
-            self.pace.doubt(group);
-            let behind = self.schedule.take_group(group);
-            self.release(behind);
+    fn take_ends(&mut self, ends: Vec<End>, written: &Written, whole: bool) {
+        for mut end in ends {
+            let lease = end.finalization.lease;
+            if written.ended.contains(&lease) {
+                let class = if written.unstorable.contains(&lease) {
+                    Class::Handled(Status::Failed)
+                } else {
+                    end.class
+                };
+                count(&mut self.report, class);
+                self.hand.let_go(lease);
+            } else if let Some(reason) = written.refused.get(&lease) {
+                let fault =
+                    Fault::new("unwritable", format!("the end cannot be written: {reason}"));
+                self.take_back_end(end, &fault, written.blameless.contains(&lease));
+            } else if written.busy.contains(&lease.id) {
+                let since = *end.busy_since.get_or_insert_with(Instant::now);
+                if since.elapsed() < BUSY.1 && !self.is_spent() {
+                    self.busy.push(end);
+                } else {
+                    let fault = Fault::new(
+                        "group_busy",
+                        "another transaction publishes to a follow-up's group",
+                    );
+                    self.take_back_end(end, &fault, true);
+                }
+            } else if whole {
+                self.lose_end(&end);
+            } else {
+                self.pending.ends.push(end);
+            }
+        }
+    }
+
+    /// An end was not ours to write: the event is somebody else's, and so is what stands behind it.
+    fn lose_end(&mut self, end: &End) {
+        if let Class::Handled(_) = end.class {
+            self.count_lost(end.finalization.lease);
+        }
+        self.hand.let_go(end.finalization.lease);
+        self.rereads = true;
+    }
+
+    /// An event that has ended, and whose end cannot be written, goes back with what it has done.
+    fn take_back_end(&mut self, end: End, fault: &Fault, blameless: bool) {
+        let (attempt, most) = end.attempt;
+        let charged = end.finalization.ran && !blameless && attempt < most;
+        let delay = if charged || blameless {
+            BLAMELESS_DELAY
+        } else {
+            self.options.retry.max
+        };
+        tracing::warn!(event.id = end.finalization.lease.id, code = %fault.code, "end cannot be written; the event goes back");
+        if let Some(group) = &end.group {
+            self.hand.close_group(group);
+        }
+        self.pend();
+        self.pending.retries.push(Back {
+            retried: Retried {
+                lease: end.finalization.lease,
+                charged,
+                delay,
+                errors: vec![ErrorEntry::new(None, fault, attempt)],
+                progress: end.progress,
+            },
+            group: end.group,
+            leased: matches!(end.class, Class::Handled(_)),
+        });
+    }
+
+    fn take_unreadable(&mut self, leases: &[Lease], written: &Written, whole: bool) {
+        for lease in leases {
+            if written.ended.contains(lease) {
+                self.report.failed += 1;
+                self.hand.let_go(*lease);
+            } else if whole {
+                self.count_lost(*lease);
+                self.hand.let_go(*lease);
+                self.rereads = true;
+            } else {
+                self.pending.unreadable.push(*lease);
+            }
+        }
+    }
+
+    fn take_backs(&mut self, backs: Vec<Back>, written: &Written) {
+        let Some(left) = &written.left else {
+            return self.pending.retries.extend(backs);
+        };
+        for back in backs {
+            let lease = back.retried.lease;
+            self.hand.let_go(lease);
+            if left.contains(&lease.id) {
+                self.report.retried += u64::from(back.leased);
+                if back.retried.delay < AT_ONCE {
+                    self.walk.back_to(lease.id);
+                }
+            } else {
+                if back.leased {
+                    self.count_lost(lease);
+                }
+                self.rereads |= !written.stuck.contains(&lease.id);
+            }
+            if let Some(group) = &back.group {
+                self.hand.reopen_group(group);
+            }
+        }
+    }
+
+    fn take_releases(&mut self, events: Vec<crate::event::LeasedEvent>, written: &Written) {
+        let Some(left) = &written.left else {
+            return self.pending.releases.extend(events);
+        };
+        for event in events {
+            self.hand.let_go(event.lease);
+            let leased = event.fate == Fate::Run;
+            if left.contains(&event.lease.id) {
+                self.report.released += u64::from(leased);
+            } else if leased {
+                self.count_lost(event.lease);
+            }
+            if let Some(group) = &event.group_key {
+                self.hand.reopen_group(group);
+            }
+        }
+    }
+
+    /// Something was taken from a lease, or a lease is gone: what is in hand is read again before anything starts.
+    fn notice_cuts(&mut self, written: &Written) {
+        for (token, cuts) in &written.cuts {
+            self.rereads |= self.hand.is_cut(*token, *cuts);
+        }
+        if let Some(now) = &written.in_hand {
+            self.rereads = false;
+            for event in self.hand.keep_only(now) {
+                self.hand.let_go(event.lease);
+                if event.fate == Fate::Run {
+                    self.count_lost(event.lease);
+                }
+            }
         }
     }
 
@@ -167,134 +374,124 @@ impl<D: Dispatch> Drain<D> {
         self.report.lease_lost += 1;
     }
 
-    /// A group stays barred until no lease from before its last write is under way.
-    fn bar_until_leases_arrive(&mut self, job: &Job) {
-        for group in &job.closed_groups {
-            self.pace.doubt(group);
-            let Some(barred) = self.barred.get_mut(group) else {
-                continue;
-            };
-            barred.unwritten -= 1;
-            if barred.unwritten == 0 && self.leasing.is_idle() {
-                self.barred.remove(group);
-            } else if barred.unwritten == 0 {
-                barred.until_lease = Some(self.leases_sent);
-            }
-        }
-    }
-
-    /// Unstarted events whose lease could not be renewed belong to somebody else now.
-    fn drop_lost(&mut self, job: &Job, written: &Written) {
-        for lease in &job.renewals {
-            if written
-                .renewed
-                .as_ref()
-                .is_some_and(|renewed| renewed.contains(lease))
-            {
-                continue;
-            }
-            let unstarted = match self.take_back(*lease) {
-                Some(event) => {
-                    let group = event.group_key.as_deref();
-                    let behind = group.map(|group| self.schedule.close(group));
-                    Some((event, behind.unwrap_or_default()))
-                }
-                None => self.schedule.remove(*lease),
-            };
-            if let Some((event, behind)) = unstarted {
-                self.let_go(event.lease.token);
-                if let Some(group) = &event.group_key {
-                    self.pace.doubt(group);
-                }
-                if event.fate == Fate::Run {
-                    self.count_lost(event.lease);
-                }
-                self.release(behind);
-            }
-        }
-    }
-
-    /// One row fewer of this lease is in hand.
-    pub(super) fn let_go(&mut self, token: Uuid) {
-        if let Some(held) = self.held.get_mut(&token) {
-            held.rows -= 1;
-            if held.rows == 0 {
-                self.held.remove(&token);
-            }
-        }
-    }
-
     /// Leases ahead: as soon as no more than one lease's worth of events waits. With half of that the leasing
-    /// session, the busier one, was idle for a seventh of a drain of quick handlers (5 % slower).
+    /// session, the busier one, was idle for a seventh of a drain of quick handlers (5 % slower). Prolongs leases that are
+    /// older than a third of their time.
     pub(super) fn send_lease(&mut self) {
-        let most = self
-            .options
-            .max_events
-            .map_or(u64::MAX, |limit| limit.saturating_sub(self.report.leased));
-        let enough = self.schedule.len() > self.pace.want() as usize;
-        if !self.leasing.is_idle()
-            || enough
-            || most == 0
-            || self.is_spent()
-            || Instant::now() < self.pace.poll_at()
-        {
+        if !self.leasing.is_idle() || self.writing_back {
             return;
         }
+        let now = Instant::now();
+        let third = self.options.lease_timeout / 3;
+        let renews = self
+            .hand
+            .oldest_renewal()
+            .is_some_and(|renewed| now >= renewed + third);
+        let stretch = self.wants_more(now).then(|| {
+            let most = self.room_to_lease();
+            self.walk.next(most, self.is_idle())
+        });
+        if stretch.is_none() && !renews {
+            return;
+        }
+        let first_window = if self.hand.has_suspect() {
+            0
+        } else {
+            self.window()
+        };
+        let kinds = self.budget.kinds_with_time(D::Event::KINDS);
+        if stretch.is_some() {
+            self.kinds_left_out = kinds.len() < D::Event::KINDS.len();
+            self.window_under_way = first_window > 0;
+        }
         if let Some(link) = self.leasing.take() {
-            self.leases_sent += 1;
-            let idle = self.is_idle();
-            let mut order = Order::new(&mut self.pace, most, idle);
-            order.held = self.held.keys().copied().collect();
-            order.timeout = self.options.lease_timeout;
-            let lowest = self.held.values().map(|held| held.lowest).min();
-            order.known = self.pace.known(&order, lowest);
-            order.kinds = self.budget.kinds_with_time(D::Event::KINDS);
-            self.kinds_left_out = order.kinds.len() < D::Event::KINDS.len();
-            order.number = self.leases_sent;
+            let order = Order {
+                worker: self.worker,
+                held: self.hand.tokens(),
+                trusted: self.hand.trusted(),
+                timeout: self.options.lease_timeout,
+                renews,
+                stretch,
+                kinds,
+                first_window: u32::try_from(first_window).unwrap_or(u32::MAX),
+                sent: now,
+            };
             self.leasing = Slot::Busy(lease(link, order).boxed());
         }
     }
 
-    pub(super) fn lease_arrived(&mut self, mut arrival: Arrival) -> Result<(), Error> {
-        self.leasing = Slot::Idle(Box::new(arrival.link));
-        let mut batch = arrival.batch?;
-        let empty = self.pace.arrived(
-            &mut arrival.order,
-            arrival.promoted,
-            &mut batch,
-            self.schedule.len(),
-        );
-        self.seen_empty = empty && self.is_idle();
-        if !batch.events.is_empty() {
-            self.report.batches += 1;
-        }
-        for event in batch.events {
-            let held = self.held.entry(event.lease.token).or_insert(Held {
-                rows: 0,
-                lowest: event.lease.id,
-                renewed: arrival.order.sent,
-            });
-            held.rows += 1;
-            self.report.leased += u64::from(event.fate == Fate::Run);
-            if self.is_barred(&event, arrival.order.number) {
-                self.release(vec![event]);
-            } else {
-                self.schedule.push(event);
-            }
-        }
-        self.barred.retain(|_, barred| {
-            barred
-                .until_lease
-                .is_none_or(|until| until > arrival.order.number)
-        });
-        Ok(())
+    fn room_to_lease(&self) -> u64 {
+        let leased = self.report.leased;
+        self.options
+            .max_events
+            .map_or(u64::MAX, |limit| limit.saturating_sub(leased))
     }
 
-    fn is_barred(&self, event: &LeasedEvent, lease_number: u64) -> bool {
-        let barred = event
-            .group_key
-            .as_ref()
-            .and_then(|group| self.barred.get(group));
-        barred.is_some_and(|barred| barred.until_lease.is_none_or(|until| lease_number <= until))
+    fn wants_more(&self, now: Instant) -> bool {
+        let enough = self.hand.waiting() > self.walk.want() as usize
+            || self.hand.waiting_bytes() as u64 > LEASE_BYTES;
+        let goes_back = self.pending.is_exclusive() || self.rereads;
+        !enough
+            && !goes_back
+            && self.unwritten() < self.most_unwritten()
+            && self.room_to_lease() > 0
+            && !self.is_spent()
+            && now >= self.walk.poll_at()
+    }
+
+    pub(super) fn lease_arrived(&mut self, arrival: Arrival) {
+        let Arrival {
+            link,
+            order,
+            brought,
+        } = arrival;
+        self.leasing = Slot::Idle(Box::new(link));
+        self.window_under_way = false;
+        match brought {
+            Ok(brought) => self.take_brought(order, brought),
+            // What is in hand is brought to its end as far as that goes, and given back.
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn take_brought(&mut self, order: Order, brought: Brought) {
+        if let Some(renewed) = brought.renewed {
+            self.take_renewed(&order.held, &renewed, order.sent);
+        }
+        let Some(stretch) = order.stretch else { return };
+        let mut batch = brought.batch;
+        let left = self.hand.waiting();
+        let empty = self
+            .walk
+            .arrived(stretch, brought.promoted, &mut batch, left);
+        self.seen_empty = empty && self.is_idle();
+        if batch.events.is_empty() && batch.unreadable.is_empty() {
+            return;
+        }
+        self.report.batches += 1;
+        let run = batch.events.iter().filter(|event| event.fate == Fate::Run);
+        self.report.leased += (run.count() + batch.unreadable.len()) as u64;
+        let window = (batch.started_to, batch.suspect);
+        let token = brought.token;
+        self.hand
+            .take_in(token, batch.events, &batch.unreadable, window, order.sent);
+        for id in batch.unreadable {
+            self.pend();
+            self.pending.unreadable.push(Lease { id, token });
+        }
+    }
+
+    /// Leases that did not come back are gone, or were cut.
+    fn take_renewed(&mut self, asked: &[Uuid], renewed: &[(Uuid, i32)], sent: Instant) {
+        for (token, cuts) in renewed {
+            self.rereads |= self.hand.is_cut(*token, Some(*cuts));
+            if let Some(held) = self.hand.held_mut(*token) {
+                held.renewed = sent;
+            }
+        }
+        let found: HashSet<Uuid> = renewed.iter().map(|(token, _)| *token).collect();
+        for token in asked.iter().filter(|token| !found.contains(token)) {
+            self.rereads |= self.hand.left(*token) > 0;
+        }
     }
 }

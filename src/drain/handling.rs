@@ -8,14 +8,14 @@ use tokio::time::Instant;
 
 use super::Drain;
 use super::execute::{Limits, execute, timed_out};
-use super::flusher::{Class, End};
 use super::lanes::{Ended, Work};
-use super::settle::{Settled, count, given_up, log_end, settle};
+use super::settle::{Settled, count, given_up, log_end, progress, settle};
+use super::writer::{Back, Class, End};
 use crate::context::{Context, Flushed};
-use crate::event::{DecodeError, Event, Fate, Lease, LeasedEvent};
+use crate::event::{DecodeError, Event, Fate, LeasedEvent};
 use crate::handler::{Dispatch, Fault};
-use crate::outcome::{HandlerEnd, Status};
-use crate::queue::{Finalization, Released};
+use crate::outcome::{HandlerEnd, Progress, Status};
+use crate::queue::Finalization;
 use crate::trace::{self, TraceContext};
 use crate::xray::Attempt;
 
@@ -23,14 +23,18 @@ use crate::xray::Attempt;
 const OVERDUE: Duration = Duration::from_millis(500);
 
 impl<D: Dispatch> Drain<D> {
-    /// Starts handlers while there are events, free places and time.
+    /// Starts handlers while there are events, free places and time, and while it is certain what is in hand.
     pub(super) fn start_handlers(&mut self) {
+        if self.rereads {
+            return self.take_back_waiting();
+        }
         let room = self.lanes.room();
-        while self.running.len() < room && self.schedule.has_ready() && !self.is_spent() {
-            match self.schedule.pop() {
+        let most_unwritten = self.most_unwritten();
+        while self.running.len() < room && self.unwritten() < most_unwritten && !self.is_spent() {
+            match self.hand.pop() {
                 Some(event) if self.may_start(&event) => self.start(event),
                 Some(event) => self.give_back(event),
-                None => {}
+                None => break,
             }
         }
         self.lanes.open();
@@ -45,13 +49,26 @@ impl<D: Dispatch> Drain<D> {
     /// Until when an event's lease is to be trusted.
     fn start_by(&self, event: &LeasedEvent) -> Instant {
         let trusted = self.options.lease_timeout.mul_f64(0.9);
-        let held = self.held.get(&event.lease.token);
-        held.map_or_else(Instant::now, |held| held.renewed + trusted)
+        let renewed = self.hand.renewed(event.lease.token);
+        renewed.map_or_else(Instant::now, |renewed| renewed + trusted)
     }
 
+    /// An unstarted event goes back, and keeps its attempt.
     fn give_back(&mut self, event: LeasedEvent) {
-        self.close_group(&event);
-        self.release(vec![event]);
+        if let Some(group) = &event.group_key {
+            self.hand.close_group(group);
+        }
+        self.pend();
+        self.pending.releases.push(event);
+    }
+
+    /// What was handed over and has not started goes back.
+    fn take_back_waiting(&mut self) {
+        for lease in self.lanes.take_waiting() {
+            if let Some(ctx) = self.running.remove(&lease) {
+                self.give_back(ctx.event().clone());
+            }
+        }
     }
 
     /// Starts one event, or ends it at once if there is nothing to run.
@@ -91,7 +108,7 @@ impl<D: Dispatch> Drain<D> {
         let settled = Settled::Finish(given_up(event, fault));
         log_end(event, &settled, Duration::ZERO);
         if let Settled::Finish(end) = settled {
-            self.finish(event, end, class);
+            self.finish(event, end, class, None);
         }
     }
 
@@ -135,12 +152,6 @@ impl<D: Dispatch> Drain<D> {
         });
     }
 
-    /// Takes back an event that was handed to the lanes, if it has not started.
-    pub(super) fn take_back(&mut self, lease: Lease) -> Option<LeasedEvent> {
-        let taken = self.lanes.take(lease).then(|| self.running.remove(&lease));
-        Some(taken??.event().clone())
-    }
-
     /// Takes up the events whose handlers have ended.
     pub(super) fn handlers_ended(&mut self, ended: Vec<Ended>) {
         for Ended { lease, took } in ended {
@@ -182,28 +193,43 @@ impl<D: Dispatch> Drain<D> {
             Settled::AlreadyFinished(status) => {
                 self.report.published += published;
                 count(&mut self.report, Class::Handled(status));
-                self.let_go(event.lease.token);
+                self.hand.let_go(event.lease);
                 self.open_group(event);
             }
             Settled::Finish(end) => {
                 let class = Class::Handled(end.status);
-                self.finish(event, end, class);
+                self.finish(event, end, class, progress(ends));
             }
             Settled::Retry(retried) => {
                 self.pend();
-                self.pending.retries.push(retried);
-                self.close_group(event);
+                if let Some(group) = &event.group_key {
+                    self.hand.close_group(group);
+                }
+                self.pending.retries.push(Back {
+                    retried,
+                    group: event.group_key.clone(),
+                    leased: true,
+                });
             }
         }
     }
 
-    /// Notes an event's end, to be written with the next flush.
-    fn finish(&mut self, event: &LeasedEvent, end: Finalization, class: Class) {
+    /// Notes an event's end, to be written with the next round.
+    fn finish(
+        &mut self,
+        event: &LeasedEvent,
+        end: Finalization,
+        class: Class,
+        done: Option<Progress>,
+    ) {
         self.pend();
         self.pending.ends.push(End {
             finalization: end,
             class,
             group: event.group_key.clone(),
+            attempt: (event.attempts, event.max_attempts),
+            progress: done,
+            busy_since: None,
         });
         if let Some(group) = &event.group_key {
             self.group_ends.insert(group.clone(), self.completions);
@@ -213,43 +239,13 @@ impl<D: Dispatch> Drain<D> {
 
     fn open_group(&mut self, event: &LeasedEvent) {
         if let Some(group) = &event.group_key {
-            self.schedule.open(group);
+            self.hand.open_group(group);
         }
-    }
-
-    /// An event goes back to the queue: so does everything of its group that is in hand behind it.
-    fn close_group(&mut self, event: &LeasedEvent) {
-        if let Some(group) = &event.group_key {
-            self.bar(group);
-            let behind = self.schedule.close(group);
-            self.release(behind);
-        }
-    }
-
-    pub(super) fn release(&mut self, events: Vec<LeasedEvent>) {
-        for event in events {
-            self.pend();
-            if let Some(group) = &event.group_key {
-                self.bar(group);
-            }
-            self.pending.releases.push(Released {
-                lease: event.lease,
-                counted: event.fate == Fate::Run,
-            });
-        }
-    }
-
-    /// Keeps a group shut until the next write is done and no lease from before it is under way.
-    fn bar(&mut self, group: &str) {
-        let barred = self.barred.entry(group.to_owned()).or_default();
-        barred.unwritten += 1;
-        barred.until_lease = None;
-        self.pending.closed_groups.push(group.to_owned());
     }
 
     /// Numbers what is about to be noted.
-    fn pend(&mut self) {
-        if !self.pending.has_outcomes() {
+    pub(super) fn pend(&mut self) {
+        if self.pending.outcomes() == 0 {
             self.pending_since = Instant::now();
         }
         self.completions += 1;
@@ -261,13 +257,12 @@ impl<D: Dispatch> Drain<D> {
         if self.is_idle() || !self.is_spent() {
             return;
         }
-        for lease in self.lanes.take_waiting() {
-            if let Some(ctx) = self.running.remove(&lease) {
-                self.give_back(ctx.event().clone());
-            }
+        self.take_back_waiting();
+        let rest = self.hand.take_all();
+        if !rest.is_empty() {
+            self.pend();
+            self.pending.releases.extend(rest);
         }
-        let rest = self.schedule.take_all();
-        self.release(rest);
     }
 
     /// Handlers that ignore their limit, or that a stop signal overtook, are cut from here.

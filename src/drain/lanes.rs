@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -53,6 +54,8 @@ pub(super) struct Lanes {
 }
 
 struct Shared {
+    /// Where their tasks run.
+    runtime: Handle,
     /// Lanes at once.
     most: usize,
     line: Mutex<Line>,
@@ -88,7 +91,7 @@ impl Shared {
         loop {
             let begun = self.line().begin(self.most);
             let Some((number, work)) = begun else { return };
-            let task = tokio::spawn(run(self.clone(), number, work));
+            let task = self.runtime.spawn(run(self.clone(), number, work));
             // It may be over by now.
             if let Some(lane) = self.line().lanes.get_mut(&number) {
                 lane.abort = Some(task.abort_handle());
@@ -99,8 +102,9 @@ impl Shared {
 
 impl Lanes {
     /// At most so many run at once.
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize, runtime: Handle) -> Self {
         let shared = Shared {
+            runtime,
             most,
             line: Mutex::default(),
             told: Notify::new(),
@@ -118,6 +122,11 @@ impl Lanes {
             Some(typical) if typical < QUICK && most > 1 => most * IN_HAND,
             _ => most,
         }
+    }
+
+    /// How long handlers took of late; nothing before the first has ended.
+    pub(super) fn typical(&self) -> Option<Duration> {
+        self.shared.line().typical
     }
 
     /// Puts the work in line. [`Lanes::open`] sees that it runs.
@@ -152,13 +161,6 @@ impl Lanes {
     pub(super) fn take_waiting(&self) -> Vec<Lease> {
         let mut line = self.shared.line();
         line.waiting.drain(..).map(|work| work.lease).collect()
-    }
-
-    /// Takes back this event, if it has not started.
-    pub(super) fn take(&self, lease: Lease) -> bool {
-        let mut line = self.shared.line();
-        let at = line.waiting.iter().position(|work| work.lease == lease);
-        at.and_then(|at| line.waiting.remove(at)).is_some()
     }
 
     /// What runs, and since when.
@@ -335,7 +337,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_run_at_once_than_there_are_lanes_and_the_rest_follows_in_order() {
-        let lanes = Lanes::new(2);
+        let lanes = Lanes::new(2, Handle::current());
         let (first, one) = waiting();
         let (second, two) = waiting();
         start(&lanes, work(1, one));
@@ -357,7 +359,7 @@ mod tests {
 
     #[tokio::test]
     async fn more_are_taken_on_only_while_handlers_are_quick() {
-        let lanes = Lanes::new(3);
+        let lanes = Lanes::new(3, Handle::current());
         assert_eq!(lanes.room(), 3, "nothing is known yet");
         start(&lanes, work(1, async {}));
         lanes.ended().await;
@@ -369,7 +371,7 @@ mod tests {
 
     /// Lanes that have learnt that handlers are quick.
     async fn quick_lanes(most: usize) -> Lanes {
-        let lanes = Lanes::new(most);
+        let lanes = Lanes::new(most, Handle::current());
         start(&lanes, work(0, async {}));
         assert_eq!(ids(&lanes.ended().await), [0]);
         lanes.shared.line().typical = Some(Duration::from_micros(2));
@@ -421,7 +423,7 @@ mod tests {
 
     #[tokio::test]
     async fn a2_a_single_lane_takes_one_event_at_a_time_however_quick() {
-        let lanes = Lanes::new(1);
+        let lanes = Lanes::new(1, Handle::current());
         start(&lanes, work(1, async {}));
         lanes.ended().await;
         assert_eq!(lanes.room(), 1);
@@ -429,7 +431,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_cut_is_not_told_of_and_leaves_its_place_to_the_next() {
-        let lanes = Lanes::new(1);
+        let lanes = Lanes::new(1, Handle::current());
         start(&lanes, work(1, std::future::pending()));
         start(&lanes, work(2, async {}));
         tokio::task::yield_now().await;
@@ -441,7 +443,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_waits_can_be_taken_back_and_does_not_outlive_the_drain() {
-        let lanes = Lanes::new(1);
+        let lanes = Lanes::new(1, Handle::current());
         let (tell, one) = waiting();
         start(&lanes, work(1, one));
         for id in [2, 3, 4] {
@@ -459,7 +461,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_too_late_is_not_started() {
-        let lanes = Lanes::new(1);
+        let lanes = Lanes::new(1, Handle::current());
         let mut late = work(1, async { unreachable!() });
         late.start_by = Instant::now();
         start(&lanes, late);

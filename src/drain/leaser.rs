@@ -1,87 +1,126 @@
-//! Takes events ahead of the handlers, as `pace` decides, on a session of its own.
+//! Takes events ahead of the handlers, as `walk` decides, and prolongs leases, on a session of its own: a write that waits
+//! keeps no lease from being renewed.
 
+use std::time::Duration;
+
+use futures_util::future::{OptionFuture, join4};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::link::Link;
-use super::pace::Order;
+use super::walk::Stretch;
 use crate::error::Error;
 use crate::queue::{self, LeaseRequest, LeasedBatch};
 
 /// Delayed events made ready at once.
 const PROMOTE_LIMIT: u32 = 1000;
 
+/// Bytes of payload that one lease brings, and as many may wait while it is under way: what a function of the smallest
+/// size can hold beside the program.
+pub(super) const LEASE_BYTES: u64 = 8 << 20;
+
+/// What to ask for.
+pub(super) struct Order {
+    pub worker: Uuid,
+    /// All tokens with something in hand.
+    pub held: Vec<Uuid>,
+    /// Of them, those behind which more of a group may be leased.
+    pub trusted: Vec<Uuid>,
+    pub timeout: Duration,
+    /// Whether the leases are to be prolonged, too.
+    pub renews: bool,
+    /// Events to lease; nothing is leased without it.
+    pub stretch: Option<Stretch>,
+    /// Kinds this program knows and has time for.
+    pub kinds: Vec<&'static str>,
+    pub first_window: u32,
+    /// When it was made: what it prolongs is no older.
+    pub sent: Instant,
+}
+
+/// What came of it.
+pub(super) struct Brought {
+    /// Lowest id among the delayed events that became ready just before.
+    pub promoted: Option<i64>,
+    pub batch: LeasedBatch,
+    pub token: Uuid,
+    /// The leases that are still there, each with how often something was taken from it.
+    pub renewed: Option<Vec<(Uuid, i32)>>,
+}
+
 /// The answer, with the link and the order handed back.
 pub(super) struct Arrival {
     pub link: Link,
     pub order: Order,
-    /// Lowest id among the delayed events that became ready just before.
-    pub promoted: Option<i64>,
-    pub batch: Result<LeasedBatch, Error>,
+    pub brought: Result<Brought, Error>,
 }
 
-/// Promotes what is due and leases, with bounded reconnects.
+/// Renews, promotes what is due and leases, with bounded reconnects.
 pub(super) async fn lease(mut link: Link, order: Order) -> Arrival {
-    let mut request = LeaseRequest {
-        limit: order.limit,
-        page: order.page,
-        after: order.after,
-        token: Uuid::nil(),
-        held: &order.held,
-        timeout: order.timeout,
-        kinds: &order.kinds,
-        blocked: &order.blocked,
-        known: order.known.as_ref(),
-        now: None,
-    };
-    let mut unsure = Vec::new();
-    let outcome = loop {
-        // One for each try. What a lost try has taken and keeps is not in our hands: under a token that
-        // we hold, it would not keep its group from being leased.
-        request.token = Uuid::new_v4();
-        match attempt(&mut link, &request, &unsure).await {
-            Ok(answer) => break Ok(answer),
+    let mut unsure = false;
+    let brought = loop {
+        match attempt(&mut link, &order, unsure).await {
+            Ok(brought) => {
+                link.recovered();
+                break Ok(brought);
+            }
             Err(error) => {
-                if error.is_connection_lost() {
-                    unsure.push(request.token);
-                }
+                // What the lost try may have taken is under its own token, which is not held: a sweep gives it back.
+                unsure = true;
                 if let Err(error) = link.retry_after(error).await {
                     break Err(error);
                 }
             }
         }
     };
-    link.recovered();
-    let (promoted, batch) = match outcome {
-        Ok((promoted, batch)) => (promoted, Ok(batch)),
-        Err(error) => (None, Err(error)),
-    };
     Arrival {
         link,
         order,
-        promoted,
-        batch,
+        brought,
     }
 }
 
-/// One try, once what earlier ones may have taken is given back. Promote and lease travel together: one
-/// round trip, in this order.
-async fn attempt(
-    link: &mut Link,
-    request: &LeaseRequest<'_>,
-    unsure: &[Uuid],
-) -> Result<(Option<i64>, LeasedBatch), Error> {
+/// One try. Everything travels together and is done in this order: one round trip.
+async fn attempt(link: &mut Link, order: &Order, unsure: bool) -> Result<Brought, Error> {
     let client = link.client().await?;
-    for token in unsure {
-        let lost = LeaseRequest {
-            token: *token,
-            ..request.clone()
-        };
-        queue::reclaim(client, &lost).await?;
-    }
-    let (promoted, batch) = futures_util::future::join(
-        queue::promote(client, PROMOTE_LIMIT, None),
-        queue::lease(client, request),
+    let token = Uuid::new_v4();
+    let sweeps = unsure || order.stretch.as_ref().is_some_and(Stretch::is_start);
+    let renew = order
+        .renews
+        .then(|| queue::renew(client, order.worker, &order.held, order.timeout));
+    let sweep = sweeps.then(|| queue::sweep(client, order.worker, &order.held));
+    let promote = order
+        .stretch
+        .is_some()
+        .then(|| queue::promote(client, PROMOTE_LIMIT));
+    let request = order.stretch.as_ref().map(|stretch| LeaseRequest {
+        token,
+        worker: order.worker,
+        held: &order.trusted,
+        timeout: order.timeout,
+        kinds: &order.kinds,
+        limit: stretch.limit,
+        bytes: LEASE_BYTES,
+        first_window: order.first_window,
+        join: stretch.join,
+        passed_by: &stretch.passed_by,
+        walk: stretch.walk,
+    });
+    let leased = request
+        .as_ref()
+        .map(|request| queue::lease(client, request));
+    let (renewed, swept, promoted, batch) = join4(
+        OptionFuture::from(renew),
+        OptionFuture::from(sweep),
+        OptionFuture::from(promote),
+        OptionFuture::from(leased),
     )
     .await;
-    Ok((promoted?.1, batch?))
+    swept.transpose()?;
+    Ok(Brought {
+        renewed: renewed.transpose()?,
+        promoted: promoted.transpose()?.and_then(|(_, lowest)| lowest),
+        batch: batch.transpose()?.unwrap_or_default(),
+        token,
+    })
 }

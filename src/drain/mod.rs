@@ -1,47 +1,46 @@
 //! Owns the one loop: lease ahead, start handlers, write down what became of events, until the queue
 //! is empty or the budget spent; then give back the rest and report. It holds no SQL and knows no kind.
 //!
-//! Everything the loop decides on lives in one task; handlers run in tasks of their own, the `lanes`. Leasing and
-//! writing go over two connections, so that the next batch is taken while the last one is written
+//! Everything the loop decides on lives in one task, on a thread of its own with its two connections: a handler that
+//! blocks its thread stops neither renewals nor the deadline. Handlers run in tasks of the caller's runtime, the `lanes`.
+//! Leasing and writing go over two connections, so that the next batch is taken while the last one is written
 //! (99,000 events/s against 73,000 on one).
 //!
 //! Order inside a group survives the overlap by two rules. A drain may lease further events of a
-//! group it holds, because they queue up behind in `schedule`. And an event that goes back to the
-//! queue closes its group (`Barred`): what was leased behind it goes back too, including what a
-//! lease already under way still brings.
+//! group it holds, because they queue up behind in `hand`. And while something goes back to the queue no lease is under
+//! way, so that both sides always agree on what is in hand.
 //!
 //! This file holds the loop and its state; `handling` is what it does with handlers, `exchange`
 //! what it does with the database.
 
-mod behind;
 mod exchange;
 mod execute;
-mod flusher;
+mod hand;
 mod handling;
 mod lanes;
 mod leaser;
 mod link;
-mod pace;
-mod schedule;
 pub(crate) mod settle;
+mod walk;
+mod writer;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::Instrument;
 use uuid::Uuid;
 
-use self::flusher::{Flush, Job};
+use self::hand::Hand;
 use self::lanes::Lanes;
 use self::leaser::Arrival;
 use self::link::Slot;
-use self::pace::Pace;
-use self::schedule::Schedule;
+use self::walk::Cursor;
+use self::writer::{End, Job, Round};
 use crate::budget::Budget;
 use crate::connect::Database;
 use crate::context::Context;
@@ -140,6 +139,9 @@ pub struct Hooks {
     pub progress: Option<watch::Sender<DrainReport>>,
     /// Takes the run's figures by kind when it ends, also when it fails.
     pub figures: Option<oneshot::Sender<Figures>>,
+    /// Where handlers run; the caller's runtime when `None`. Handlers that block every thread of it keep it from everything
+    /// else: who must answer in time whatever they do gives them one of their own.
+    pub handlers: Option<Handle>,
 }
 
 /// Drains the queue with `app`'s handlers.
@@ -171,17 +173,55 @@ pub async fn drain_with<D: Dispatch>(
     };
     options.check().map_err(refused)?;
     let database = database.with_own_pool().map_err(refused)?;
-    let run = Drain::new(&database, app, options, hooks).run_to_end();
-    // A task that ends with this future: from a worker thread of the runtime a handler starts without the
-    // thread that waits here being woken for each (drains are 3 % faster).
-    let mut task = JoinSet::new();
-    task.spawn(run.in_current_span());
-    match task.join_next().await {
-        Some(Ok(drained)) => drained,
-        Some(Err(failed)) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
-        _ => Err(refused(Error::Connect(
-            "the runtime is shutting down".to_owned(),
-        ))),
+    let mut hooks = hooks;
+    let handlers = hooks.handlers.take().unwrap_or_else(Handle::current);
+    let lanes = Lanes::new(options.concurrency, handlers);
+    let (options, span) = (options.clone(), tracing::Span::current());
+    let run = move || {
+        Drain::new(database, app, options, hooks, lanes)
+            .run_to_end()
+            .instrument(span)
+    };
+    on_own_thread(run).await.unwrap_or_else(|| {
+        let gone = "the drain's thread could not be started".to_owned();
+        Err(refused(Error::Connect(gone)))
+    })
+}
+
+/// Runs a future on a thread of its own, which ends with this one. A panic there is one here.
+async fn on_own_thread<T, F>(make: impl FnOnce() -> F + Send + 'static) -> Option<T>
+where
+    T: Send + 'static,
+    F: Future<Output = T>,
+{
+    let (tell, told) = oneshot::channel();
+    let (here, gone) = oneshot::channel::<()>();
+    let logs = tracing::dispatcher::get_default(Clone::clone);
+    let work = move || {
+        let _logs = tracing::dispatcher::set_default(&logs);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let Ok(runtime) = runtime else { return };
+        runtime.block_on(async {
+            tokio::select! {
+                ended = make() => drop(tell.send(ended)),
+                _ = gone => {}
+            }
+        });
+    };
+    let thread = std::thread::Builder::new()
+        .name("tidegate-drain".to_owned())
+        .spawn(work)
+        .ok()?;
+    let ended = told.await;
+    drop(here);
+    match ended {
+        Ok(ended) => Some(ended),
+        Err(_) => match thread.join() {
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(()) => None,
+        },
     }
 }
 
@@ -191,6 +231,9 @@ fn millis(duration: Duration) -> u64 {
 
 /// A full write is worth waiting this long for: one commit for many events.
 const FLUSH_AGE: Duration = Duration::from_millis(10);
+
+/// A window is this much work: about what passes until the database has been told of the next one, several times over.
+const WINDOW: Duration = Duration::from_millis(50);
 
 /// The run must end, whatever the database does, this long after its budget.
 const OVERRUN: Duration = Duration::from_secs(1);
@@ -206,19 +249,27 @@ struct Drain<D: Dispatch> {
     figures: Option<Figures>,
     /// Open only if traces are exported.
     xray: Option<Exporter>,
-    pace: Pace,
-    schedule: Schedule,
+    /// Names this run in the leases that it takes.
+    worker: Uuid,
+    walk: Cursor,
+    hand: Hand,
     /// What was handed to the lanes and has not ended.
     running: BTreeMap<Lease, Arc<Context>>,
     lanes: Lanes,
     pending: Job,
     pending_since: Instant,
+    /// Ends whose follow-ups wait for another publisher, to be tried again then.
+    busy: Vec<End>,
+    busy_until: Instant,
     /// Either the idle link or the work it is busy with.
     leasing: Slot<Arrival>,
-    flushing: Slot<Flush>,
-    held: HashMap<Uuid, Held>,
-    barred: HashMap<String, Barred>,
-    leases_sent: u64,
+    writing: Slot<Round>,
+    /// What is being written leaves our hands without an end, or is read again.
+    writing_back: bool,
+    /// The lease that is under way brings events that may start at once.
+    window_under_way: bool,
+    /// Something was taken from us: nothing starts until it was read again what is in hand.
+    rereads: bool,
     completions: u64,
     flushed: (watch::Sender<u64>, watch::Receiver<u64>),
     /// Number of each group's last completion that is not written yet.
@@ -227,33 +278,23 @@ struct Drain<D: Dispatch> {
     /// The last lease left out kinds that there was no time for.
     kinds_left_out: bool,
     idle_since: Option<Instant>,
-}
-
-/// A lease's token, while rows of it are in hand.
-struct Held {
-    rows: usize,
-    /// No row of it has a lower id.
-    lowest: i64,
-    renewed: Instant,
-}
-
-/// A group of which events go back to the queue. Whatever else of it is leased goes back too, until
-/// all of that is written and every lease sent before has arrived.
-#[derive(Default)]
-struct Barred {
-    /// Events that go back and are not written yet.
-    unwritten: usize,
-    /// The last lease that may still bring events from before; known when all is written.
-    until_lease: Option<u64>,
+    write_failures: u32,
+    write_after: Instant,
+    /// Why the run will end as failed.
+    failed: Option<Error>,
 }
 
 impl<D: Dispatch> Drain<D> {
-    fn new(database: &Database, app: Arc<D>, options: &DrainOptions, hooks: Hooks) -> Self {
+    fn new(
+        database: Database,
+        app: Arc<D>,
+        options: DrainOptions,
+        hooks: Hooks,
+        lanes: Lanes,
+    ) -> Self {
         let now = Instant::now();
         Self {
             app,
-            database: database.clone(),
-            options: options.clone(),
             budget: Budget::new(options.budget),
             report: DrainReport {
                 budget_ms: millis(options.budget),
@@ -262,23 +303,31 @@ impl<D: Dispatch> Drain<D> {
             figures: hooks.figures.is_some().then(Figures::default),
             hooks,
             xray: options.xray.and_then(Exporter::open),
-            pace: Pace::new(options.concurrency, options.batch),
-            schedule: Schedule::default(),
+            worker: Uuid::new_v4(),
+            walk: Cursor::new(options.concurrency, options.batch),
+            hand: Hand::default(),
             running: BTreeMap::new(),
-            lanes: Lanes::new(options.concurrency),
+            lanes,
             pending: Job::default(),
             pending_since: now,
-            leasing: Slot::new(database),
-            flushing: Slot::new(database),
-            held: HashMap::new(),
-            barred: HashMap::new(),
-            leases_sent: 0,
+            busy: Vec::new(),
+            busy_until: now,
+            leasing: Slot::new(&database),
+            writing: Slot::new(&database),
+            writing_back: false,
+            window_under_way: false,
+            rereads: false,
             completions: 0,
             flushed: watch::channel(0),
             group_ends: HashMap::new(),
             seen_empty: false,
             kinds_left_out: false,
             idle_since: None,
+            write_failures: 0,
+            write_after: now,
+            failed: None,
+            database,
+            options,
         }
     }
 
@@ -305,30 +354,67 @@ impl<D: Dispatch> Drain<D> {
             self.cut_overdue();
             self.start_handlers();
             self.give_back_rest();
-            self.send_flush();
+            self.send_write();
             if let Some(reason) = self.stop_reason() {
                 self.report.stop_reason = reason;
-                return self.count_backlog().await;
+                return match self.failed.take() {
+                    Some(error) => Err(error),
+                    None => self.count_backlog().await,
+                };
             }
             self.send_lease();
             let wake = self.next_wake();
             tokio::select! {
                 biased;
                 ended = self.lanes.ended() => self.handlers_ended(ended),
-                flush = self.flushing.done() => self.flush_done(flush)?,
-                arrival = self.leasing.done() => self.lease_arrived(arrival)?,
+                round = self.writing.done() => self.written(round)?,
+                arrival = self.leasing.done() => self.lease_arrived(arrival),
                 () = stop_signal(&mut self.hooks.stop) => self.budget.stop(),
                 () = tokio::time::sleep_until(wake) => self.refuse_overrun()?,
             }
         }
     }
 
+    /// The run will end as failed: nothing new is leased or started, what has ended is written down as far as that
+    /// goes, and the rest is given back.
+    fn fail(&mut self, error: Error) {
+        self.budget.stop();
+        self.failed.get_or_insert(error);
+    }
+
     /// Nothing in hand, nothing to write.
     fn is_idle(&self) -> bool {
         self.running.is_empty()
-            && self.schedule.is_empty()
-            && !self.pending.has_outcomes()
-            && self.flushing.is_idle()
+            && self.hand.waiting() == 0
+            && !self.hand.has_over()
+            && self.pending.is_empty()
+            && self.busy.is_empty()
+            && !self.rereads
+            && self.writing.is_idle()
+    }
+
+    /// Events that have ended, or go back, and are not written.
+    fn unwritten(&self) -> usize {
+        self.pending.outcomes() + self.busy.len()
+    }
+
+    /// No handler starts while more waits to be written than this: what is slow is the database, and it must not be
+    /// memory that pays for it.
+    fn most_unwritten(&self) -> usize {
+        (self.options.batch as usize * 2).max(self.options.concurrency * 2)
+    }
+
+    /// How many events of a lease may start without the database being told anew: as many as the handlers do in
+    /// [`WINDOW`]. If this worker goes away, so many lose an attempt.
+    fn window(&self) -> usize {
+        let least = self.options.concurrency;
+        let Some(typical) = self.lanes.typical() else {
+            return least;
+        };
+        let each = WINDOW.as_nanos() / typical.as_nanos().max(1);
+        let each = usize::try_from(each).unwrap_or(usize::MAX);
+        each.saturating_mul(least)
+            .clamp(least, (self.options.batch as usize).max(least))
     }
 
     /// The queue was seen empty and linger is over.
@@ -374,11 +460,14 @@ impl<D: Dispatch> Drain<D> {
         let now = Instant::now();
         let left = self.limit().saturating_sub(self.budget.elapsed());
         let mut wake = now + Duration::from_millis(250).min(left);
-        if self.pending.has_outcomes() {
-            wake = wake.min(self.pending_since + FLUSH_AGE);
+        if self.writing.is_idle() && (self.pending.outcomes() > 0 || self.hand.has_over()) {
+            wake = wake.min((self.pending_since + FLUSH_AGE).max(self.write_after));
         }
-        if self.leasing.is_idle() && self.schedule.is_empty() {
-            wake = wake.min(self.pace.poll_at());
+        if !self.busy.is_empty() {
+            wake = wake.min(self.busy_until);
+        }
+        if self.leasing.is_idle() && self.hand.waiting() == 0 {
+            wake = wake.min(self.walk.poll_at());
         }
         if let Some(open_at) = self.lanes.open_at() {
             wake = wake.min(open_at);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::flusher::Class;
 use super::millis;
+use super::writer::Class;
 use crate::event::{LeasedEvent, NewEvent};
 use crate::handler::{Committed, Done, Fault};
 use crate::invocation::DrainReport;
@@ -58,6 +58,7 @@ pub(super) fn settle(
         Disposition::Finish(status) => Settled::Finish(finalization(event, ends, status)),
         Disposition::Retry(delay) => Settled::Retry(Retried {
             lease: event.lease,
+            charged: !ends.iter().any(HandlerEnd::is_blameless),
             delay,
             errors: errors(event, ends),
             progress: progress(ends),
@@ -102,6 +103,7 @@ pub(crate) fn finalization(
         result: result(ends),
         progress: if partly { progress(ends) } else { None },
         follow_ups: follow_ups(ends),
+        ran: true,
     }
 }
 
@@ -114,6 +116,7 @@ pub(super) fn given_up(event: &LeasedEvent, fault: &Fault) -> Finalization {
         result: None,
         progress: None,
         follow_ups: Vec::new(),
+        ran: false,
     }
 }
 
@@ -131,7 +134,8 @@ fn errors(event: &LeasedEvent, ends: &[HandlerEnd]) -> Vec<ErrorEntry> {
         .collect()
 }
 
-fn progress(ends: &[HandlerEnd]) -> Option<Progress> {
+/// What need not be done again.
+pub(super) fn progress(ends: &[HandlerEnd]) -> Option<Progress> {
     let records = ends
         .iter()
         .filter_map(|end| Some((end.handler.to_owned(), HandlerRecord::of(end)?)));

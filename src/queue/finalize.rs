@@ -1,12 +1,13 @@
-//! Ending a lease: finalize, retry, release, and what was done so far.
+//! Ending events: complete, finalize, retry, and what was done so far.
 
 use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokio_postgres::{Client, GenericClient, Row};
+use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
 
 use super::lease::{as_leases, columns};
@@ -68,6 +69,8 @@ pub struct Finalization {
     pub progress: Option<Progress>,
     /// To publish with it.
     pub follow_ups: Vec<NewEvent>,
+    /// Whether handlers have ended it: then it has had an attempt.
+    pub ran: bool,
 }
 
 impl Finalization {
@@ -75,6 +78,7 @@ impl Finalization {
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.status == Status::Completed
+            && self.ran
             && self.errors.is_empty()
             && self.result.is_none()
             && self.progress.is_none()
@@ -82,11 +86,13 @@ impl Finalization {
     }
 }
 
-/// An event's return to the queue after a failed attempt.
+/// An event's return to the queue.
 #[derive(Debug, Clone)]
 pub struct Retried {
     /// Whose.
     pub lease: Lease,
+    /// Whether an attempt has ended. An event that goes back through no fault of its own keeps its attempt.
+    pub charged: bool,
     /// Not before this long from now.
     pub delay: Duration,
     /// Errors of this attempt.
@@ -95,22 +101,39 @@ pub struct Retried {
     pub progress: Option<Progress>,
 }
 
-/// An event's return to the queue unstarted.
-#[derive(Debug, Clone, Copy)]
-pub struct Released {
-    /// Whose.
-    pub lease: Lease,
-    /// Whether the lease had counted an attempt, to be taken back.
-    pub counted: bool,
-}
-
 /// What a finalize changed.
 #[derive(Debug, Default)]
 pub struct Flushed {
     /// Leases whose events are in the log now because of it.
     pub ended: Vec<Lease>,
+    /// Events that are in hand as before: another transaction publishes to the group of one of their follow-ups.
+    pub busy: Vec<i64>,
     /// Follow-ups that are new events; duplicates of live ones do not count.
     pub published: u64,
+    /// How often something was taken from the lease; `None` when it is gone, or when nobody has looked.
+    pub cuts: Option<i32>,
+}
+
+/// What to write for one lease in one go.
+#[derive(Debug, Clone, Default)]
+pub struct Completion {
+    /// The lease.
+    pub token: Uuid,
+    /// Events of it that have completed and leave nothing else to store, in order.
+    pub done: Vec<i64>,
+    /// Handlers of its events up to this id are to start.
+    pub start_to: Option<i64>,
+    /// Nothing of it is left in hand.
+    pub over: bool,
+}
+
+/// What became of a [`Completion`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Completed {
+    /// Events that were held and are in the log now.
+    pub ended: u64,
+    /// How often something was taken from the lease; `None` when it is gone.
+    pub cuts: Option<i32>,
 }
 
 /// JSON text for a column, or null for nothing.
@@ -122,8 +145,64 @@ fn errors_json(errors: &[ErrorEntry]) -> Option<String> {
     (!errors.is_empty()).then(|| json(Some(&errors))).flatten()
 }
 
-/// Moves events to the log and publishes their follow-ups, all in one statement. Leases that do
-/// not come back were not held any more, and nothing of theirs was changed (I5).
+/// Moves completed events to the log, starts more of leases, ends leases: one statement for all of it.
+///
+/// # Errors
+/// When the database fails or does not answer; it may then still have been applied, which
+/// [`finished_under`] tells.
+pub async fn complete(
+    client: &(impl GenericClient + Sync),
+    completions: &[Completion],
+) -> Result<Vec<Completed>, Error> {
+    if completions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let tokens: Vec<Uuid> = completions.iter().map(|lease| lease.token).collect();
+    let done: Vec<String> = completions
+        .iter()
+        .map(|lease| ranges(&lease.done))
+        .collect();
+    let upto: Vec<Option<i64>> = completions.iter().map(|lease| lease.start_to).collect();
+    let over: Vec<bool> = completions.iter().map(|lease| lease.over).collect();
+    let rows = query(
+        client,
+        &sql::live::COMPLETE,
+        &[&tokens, &done, &upto, &over],
+    )
+    .await?;
+    let Some(row) = rows.first() else {
+        return Ok(Vec::new());
+    };
+    let (ended, cuts): (Vec<i64>, Vec<Option<i32>>) = (row.get(0), row.get(1));
+    let each = ended.into_iter().zip(cuts);
+    Ok(each
+        .map(|(ended, cuts)| Completed {
+            ended: ended.unsigned_abs(),
+            cuts,
+        })
+        .collect())
+}
+
+/// Ids in order as the text of a multirange: a thousand that follow each other are one range.
+fn ranges(ids: &[i64]) -> String {
+    use std::fmt::Write;
+    let mut text = String::from("{");
+    let mut ids = ids.iter().copied().peekable();
+    while let Some(first) = ids.next() {
+        let mut last = first;
+        while let Some(next) = ids.next_if(|next| *next <= last + 1) {
+            last = next;
+        }
+        let comma = if text.len() > 1 { "," } else { "" };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{comma}[{first},{last}]");
+    }
+    text.push('}');
+    text
+}
+
+/// Moves events to the log and publishes their follow-ups, a statement for each lease. Leases that do
+/// not come back were not held any more, and nothing of theirs was changed (I5); nor was anything of those that are busy.
 ///
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied, which
@@ -132,14 +211,43 @@ pub async fn finalize(
     client: &(impl GenericClient + Sync),
     ends: &[impl Borrow<Finalization> + Sync],
 ) -> Result<Flushed, Error> {
-    let each = || ends.iter().map(Borrow::borrow);
-    if let Some(leases) = plain_completions(&each()) {
-        return complete(client, leases).await;
+    let mut flushed = Flushed::default();
+    let mut by_token: BTreeMap<Uuid, Vec<&Finalization>> = BTreeMap::new();
+    for end in ends.iter().map(Borrow::borrow) {
+        by_token.entry(end.lease.token).or_default().push(end);
     }
-    let (ids, tokens): (Vec<i64>, Vec<Uuid>) = each()
-        .map(|end: &Finalization| (end.lease.id, end.lease.token))
-        .unzip();
+    for (token, ends) in by_token {
+        let more = finalize_under(client, token, &ends, Follow::IfFree).await?;
+        flushed.ended.extend(more.ended);
+        flushed.busy.extend(more.busy);
+        flushed.published += more.published;
+    }
+    Ok(flushed)
+}
+
+/// What to do with a follow-up whose group another transaction publishes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follow {
+    /// Leave its event as it is, and tell.
+    IfFree,
+    /// Wait for the other one, a second at most.
+    Wait,
+}
+
+/// As [`finalize`], for events of one lease.
+///
+/// # Errors
+/// As [`finalize`].
+pub async fn finalize_under(
+    client: &(impl GenericClient + Sync),
+    token: Uuid,
+    ends: &[&Finalization],
+    follow: Follow,
+) -> Result<Flushed, Error> {
+    let each = || ends.iter().copied();
+    let ids: Vec<i64> = each().map(|end| end.lease.id).collect();
     let statuses: Vec<&str> = each().map(|end| end.status.as_str()).collect();
+    let rans: Vec<bool> = each().map(|end| end.ran).collect();
     let errors = column(&each(), |end| errors_json(&end.errors));
     let results = column(&each(), |end| json(end.result.as_ref()));
     let progress = column(&each(), |end| json(end.progress.as_ref()));
@@ -152,16 +260,19 @@ pub async fn finalize(
         .collect();
     let parents: Vec<i64> = follow_ups.iter().map(|(parent, _)| *parent).collect();
     let events = EventColumns::of(&follow_ups.iter().map(|(_, event)| *event));
+    let waits = follow == Follow::Wait;
     let rows = query(
         client,
         &sql::live::FINALIZE,
         &[
+            &token,
             &ids,
-            &tokens,
             &statuses,
+            &rans,
             &errors,
             &results,
             &progress,
+            &waits,
             &parents,
             &events.kinds,
             &events.payloads,
@@ -176,52 +287,35 @@ pub async fn finalize(
         ],
     )
     .await?;
-    let mut flushed = Flushed::default();
-    if let Some(row) = rows.first() {
-        let published: Option<i64> = row.get(0);
-        flushed.published = published.unwrap_or(0).unsigned_abs();
-        let count: i64 = row.get(1);
-        flushed.ended = if count.unsigned_abs() == ends.len() as u64 {
-            ends.iter().map(|end| end.borrow().lease).collect()
-        } else {
-            some_ended(row)
-        };
-    }
-    Ok(flushed)
-}
-
-/// The leases in order, if all these events just complete.
-fn plain_completions<'a>(
-    ends: &(impl Iterator<Item = &'a Finalization> + Clone),
-) -> Option<Vec<Lease>> {
-    if !ends.clone().all(Finalization::is_plain) {
-        return None;
-    }
-    let mut leases: Vec<Lease> = ends.clone().map(|end| end.lease).collect();
-    leases.sort_unstable();
-    // An event under two leases, one of them lost, needs each looked at.
-    let unique = leases.windows(2).all(|pair| pair[0].id != pair[1].id);
-    unique.then_some(leases)
-}
-
-/// Ends events that leave nothing but their rows.
-async fn complete(
-    client: &(impl GenericClient + Sync),
-    leases: Vec<Lease>,
-) -> Result<Flushed, Error> {
-    let (ids, _) = columns(&leases);
-    let (tokens, firsts) = runs(&leases);
-    let rows = query(client, &sql::live::COMPLETE, &[&ids, &tokens, &firsts]).await?;
-    let count: i64 = rows.first().map_or(0, |row| row.get(0));
-    let ended = match count.unsigned_abs() {
-        0 => Vec::new(),
-        count if count == leases.len() as u64 => leases,
-        _ => finished_under(client, &leases).await?,
+    let Some(row) = rows.first() else {
+        return Ok(Flushed::default());
     };
+    let ended: Vec<i64> = row.get(0);
     Ok(Flushed {
-        ended,
-        published: 0,
+        ended: ended.into_iter().map(|id| Lease { id, token }).collect(),
+        busy: row.get(1),
+        published: row.get::<_, i64>(2).unsigned_abs(),
+        cuts: row.get(3),
     })
+}
+
+/// Ends an event whose payload the database cannot read, as FAILED with code `unreadable`; its payload is lost. Returns
+/// whether it was held.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn end_unreadable(
+    client: &(impl GenericClient + Sync),
+    lease: Lease,
+) -> Result<bool, Error> {
+    let message = "the database cannot read the payload, which is thrown away";
+    let rows = query(
+        client,
+        &sql::live::END_UNREADABLE,
+        &[&lease.token, &lease.id, &message],
+    )
+    .await?;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
 /// Ends an event that leaves nothing but its row, in the open transaction of its handler, and commits that.
@@ -241,28 +335,6 @@ pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result
 /// Commits the open transaction of a handler.
 pub(crate) async fn commit(client: &Client) -> Result<(), Error> {
     within_limit("commit", client.batch_execute("COMMIT")).await
-}
-
-/// The token of each run of leases under the same one, and the first id of each run but the first.
-fn runs(leases: &[Lease]) -> (Vec<Uuid>, Vec<i64>) {
-    let (mut tokens, mut firsts) = (Vec::new(), Vec::new());
-    for lease in leases {
-        match tokens.last() {
-            Some(token) if *token == lease.token => continue,
-            Some(_) => firsts.push(lease.id),
-            None => {}
-        }
-        tokens.push(lease.token);
-    }
-    (tokens, firsts)
-}
-
-/// The leases that a finalize found, when it did not find them all.
-fn some_ended(row: &Row) -> Vec<Lease> {
-    let ids: Option<Vec<i64>> = row.get(2);
-    let tokens: Option<Vec<Uuid>> = row.get(3);
-    let pairs = ids.into_iter().flatten().zip(tokens.into_iter().flatten());
-    pairs.map(|(id, token)| Lease { id, token }).collect()
 }
 
 /// Events to publish as arrays, shorter where the rest is null.
@@ -342,6 +414,7 @@ pub async fn finalize_one(
         result: None,
         progress: None,
         follow_ups: Vec::new(),
+        ran: true,
     };
     if !finalize(client, &[end]).await?.ended.is_empty() {
         return Ok(Finalized::Now);
@@ -367,16 +440,19 @@ pub async fn finished_under(
     Ok(as_leases(&rows))
 }
 
-/// Puts events back for another attempt. Returns those that were still held.
+/// Puts events back for another attempt. Returns all that left the worker's hands: those of them that were held, and what
+/// stood behind them in their groups. Of that, those in `ran` were started, and have had an attempt.
 ///
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied.
 pub async fn retry(
     client: &(impl GenericClient + Sync),
+    worker: Uuid,
     retries: &[Retried],
-) -> Result<Vec<Lease>, Error> {
-    let (ids, tokens): (Vec<i64>, Vec<Uuid>) =
-        retries.iter().map(|r| (r.lease.id, r.lease.token)).unzip();
+    ran: &[i64],
+) -> Result<Vec<i64>, Error> {
+    let ids: Vec<i64> = retries.iter().map(|r| r.lease.id).collect();
+    let charged: Vec<bool> = retries.iter().map(|r| r.charged).collect();
     let delays: Vec<f64> = retries.iter().map(|r| r.delay.as_secs_f64()).collect();
     let last_errors: Vec<Option<String>> = retries
         .iter()
@@ -391,25 +467,19 @@ pub async fn retry(
     let rows = query(
         client,
         &sql::live::RETRY,
-        &[&ids, &tokens, &delays, &last_errors, &errors, &progress],
+        &[
+            &worker,
+            &ids,
+            &charged,
+            &delays,
+            &last_errors,
+            &errors,
+            &progress,
+            &ran,
+        ],
     )
     .await?;
-    Ok(as_leases(&rows))
-}
-
-/// Gives events back unstarted. Returns those that were still held.
-///
-/// # Errors
-/// When the database fails or does not answer; it may then still have been applied.
-pub async fn release(
-    client: &(impl GenericClient + Sync),
-    released: &[Released],
-) -> Result<Vec<Lease>, Error> {
-    let (ids, tokens): (Vec<i64>, Vec<Uuid>) =
-        released.iter().map(|r| (r.lease.id, r.lease.token)).unzip();
-    let counted: Vec<i32> = released.iter().map(|r| i32::from(r.counted)).collect();
-    let rows = query(client, &sql::live::RELEASE, &[&ids, &tokens, &counted]).await?;
-    Ok(as_leases(&rows))
+    Ok(rows.first().map_or_else(Vec::new, |row| row.get(0)))
 }
 
 /// Keeps progress with an event that is still held.
@@ -428,10 +498,10 @@ pub async fn save_progress(
         &[&lease.id, &lease.token, &text],
     )
     .await?;
-    if rows.is_empty() {
-        Err(Error::LeaseLost(lease.id))
-    } else {
+    if rows.first().is_some_and(|row| row.get(0)) {
         Ok(())
+    } else {
+        Err(Error::LeaseLost(lease.id))
     }
 }
 
@@ -439,52 +509,42 @@ pub async fn save_progress(
 mod tests {
     use super::*;
 
-    fn lease(id: i64, token: u128) -> Lease {
-        Lease {
-            id,
-            token: Uuid::from_u128(token),
-        }
+    #[test]
+    fn ids_that_follow_each_other_are_one_range() {
+        assert_eq!(ranges(&[]), "{}");
+        assert_eq!(ranges(&[7]), "{[7,7]}");
+        assert_eq!(ranges(&[1, 2, 3, 5, 7, 8]), "{[1,3],[5,5],[7,8]}");
     }
 
-    fn end(lease: Lease) -> Finalization {
-        Finalization {
-            lease,
+    #[test]
+    fn only_ends_that_leave_nothing_else_go_the_short_way() {
+        let plain = Finalization {
+            lease: Lease {
+                id: 1,
+                token: Uuid::nil(),
+            },
             status: Status::Completed,
             errors: Vec::new(),
             result: None,
             progress: None,
             follow_ups: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn a_run_of_leases_under_one_token_is_told_by_its_first_id() {
-        let leases = [(2, 1), (5, 1), (6, 2), (9, 1)].map(|(id, token)| lease(id, token));
-        let tokens = [1, 2, 1].map(Uuid::from_u128).to_vec();
-        assert_eq!(runs(&leases), (tokens, vec![6, 9]));
-        assert_eq!(runs(&leases[..2]), (vec![Uuid::from_u128(1)], Vec::new()));
-    }
-
-    #[test]
-    fn only_ends_that_leave_nothing_else_go_the_short_way() {
-        let plain = |ends: &[Finalization]| plain_completions(&ends.iter());
-        let (one, two) = (end(lease(2, 1)), end(lease(1, 1)));
-        let ordered = vec![two.lease, one.lease];
-        assert_eq!(plain(&[one.clone(), two.clone()]), Some(ordered));
-        let failed = Finalization {
-            status: Status::Failed,
-            ..two.clone()
+            ran: true,
         };
-        assert_eq!(plain(&[one.clone(), failed]), None);
-        let told = Finalization {
-            result: Some(Value::Null),
-            ..two
-        };
-        assert_eq!(plain(&[one.clone(), told]), None);
-        assert_eq!(
-            plain(&[one, end(lease(2, 7))]),
-            None,
-            "twice the same event"
-        );
+        assert!(plain.is_plain());
+        let others = [
+            Finalization {
+                status: Status::Failed,
+                ..plain.clone()
+            },
+            Finalization {
+                result: Some(Value::Null),
+                ..plain.clone()
+            },
+            Finalization {
+                ran: false,
+                ..plain
+            },
+        ];
+        assert!(others.iter().all(|end| !end.is_plain()));
     }
 }

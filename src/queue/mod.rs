@@ -20,19 +20,22 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 
 pub use finalize::{
-    ErrorEntry, Finalization, Finalized, Flushed, Released, Retried, finalize, finalize_one,
-    finished_under, release, retry, save_progress,
+    Completed, Completion, ErrorEntry, Finalization, Finalized, Flushed, Follow, Retried, complete,
+    end_unreadable, finalize, finalize_one, finalize_under, finished_under, retry, save_progress,
 };
 pub(crate) use finalize::{commit, complete_and_commit};
 #[cfg(any(test, fuzzing))]
 pub(crate) use lease::progress;
-pub use lease::{Known, LeaseRequest, LeasedBatch, lease, promote, reclaim, renew};
+pub use lease::{
+    InHand, LeaseRequest, LeasedBatch, Swept, Walk, hand_back, in_hand, lease, promote, renew,
+    sweep,
+};
 pub use lineage::{Kin, Lineage, MOST_KIN, Relation};
 pub use operate::{pause, replay, requeue, resume, unblock};
 pub use publish::{Published, publish, publish_batch};
 pub use read::{
-    Backlog, Job, JobStatus, ListFilter, Overview, Pulse, backlog, blocked_groups, job, lineage,
-    list, overview, pulse, register_kinds, show, stats, unregistered,
+    Backlog, Job, JobStatus, ListFilter, Overview, Pulse, backlog, blocked_groups, job, leases,
+    lineage, list, overview, pulse, register_kinds, show, stats, unregistered,
 };
 
 use self::sql::Statement;

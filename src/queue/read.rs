@@ -116,6 +116,17 @@ pub async fn blocked_groups(
     Ok(documents(&rows))
 }
 
+/// Who holds what since when, as the view `tidegate.leases` has it; the oldest first, at most `limit`.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn leases(client: &(impl GenericClient + Sync), limit: u32) -> Result<Vec<Value>, Error> {
+    let limit = i64::from(limit);
+    Ok(documents(
+        &query(client, &sql::look::LEASES, &[&limit]).await?,
+    ))
+}
+
 /// All columns of one event, with `in` telling its table; `None` when there is no such event.
 ///
 /// # Errors

@@ -130,14 +130,28 @@ pub static LEASES: Statement = Statement {
     name: "leases",
     params: &[Type::FLOAT8],
     text: "\
-SELECT leased.overdue, leased.running, longest.id, longest.seconds
-  FROM (SELECT count(*) FILTER (WHERE lease_expires_at <= statement_timestamp() - make_interval(secs => $1)) AS overdue,
-               count(*) FILTER (WHERE lease_expires_at > statement_timestamp()) AS running
-          FROM tidegate.event_queue WHERE lease_expires_at IS NOT NULL) AS leased
-  LEFT JOIN (SELECT id, extract(epoch FROM statement_timestamp() - processing_started_at)::float8 AS seconds
-               FROM tidegate.event_queue
-              WHERE lease_expires_at > statement_timestamp()
-              ORDER BY processing_started_at LIMIT 1) AS longest ON true",
+WITH leased AS MATERIALIZED (
+    SELECT q.id, l.taken_at, l.expires_at
+      FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
+      JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r))
+SELECT (SELECT count(*) FROM leased WHERE expires_at <= statement_timestamp() - make_interval(secs => $1)),
+       (SELECT count(*) FROM leased WHERE expires_at > statement_timestamp()), longest.id, longest.seconds
+  FROM (VALUES (1)) AS one
+  LEFT JOIN (SELECT id, extract(epoch FROM statement_timestamp() - taken_at)::float8 AS seconds
+               FROM leased
+              WHERE expires_at > statement_timestamp()
+              ORDER BY taken_at, id LIMIT 1) AS longest ON true",
+};
+
+/// What must never be (see `migrations/queue`): an event that is leased ahead of its group, or one with a group that a walk
+/// has passed unmarked. Up to `$1` of each.
+pub static DISORDER: Statement = Statement {
+    name: "disorder",
+    params: &[Type::INT8],
+    text: "\
+SELECT u.id, u.group_key FROM tidegate.unordered_leases($1) AS u
+UNION ALL
+SELECT m.id, m.group_key FROM tidegate.unmarked_events($1) AS m",
 };
 
 /// An event that a drain of this program (kinds `$2`) could have taken more than `$1` seconds ago, for
@@ -148,15 +162,18 @@ pub static UNTOUCHED: Statement = Statement {
     params: &[Type::FLOAT8, Type::TEXT_ARRAY],
     text: "\
 WITH held AS MATERIALIZED (
-    SELECT k.kind FROM tidegate.event_kind AS k WHERE k.paused OR k.kind <> ALL ($2))
+    SELECT k.kind FROM tidegate.event_kind AS k WHERE k.paused OR k.kind <> ALL ($2)
+), leased AS MATERIALIZED (
+    SELECT coalesce(range_agg(l.ids), '{}') AS ids
+      FROM tidegate.lease AS l WHERE l.expires_at > statement_timestamp() - make_interval(secs => $1))
 SELECT first.id, extract(epoch FROM statement_timestamp() - first.available_at)::float8,
        EXISTS (SELECT FROM tidegate.event_log AS l
                 WHERE l.finished_at > statement_timestamp() - make_interval(secs => $1))
   FROM ((SELECT q.id, q.available_at
-           FROM tidegate.event_queue AS q
+           FROM tidegate.event_queue AS q, leased
           WHERE NOT q.delayed
             AND q.available_at <= statement_timestamp() - make_interval(secs => $1)
-            AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= statement_timestamp() - make_interval(secs => $1))
+            AND NOT (q.id <@ leased.ids)
             AND q.kind NOT IN (SELECT kind FROM held)
             AND NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
                              WHERE ahead.group_key = q.group_key AND ahead.id < q.id)
@@ -295,6 +312,7 @@ pub static ALL: &[&Statement] = &[
     &EXPIRED_PARTITIONS,
     &STRAY_ROWS,
     &LEASES,
+    &DISORDER,
     &UNTOUCHED,
     &LONG_BLOCKED,
     &PAUSED,

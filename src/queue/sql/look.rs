@@ -33,7 +33,7 @@ pub static SHOW: Statement = Statement {
     name: "show",
     params: &[Type::INT8],
     text: "\
-SELECT (to_jsonb(q) || jsonb_build_object('in', 'event_queue'))::text FROM tidegate.event_queue AS q WHERE id = $1
+SELECT (to_jsonb(e) || jsonb_build_object('in', 'event_queue'))::text FROM tidegate.events AS e WHERE id = $1
 UNION ALL
 SELECT (to_jsonb(l) || jsonb_build_object('in', 'event_log'))::text FROM tidegate.event_log AS l WHERE id = $1",
 };
@@ -97,12 +97,16 @@ pub static LIST: Statement = Statement {
         Type::FLOAT8, Type::TIMESTAMPTZ, Type::FLOAT8,
     ],
     text: "\
+WITH held AS MATERIALIZED (SELECT * FROM tidegate.held)
 SELECT to_jsonb(e)::text
   FROM (SELECT * FROM (
-            SELECT id, kind, status, attempts, group_key, correlation_id, created_at, NULL::timestamptz AS finished_at,
-                   last_error
-              FROM tidegate.event_queue
-             WHERE ($1::text IS NULL OR $1 IN ('PENDING', 'PROCESSING') AND status = $1) AND ($2::text IS NULL OR kind = $2)
+            SELECT id, kind, CASE WHEN id <@ held.ids THEN 'PROCESSING' ELSE 'PENDING' END AS status,
+                   attempts + (id <@ held.started AND attempts < max_attempts)::int AS attempts, group_key, correlation_id,
+                   created_at, NULL::timestamptz AS finished_at, last_error
+              FROM tidegate.event_queue, held
+             WHERE ($1::text IS NULL OR $1 = 'PENDING' AND NOT (id <@ held.ids)
+                    OR $1 = 'PROCESSING' AND id >= lower(held.ids) AND id < upper(held.ids) AND id <@ held.ids)
+               AND ($2::text IS NULL OR kind = $2)
                AND ($4::text IS NULL OR group_key = $4) AND ($5::text IS NULL OR correlation_id = $5)
                AND ($6::bigint IS NULL OR id < $6)
                AND (coalesce($7, statement_timestamp() - make_interval(secs => $8)) IS NULL
@@ -185,7 +189,7 @@ WITH RECURSIVE up (id, origin) AS (
 SELECT to_jsonb(e)::text
   FROM nearest CROSS JOIN LATERAL (
        SELECT q.id, q.kind, q.status, q.attempts, q.created_at, NULL::timestamptz AS finished_at, q.parent_id, q.replay_of
-         FROM tidegate.event_queue AS q WHERE q.id = nearest.id
+         FROM tidegate.events AS q WHERE q.id = nearest.id
        UNION ALL
        SELECT l.id, l.kind, l.status, l.attempts, l.created_at, l.finished_at, l.parent_id, l.replay_of
          FROM tidegate.event_log AS l WHERE l.id = nearest.id) AS e",
@@ -196,6 +200,13 @@ pub static BLOCKED_GROUPS: Statement = Statement {
     name: "blocked_groups",
     params: &[Type::INT8],
     text: "SELECT to_jsonb(b)::text FROM tidegate.blocked_groups AS b ORDER BY b.head_id LIMIT $1",
+};
+
+/// Who holds what, the one that has held something longest first.
+pub static LEASES: Statement = Statement {
+    name: "leases",
+    params: &[Type::INT8],
+    text: "SELECT to_jsonb(l)::text FROM tidegate.leases AS l ORDER BY l.taken_at, l.token LIMIT $1",
 };
 
 /// Registers the kinds of a program; what an operator edited stays.
@@ -226,6 +237,7 @@ pub static ALL: &[&Statement] = &[
     &LIST,
     &LINEAGE,
     &BLOCKED_GROUPS,
+    &LEASES,
     &REGISTER_KINDS,
     &UNREGISTERED,
 ];

@@ -39,36 +39,48 @@ BEGIN
 END $$;
 
 CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) RETURNS void
-    LANGUAGE sql
+    LANGUAGE sql SET search_path = pg_catalog, pg_temp
     AS $$
     INSERT INTO tidegate.audit (action, actor, filter, ids, count, reason)
     VALUES (record_action.action, record_action.actor, jsonb_strip_nulls(record_action.filter),
             coalesce(record_action.ids, '{}'), coalesce(cardinality(record_action.ids), 0), record_action.reason)
 $$;
 
--- The one way to requeue. The lease ends, so its worker can finalize nothing any more (I5), and the
--- event runs at the next drain even if its attempts were spent. Rows are locked in id order, so that
--- two operators do not wait for each other. At 1000, the most that is allowed, an attempt is given back.
+-- The one way to requeue. Who holds one of these events loses it, and with it what stands behind it in its group; a
+-- started attempt counts. The event runs at the next drain even if its attempts were spent. At 1000, the most that is
+-- allowed, an attempt is given back.
 CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE (id bigint, past_deadline boolean)
-    LANGUAGE sql
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
+#variable_conflict use_column
+DECLARE
+    owner uuid;
+    ran bigint[] := '{}';
+BEGIN
+    -- Workers in one order, for two operators must not wait for each other.
+    FOR owner IN SELECT DISTINCT l.worker FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(event_ids) ORDER BY 1 LOOP
+        PERFORM FROM tidegate.lease AS l WHERE l.worker = owner ORDER BY l.token FOR UPDATE;
+        ran := ran || ARRAY(SELECT u.id FROM unnest(event_ids) AS u(id) JOIN tidegate.lease AS l ON l.worker = owner AND l.ids @> u.id
+                             WHERE u.id <= l.started_to);
+        PERFORM tidegate.hand_back(owner, event_ids, '{}', true);
+    END LOOP;
+    RETURN QUERY
     WITH found AS MATERIALIZED (
-        SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE)
+        SELECT q.id, least(q.attempts + (q.id = ANY (ran))::int, 999) AS attempts
+          FROM tidegate.event_queue AS q
+         WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE)
     UPDATE tidegate.event_queue AS q
-       SET status = 'PENDING', lease_token = NULL, lease_expires_at = NULL,
-           available_at = least(q.available_at, clock_timestamp()),
-           attempts = least(q.attempts, 999),
-           max_attempts = greatest(q.max_attempts, least(q.attempts, 999) + 1),
-           updated_at = clock_timestamp()
+       SET available_at = least(q.available_at, clock_timestamp()), stray = true,
+           attempts = found.attempts, max_attempts = greatest(q.max_attempts, found.attempts + 1)
       FROM found
-     WHERE q.id = found.id
-    RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false)
-$$;
+     WHERE q.id = found.id AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id)
+    RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false);
+END $$;
 
 -- At most this many skipped events are listed in a report; the counts by reason cover all.
 CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT 100 $$;
+    RETURN 100;
 
 CREATE FUNCTION tidegate.requeue(ids bigint[], reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
@@ -81,7 +93,7 @@ DECLARE
 BEGIN
     PERFORM tidegate.check_operator(requeue.reason, requeue.actor, true);
     PERFORM tidegate.check_ids(requeue.ids);
-    -- A drain's writes lock rows by id as well, but no plan promises that.
+    -- Everybody locks in one order; a deadlock with a user's own statements is still possible.
     FOR try IN 1..3 LOOP
         BEGIN
             SELECT coalesce(array_agg(e.id ORDER BY e.id), '{}'),
@@ -109,50 +121,6 @@ BEGIN
                               'skipped_count', skipped_count, 'skipped', skipped);
 END $$;
 
--- `update events set status = 'PENDING' where id = …` (D14), with the audit row of every other requeue.
--- SECURITY DEFINER: a right on the view is enough.
-CREATE OR REPLACE FUNCTION tidegate.update_event() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
-    AS $$
-DECLARE
-    allowed constant text[] := ARRAY['status', 'available_at', 'expires_at', 'max_attempts'];
-    changed jsonb := '{"via": "events"}';
-BEGIN
-    IF (to_jsonb(NEW) - allowed) <> (to_jsonb(OLD) - allowed) THEN
-        RAISE EXCEPTION 'events: only status, available_at, expires_at and max_attempts may be updated'
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF NEW.status IS DISTINCT FROM 'PENDING' AND NEW.status IS DISTINCT FROM OLD.status THEN
-        RAISE EXCEPTION 'events.status: PENDING (requeue) is allowed, got %', coalesce(NEW.status, 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF NEW.status = 'PENDING' THEN
-        PERFORM tidegate.end_leases(ARRAY[OLD.id]);
-        IF NOT FOUND THEN
-            RETURN NULL;
-        END IF;
-    END IF;
-    SELECT changed || coalesce(jsonb_object_agg(n.key, n.value), '{}') INTO changed
-      FROM jsonb_each(to_jsonb(NEW)) AS n
-     WHERE n.key = ANY (allowed) AND n.key <> 'status' AND n.value <> to_jsonb(OLD)->n.key;
-    IF changed ?| allowed THEN
-        UPDATE tidegate.event_queue AS q
-           SET available_at = CASE WHEN changed ? 'available_at' THEN NEW.available_at ELSE q.available_at END,
-               expires_at = NEW.expires_at,
-               max_attempts = CASE WHEN NEW.status = 'PENDING' THEN greatest(NEW.max_attempts, q.attempts + 1)
-                                   ELSE NEW.max_attempts END,
-               updated_at = clock_timestamp()
-         WHERE q.id = OLD.id;
-        IF NOT FOUND THEN
-            RETURN NULL;
-        END IF;
-    END IF;
-    -- Not record_action: a deadline that was taken away is a null worth keeping.
-    INSERT INTO tidegate.audit (action, filter, ids, count)
-    VALUES (CASE WHEN NEW.status = 'PENDING' THEN 'requeue' ELSE 'update' END, changed, ARRAY[OLD.id], 1);
-    RETURN NEW;
-END $$;
-
 -- Replays are made one at a time. Whoever waited here sees in its next statement what the other has
 -- replayed, which an older snapshot would not show.
 CREATE FUNCTION tidegate.lock_replays() RETURNS void
@@ -170,7 +138,7 @@ END $$;
 -- and the steps of all. Follow-ups stay with their handler only if they were not published: whoever
 -- decides an event's end publishes those of its successful handlers, unless the system gave it up unheard.
 CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) RETURNS jsonb
-    LANGUAGE sql IMMUTABLE
+    LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
     AS $$
     SELECT nullif(kept.handlers || kept.steps, '{}')
       FROM (SELECT coalesce((SELECT jsonb_build_object('handlers', jsonb_object_agg(h.key, CASE
@@ -231,7 +199,7 @@ CREATE FUNCTION tidegate.replay_candidates(
     failed_handlers_only boolean, known bigint
 ) RETURNS TABLE (id bigint, event_kind text, group_key text, deadline timestamptz, finished_at timestamptz,
                  in_log boolean, obstacle text, obstructed_by bigint)
-    LANGUAGE sql
+    LANGUAGE sql SET search_path = pg_catalog, pg_temp
     AS $$
     WITH asked AS MATERIALIZED (
         SELECT a.id, count(*) AS times FROM unnest(replay_candidates.ids) AS a(id) GROUP BY a.id
@@ -291,7 +259,7 @@ CREATE FUNCTION tidegate.replay_candidates(
     UNION ALL
     SELECT asked.id, q.kind, NULL, NULL, NULL, false,
            CASE WHEN q.id IS NULL THEN 'unknown: neither in the queue nor in the log'
-                ELSE 'live (' || q.status || '); use requeue' END, NULL
+                ELSE 'live (' || CASE WHEN EXISTS (SELECT FROM tidegate.lease AS h WHERE h.ids @> q.id) THEN 'PROCESSING' ELSE 'PENDING' END || '); use requeue' END, NULL
       FROM asked LEFT JOIN tidegate.event_queue AS q ON q.id = asked.id
      WHERE asked.id NOT IN (SELECT m.id FROM matched AS m)
     UNION ALL
@@ -302,7 +270,7 @@ $$;
 -- whose later events have ended already, so that it comes after what it once came before. Those ended
 -- after it, which the block range index of finished_at narrows down.
 CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
-    LANGUAGE sql STABLE
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
     WITH touched AS MATERIALIZED (
         SELECT l.group_key, min(l.id) AS first_id, min(l.finished_at) AS finished_at
@@ -457,7 +425,7 @@ END $$;
 
 -- A report's account of what was skipped, with those that collided at the last moment.
 CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURNS jsonb
-    LANGUAGE sql STABLE
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
     SELECT jsonb_build_object(
         'skipped_count', (report->>'skipped_count')::bigint + cardinality(collided),
@@ -468,27 +436,32 @@ CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURN
 $$;
 
 -- Ends a live event as an operator's decision, whoever holds it: its lease's token does not go to the
--- log, where it would tell the worker that the end was its own.
+-- log, where it would tell the worker that the end was its own. The worker is told by `cuts`.
 CREATE FUNCTION tidegate.end_by_operator(event_id bigint, code text, message text) RETURNS boolean
-    LANGUAGE sql
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
+DECLARE
+    lease record;
+BEGIN
+    SELECT l.token, l.taken_at, l.started_to INTO lease FROM tidegate.lease AS l WHERE l.ids @> event_id FOR UPDATE;
+    UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = lease.token;
     WITH gone AS (
         DELETE FROM tidegate.event_queue AS q WHERE q.id = event_id
         RETURNING q.*, clock_timestamp() AS now
-    ), logged AS (
-        INSERT INTO tidegate.event_log
-               (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
-                errors, progress, created_at, processing_started_at, finished_at, expires_at,
-                deadline, parent_id, replay_of)
-        SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED', g.attempts, g.max_attempts,
-               tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object(
-                   'handler', NULL, 'code', code, 'message', message, 'attempt', g.attempts)), g.now),
-               g.progress, g.created_at, g.processing_started_at, g.now, g.now + coalesce(k.retention_failed, '90 days'),
-               g.expires_at, g.parent_id, g.replay_of
-          FROM gone AS g LEFT JOIN tidegate.event_kind AS k USING (kind)
-        RETURNING id)
-    SELECT EXISTS (SELECT FROM logged)
-$$;
+    )
+    INSERT INTO tidegate.event_log
+           (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
+            errors, progress, created_at, processing_started_at, finished_at, expires_at,
+            deadline, parent_id, replay_of, traceparent)
+    SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED',
+           least(g.attempts + (g.id <= coalesce(lease.started_to, 0))::int, g.max_attempts), g.max_attempts,
+           tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object(
+               'handler', NULL, 'code', code, 'message', message, 'attempt', g.attempts)), g.now),
+           g.progress, g.created_at, lease.taken_at, g.now, g.now + coalesce(k.retention_failed, '90 days'),
+           g.expires_at, g.parent_id, g.replay_of, g.traceparent
+      FROM gone AS g LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind;
+    RETURN FOUND;
+END $$;
 
 -- Acts on the first event of a group, which holds back the others: `retry` requeues it, `cancel` ends
 -- it, `skip` ends it and puts what is left to do of it behind the others.

@@ -144,7 +144,6 @@ CREATE FUNCTION tidegate.missing_log_days(now timestamptz DEFAULT NULL) RETURNS 
           FROM (SELECT least(missing_log_days.now, clock_timestamp()) AS now) AS clock,
                (SELECT retention_completed FROM tidegate.event_kind
                  UNION SELECT retention_failed FROM tidegate.event_kind) AS used(retention),
-               -- Longer ones, which an operator may have written by hand, are the default partition's.
                LATERAL (SELECT CASE WHEN used.retention <= interval '100 years'
                                     THEN clock.now + used.retention END AS first) AS until,
                LATERAL generate_series((until.first AT TIME ZONE 'UTC')::date,
@@ -400,7 +399,8 @@ CREATE FUNCTION tidegate.expired_rows(now timestamptz DEFAULT NULL) RETURNS TABL
 $$;
 
 -- Ends live events that no drain would hand to a handler any more: their deadline has passed, or their
--- attempts are spent, and no lease of theirs is running. They go to the log with the drain's own codes.
+-- attempts are spent, and no lease of theirs is running. They go to the log with the drain's own codes. Leases of
+-- workers that have gone away are broken first, which may spend an attempt.
 -- Walks the primary key in pages of `page` rows; `last_id` is null at the end.
 CREATE FUNCTION tidegate.sweep_events(
     after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '0', dry_run boolean DEFAULT false,
@@ -413,12 +413,17 @@ CREATE FUNCTION tidegate.sweep_events(
 DECLARE
     moment constant timestamptz := least(sweep_events.now, clock_timestamp());
     cutoff constant timestamptz := moment - older_than;
+    held int8multirange;
     due bigint[];
 BEGIN
+    IF NOT dry_run THEN
+        PERFORM tidegate.sweep(NULL, '{}');
+    END IF;
+    SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l WHERE NOT dry_run OR l.expires_at > moment;
     SELECT CASE WHEN count(*) = page THEN max(q.id) END, array_agg(q.id) FILTER (WHERE q.due) INTO last_id, due
-      FROM (SELECT q.id, (q.expires_at <= moment OR q.attempts >= q.max_attempts)
-                         AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= moment)
-                         AND q.created_at <= cutoff AS due
+      FROM (SELECT q.id, NOT (q.id <@ held) AND q.created_at <= cutoff
+                         AND (q.expires_at <= moment OR q.attempts + (dry_run AND EXISTS (
+                              SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id AND q.id <= l.started_to))::int >= q.max_attempts) AS due
               FROM tidegate.event_queue AS q
              WHERE q.id > after
              ORDER BY q.id
@@ -428,23 +433,20 @@ BEGIN
                array_agg(q.id) FILTER (WHERE (q.expires_at <= moment) IS NOT TRUE) INTO expired, abandoned
           FROM tidegate.event_queue AS q WHERE q.id = ANY (due);
     ELSIF due IS NOT NULL THEN
-        WITH doomed AS MATERIALIZED (
-            SELECT q.id FROM tidegate.event_queue AS q
-             WHERE q.id = ANY (due)
-             ORDER BY q.id
-               FOR NO KEY UPDATE SKIP LOCKED
-        ), gone AS (
+        due := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
+                      WHERE q.id = ANY (due) ORDER BY q.id FOR NO KEY UPDATE SKIP LOCKED);
+        -- A statement of its own: a lease that was under way is seen by now, and none can take what we have locked.
+        SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l;
+        WITH gone AS (
             DELETE FROM tidegate.event_queue AS q
-             WHERE q.id = ANY (ARRAY(SELECT id FROM doomed))
+             WHERE q.id = ANY (due) AND NOT (q.id <@ held)
                AND (q.expires_at <= moment OR q.attempts >= q.max_attempts)
-               AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= moment)
                AND q.created_at <= cutoff
             RETURNING q.*, (q.expires_at <= moment) IS TRUE AS late, clock_timestamp() AS ended_at
         ), logged AS (
             INSERT INTO tidegate.event_log
                    (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
-                    errors, progress, created_at, processing_started_at, finished_at, expires_at, deadline,
-                    parent_id, replay_of)
+                    errors, progress, created_at, finished_at, expires_at, deadline, parent_id, replay_of, traceparent)
             SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED', g.attempts,
                    g.max_attempts,
                    tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object('handler', NULL,
@@ -452,10 +454,10 @@ BEGIN
                        'message', CASE WHEN g.late THEN 'not started before its deadline'
                                        ELSE 'its worker went away on the last attempt' END,
                        'attempt', g.attempts)), g.ended_at),
-                   g.progress, g.created_at, g.processing_started_at, g.ended_at,
-                   g.ended_at + coalesce(k.retention_failed, '90 days'), g.expires_at, g.parent_id, g.replay_of
+                   g.progress, g.created_at, g.ended_at,
+                   g.ended_at + coalesce(k.retention_failed, '90 days'), g.expires_at, g.parent_id, g.replay_of, g.traceparent
               FROM gone AS g
-              LEFT JOIN tidegate.event_kind AS k USING (kind))
+              LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind)
         SELECT array_agg(g.id) FILTER (WHERE g.late), array_agg(g.id) FILTER (WHERE NOT g.late)
           INTO expired, abandoned FROM gone AS g;
         IF expired IS NOT NULL OR abandoned IS NOT NULL THEN

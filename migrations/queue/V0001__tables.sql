@@ -1,0 +1,221 @@
+-- What the queue is made of: kinds, live events, leases, the log, the audit trail.
+--
+-- What is in hand is a row of `lease`, not a mark on each event: an event is in hand if, and only if, a row of `lease`
+-- names its id. So a lease of a thousand events writes one row, an event is written when it is published and when it ends,
+-- and its only dead version is the one that its end leaves.
+
+CREATE TABLE tidegate.event_kind (
+    kind                text        PRIMARY KEY CHECK (char_length(kind) BETWEEN 1 AND 100),
+    -- Ten years at most: a time that cannot be added to a clock would keep every event of the kind from ending.
+    retention_completed interval    NOT NULL DEFAULT '30 days' CHECK (retention_completed BETWEEN '0' AND '3660 days'),
+    retention_failed    interval    NOT NULL DEFAULT '90 days' CHECK (retention_failed BETWEEN '0' AND '3660 days'),
+    paused              boolean     NOT NULL DEFAULT false,
+    registered_at       timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Replaced by `tidegate migrate` when TIDEGATE_MAX_ATTEMPTS says another number, so that
+-- producers in every language share one global limit.
+CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN 5;
+
+-- The payload is `json`: the text that was published, which is the text that will be read. (`jsonb` keeps numbers as
+-- such and prints them out: a payload of 2.5 KB becomes one of a gigabyte. It also costs 2 us more at the publish and 1.4
+-- at the lease.) Its size is stored beside it: what bounds a lease must not read what it is to keep out of memory.
+CREATE TABLE tidegate.event_queue (
+    id             bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    kind           text        NOT NULL,
+    payload        json,
+    payload_bytes  integer     NOT NULL GENERATED ALWAYS AS (coalesce(octet_length(payload::text), 0)) STORED,
+    group_key      text,
+    dedup_key      text,
+    correlation_id text,
+    -- Attempts that have ended, by an outcome or because their worker went away.
+    attempts       integer     NOT NULL DEFAULT 0,
+    -- How often its worker has gone away since it was last brought to an outcome; such an event runs alone.
+    lapses         integer     NOT NULL DEFAULT 0,
+    max_attempts   integer     NOT NULL DEFAULT tidegate.default_max_attempts(),
+    -- Kept out of the index of ready rows until available_at has come; see the trigger below.
+    delayed        boolean     NOT NULL DEFAULT false,
+    -- May be free behind the cursor of a walk that has passed it; see lease().
+    stray          boolean     NOT NULL DEFAULT false,
+    available_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Start before this, or never.
+    expires_at     timestamptz,
+    created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    last_error     text,
+    errors         jsonb       NOT NULL DEFAULT '[]',
+    -- What has already been done of this event: {"handlers": {…}, "steps": {…}}. A retry skips it.
+    progress       jsonb,
+    parent_id      bigint,
+    replay_of      bigint,
+    -- The W3C trace context that the event was published under: its handlers continue the publisher's trace.
+    -- <https://www.w3.org/TR/trace-context/#traceparent-header>
+    traceparent    text,
+    CONSTRAINT kind_is_1_to_100_characters CHECK (char_length(kind) BETWEEN 1 AND 100),
+    CONSTRAINT payload_is_at_most_1_mib CHECK (payload_bytes <= 1048576),
+    -- As has_nul() says; no function, on which whoever may insert would need a right.
+    CONSTRAINT payload_has_no_nul_character CHECK (position('\u0000' IN payload::text) = 0
+                                                   OR payload::text !~ '(^|[^\\])(\\\\)*\\u0000'),
+    CONSTRAINT group_key_is_1_to_200_characters CHECK (char_length(group_key) BETWEEN 1 AND 200),
+    CONSTRAINT dedup_key_is_1_to_200_characters CHECK (char_length(dedup_key) BETWEEN 1 AND 200),
+    CONSTRAINT correlation_id_is_1_to_200_characters CHECK (char_length(correlation_id) BETWEEN 1 AND 200),
+    CONSTRAINT attempts_is_not_negative CHECK (attempts >= 0),
+    CONSTRAINT max_attempts_is_1_to_1000 CHECK (max_attempts BETWEEN 1 AND 1000),
+    CONSTRAINT available_at_is_finite CHECK (isfinite(available_at)),
+    CONSTRAINT expires_at_is_finite CHECK (isfinite(expires_at)),
+    CONSTRAINT errors_is_an_array CHECK (jsonb_typeof(errors) = 'array'),
+    CONSTRAINT traceparent_is_w3c CHECK (traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'),
+    CONSTRAINT delayed_in_a_group_is_stray CHECK (NOT delayed OR group_key IS NULL OR stray)
+) WITH (
+    -- A queue's table is small and turns over; waiting for a fifth of it to die costs scans.
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 20000,
+    autovacuum_analyze_scale_factor = 0,
+    autovacuum_analyze_threshold = 50000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+CREATE INDEX event_queue_ready ON tidegate.event_queue (id) WHERE NOT delayed;
+CREATE INDEX event_queue_due ON tidegate.event_queue (available_at) WHERE delayed;
+CREATE INDEX event_queue_group ON tidegate.event_queue (group_key, id) WHERE group_key IS NOT NULL;
+CREATE INDEX event_queue_stray ON tidegate.event_queue (group_key, id) WHERE stray AND group_key IS NOT NULL;
+CREATE INDEX event_queue_correlation ON tidegate.event_queue (correlation_id) WHERE correlation_id IS NOT NULL;
+CREATE INDEX event_queue_parent ON tidegate.event_queue (parent_id) WHERE parent_id IS NOT NULL;
+-- Only live events: once the first has ended, the same key makes a new event.
+CREATE UNIQUE INDEX event_queue_dedup ON tidegate.event_queue (kind, dedup_key) WHERE dedup_key IS NOT NULL;
+-- One live replay of an event at a time: of two operators who replay it at once, one wins.
+CREATE UNIQUE INDEX event_queue_replay ON tidegate.event_queue (replay_of) WHERE replay_of IS NOT NULL;
+
+-- `delayed` follows available_at by itself, whoever writes it. Both triggers are free for the hot
+-- path: the first fires only for a future time, the second only when available_at is assigned.
+CREATE FUNCTION tidegate.mark_delayed() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    NEW.delayed := NEW.available_at > clock_timestamp();
+    NEW.stray := NEW.stray OR NEW.delayed;
+    RETURN NEW;
+END $$;
+
+CREATE TRIGGER event_queue_delayed_insert
+    BEFORE INSERT ON tidegate.event_queue
+    FOR EACH ROW WHEN (NEW.available_at > clock_timestamp())
+    EXECUTE FUNCTION tidegate.mark_delayed();
+
+CREATE TRIGGER event_queue_delayed_update
+    BEFORE UPDATE OF available_at ON tidegate.event_queue
+    FOR EACH ROW EXECUTE FUNCTION tidegate.mark_delayed();
+
+-- Who holds what. An expired lease still holds its events until somebody breaks it (`sweep`), so that no statement of
+-- the hot path compares clocks.
+CREATE TABLE tidegate.lease (
+    token      uuid           PRIMARY KEY,
+    worker     uuid           NOT NULL,
+    -- What it holds. Of that, only what is still in the queue is in hand: an end does not shrink it.
+    ids        int8multirange NOT NULL CHECK (NOT isempty(ids)),
+    -- Handlers of events up to here may have started.
+    started_to bigint         NOT NULL,
+    -- Hashes of the groups of its events; null if none has one.
+    groups     integer[],
+    taken_at   timestamptz    NOT NULL,
+    -- The worker's last sign of life.
+    renewed_at timestamptz    NOT NULL,
+    expires_at timestamptz    NOT NULL,
+    -- How often something was taken from it that its worker has not handed back itself.
+    cuts       integer        NOT NULL DEFAULT 0,
+    -- The transaction that took it: who knows that all before one have ended reads only from there on, and passes no
+    -- dead version of an older lease.
+    born       xid8           NOT NULL DEFAULT pg_current_xact_id(),
+    -- Where the walk stood: another drain may go on from here.
+    reached    bigint         NOT NULL,
+    clear_to   bigint         NOT NULL,
+    as_of      xid8           NOT NULL,
+    -- No event is leased twice, whatever the statements do.
+    CONSTRAINT an_event_is_in_one_lease EXCLUDE USING gist (ids WITH &&)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
+        autovacuum_vacuum_cost_delay = 0);
+
+CREATE INDEX lease_born ON tidegate.lease (born);
+CREATE INDEX lease_worker ON tidegate.lease (worker);
+
+-- Finished events: the audit and the dead-letter store. Partitioned by the day its rows expire,
+-- so that retention can drop whole partitions instead of deleting row by row. The default
+-- partition takes every row that no other partition wants, so a finalize never fails for want of one.
+--
+-- The status is one of COMPLETED, COMPLETED_WITH_ERRORS and FAILED. No CHECK says so: it would be a quarter of what an
+-- end costs the server. The functions that end events do, and a trigger sees that no status changes again.
+CREATE TABLE tidegate.event_log (
+    id                    bigint      NOT NULL,
+    kind                  text        NOT NULL,
+    payload               json,
+    group_key             text,
+    dedup_key             text,
+    correlation_id        text,
+    status                text        NOT NULL,
+    attempts              integer     NOT NULL,
+    max_attempts          integer     NOT NULL,
+    errors                jsonb       NOT NULL,
+    result                jsonb,
+    progress              jsonb,
+    created_at            timestamptz NOT NULL,
+    processing_started_at timestamptz,
+    finished_at           timestamptz NOT NULL,
+    -- The end of its retention.
+    expires_at            timestamptz NOT NULL,
+    -- The lease that finished it: proof of who did when an answer was lost on the way.
+    lease_token           uuid,
+    parent_id             bigint,
+    replay_of             bigint,
+    -- The live row's expires_at.
+    deadline              timestamptz,
+    traceparent           text
+) PARTITION BY RANGE (expires_at);
+
+CREATE TABLE tidegate.event_log_default PARTITION OF tidegate.event_log DEFAULT;
+
+CREATE INDEX event_log_id ON tidegate.event_log (id);
+CREATE INDEX event_log_correlation ON tidegate.event_log (correlation_id) WHERE correlation_id IS NOT NULL;
+CREATE INDEX event_log_dead ON tidegate.event_log (finished_at) WHERE status <> 'COMPLETED';
+-- Rows arrive in the order they finish, so a block range index serves the figures for next to nothing.
+CREATE INDEX event_log_finished ON tidegate.event_log USING brin (finished_at);
+CREATE INDEX event_log_replay ON tidegate.event_log (replay_of) WHERE replay_of IS NOT NULL;
+CREATE INDEX event_log_parent ON tidegate.event_log (parent_id) WHERE parent_id IS NOT NULL;
+
+-- An event ends once: its status in the log never changes again; a replay is a new event.
+CREATE FUNCTION tidegate.refuse_status_change() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'event % has ended as %: its status does not change again', OLD.id, OLD.status
+        USING ERRCODE = 'check_violation';
+END $$;
+
+CREATE TRIGGER event_log_status_is_final
+    BEFORE UPDATE ON tidegate.event_log
+    FOR EACH ROW WHEN (NEW.status IS DISTINCT FROM OLD.status)
+    EXECUTE FUNCTION tidegate.refuse_status_change();
+
+CREATE TABLE tidegate.audit (
+    id           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at           timestamptz NOT NULL DEFAULT clock_timestamp(),
+    session_user_name text   NOT NULL DEFAULT session_user,
+    actor        text,
+    action       text        NOT NULL,
+    filter       jsonb,
+    ids          bigint[],
+    count        bigint      NOT NULL DEFAULT 0,
+    reason       text
+);
+
+CREATE FUNCTION tidegate.refuse_change() RETURNS trigger
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    RAISE EXCEPTION '%.% is append-only: % is not allowed', TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_OP
+        USING ERRCODE = 'insufficient_privilege';
+END $$;
+
+CREATE TRIGGER audit_append_only
+    BEFORE UPDATE OR DELETE OR TRUNCATE ON tidegate.audit
+    FOR EACH STATEMENT EXECUTE FUNCTION tidegate.refuse_change();

@@ -1,0 +1,336 @@
+-- The producers' interface, the same from every language. It joins the caller's transaction.
+--
+-- Order inside a group is the order in which publishes commit. Ids alone do not give that: they are
+-- drawn in one order and may be committed in the other. So a publish with a group takes a lock on
+-- the group, held until its transaction ends, in a statement before the one that draws the id.
+-- (A BEFORE INSERT trigger would be too late: the id is drawn before it runs.)
+
+-- Whether JSON text holds the escape of a NUL character, which no column of text can take: a backslash that no other one
+-- escapes, and u0000. Nearly every text has none, which the first look tells.
+CREATE FUNCTION tidegate.has_nul(payload json) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN position('\u0000' IN payload::text) > 0 AND payload::text ~ '(^|[^\\])(\\\\)*\\u0000';
+
+-- The first bad field of an event, as a message that names it and says what is allowed, or null.
+-- One expression without a SET clause, so that Postgres inlines it: called as a function for each
+-- event of a batch it took twice as long as the insert itself. Its names were looked up when it was made.
+CREATE FUNCTION tidegate.refusal(
+    kind text, payload json, group_key text, dedup_key text, correlation_id text,
+    available_at timestamptz, expires_at timestamptz, max_attempts integer, traceparent text
+) RETURNS text
+    LANGUAGE sql STABLE
+    RETURN CASE
+        WHEN kind IS NULL OR char_length(kind) NOT BETWEEN 1 AND 100
+            THEN 'kind: 1 to 100 characters are allowed, got ' || coalesce(char_length(kind)::text, 'NULL')
+        WHEN octet_length(payload::text) > 1048576
+            THEN 'payload: at most 1048576 bytes are allowed, got ' || octet_length(payload::text)
+        WHEN tidegate.has_nul(payload)
+            THEN 'payload: no \u0000 is allowed'
+        WHEN char_length(group_key) NOT BETWEEN 1 AND 200
+            THEN 'group_key: 1 to 200 characters are allowed, got ' || char_length(group_key)
+        WHEN char_length(dedup_key) NOT BETWEEN 1 AND 200
+            THEN 'dedup_key: 1 to 200 characters are allowed, got ' || char_length(dedup_key)
+        WHEN char_length(correlation_id) NOT BETWEEN 1 AND 200
+            THEN 'correlation_id: 1 to 200 characters are allowed, got ' || char_length(correlation_id)
+        WHEN NOT isfinite(available_at)
+            THEN 'available_at: a finite time is allowed, got ' || available_at
+        WHEN NOT isfinite(expires_at)
+            THEN 'expires_at: a finite time is allowed, got ' || expires_at
+        WHEN max_attempts NOT BETWEEN 1 AND 1000
+            THEN 'max_attempts: 1 to 1000 is allowed, got ' || max_attempts
+        WHEN traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'
+            THEN 'traceparent: a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01 is allowed, got '
+                 || left(traceparent, 60)
+    END;
+
+-- What to say of a kind that nobody registered.
+CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
+    LANGUAGE sql STABLE
+    RETURN format('kind: %L is not registered; registered are: %s', kind,
+                  coalesce((SELECT string_agg(k.kind, ', ' ORDER BY k.kind) FROM tidegate.event_kind AS k), 'none'));
+
+-- A jsonb value as the text that will be read. Numbers are printed out: a small value may be a large text, even one
+-- that no field of a database can hold.
+CREATE FUNCTION tidegate.printed(payload jsonb) RETURNS json
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    RETURN payload::text::json;
+EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
+    RAISE EXCEPTION 'payload: at most 1048576 bytes are allowed, got more than 1 GB, with its numbers printed out'
+        USING ERRCODE = 'invalid_parameter_value';
+END $$;
+
+-- One lock per group, in one order for everybody, so that two batches never wait for each other.
+CREATE FUNCTION tidegate.lock_groups(group_keys text[]) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(1414087749, hashed.key)
+       FROM (SELECT DISTINCT hashtext(g) AS key FROM unnest(group_keys) AS g
+              WHERE g IS NOT NULL ORDER BY key) AS hashed;
+END $$;
+
+-- Refuses a batch in the words of its first event that is not allowed. Called when one was met; returns only
+-- if there is none.
+CREATE FUNCTION tidegate.refuse_batch(
+    kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
+    available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
+) RETURNS text
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    refused text;
+BEGIN
+    SELECT format('event %s: %s', r.position, coalesce(
+               tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+                                r.available_at, r.expires_at, r.max_attempts, r.traceparent),
+               tidegate.unregistered(r.kind))) INTO refused
+      FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                  expires_ats, max_attempts_each, traceparents) WITH ORDINALITY
+           AS r(kind, payload, group_key, dedup_key, correlation_id, available_at,
+                expires_at, max_attempts, traceparent, position)
+      LEFT JOIN tidegate.event_kind AS k ON k.kind = r.kind
+     WHERE k.kind IS NULL
+        OR tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+                            r.available_at, r.expires_at, r.max_attempts, r.traceparent) IS NOT NULL
+     ORDER BY r.position LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- Publishes one event. What publish() and the Rust interface stand on: it takes the text as it will be stored.
+CREATE FUNCTION tidegate.publish_one(
+    kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
+    expires_at timestamptz, max_attempts integer, traceparent text
+) RETURNS TABLE (id bigint, created boolean)
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+#variable_conflict use_column
+DECLARE
+    refused text := tidegate.refusal(publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
+                                     publish_one.correlation_id, publish_one.available_at, publish_one.expires_at,
+                                     publish_one.max_attempts, publish_one.traceparent);
+BEGIN
+    IF refused IS NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = publish_one.kind) THEN
+        refused := tidegate.unregistered(publish_one.kind);
+    END IF;
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF publish_one.group_key IS NOT NULL THEN
+        PERFORM pg_advisory_xact_lock(1414087749, hashtext(publish_one.group_key));
+    END IF;
+    LOOP
+        INSERT INTO tidegate.event_queue AS q
+               (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts,
+                traceparent)
+        VALUES (publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
+                publish_one.correlation_id, coalesce(publish_one.available_at, clock_timestamp()), publish_one.expires_at,
+                coalesce(publish_one.max_attempts, tidegate.default_max_attempts()), publish_one.traceparent)
+        ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
+        RETURNING q.id INTO publish_one.id;
+        IF FOUND THEN
+            publish_one.created := true;
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        SELECT q.id INTO publish_one.id FROM tidegate.event_queue AS q
+         WHERE q.kind = publish_one.kind AND q.dedup_key = publish_one.dedup_key;
+        IF FOUND THEN
+            publish_one.created := false;
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        -- The first one ended between the two statements: this one is new after all.
+    END LOOP;
+END $$;
+
+CREATE FUNCTION tidegate.publish(
+    kind           text,
+    payload        jsonb,
+    group_key      text        DEFAULT NULL,
+    dedup_key      text        DEFAULT NULL,
+    correlation_id text        DEFAULT NULL,
+    available_at   timestamptz DEFAULT NULL,
+    expires_at     timestamptz DEFAULT NULL,
+    max_attempts   integer     DEFAULT NULL,
+    traceparent    text        DEFAULT NULL
+) RETURNS TABLE (id bigint, created boolean)
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT p.id, p.created
+      FROM tidegate.publish_one(publish.kind, tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
+                                publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts,
+                                publish.traceparent) AS p
+$$;
+
+-- Inserts a batch, in the order of the arguments and with ids in that order: a drain takes events by id. Refuses it
+-- whole if an event is not allowed or a deduplication key is taken.
+CREATE FUNCTION tidegate.insert_batch(
+    kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
+    available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
+    traceparents text[]
+) RETURNS bigint[]
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+#variable_conflict use_column
+DECLARE
+    usual_attempts constant integer := tidegate.default_max_attempts();
+    ids bigint[];
+BEGIN
+    WITH inserted AS (
+        INSERT INTO tidegate.event_queue AS q
+               (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
+                max_attempts, parent_id, traceparent)
+        SELECT CASE WHEN tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+                                          r.available_at, r.expires_at, r.max_attempts, r.traceparent) IS NULL THEN r.kind
+                    ELSE tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids,
+                                               available_ats, expires_ats, max_attempts_each, traceparents) END,
+               r.payload, r.group_key, r.dedup_key, r.correlation_id,
+               coalesce(r.available_at, clock_timestamp()), r.expires_at,
+               coalesce(r.max_attempts, usual_attempts), r.parent_id, r.traceparent
+          FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                      expires_ats, max_attempts_each, parent_ids, traceparents)
+               AS r(kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
+                    max_attempts, parent_id, traceparent)
+        RETURNING q.id)
+    SELECT array_agg(inserted.id) INTO ids FROM inserted;
+    RETURN ids;
+END $$;
+
+-- The batch behind publish_many, the Rust interface and the follow-ups of a finished event. One element
+-- an event; an array but the first that ends early goes on with nulls. The answer has the order of the
+-- arguments.
+CREATE FUNCTION tidegate.publish_batch(
+    kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
+    available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
+    traceparents text[]
+) RETURNS TABLE (id bigint, created boolean)
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+#variable_conflict use_column
+DECLARE
+    usual_attempts constant integer := tidegate.default_max_attempts();
+    deduplicates constant boolean := coalesce(array_remove(dedup_keys, NULL) <> '{}', false);
+    new_ids bigint[];
+    inserted_ids bigint[];
+    missing record;
+BEGIN
+    IF EXISTS (SELECT FROM (SELECT DISTINCT kind FROM unnest(kinds) AS kind) AS named
+                 LEFT JOIN tidegate.event_kind AS k USING (kind) WHERE k.kind IS NULL) THEN
+        PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                                      expires_ats, max_attempts_each, traceparents);
+    END IF;
+    PERFORM tidegate.lock_groups(group_keys);
+
+    IF NOT deduplicates THEN
+        RETURN QUERY
+        SELECT n.id, true
+          FROM unnest(tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                                            expires_ats, max_attempts_each, parent_ids, traceparents)) AS n(id);
+        RETURN;
+    END IF;
+    -- A subtransaction for a whole batch, and only for one with keys.
+    BEGIN
+        new_ids := tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                                         expires_ats, max_attempts_each, parent_ids, traceparents);
+        RETURN QUERY SELECT n.id, true FROM unnest(new_ids) AS n(id);
+        RETURN;
+    EXCEPTION WHEN unique_violation THEN
+        -- The event that is not allowed may stand behind the duplicate.
+        PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                                      expires_ats, max_attempts_each, traceparents);
+    END;
+
+    new_ids := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(kinds)));
+    WITH inserted AS (
+        INSERT INTO tidegate.event_queue AS q
+               (id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
+                max_attempts, parent_id, traceparent)
+        OVERRIDING SYSTEM VALUE
+        SELECT r.id, r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+               coalesce(r.available_at, clock_timestamp()), r.expires_at,
+               coalesce(r.max_attempts, usual_attempts), r.parent_id, r.traceparent
+          FROM unnest(new_ids, kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
+                      expires_ats, max_attempts_each, parent_ids, traceparents)
+               AS r(id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
+                    max_attempts, parent_id, traceparent)
+        ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
+        RETURNING q.id)
+    SELECT array_agg(inserted.id) INTO inserted_ids FROM inserted;
+
+    IF cardinality(inserted_ids) = cardinality(new_ids) THEN
+        RETURN QUERY SELECT n.id, true FROM unnest(new_ids) AS n(id);
+        RETURN;
+    END IF;
+    -- A duplicate takes the id of the live event; a new statement, so that it sees one that a
+    -- concurrent publisher has only just committed. If that one has ended meanwhile, publish anew.
+    FOR missing IN
+        SELECT n.position FROM unnest(new_ids) WITH ORDINALITY AS n(id, position)
+          LEFT JOIN unnest(inserted_ids) AS i(id) USING (id)
+         WHERE i.id IS NULL ORDER BY n.position
+    LOOP
+        SELECT p.id, p.created INTO publish_batch.id, publish_batch.created
+          FROM tidegate.publish_one(kinds[missing.position], payloads[missing.position],
+               group_keys[missing.position], dedup_keys[missing.position],
+               correlation_ids[missing.position], available_ats[missing.position],
+               expires_ats[missing.position], max_attempts_each[missing.position], traceparents[missing.position]) AS p;
+        -- Negative marks "not created" until the answer is built.
+        new_ids[missing.position] := CASE WHEN publish_batch.created THEN publish_batch.id ELSE -publish_batch.id END;
+    END LOOP;
+    RETURN QUERY SELECT abs(n.id), n.id > 0 FROM unnest(new_ids) WITH ORDINALITY AS n(id, position) ORDER BY n.position;
+END $$;
+
+CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE (id bigint, created boolean)
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+#variable_conflict use_column
+DECLARE
+    allowed constant text[] := ARRAY['kind', 'payload', 'group_key', 'dedup_key', 'correlation_id',
+                                     'available_at', 'expires_at', 'max_attempts', 'traceparent'];
+    refused text;
+    a record;
+BEGIN
+    IF events IS NULL OR jsonb_typeof(events) <> 'array' THEN
+        RAISE EXCEPTION 'events: a JSON array of objects is allowed, got %', coalesce(jsonb_typeof(events), 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT CASE WHEN jsonb_typeof(e.event) <> 'object'
+                THEN format('event %s: an object is allowed, got %s', e.position, jsonb_typeof(e.event))
+                ELSE format('event %s: %I is no field of an event; allowed are: %s', e.position,
+                            (SELECT min(k.key) FROM jsonb_object_keys(e.event - allowed) AS k(key)),
+                            array_to_string(allowed, ', '))
+           END INTO refused
+      FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
+     WHERE CASE WHEN jsonb_typeof(e.event) = 'object' THEN e.event - allowed <> '{}' ELSE true END
+     ORDER BY e.position LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    BEGIN
+        SELECT array_agg(e.event->>'kind') AS kinds,
+               -- A JSON null and a missing payload are the same: no payload.
+               array_agg(nullif(e.event->'payload', 'null')::text::json) AS payloads,
+               array_agg(e.event->>'group_key') AS group_keys,
+               array_agg(e.event->>'dedup_key') AS dedup_keys,
+               array_agg(e.event->>'correlation_id') AS correlation_ids,
+               array_agg((e.event->>'available_at')::timestamptz) AS available_ats,
+               array_agg((e.event->>'expires_at')::timestamptz) AS expires_ats,
+               array_agg((e.event->>'max_attempts')::integer) AS max_attempts_each,
+               array_agg(e.event->>'traceparent') AS traceparents
+          INTO a
+          -- One sort for all, not one for each array.
+          FROM (SELECT e.event FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
+                 ORDER BY e.position) AS e;
+    EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
+        RAISE EXCEPTION 'payload: at most 1048576 bytes are allowed, got more than 1 GB, with its numbers printed out'
+            USING ERRCODE = 'invalid_parameter_value';
+    END;
+    RETURN QUERY
+    SELECT p.id, p.created
+      FROM tidegate.publish_batch(coalesce(a.kinds, '{}'), a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
+                                  a.available_ats, a.expires_ats, a.max_attempts_each, '{}', a.traceparents) AS p;
+END $$;

@@ -1,0 +1,242 @@
+-- Ending events, and what goes back to the queue after an attempt. Each write goes through the lease row: what is not under
+-- it any more is not touched.
+
+-- New errors behind the old, each with the time it was stored; null adds nothing.
+CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamptz) RETURNS jsonb
+    LANGUAGE sql STABLE
+    RETURN CASE WHEN added IS NULL THEN errors
+                ELSE errors || (SELECT coalesce(jsonb_agg(e || jsonb_build_object('at', at)), '[]')
+                                  FROM jsonb_array_elements(added) AS e) END;
+
+-- Handlers and steps of both; where both have one, the newer. Null adds nothing.
+CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    RETURN CASE WHEN added IS NULL THEN progress
+                WHEN progress IS NULL THEN added
+                ELSE jsonb_build_object(
+                     'handlers', coalesce(progress->'handlers', '{}') || coalesce(added->'handlers', '{}'),
+                     'steps', coalesce(progress->'steps', '{}') || coalesce(added->'steps', '{}')) END;
+
+-- Moves completed events that leave nothing but their rows to the log; starts more of leases, and ends leases of which
+-- nothing is left in hand. One element a lease, in the order of the tokens, which is the order of their locks:
+--
+--   done    the events that have completed, as ranges; ids between them that are not the lease's do no harm
+--   upto    handlers up to this id are to start; null moves nothing
+--   over    nothing of it is left in hand. It is left alone if that turns out to be untrue: an event that is free and is
+--           not marked would be lost to its group's order.
+--
+-- Tells for each how many events were held and are in the log now, and `cuts`: how often something was taken from the lease,
+-- null if it is gone. Who learns of a cut, or of an event that was not held any more, reads all of its leases again before it
+-- starts anything: what stood behind the event in its group has left with it, out of whichever lease.
+CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[],
+                                  OUT ended bigint[], OUT cuts integer[])
+    LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    AS $$
+#variable_conflict use_column
+DECLARE
+    -- Looked up once, not for each event: usually no kind has a retention of its own.
+    own_retention CONSTANT boolean := EXISTS (SELECT FROM tidegate.event_kind WHERE retention_completed <> '30 days');
+    instant CONSTANT timestamptz := clock_timestamp();
+    lease record;
+    gone bigint;
+BEGIN
+    FOR n IN 1 .. cardinality(tokens) LOOP
+        IF over[n] THEN
+            SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = tokens[n] FOR UPDATE;
+        ELSIF upto[n] IS NOT NULL THEN
+            UPDATE tidegate.lease AS l SET started_to = greatest(l.started_to, upto[n]) WHERE l.token = tokens[n]
+            RETURNING l.ids, l.taken_at, l.cuts INTO lease;
+        ELSE
+            SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = tokens[n] FOR KEY SHARE;
+        END IF;
+        cuts[n] := lease.cuts;
+        ended[n] := 0;
+        IF lease.ids IS NOT NULL AND NOT isempty(done[n]) THEN
+            WITH gone AS (
+                DELETE FROM tidegate.event_queue AS q USING unnest(lease.ids * done[n]) AS r
+                 WHERE q.id >= lower(r) AND q.id < upper(r) RETURNING q.*)
+            INSERT INTO tidegate.event_log
+                   (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts, errors, progress,
+                    created_at, processing_started_at, finished_at, expires_at, deadline, lease_token, parent_id,
+                    replay_of, traceparent)
+            SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'COMPLETED', g.attempts + 1,
+                   g.max_attempts, g.errors, g.progress, g.created_at, lease.taken_at, instant,
+                   instant + CASE WHEN own_retention
+                        THEN coalesce((SELECT k.retention_completed FROM tidegate.event_kind AS k WHERE k.kind = g.kind), '30 days')
+                        ELSE '30 days' END,
+                   g.expires_at, tokens[n], g.parent_id, g.replay_of, g.traceparent
+              FROM gone AS g;
+            GET DIAGNOSTICS gone = ROW_COUNT;
+            ended[n] := gone;
+        END IF;
+        IF over[n] AND lease.ids IS NOT NULL AND NOT EXISTS (
+            SELECT FROM unnest(lease.ids - done[n]) AS r
+              JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)) THEN
+            DELETE FROM tidegate.lease AS l WHERE l.token = tokens[n];
+        END IF;
+    END LOOP;
+END $$;
+
+-- The same for one event within its handler's transaction, which must not commit if the lease is lost.
+CREATE FUNCTION tidegate.complete_held(id bigint, token uuid) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF (SELECT c.ended[1] FROM tidegate.complete(
+            ARRAY[complete_held.token], ARRAY[int8multirange(int8range(complete_held.id, complete_held.id, '[]'))],
+            ARRAY[NULL::bigint], ARRAY[false]) AS c) = 0 THEN
+        RAISE EXCEPTION 'event %: the lease was lost', complete_held.id USING ERRCODE = 'TG001';
+    END IF;
+END $$;
+
+-- Those of the follow-ups' groups whose publish lock is free, all of them held from now on; the others are busy. Nothing
+-- waits here: a producer may hold a group's lock for as long as it likes, and keeps only that group's events waiting.
+CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
+    LANGUAGE sql SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT coalesce(array_agg(g.key) FILTER (WHERE NOT g.free), '{}')
+      FROM (SELECT k.key, pg_try_advisory_xact_lock(1414087749, hashtext(k.key)) AS free
+              FROM (SELECT DISTINCT u.key FROM unnest(group_keys) AS u(key) WHERE u.key IS NOT NULL) AS k) AS g
+$$;
+
+-- Moves finished events of a lease to the log and publishes their follow-ups. `rans` tells whether the end was a handler's: an
+-- event that expired or was given up has had no attempt. `waits` says what to do with a follow-up whose group another
+-- transaction publishes to: wait for it, or leave the event as it is and name it in `busy_ids`. Tells the events that are in
+-- the log now; others were not held any more.
+--
+-- A follow-up with a deduplication key may wait for whoever publishes the same one; no longer than a second.
+CREATE FUNCTION tidegate.finalize(
+    token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean,
+    next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[],
+    next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamptz[], next_max_attempts integer[],
+    next_expires_in double precision[], next_traceparents text[],
+    OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer
+) LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    SET lock_timeout = '1s'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    lease record;
+    instant CONSTANT timestamptz := clock_timestamp();
+    busy text[];
+BEGIN
+    ended_ids := '{}';
+    busy_ids := '{}';
+    published := 0;
+    IF NOT statuses <@ ARRAY['COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED'] THEN
+        RAISE EXCEPTION 'status: COMPLETED, COMPLETED_WITH_ERRORS or FAILED is allowed' USING ERRCODE = 'check_violation';
+    END IF;
+    SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = finalize.token FOR KEY SHARE;
+    cuts := lease.cuts;
+    IF lease.ids IS NULL THEN
+        RETURN;
+    END IF;
+    IF NOT waits AND cardinality(next_group_keys) > 0 THEN
+        busy := tidegate.busy_groups(next_group_keys);
+        busy_ids := ARRAY(SELECT DISTINCT f.parent_id FROM unnest(next_parent_ids, next_group_keys) AS f(parent_id, group_key)
+                           WHERE f.group_key = ANY (busy));
+    END IF;
+    WITH outcome AS MATERIALIZED (
+        SELECT o.* FROM unnest(finalize.ids, statuses, rans, error_lists, results, progresses)
+               AS o(id, status, ran, errors, result, progress)
+         WHERE o.id <> ALL (busy_ids)
+    ), removed AS (
+        DELETE FROM tidegate.event_queue AS q
+         WHERE q.id = ANY (finalize.ids) AND q.id <> ALL (busy_ids) AND q.id <@ lease.ids
+        RETURNING q.*
+    ), gone AS (
+        SELECT q.*, o.status, o.ran, o.errors AS new_errors, o.result, o.progress AS new_progress
+          FROM removed AS q JOIN outcome AS o ON o.id = q.id
+    ), logged AS (
+        INSERT INTO tidegate.event_log
+               (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
+                errors, result, progress, created_at, processing_started_at, finished_at, expires_at,
+                deadline, lease_token, parent_id, replay_of, traceparent)
+        SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, g.status, g.attempts + g.ran::int,
+               g.max_attempts, tidegate.append_errors(g.errors, g.new_errors::jsonb, instant), g.result::jsonb,
+               tidegate.merge_progress(g.progress, g.new_progress::jsonb), g.created_at, lease.taken_at, instant,
+               instant + CASE WHEN g.status = 'COMPLETED' THEN coalesce(k.retention_completed, '30 days')
+                              ELSE coalesce(k.retention_failed, '90 days') END,
+               g.expires_at, finalize.token, g.parent_id, g.replay_of, g.traceparent
+          FROM gone AS g LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind
+        RETURNING id
+    ), follow_ups AS (
+        SELECT array_agg(f.kind ORDER BY f.position) AS kinds,
+               array_agg(f.payload::json ORDER BY f.position) AS payloads,
+               array_agg(f.group_key ORDER BY f.position) AS group_keys,
+               array_agg(f.dedup_key ORDER BY f.position) AS dedup_keys,
+               array_agg(coalesce(f.correlation_id, g.correlation_id) ORDER BY f.position) AS correlation_ids,
+               array_agg(instant + make_interval(secs => f.delay) ORDER BY f.position) AS available_ats,
+               array_agg(coalesce(f.expires_at, instant + make_interval(secs => f.expires_in)) ORDER BY f.position) AS expires_ats,
+               array_agg(f.max_attempts ORDER BY f.position) AS max_attempts,
+               array_agg(g.id ORDER BY f.position) AS parent_ids,
+               array_agg(coalesce(f.traceparent, g.traceparent) ORDER BY f.position) AS traceparents
+          FROM unnest(next_parent_ids, next_kinds, next_payloads, next_group_keys, next_dedup_keys, next_correlation_ids,
+                      next_delays, next_expires_ats, next_max_attempts, next_expires_in, next_traceparents) WITH ORDINALITY
+               AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at,
+                    max_attempts, expires_in, traceparent, position)
+          JOIN gone AS g ON g.id = f.parent_id
+        HAVING count(*) > 0
+    ), put AS (
+        SELECT count(*) FILTER (WHERE p.created) AS created
+          FROM follow_ups AS f,
+               tidegate.publish_batch(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
+                                      f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids,
+                                      f.traceparents) AS p)
+    SELECT coalesce(array_agg(logged.id), '{}'), coalesce((SELECT created FROM put), 0) INTO ended_ids, published FROM logged;
+END $$;
+
+-- Ends an event whose payload cannot be read. It is thrown away first: to move it to the log would be to read it.
+CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+    AS $$
+BEGIN
+    PERFORM FROM tidegate.lease AS l WHERE l.token = end_unreadable.token AND end_unreadable.id <@ l.ids FOR KEY SHARE;
+    IF FOUND THEN
+        UPDATE tidegate.event_queue AS q SET payload = NULL WHERE q.id = end_unreadable.id;
+    END IF;
+    RETURN (SELECT cardinality(f.ended_ids) > 0 FROM tidegate.finalize(
+        end_unreadable.token, ARRAY[end_unreadable.id], ARRAY['FAILED'], ARRAY[false],
+        ARRAY[jsonb_build_array(jsonb_build_object('handler', NULL, 'code', 'unreadable', 'message', end_unreadable.message,
+                                                   'attempt', 0))::text],
+        ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
+END $$;
+
+-- Events that shall be tried again later, with what they have done so far. `charged`: an attempt has ended, and with it the
+-- suspicion that the event kills its worker. Tells all that left the worker's hands, those behind them in their groups too.
+CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], charged boolean[], delays double precision[], last_errors text[],
+                               error_lists text[], progresses text[], ran bigint[] DEFAULT '{}') RETURNS bigint[]
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    AS $$
+#variable_conflict use_column
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    left_hand CONSTANT bigint[] := tidegate.hand_back(retry.worker, retry.ids, retry.ran);
+BEGIN
+    UPDATE tidegate.event_queue AS q
+       SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,
+           available_at = instant + make_interval(secs => o.delay), last_error = o.last_error,
+           errors = tidegate.append_errors(q.errors, o.errors::jsonb, instant),
+           progress = tidegate.merge_progress(q.progress, o.progress::jsonb)
+      FROM unnest(retry.ids, retry.charged, delays, last_errors, error_lists, progresses)
+           AS o(id, charged, delay, last_error, errors, progress)
+     WHERE q.id = o.id AND q.id = ANY (left_hand);
+    RETURN left_hand;
+END $$;
+
+-- Keeps a step's result or a handler's end with an event that is still held; tells whether it is.
+CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RETURNS boolean
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+    AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM FROM tidegate.lease AS l WHERE l.token = save_progress.token AND save_progress.id <@ l.ids FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    UPDATE tidegate.event_queue AS q SET progress = tidegate.merge_progress(q.progress, save_progress.progress::jsonb)
+     WHERE q.id = save_progress.id;
+    RETURN FOUND;
+END $$;

@@ -1,0 +1,170 @@
+-- What people look at: live events with their state for administration, jobs as a client of an HTTP
+-- interface sees them, and what is held, stuck, blocked or slow.
+
+-- All that is in hand, as sets in which an event is looked for by halves: of it what may have started, and what is stuck.
+CREATE VIEW tidegate.held AS
+SELECT coalesce(range_agg(ids), '{}') AS ids,
+       coalesce(range_agg(ids * int8multirange(int8range(NULL, started_to, '(]'))), '{}') AS started,
+       coalesce(range_agg(ids) FILTER (WHERE expires_at <= statement_timestamp()), '{}') AS stuck
+  FROM tidegate.lease;
+
+-- An event's state is a matter of the lease that holds it. Its attempt counts here as soon as it may have started.
+CREATE VIEW tidegate.events AS
+SELECT q.id, q.kind, q.payload, q.group_key, q.dedup_key, q.correlation_id,
+       CASE WHEN l.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END AS status,
+       q.attempts + (q.id <= coalesce(l.started_to, 0) AND q.attempts < q.max_attempts)::int AS attempts, q.max_attempts,
+       q.available_at, q.expires_at, q.created_at,
+       coalesce(l.renewed_at, (q.errors->-1->>'at')::timestamptz, q.created_at) AS updated_at,
+       l.taken_at AS processing_started_at, l.token AS lease_token, l.expires_at AS lease_expires_at, q.last_error, q.errors,
+       q.progress, q.parent_id, q.replay_of, q.delayed, q.traceparent
+  FROM tidegate.event_queue AS q
+  LEFT JOIN tidegate.lease AS l ON l.ids @> q.id;
+
+-- `update events set status = 'PENDING' where id = …` (D14), with the audit row of every other requeue.
+-- SECURITY DEFINER: a right on the view is enough.
+CREATE FUNCTION tidegate.update_event() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+DECLARE
+    allowed constant text[] := ARRAY['status', 'available_at', 'expires_at', 'max_attempts'];
+    changed jsonb := '{"via": "events"}';
+BEGIN
+    IF (to_jsonb(NEW) - allowed) <> (to_jsonb(OLD) - allowed) THEN
+        RAISE EXCEPTION 'events: only status, available_at, expires_at and max_attempts may be updated'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF NEW.status IS DISTINCT FROM 'PENDING' AND NEW.status IS DISTINCT FROM OLD.status THEN
+        RAISE EXCEPTION 'events.status: PENDING (requeue) is allowed, got %', coalesce(NEW.status, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF NEW.status = 'PENDING' THEN
+        PERFORM tidegate.end_leases(ARRAY[OLD.id]);
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    SELECT changed || coalesce(jsonb_object_agg(n.key, n.value), '{}') INTO changed
+      FROM jsonb_each(to_jsonb(NEW)) AS n
+     WHERE n.key = ANY (allowed) AND n.key <> 'status' AND n.value <> to_jsonb(OLD)->n.key;
+    IF changed ?| allowed THEN
+        UPDATE tidegate.event_queue AS q
+           SET available_at = CASE WHEN changed ? 'available_at' THEN NEW.available_at ELSE q.available_at END,
+               expires_at = NEW.expires_at,
+               max_attempts = CASE WHEN NEW.status = 'PENDING' THEN greatest(NEW.max_attempts, q.attempts + 1)
+                                   ELSE NEW.max_attempts END
+         WHERE q.id = OLD.id;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    -- Not record_action: a deadline that was taken away is a null worth keeping.
+    INSERT INTO tidegate.audit (action, filter, ids, count)
+    VALUES (CASE WHEN NEW.status = 'PENDING' THEN 'requeue' ELSE 'update' END, changed, ARRAY[OLD.id], 1);
+    RETURN NEW;
+END $$;
+
+CREATE TRIGGER events_update INSTEAD OF UPDATE ON tidegate.events
+    FOR EACH ROW EXECUTE FUNCTION tidegate.update_event();
+
+CREATE VIEW tidegate.jobs AS
+SELECT id, kind, 'pending'::text AS status, 0 AS status_number, NULL::integer AS status_code,
+       correlation_id, group_key, errors, NULL::jsonb AS result, created_at, NULL::timestamptz AS finished_at
+  FROM tidegate.event_queue
+UNION ALL
+SELECT id, kind,
+       CASE status WHEN 'COMPLETED' THEN 'processed' WHEN 'COMPLETED_WITH_ERRORS' THEN 'failed'
+                   ELSE 'failed_with_error' END,
+       CASE status WHEN 'COMPLETED' THEN 1 WHEN 'COMPLETED_WITH_ERRORS' THEN 2 ELSE 3 END,
+       CASE status WHEN 'COMPLETED' THEN 200
+                   WHEN 'COMPLETED_WITH_ERRORS'
+                        THEN CASE WHEN errors->-1->>'code' ~ '^4[0-9][0-9]$' THEN (errors->-1->>'code')::integer ELSE 409 END
+                   ELSE 500 END,
+       correlation_id, group_key, errors, result, created_at, finished_at
+  FROM tidegate.event_log;
+
+-- Who holds what, since when, and what of it is still in hand.
+CREATE VIEW tidegate.leases AS
+SELECT l.token, l.worker, l.taken_at, l.renewed_at, l.expires_at, l.expires_at <= clock_timestamp() AS expired,
+       in_hand.events, in_hand.started, in_hand.first_id, in_hand.last_id, l.cuts
+  FROM tidegate.lease AS l
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS events, count(*) FILTER (WHERE q.id <= l.started_to) AS started,
+              min(q.id) AS first_id, max(q.id) AS last_id
+         FROM unnest(l.ids) AS r JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)) AS in_hand;
+
+-- In the hands of a worker without a sign of life: it died, or froze.
+CREATE VIEW tidegate.stuck_events AS
+SELECT q.id, q.kind, q.group_key, q.attempts + (q.id <= l.started_to AND q.attempts < q.max_attempts)::int AS attempts,
+       q.max_attempts, l.taken_at AS processing_started_at, l.renewed_at AS updated_at, l.expires_at AS lease_expires_at,
+       clock_timestamp() - l.expires_at AS overdue
+  FROM tidegate.lease AS l
+ CROSS JOIN LATERAL unnest(l.ids) AS r
+  JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
+ WHERE l.expires_at <= clock_timestamp();
+
+-- Groups whose first event waits for a retry or a planned time while others wait behind it.
+CREATE VIEW tidegate.blocked_groups AS
+SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts, head.max_attempts,
+       head.available_at, head.last_error, head.created_at,
+       (SELECT count(*) FROM tidegate.event_queue AS behind
+         WHERE behind.group_key = head.group_key AND behind.id > head.id) AS waiting
+  FROM tidegate.event_queue AS head
+ WHERE head.delayed
+   AND head.group_key IS NOT NULL
+   AND NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
+                    WHERE ahead.group_key = head.group_key AND ahead.id < head.id)
+   AND EXISTS (SELECT FROM tidegate.event_queue AS behind
+                WHERE behind.group_key = head.group_key AND behind.id > head.id);
+
+-- Depth, attempts, latency and failure rate by kind, what is paused and what is stuck. Figures of finished events cover the
+-- last hour.
+--
+-- One pass over the queue serves all kinds. What finished within the last hour is found through the
+-- block range index, whatever the size of the log; but not with clock_timestamp(), which changes from
+-- row to row and so can be looked for in no index: with ten million rows in the log, the hour was read
+-- in 0.7 s with it and in 0.02 s with statement_timestamp().
+CREATE VIEW tidegate.stats AS
+WITH held AS MATERIALIZED (
+    SELECT * FROM tidegate.held
+), live AS (
+    SELECT q.kind,
+           count(*) AS events,
+           count(*) FILTER (WHERE NOT q.delayed AND NOT (q.id <@ held.ids)) AS pending,
+           count(*) FILTER (WHERE q.id <@ held.ids) AS processing,
+           count(*) FILTER (WHERE q.delayed AND NOT (q.id <@ held.ids)) AS delayed,
+           count(*) FILTER (WHERE q.id <@ held.stuck) AS stuck,
+           max(q.attempts) AS max_attempts_used,
+           extract(epoch FROM clock_timestamp() - min(q.created_at)) * 1000 AS oldest_age_ms
+      FROM tidegate.event_queue AS q CROSS JOIN held GROUP BY q.kind
+), finished AS (
+    SELECT kind,
+           count(*) FILTER (WHERE status = 'COMPLETED') AS completed,
+           count(*) FILTER (WHERE status = 'COMPLETED_WITH_ERRORS') AS completed_with_errors,
+           count(*) FILTER (WHERE status = 'FAILED') AS failed,
+           avg(attempts) AS attempts_per_event,
+           percentile_disc(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY finished_at - created_at) AS latency
+      FROM tidegate.event_log
+     WHERE finished_at > statement_timestamp() - interval '1 hour'
+     GROUP BY kind
+)
+SELECT kind,
+       coalesce(live.pending, 0) AS pending,
+       coalesce(live.processing, 0) AS processing,
+       coalesce(live.delayed, 0) AS delayed,
+       coalesce(live.max_attempts_used, 0) AS max_attempts_used,
+       live.oldest_age_ms::bigint AS oldest_age_ms,
+       coalesce(finished.completed, 0) AS completed,
+       coalesce(finished.completed_with_errors, 0) AS completed_with_errors,
+       coalesce(finished.failed, 0) AS failed,
+       round(finished.attempts_per_event, 2)::float8 AS attempts_per_event,
+       (extract(epoch FROM finished.latency[1]) * 1000)::bigint AS latency_p50_ms,
+       (extract(epoch FROM finished.latency[2]) * 1000)::bigint AS latency_p95_ms,
+       (extract(epoch FROM finished.latency[3]) * 1000)::bigint AS latency_p99_ms,
+       round((finished.completed_with_errors + finished.failed)::numeric
+             / nullif(finished.completed + finished.completed_with_errors + finished.failed, 0), 4)::float8 AS failure_rate,
+       coalesce(live.events, 0) AS events,
+       coalesce(live.stuck, 0) AS stuck,
+       coalesce(event_kind.paused, false) AS paused
+  FROM tidegate.event_kind
+  FULL JOIN live USING (kind)
+  FULL JOIN finished USING (kind);

@@ -1,0 +1,596 @@
+//! Owns the events in hand: which leases hold them, what of each may start, lowest id first, one of a group at a time. Pure.
+//!
+//! The surprise: of a lease only a window may start. The database is told before how far it reaches, for if this worker
+//! goes away, an attempt is charged to what was in it, and to nothing else. And an event whose worker has gone away
+//! before (a suspect) is started when nothing else is between its start and its end, so that it takes nobody along.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::event::{Fate, Lease, LeasedEvent};
+
+/// A lease, while something of it is in hand.
+pub(super) struct Held {
+    /// Handlers of events up to here may start.
+    started_to: i64,
+    suspect: bool,
+    /// How often something was taken from it that we know of.
+    cuts: i32,
+    /// When it was last prolonged, on this machine's clock.
+    pub renewed: Instant,
+    /// Events whose end is not written.
+    left: usize,
+    /// Of them, those that may have started.
+    open: usize,
+    /// Ids behind the window, in order.
+    rest: VecDeque<i64>,
+}
+
+/// A group with an event ready or running, and what waits behind it.
+#[derive(Default)]
+struct Group {
+    line: VecDeque<LeasedEvent>,
+    /// An event of it goes back to the queue: nothing more starts until that is written.
+    closed: bool,
+}
+
+/// Everything in hand.
+#[derive(Default)]
+pub(super) struct Hand {
+    leases: HashMap<Uuid, Held>,
+    /// What is first in line: events without a group, and the head of each group that is not running.
+    ready: BTreeMap<i64, LeasedEvent>,
+    groups: HashMap<String, Group>,
+    /// In the lines of groups.
+    behind: usize,
+    /// Bytes of payload that wait.
+    bytes: usize,
+    /// Events whose end is not written and which may have started, in all leases.
+    open: usize,
+    suspects: usize,
+    /// Leases of which nothing is left, to be ended.
+    over: Vec<Uuid>,
+}
+
+/// More of a lease is to start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Start {
+    pub token: Uuid,
+    pub upto: i64,
+}
+
+impl Hand {
+    /// Takes in a lease. Events of one group come in order, as a lease returns them.
+    pub(super) fn take_in(
+        &mut self,
+        token: Uuid,
+        events: Vec<LeasedEvent>,
+        unreadable: &[i64],
+        window: (i64, bool),
+        renewed: Instant,
+    ) {
+        let (started_to, suspect) = window;
+        let ids = events.iter().map(|event| event.lease.id);
+        let mut rest: Vec<i64> = ids
+            .chain(unreadable.iter().copied())
+            .filter(|id| *id > started_to)
+            .collect();
+        rest.sort_unstable();
+        let rest = VecDeque::from(rest);
+        let left = events.len() + unreadable.len();
+        let open = left - rest.len();
+        self.open += open;
+        self.suspects += usize::from(suspect);
+        self.leases.insert(
+            token,
+            Held {
+                started_to,
+                suspect,
+                cuts: 0,
+                renewed,
+                left,
+                open,
+                rest,
+            },
+        );
+        for event in events {
+            self.push(event);
+        }
+    }
+
+    fn push(&mut self, event: LeasedEvent) {
+        self.bytes += event.payload.as_ref().map_or(0, Vec::len);
+        if let Some(key) = &event.group_key {
+            if let Some(group) = self.groups.get_mut(key) {
+                group.line.push_back(event);
+                self.behind += 1;
+                return;
+            }
+            self.groups.insert(key.clone(), Group::default());
+        }
+        self.ready.insert(event.lease.id, event);
+    }
+
+    /// Whether the event's handlers may start, or need not.
+    fn is_startable(&self, event: &LeasedEvent) -> bool {
+        event.fate != Fate::Run
+            || self
+                .leases
+                .get(&event.lease.token)
+                .is_some_and(|held| event.lease.id <= held.started_to)
+    }
+
+    /// The next event to start. Its group stays shut until [`Hand::open_group`].
+    pub(super) fn pop(&mut self) -> Option<LeasedEvent> {
+        let first = self.ready.values().find(|event| self.is_startable(event));
+        let id = first?.lease.id;
+        let event = self.ready.remove(&id)?;
+        self.bytes -= event.payload.as_ref().map_or(0, Vec::len);
+        Some(event)
+    }
+
+    /// Whether an event could start now.
+    pub(super) fn has_startable(&self) -> bool {
+        self.ready.values().any(|event| self.is_startable(event))
+    }
+
+    /// Whether so few events can start that more should be allowed to; then of which lease, and how far. A suspect's turn
+    /// comes when nothing else is between its start and its end, and `alone` says that no lease under way will change
+    /// that. Until then the windows are left to run dry.
+    pub(super) fn start_more(&self, few: usize, window: usize, alone: bool) -> Option<Start> {
+        if self.suspects > 0 {
+            let first = self.ready.values().find(|event| {
+                event.fate == Fate::Run
+                    && self
+                        .leases
+                        .get(&event.lease.token)
+                        .is_some_and(|held| held.suspect)
+            });
+            let start = first.map(|event| Start {
+                token: event.lease.token,
+                upto: event.lease.id,
+            });
+            return start.filter(|_| alone && self.open == 0);
+        }
+        let startable = self.ready.values().filter(|event| self.is_startable(event));
+        if startable.take(few).count() == few {
+            return None;
+        }
+        let shut = self
+            .ready
+            .values()
+            .find(|event| !self.is_startable(event))?;
+        let rest = &self.leases.get(&shut.lease.token)?.rest;
+        let at = rest.partition_point(|id| *id < shut.lease.id);
+        let last = rest.get(at + window.max(1) - 1).or_else(|| rest.back());
+        last.map(|upto| Start {
+            token: shut.lease.token,
+            upto: *upto,
+        })
+    }
+
+    /// The database knows that more of a lease may start.
+    pub(super) fn started(&mut self, start: Start) {
+        let Some(held) = self.leases.get_mut(&start.token) else {
+            return;
+        };
+        held.started_to = held.started_to.max(start.upto);
+        while held.rest.front().is_some_and(|id| *id <= start.upto) {
+            held.rest.pop_front();
+            held.open += 1;
+            self.open += 1;
+        }
+    }
+
+    /// The group's event ended: the next one may start.
+    pub(super) fn open_group(&mut self, key: &str) {
+        let Some(group) = self.groups.get_mut(key) else {
+            return;
+        };
+        if group.closed {
+            return;
+        }
+        match group.line.pop_front() {
+            Some(next) => {
+                self.behind -= 1;
+                self.ready.insert(next.lease.id, next);
+            }
+            None => drop(self.groups.remove(key)),
+        }
+    }
+
+    /// The group's event goes back to the queue: nothing of it starts until that is written. A head that is ready
+    /// goes back in line.
+    pub(super) fn close_group(&mut self, key: &str) {
+        let group = self.groups.entry(key.to_owned()).or_default();
+        group.closed = true;
+        let of_group = |event: &&LeasedEvent| event.group_key.as_deref() == Some(key);
+        let head = self
+            .ready
+            .values()
+            .find(of_group)
+            .map(|event| event.lease.id);
+        if let Some(head) = head.and_then(|id| self.ready.remove(&id)) {
+            group.line.push_front(head);
+            self.behind += 1;
+        }
+    }
+
+    /// What goes back is written: what is left of the group may start.
+    pub(super) fn reopen_group(&mut self, key: &str) {
+        if let Some(group) = self.groups.get_mut(key) {
+            group.closed = false;
+            self.open_group(key);
+        }
+    }
+
+    /// Takes out events that have left our hands, if they wait here.
+    pub(super) fn remove(&mut self, gone: &HashSet<i64>) -> Vec<LeasedEvent> {
+        let mut removed = Vec::new();
+        let mut heads = Vec::new();
+        for id in gone {
+            if let Some(event) = self.ready.remove(id) {
+                heads.extend(event.group_key.clone());
+                removed.push(event);
+            }
+        }
+        for group in self.groups.values_mut() {
+            if group
+                .line
+                .iter()
+                .any(|event| gone.contains(&event.lease.id))
+            {
+                let line = std::mem::take(&mut group.line);
+                let (out, stay): (VecDeque<_>, VecDeque<_>) = line
+                    .into_iter()
+                    .partition(|event| gone.contains(&event.lease.id));
+                self.behind -= out.len();
+                removed.extend(out);
+                group.line = stay;
+            }
+        }
+        for head in heads {
+            self.open_group(&head);
+        }
+        for event in &removed {
+            self.bytes -= event.payload.as_ref().map_or(0, Vec::len);
+        }
+        removed
+    }
+
+    /// Takes out all that waits and that `now` does not have; those events belong to somebody else. Takes over how
+    /// often something was taken from each lease.
+    pub(super) fn keep_only(&mut self, now: &[crate::queue::InHand]) -> Vec<LeasedEvent> {
+        let held: HashSet<(Uuid, i64)> = now.iter().map(|held| (held.token, held.id)).collect();
+        for found in now {
+            if let Some(lease) = self.leases.get_mut(&found.token) {
+                lease.cuts = found.cuts;
+            }
+        }
+        let lines = self.groups.values().flat_map(|group| &group.line);
+        let gone: HashSet<i64> = self
+            .ready
+            .values()
+            .chain(lines)
+            .map(|event| event.lease)
+            .filter(|lease| !held.contains(&(lease.token, lease.id)))
+            .map(|lease| lease.id)
+            .collect();
+        self.remove(&gone)
+    }
+
+    /// Everything that waits, at the end of the run.
+    pub(super) fn take_all(&mut self) -> Vec<LeasedEvent> {
+        self.behind = 0;
+        self.bytes = 0;
+        let behind = self
+            .groups
+            .values_mut()
+            .flat_map(|group| std::mem::take(&mut group.line));
+        std::mem::take(&mut self.ready)
+            .into_values()
+            .chain(behind)
+            .collect()
+    }
+
+    /// An event's end is written, or it has left our hands.
+    pub(super) fn let_go(&mut self, lease: Lease) {
+        let Some(held) = self.leases.get_mut(&lease.token) else {
+            return;
+        };
+        held.left -= 1;
+        if lease.id <= held.started_to {
+            held.open -= 1;
+            self.open -= 1;
+        } else if let Ok(at) = held.rest.binary_search(&lease.id) {
+            held.rest.remove(at);
+        }
+        if held.left == 0 {
+            self.suspects -= usize::from(held.suspect);
+            self.leases.remove(&lease.token);
+            self.over.push(lease.token);
+        }
+    }
+
+    /// How many of a lease's events are in hand, or ended and not written.
+    pub(super) fn left(&self, token: Uuid) -> usize {
+        self.leases.get(&token).map_or(0, |held| held.left)
+    }
+
+    /// Leases of which nothing is left, to be ended in the database.
+    pub(super) fn take_over(&mut self) -> Vec<Uuid> {
+        std::mem::take(&mut self.over)
+    }
+
+    /// Such a lease has been ended with its last event, or could not be.
+    pub(super) fn note_over(&mut self, token: Uuid, written: bool) {
+        self.over.retain(|other| *other != token);
+        if !written && !self.leases.contains_key(&token) {
+            self.over.push(token);
+        }
+    }
+
+    /// Whether leases are to be ended.
+    pub(super) fn has_over(&self) -> bool {
+        !self.over.is_empty()
+    }
+
+    /// Whether `cuts` says that something was taken from a lease that we did not know of. A lease that is gone, and
+    /// of which we have something, was taken away whole.
+    pub(super) fn is_cut(&self, token: Uuid, cuts: Option<i32>) -> bool {
+        self.leases
+            .get(&token)
+            .is_some_and(|held| cuts != Some(held.cuts))
+    }
+
+    pub(super) fn held_mut(&mut self, token: Uuid) -> Option<&mut Held> {
+        self.leases.get_mut(&token)
+    }
+
+    /// When the lease of an event was last prolonged.
+    pub(super) fn renewed(&self, token: Uuid) -> Option<Instant> {
+        self.leases.get(&token).map(|held| held.renewed)
+    }
+
+    /// When the oldest lease was last prolonged.
+    pub(super) fn oldest_renewal(&self) -> Option<Instant> {
+        self.leases.values().map(|held| held.renewed).min()
+    }
+
+    /// The tokens of all leases.
+    pub(super) fn tokens(&self) -> Vec<Uuid> {
+        self.leases.keys().copied().collect()
+    }
+
+    /// The tokens behind which more of a group may be leased: all but those of suspects.
+    pub(super) fn trusted(&self) -> Vec<Uuid> {
+        let trusted = self.leases.iter().filter(|(_, held)| !held.suspect);
+        trusted.map(|(token, _)| *token).collect()
+    }
+
+    pub(super) fn has_suspect(&self) -> bool {
+        self.suspects > 0
+    }
+
+    /// How many wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.ready.len() + self.behind
+    }
+
+    /// Bytes of payload that wait.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::InHand;
+
+    const ONE: Uuid = Uuid::from_u128(1);
+    const TWO: Uuid = Uuid::from_u128(2);
+
+    fn event(id: i64, group: Option<&str>, token: Uuid) -> LeasedEvent {
+        let mut event = LeasedEvent::sample(id, group);
+        event.lease.token = token;
+        event
+    }
+
+    fn hand(events: &[(i64, Option<&str>)], started_to: i64) -> Hand {
+        let mut hand = Hand::default();
+        let events = events.iter().map(|(id, group)| event(*id, *group, ONE));
+        hand.take_in(
+            ONE,
+            events.collect(),
+            &[],
+            (started_to, false),
+            Instant::now(),
+        );
+        hand
+    }
+
+    fn ids(events: &[LeasedEvent]) -> Vec<i64> {
+        let mut ids: Vec<i64> = events.iter().map(|event| event.lease.id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    fn popped(hand: &mut Hand) -> Vec<i64> {
+        std::iter::from_fn(|| hand.pop().map(|event| event.lease.id)).collect()
+    }
+
+    fn end(hand: &mut Hand, id: i64, token: Uuid) {
+        hand.let_go(Lease { id, token });
+    }
+
+    #[test]
+    fn a2_the_lowest_id_goes_first_and_one_of_a_group_at_a_time() {
+        let mut hand = hand(
+            &[
+                (1, Some("a")),
+                (2, Some("a")),
+                (3, None),
+                (4, Some("b")),
+                (5, Some("a")),
+            ],
+            9,
+        );
+        assert_eq!(popped(&mut hand), [1, 3, 4]);
+        hand.open_group("a");
+        assert_eq!(popped(&mut hand), [2]);
+        hand.open_group("b");
+        assert_eq!(hand.waiting(), 1);
+    }
+
+    #[test]
+    fn only_what_the_database_knows_may_start_is_started() {
+        let mut hand = hand(&[(1, None), (2, None), (3, None), (4, None)], 1);
+        assert_eq!(popped(&mut hand), [1]);
+        assert!(!hand.has_startable());
+        let start = hand.start_more(1, 2, true).unwrap();
+        assert_eq!((start.token, start.upto), (ONE, 3));
+        hand.started(start);
+        assert_eq!(popped(&mut hand), [2, 3]);
+    }
+
+    #[test]
+    fn a_window_goes_on_where_the_first_that_may_not_start_is() {
+        let mut hand = hand(&[(1, Some("a")), (2, None)], 0);
+        hand.take_in(
+            TWO,
+            vec![event(3, Some("a"), TWO)],
+            &[],
+            (3, false),
+            Instant::now(),
+        );
+        // The event of the second lease may start, and waits for one of the first that may not.
+        assert!(!hand.has_startable());
+        assert_eq!(
+            hand.start_more(1, 1, true),
+            Some(Start {
+                token: ONE,
+                upto: 1
+            })
+        );
+    }
+
+    #[test]
+    fn a_suspect_is_started_when_nothing_else_is_between_start_and_end() {
+        let mut hand = hand(&[(1, None), (2, None)], 1);
+        hand.take_in(
+            TWO,
+            vec![event(3, None, TWO)],
+            &[],
+            (0, true),
+            Instant::now(),
+        );
+        assert_eq!(hand.trusted(), [ONE]);
+        assert_eq!(popped(&mut hand), [1]);
+        assert_eq!(hand.start_more(8, 8, true), None, "event 1 has not ended");
+        end(&mut hand, 1, ONE);
+        assert_eq!(
+            hand.start_more(8, 8, false),
+            None,
+            "a lease under way brings more"
+        );
+        let start = hand.start_more(8, 8, true).unwrap();
+        assert_eq!((start.token, start.upto), (TWO, 3));
+        hand.started(start);
+        assert_eq!(popped(&mut hand), [3]);
+        assert_eq!(
+            hand.start_more(8, 8, true),
+            None,
+            "and the others wait for it"
+        );
+        end(&mut hand, 3, TWO);
+        assert_eq!(
+            hand.start_more(8, 8, true),
+            Some(Start {
+                token: ONE,
+                upto: 2
+            })
+        );
+    }
+
+    #[test]
+    fn expired_events_need_no_window() {
+        let mut late = event(7, None, ONE);
+        late.fate = Fate::Expired;
+        let mut hand = Hand::default();
+        hand.take_in(ONE, vec![late], &[], (0, true), Instant::now());
+        assert_eq!(popped(&mut hand), [7]);
+    }
+
+    #[test]
+    fn a_closed_group_starts_nothing_until_what_goes_back_is_written() {
+        let mut hand = hand(&[(1, Some("a")), (2, Some("a")), (3, Some("a"))], 9);
+        assert_eq!(popped(&mut hand), [1]);
+        hand.close_group("a");
+        hand.take_in(
+            TWO,
+            vec![event(4, Some("a"), TWO)],
+            &[],
+            (9, false),
+            Instant::now(),
+        );
+        hand.open_group("a");
+        assert!(!hand.has_startable());
+        assert_eq!(ids(&hand.remove(&HashSet::from([1, 2, 3, 4]))), [2, 3, 4]);
+        hand.reopen_group("a");
+        assert_eq!(hand.waiting(), 0);
+        hand.take_in(
+            Uuid::nil(),
+            vec![event(5, Some("a"), Uuid::nil())],
+            &[],
+            (9, false),
+            Instant::now(),
+        );
+        assert_eq!(popped(&mut hand), [5]);
+    }
+
+    #[test]
+    fn an_event_that_had_ended_and_goes_back_takes_the_ready_one_behind_it_along() {
+        let mut hand = hand(&[(1, Some("a")), (2, Some("a"))], 9);
+        assert_eq!(popped(&mut hand), [1]);
+        hand.open_group("a");
+        hand.close_group("a");
+        assert!(!hand.has_startable());
+        assert_eq!(ids(&hand.remove(&HashSet::from([1, 2]))), [2]);
+    }
+
+    #[test]
+    fn what_the_database_does_not_know_to_be_ours_is_not_ours() {
+        let mut hand = hand(&[(1, None), (2, Some("a")), (3, Some("a"))], 9);
+        assert!(!hand.is_cut(ONE, Some(0)) && hand.is_cut(ONE, Some(1)) && hand.is_cut(ONE, None));
+        let now = [InHand {
+            token: ONE,
+            cuts: 1,
+            started_to: 9,
+            id: 1,
+        }];
+        assert_eq!(ids(&hand.keep_only(&now)), [2, 3]);
+        assert!(!hand.is_cut(ONE, Some(1)));
+        assert_eq!(popped(&mut hand), [1]);
+    }
+
+    #[test]
+    fn a_lease_is_over_when_nothing_of_it_is_left() {
+        let mut hand = hand(&[(1, None), (2, None)], 1);
+        end(&mut hand, 1, ONE);
+        assert!(!hand.has_over() && hand.left(ONE) == 1);
+        end(&mut hand, 2, ONE);
+        assert_eq!(hand.take_over(), [ONE]);
+        assert!(hand.tokens().is_empty());
+    }
+
+    #[test]
+    fn taking_all_empties_it() {
+        let mut hand = hand(&[(1, Some("a")), (2, Some("a")), (3, None)], 9);
+        hand.pop();
+        assert_eq!(ids(&hand.take_all()), [2, 3]);
+        assert_eq!(hand.waiting(), 0);
+    }
+}

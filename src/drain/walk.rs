@@ -1,0 +1,358 @@
+//! Decides where to lease next, how much, and when to look again. Pure but for reading tokio's clock.
+//!
+//! The surprises. The scan keeps a cursor within the run, because finished rows stay behind as dead
+//! index entries that a scan from the start would step over every time (flat 50,000 events/s against
+//! a fall from 34,500 to 13,300 when another session holds the vacuum horizon). And how much is
+//! leased ahead follows the handlers' pace, so that slow handlers do not hoard what other drains
+//! could be doing.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::queue::{LeasedBatch, Walk};
+
+/// A lease is no more than this much work, by the handlers' pace. While one is under way as much may wait.
+const WORTH: Duration = Duration::from_millis(250);
+
+/// No lease grows beyond what arrives within about this long. What is under way when the run ends goes
+/// back late, or lapses; a link that is slow brings little before that.
+const ARRIVAL: Duration = Duration::from_secs(1);
+
+/// What became ready behind the cursor waits at most about this long.
+const RESCAN: Duration = Duration::from_secs(1);
+
+/// Pauses between looks at an empty queue: they double from the first to the last.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+
+/// Blocked groups remembered within a walk; what a lease sends of them stays below a megabyte or two.
+const MOST_BLOCKED: usize = 10_000;
+
+/// The walk of one drain, over and over from the start of the queue to its end.
+pub(super) struct Cursor {
+    batch: u32,
+    least: u32,
+    /// How many to lease next.
+    want: u32,
+    at: Walk,
+    /// The last lease reached the end of the queue, where the cursor stays while something is in hand.
+    at_end: bool,
+    /// The cursor was called back to here since the last lease was sent.
+    called_back: Option<i64>,
+    /// A walk from the start that has not reached this id yet is a re-scan.
+    resume_at: i64,
+    began: Instant,
+    /// Nothing was in hand when the walk began.
+    began_idle: bool,
+    /// The walk has met nothing ready so far.
+    barren: bool,
+    /// Groups that this walk has found blocked, while no lease is under way: it passes what else is theirs.
+    blocked: Vec<String>,
+    due: Instant,
+    pause: Duration,
+    poll_at: Instant,
+    last_arrival: Instant,
+}
+
+/// Where and how much to lease next.
+pub(super) struct Stretch {
+    pub walk: Walk,
+    pub limit: u32,
+    /// Groups found blocked earlier in the walk.
+    pub passed_by: Vec<String>,
+    /// Go on where another drain has come to.
+    pub join: bool,
+    /// When it was asked for: its leases are no older.
+    pub sent: Instant,
+}
+
+impl Stretch {
+    /// Whether a walk begins with it.
+    pub(super) fn is_start(&self) -> bool {
+        self.walk.after == 0
+    }
+
+    /// How many would have arrived within [`ARRIVAL`], at the pace of this lease that has just arrived.
+    fn in_time(&self, now: Instant) -> u32 {
+        let took = (now - self.sent).as_millis().max(1);
+        let most = u128::from(self.limit) * ARRIVAL.as_millis() / took;
+        u32::try_from(most).unwrap_or(u32::MAX)
+    }
+}
+
+impl Cursor {
+    pub(super) fn new(concurrency: usize, batch: u32) -> Self {
+        let now = Instant::now();
+        let least = u32::try_from(concurrency).unwrap_or(u32::MAX).min(batch);
+        Self {
+            batch,
+            least,
+            want: least,
+            at: Walk::default(),
+            at_end: false,
+            called_back: None,
+            resume_at: 0,
+            began: now,
+            began_idle: false,
+            barren: true,
+            blocked: Vec::new(),
+            due: now + RESCAN,
+            pause: PAUSE.0,
+            poll_at: now,
+            last_arrival: now,
+        }
+    }
+
+    /// How many to lease next, at most.
+    pub(super) fn want(&self) -> u32 {
+        self.want
+    }
+
+    /// When to look again after the queue seemed empty.
+    pub(super) fn poll_at(&self) -> Instant {
+        self.poll_at
+    }
+
+    /// Something may have become ready: look at once.
+    pub(super) fn hurry(&mut self) {
+        self.poll_at = Instant::now();
+    }
+
+    /// Something behind the cursor may be ready: scan from there.
+    pub(super) fn back_to(&mut self, id: i64) {
+        self.at.after = self.at.after.min(id - 1).max(0);
+        self.called_back = Some(self.called_back.map_or(id, |earlier| earlier.min(id)));
+        self.blocked.clear();
+        self.barren = false;
+    }
+
+    /// What to lease next, at most `most`; `idle` when nothing is in hand. From the start when it is time for that, or
+    /// when the end was reached and nothing is in hand: whether the queue is empty is all that is left to ask.
+    pub(super) fn next(&mut self, most: u64, idle: bool) -> Stretch {
+        let now = Instant::now();
+        let last = idle && self.at_end;
+        if self.at.after > 0 && (last || self.resume_at == 0 && now >= self.due) {
+            self.resume_at = self.at.after;
+            self.at.after = 0;
+        }
+        let called_back = self.called_back.take().is_some();
+        if self.at.after == 0 {
+            self.at = Walk::default();
+            self.blocked.clear();
+            self.began = now;
+            self.began_idle = idle;
+            self.barren = true;
+        }
+        let passed_by = std::mem::take(&mut self.blocked);
+        Stretch {
+            walk: self.at,
+            limit: u32::try_from(most).unwrap_or(u32::MAX).min(self.want),
+            // A drain that runs one handler at a time may be one to keep the order of all (A2).
+            join: self.least > 1 && !called_back && passed_by.is_empty(),
+            passed_by,
+            sent: now,
+        }
+    }
+
+    /// Learns from a lease how far it came and whether it brought enough; `left` events were still
+    /// waiting for a handler when it came. Returns whether the queue is empty: a whole walk, begun
+    /// with nothing in hand, has met nothing ready.
+    pub(super) fn arrived(
+        &mut self,
+        stretch: Stretch,
+        promoted: Option<i64>,
+        batch: &mut LeasedBatch,
+        left: usize,
+    ) -> bool {
+        let now = Instant::now();
+        let leased = u32::try_from(batch.events.len()).unwrap_or(u32::MAX);
+        let full = leased >= stretch.limit;
+        let reached_end = batch.scanned < stretch.limit;
+        self.adapt(full, left, &stretch, now);
+        self.barren &= leased == 0 && batch.unreadable.is_empty() && promoted.is_none();
+        self.advance(batch.walk, reached_end, now);
+        if self.called_back.is_none() && !reached_end {
+            self.blocked = stretch.passed_by;
+            self.blocked.append(&mut batch.blocked);
+            self.blocked.truncate(MOST_BLOCKED);
+        }
+        if !reached_end && leased < stretch.limit.div_ceil(2) {
+            // A page of blocked rows: look further at once.
+            self.want = self.want.saturating_mul(2).clamp(self.least, self.batch);
+        }
+        if let Some(lowest) = promoted {
+            self.back_to(lowest);
+        }
+        self.pause_after(leased > 0, reached_end, now);
+        let empty = reached_end && self.began_idle && self.barren;
+        if empty {
+            // A long walk past blocked rows is not repeated all the time.
+            self.poll_at = self.poll_at.max(now + (now - self.began) * 4);
+        }
+        empty
+    }
+
+    fn pause_after(&mut self, brought: bool, reached_end: bool, now: Instant) {
+        if brought {
+            self.pause = PAUSE.0;
+            self.poll_at = now;
+        } else if reached_end && self.called_back.is_none() {
+            self.poll_at = now + self.pause;
+            self.pause = (self.pause * 2).min(PAUSE.1);
+        }
+    }
+
+    /// Moves the cursor behind what was looked at. A walk that was expensive, past many blocked or dead rows,
+    /// is repeated less often; from the end of a short queue it is repeated at once.
+    fn advance(&mut self, walk: Walk, reached_end: bool, now: Instant) {
+        self.at = walk;
+        self.at_end = reached_end;
+        if reached_end {
+            // A walk that has met nothing does not know where the end is.
+            self.at.after = self.at.after.max(self.resume_at);
+        }
+        if let Some(id) = self.called_back {
+            self.at.after = self.at.after.min(id - 1).max(0);
+        }
+        let not_too_often = (now - self.began) * 8;
+        if self.resume_at > 0 && (reached_end || self.at.after >= self.resume_at) {
+            self.resume_at = 0;
+            self.due = now + RESCAN.max(not_too_often);
+        }
+        if reached_end {
+            self.due = self.due.min(now + not_too_often);
+        }
+    }
+
+    /// As much as the handlers do in [`WORTH`]; faster while they had to wait for this lease, but for one
+    /// that was long under way itself.
+    fn adapt(&mut self, full: bool, left: usize, stretch: &Stretch, now: Instant) {
+        let since = now - std::mem::replace(&mut self.last_arrival, now);
+        if !full {
+            return;
+        }
+        if left == 0 {
+            let most = self.want.saturating_mul(4).min(stretch.in_time(now));
+            self.want = most.clamp(self.least, self.batch);
+        } else if since > WORTH {
+            self.want = (self.want / 2).clamp(self.least, self.batch);
+        } else if since < WORTH / 4 {
+            self.want = self.want.saturating_mul(2).clamp(self.least, self.batch);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::LeasedEvent;
+
+    fn batch(scanned: u32, after: i64) -> LeasedBatch {
+        LeasedBatch {
+            scanned,
+            walk: Walk {
+                after,
+                clear_to: Some(after),
+                as_of: Some(1),
+                low: Some(1),
+            },
+            ..LeasedBatch::default()
+        }
+    }
+
+    fn leased(count: i64, after: i64) -> LeasedBatch {
+        LeasedBatch {
+            events: (after - count + 1..=after)
+                .map(|id| LeasedEvent::sample(id, None))
+                .collect(),
+            ..batch(u32::try_from(count).unwrap(), after)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_pause_before_an_empty_queue_grows_up_to_its_limit() {
+        let mut cursor = Cursor::new(8, 1000);
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            let stretch = cursor.next(1000, true);
+            assert!(cursor.arrived(stretch, None, &mut LeasedBatch::default(), 0));
+            pauses.push((cursor.poll_at() - Instant::now()).as_millis());
+        }
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 200, 200]);
+        cursor.hurry();
+        assert!(cursor.poll_at() <= Instant::now());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_page_without_an_event_is_passed_with_larger_steps() {
+        let mut cursor = Cursor::new(8, 1000);
+        let mut limits = Vec::new();
+        for page in 1..=4 {
+            let stretch = cursor.next(1000, true);
+            limits.push(stretch.limit);
+            let scanned = stretch.limit;
+            assert!(!cursor.arrived(stretch, None, &mut batch(scanned, page * 80), 0));
+        }
+        assert_eq!(limits, [8, 16, 32, 64]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_walk_goes_on_where_it_was_and_begins_anew_after_a_while() {
+        let mut cursor = Cursor::new(8, 8);
+        let stretch = cursor.next(8, true);
+        assert!(stretch.is_start());
+        cursor.arrived(stretch, None, &mut leased(8, 8), 0);
+        let stretch = cursor.next(8, false);
+        assert_eq!(stretch.walk.after, 8);
+        cursor.arrived(stretch, None, &mut leased(8, 16), 0);
+        tokio::time::advance(RESCAN * 2).await;
+        let stretch = cursor.next(8, false);
+        assert!(stretch.is_start() && stretch.walk == Walk::default());
+        // The re-scan meets nothing and stands where the walk was.
+        cursor.arrived(stretch, None, &mut batch(0, 0), 0);
+        assert_eq!(cursor.next(8, false).walk.after, 16);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_came_free_behind_the_cursor_is_looked_for_at_once_and_alone() {
+        let mut cursor = Cursor::new(8, 8);
+        let stretch = cursor.next(8, true);
+        cursor.arrived(stretch, None, &mut leased(8, 8), 0);
+        let stretch = cursor.next(8, false);
+        assert!(stretch.join);
+        // Called back while a lease is under way: its cursor is not taken over.
+        cursor.back_to(3);
+        cursor.arrived(stretch, None, &mut leased(8, 16), 0);
+        let stretch = cursor.next(8, false);
+        assert_eq!((stretch.walk.after, stretch.join), (2, false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn groups_that_a_walk_has_found_blocked_are_passed_until_it_ends() {
+        let mut cursor = Cursor::new(8, 8);
+        let stretch = cursor.next(8, false);
+        let mut found = leased(8, 8);
+        found.blocked = vec!["a".to_owned()];
+        cursor.arrived(stretch, None, &mut found, 0);
+        let stretch = cursor.next(8, false);
+        assert_eq!(
+            (stretch.passed_by.as_slice(), stretch.join),
+            (&["a".to_owned()][..], false)
+        );
+        cursor.arrived(stretch, None, &mut batch(0, 8), 0);
+        assert!(cursor.next(8, false).passed_by.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_is_leased_than_handlers_do_and_one_at_a_time_never_joins() {
+        let mut cursor = Cursor::new(1, 1000);
+        for _ in 0..3 {
+            let stretch = cursor.next(1000, false);
+            assert!(!stretch.join);
+            let limit = i64::from(stretch.limit);
+            tokio::time::advance(WORTH * 2).await;
+            cursor.arrived(stretch, None, &mut leased(limit, limit), 1);
+        }
+        assert_eq!(cursor.want(), 1);
+    }
+}
