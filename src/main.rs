@@ -16,6 +16,7 @@ use tidegate::config::{details_of_ours_alone, environment, log_filter};
 use tidegate::drain::Hooks;
 use tidegate::invocation::{Actions, Request};
 use tidegate::service::{Failure, Service, log_panics};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::Instrument;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -49,10 +50,16 @@ fn main() -> Result<(), lambda_runtime::Error> {
     if let Err(error) = &ready {
         tracing::error!(error = %error, "settings do not hold; every invocation will fail");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    // Handlers have a runtime of their own: those that block all of its threads keep nobody from answering in time.
+    let handlers = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(Arc::new(ready)))
+    let shell = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let served = shell.block_on(serve(Arc::new(ready), handlers.handle().clone()));
+    handlers.shutdown_background();
+    served
 }
 
 /// What answers invocations.
@@ -70,7 +77,10 @@ impl Ready {
     }
 }
 
-async fn serve(ready: Arc<Result<Ready, tidegate::Error>>) -> Result<(), lambda_runtime::Error> {
+async fn serve(
+    ready: Arc<Result<Ready, tidegate::Error>>,
+    handlers: Handle,
+) -> Result<(), lambda_runtime::Error> {
     // While the first invocation is fetched.
     if let Ok(ready) = &*ready {
         ready.service.database.prepare();
@@ -79,8 +89,13 @@ async fn serve(ready: Arc<Result<Ready, tidegate::Error>>) -> Result<(), lambda_
     let (busy, idle) = watch::channel(false);
     tokio::spawn(exit_on_signal(stop, idle));
     let handler = service_fn(move |event: LambdaEvent<Value>| {
-        let (ready, stopped) = (ready.clone(), stopped.clone());
-        async move { logged(event, ready.as_ref().as_ref(), stopped).await }
+        let ready = ready.clone();
+        let hooks = Hooks {
+            stop: Some(stopped.clone()),
+            handlers: Some(handlers.clone()),
+            ..Hooks::default()
+        };
+        async move { logged(event, ready.as_ref().as_ref(), hooks).await }
     });
     let runtime = Runtime::new(handler).layer(layer_fn(|inner| Watched {
         inner,
@@ -95,10 +110,10 @@ async fn serve(ready: Arc<Result<Ready, tidegate::Error>>) -> Result<(), lambda_
 async fn logged(
     event: LambdaEvent<Value>,
     ready: Result<&Ready, &tidegate::Error>,
-    stop: watch::Receiver<bool>,
+    hooks: Hooks,
 ) -> Result<Value, Refusal> {
     let request_id = event.context.request_id.clone();
-    let answered = answer(event, ready, stop).await;
+    let answered = answer(event, ready, hooks).await;
     match &answered {
         Ok(report) => {
             tracing::info!(request_id, report = %loggable(report), "invocation answered");
@@ -125,16 +140,12 @@ fn loggable(report: &Value) -> Value {
 async fn answer(
     event: LambdaEvent<Value>,
     ready: Result<&Ready, &tidegate::Error>,
-    stop: watch::Receiver<bool>,
+    hooks: Hooks,
 ) -> Result<Value, Refusal> {
     let ready = ready.map_err(|error| Refusal::new("Configuration", error))?;
     let request = (ready.allowed.check(&event.payload))
         .and_then(|()| Request::decode(event.payload))
         .map_err(|error| Refusal::new("InvalidInvocation", &error))?;
-    let hooks = Hooks {
-        stop: Some(stop),
-        ..Hooks::default()
-    };
     ready
         .service
         .answer(&request, time_left(event.context.deadline), hooks)

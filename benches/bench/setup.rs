@@ -12,6 +12,7 @@ use tidegate::migrate::{MigrateOptions, app_migrations, migrate};
 use tidegate::{Database, DrainOptions, DrainReport, Event, app};
 use tokio_postgres::{Client, NoTls};
 
+use crate::bare;
 use crate::events::{App, TEXT_BYTES, Work};
 use crate::measure::{Outcome, cpu_time, percentile, rate};
 
@@ -294,7 +295,7 @@ impl Queue {
     /// An empty queue and an empty log.
     pub async fn clear(&self) -> Outcome<()> {
         self.client
-            .batch_execute("TRUNCATE tidegate.event_queue, tidegate.event_log")
+            .batch_execute("TRUNCATE tidegate.event_queue, tidegate.event_log, tidegate.lease")
             .await?;
         Ok(())
     }
@@ -307,7 +308,7 @@ impl Queue {
         };
         let sql = format!(
             "INSERT INTO tidegate.event_queue (kind, payload, group_key)
-             SELECT $1, jsonb_build_object('number', n, 'text', repeat('x', {TEXT_BYTES})), {group}
+             SELECT $1, json_build_object('number', n, 'text', repeat('x', {TEXT_BYTES})), {group}
                FROM generate_series(1, $2::bigint) AS n"
         );
         self.client
@@ -328,6 +329,12 @@ impl Queue {
     /// A queue with so many no-op events and nothing else.
     pub async fn prepare(&self, count: u32, groups: Groups) -> Outcome<()> {
         self.prepare_kind("bench_noop", count, groups).await
+    }
+
+    /// The same events where the bare move looks for them, and nothing in the queue.
+    pub async fn prepare_bare(&self, count: u32) -> Outcome<()> {
+        self.prepare(count, Groups::None).await?;
+        bare::take_over(&self.client).await
     }
 
     pub async fn prepare_kind(&self, kind: &str, count: u32, groups: Groups) -> Outcome<()> {

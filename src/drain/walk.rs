@@ -308,7 +308,8 @@ mod tests {
         tokio::time::advance(RESCAN * 2).await;
         let stretch = cursor.next(8, false);
         assert!(stretch.is_start() && stretch.walk == Walk::default());
-        // The re-scan meets nothing and stands where the walk was.
+        // The re-scan takes its time, meets nothing and stands where the walk was.
+        tokio::time::advance(RESCAN / 10).await;
         cursor.arrived(stretch, None, &mut batch(0, 0), 0);
         assert_eq!(cursor.next(8, false).walk.after, 16);
     }

@@ -28,7 +28,7 @@ pub async fn run(bench: &Bench) -> Outcome<Findings> {
         let course = drained(&queue).await?;
         drop(holder);
         add(&mut found, "tidegate", &course, count)?;
-        queue.prepare(count, Groups::None).await?;
+        queue.prepare_bare(count).await?;
         let holder = hold_horizon(&queue).await?;
         let course = moved(&queue).await?;
         drop(holder);
@@ -38,7 +38,7 @@ pub async fn run(bench: &Bench) -> Outcome<Findings> {
             found.note(format!("the bare move was ended after {PATIENCE:?} with {moved} events moved; its quarters are of these"));
         }
     }
-    found.at_least("tidegate, last quarter", 0.9, "tidegate, first quarter");
+    found.at_least("tidegate, last quarter", 0.95, "tidegate, first quarter");
     found.compare("bare move, last quarter", "bare move, first quarter");
     found.compare("tidegate, whole", "bare move, whole");
     bench.drop(queue).await?;

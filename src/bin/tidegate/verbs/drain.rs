@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use tidegate::Error;
 use tidegate::drain::{DrainOptions, Hooks};
 use tidegate::invocation::DrainReport;
 use tidegate::queue;
@@ -28,8 +29,14 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
         stop_signal().await;
         let _ = stop.send(true);
     });
+    // A runtime of their own: handlers that block all of its threads keep nobody from stopping this.
+    let handlers = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Config(format!("no threads for handlers: {error}")))?;
     let mut hooks = Hooks {
         stop: Some(stopped),
+        handlers: Some(handlers.handle().clone()),
         ..Hooks::default()
     };
     let bar = if std::io::stderr().is_terminal() && !json {
@@ -38,6 +45,7 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
         None
     };
     let report = service.drain(&options, hooks).await;
+    handlers.shutdown_background();
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
