@@ -226,7 +226,7 @@ impl<D: Dispatch> Drain<D> {
     fn take_ends(&mut self, ends: Vec<End>, written: &Written, whole: bool) {
         for mut end in ends {
             let lease = end.finalization.lease;
-            if written.ended.contains(&lease) {
+            if written.has_ended(&end.finalization) {
                 let class = if written.unstorable.contains(&lease) {
                     Class::Handled(Status::Failed)
                 } else {
@@ -295,7 +295,7 @@ impl<D: Dispatch> Drain<D> {
 
     fn take_unreadable(&mut self, leases: &[Lease], written: &Written, whole: bool) {
         for lease in leases {
-            if written.ended.contains(lease) {
+            if written.has_ended_unreadable(lease) {
                 self.report.failed += 1;
                 self.hand.let_go(*lease);
             } else if whole {

@@ -100,8 +100,10 @@ impl Job {
 /// What a job changed so far.
 #[derive(Default)]
 pub(super) struct Written {
-    /// Ends that are in the log.
-    pub ended: HashSet<Lease>,
+    /// Leases all of whose plain ends in this job are in the log: nearly always all of them.
+    whole: HashSet<Uuid>,
+    /// Other ends that are in the log.
+    ended: HashSet<Lease>,
     /// Ends that wait for another publisher.
     pub busy: HashSet<i64>,
     /// Ends that the database refuses, with its words.
@@ -119,6 +121,18 @@ pub(super) struct Written {
     pub in_hand: Option<Vec<InHand>>,
     pub published: u64,
     refusals: u32,
+}
+
+impl Written {
+    /// Whether this end is in the log.
+    pub(super) fn has_ended(&self, end: &Finalization) -> bool {
+        end.is_plain() && self.whole.contains(&end.lease.token) || self.ended.contains(&end.lease)
+    }
+
+    /// Whether this event was ended without its payload.
+    pub(super) fn has_ended_unreadable(&self, lease: &Lease) -> bool {
+        self.ended.contains(lease)
+    }
 }
 
 /// The answer, with the link and the job handed back.
@@ -248,7 +262,7 @@ impl Writer<'_> {
     /// Whether an end is not decided yet.
     fn is_open(&self, end: &End) -> bool {
         let lease = end.finalization.lease;
-        !self.written.ended.contains(&lease)
+        !self.written.has_ended(&end.finalization)
             && !self.written.refused.contains_key(&lease)
             && !self.written.busy.contains(&lease.id)
     }
@@ -354,6 +368,7 @@ impl Writer<'_> {
         match queue::complete(client, &completions).await {
             Ok(completed) => {
                 self.take_completed(&completions, &completed);
+                leases.retain(|lease| !self.written.whole.contains(&lease.token));
                 self.look_up(client, leases.into_iter()).await
             }
             Err(error) => {
@@ -368,9 +383,7 @@ impl Writer<'_> {
         for (completion, answer) in completions.iter().zip(completed) {
             self.written.cuts.push((completion.token, answer.cuts));
             if answer.ended == completion.done.len() as u64 {
-                let token = completion.token;
-                let ended = completion.done.iter().map(|id| Lease { id: *id, token });
-                self.written.ended.extend(ended);
+                self.written.whole.insert(completion.token);
             }
         }
     }
