@@ -218,7 +218,7 @@ impl Flaw {
             Self::NoAttemptCheck => (Scenario::ONE_EVENT, &[ATTEMPTS]),
             Self::NotReadOnArrival => (Scenario::APART, &[COUNTED]),
             Self::CutsNotAsked => (Scenario::REQUEUED, &[COUNTED]),
-            Self::CleanupIgnoresState => (Scenario::ONE_EVENT, &[ONE_PLACE, OWN_ROWS]),
+            Self::CleanupIgnoresState => (Scenario::REPLAYED, &[ONE_PLACE, OWN_ROWS]),
             Self::ReplayOfLive => (Scenario::REPLAYED, &[OWN_ROWS]),
             Self::ReplaysNotSerialized => (Scenario::REPLAYED, &[OWN_ROWS]),
         }

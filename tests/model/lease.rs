@@ -183,41 +183,19 @@ impl Protocol {
     ) -> Facts {
         let own_tokens: Set = own.iter().map(|lease| lease.token).collect();
         let (own, all) = (in_leases(own), in_leases(live));
-        let others = all.minus(own);
-        let last = call.walk.reached;
         let is_clear = call.start <= call.walk.clear_to;
-        let passed: Vec<&Row> = queue
+        let passed: Set = queue
             .iter()
             .filter(|row| is_clear && !row.delayed && !row.stray && row.group.is_some())
-            .filter(|row| row.id > call.start && row.id <= last)
+            .filter(|row| row.id > call.start && row.id <= call.walk.reached)
             .filter(|row| !page.ids.has(row.id) && !all.has(row.id))
+            .map(|row| row.id)
             .collect();
-        let busy = live.iter().filter(|lease| !own_tokens.has(lease.token));
-        let busy = groups(
-            queue,
-            busy.fold(Set::default(), |ids, lease| ids.or(lease.ids)),
-        );
-        let strays = queue.iter().filter(|row| row.stray && row.group.is_some());
-        let strays: Set = strays.map(|row| row.id).collect();
-        let any_stray = !strays.minus(page.ids).minus(own).is_empty();
-        let mut doubtful = Set::default();
-        if !self.has(Flaw::PassedNotAsked) {
-            doubtful = doubtful.or(passed.iter().filter_map(|row| row.group).collect());
-        }
-        if !self.has(Flaw::YoungNotAsked) {
-            doubtful = doubtful.or(groups(queue, page.ids.minus(call.walk.seen)));
-        }
-        if !self.has(Flaw::BusyNotAsked) {
-            doubtful = doubtful.or(busy);
-        }
-        if any_stray {
-            doubtful = doubtful.or(groups(queue, strays));
-        }
-        if !is_clear && !self.has(Flaw::ClearToIgnored) {
-            doubtful = groups(queue, page.ids);
-        }
+        let strange = live.iter().filter(|lease| !own_tokens.has(lease.token));
+        let busy = strange.fold(Set::default(), |ids, lease| ids.or(lease.ids));
         let looks_again =
             !self.has(Flaw::NoSecondLook) && !self.has(Flaw::NoSecondLookNorConstraint);
+        let others = all.minus(own);
         Facts {
             mine: if looks_again {
                 page.ids.minus(others)
@@ -226,9 +204,41 @@ impl Protocol {
             },
             own,
             own_tokens,
-            doubtful,
-            first_passed: passed.first().map(|row| row.id),
+            doubtful: if is_clear || self.has(Flaw::ClearToIgnored) {
+                self.doubtful(call, page.ids, queue, own, (passed, busy))
+            } else {
+                groups(queue, page.ids)
+            },
+            first_passed: passed.first(),
         }
+    }
+
+    /// Groups of what was passed and not taken, of what is in another's lease, of what is younger than the walk, and of
+    /// strays that are not ours.
+    fn doubtful(
+        &self,
+        call: &Call,
+        page: Set,
+        queue: &[Row],
+        own: Set,
+        (passed, busy): (Set, Set),
+    ) -> Set {
+        let mut ids = Set::default();
+        if !self.has(Flaw::PassedNotAsked) {
+            ids = ids.or(passed);
+        }
+        if !self.has(Flaw::YoungNotAsked) {
+            ids = ids.or(page.minus(call.walk.seen));
+        }
+        if !self.has(Flaw::BusyNotAsked) {
+            ids = ids.or(busy);
+        }
+        let strays = queue.iter().filter(|row| row.stray && row.group.is_some());
+        let strays: Set = strays.map(|row| row.id).collect();
+        if !strays.minus(page).minus(own).is_empty() {
+            ids = ids.or(strays);
+        }
+        groups(queue, ids)
     }
 
     /// The cut of doubtful groups, and the insert with its COMMIT.

@@ -514,17 +514,8 @@ impl Protocol {
                 insert_replay(state, id);
             }
             Action::Cleanup(id) => cleanup(state, id),
-            Action::Expire(token) => {
-                state.spent.lapses += 1;
-                if let Some(lease) = state.lease_mut(token) {
-                    lease.expired = true;
-                }
-            }
-            Action::Promote(id) => {
-                if let Some(row) = state.row_mut(id) {
-                    row.delayed = false;
-                }
-            }
+            Action::Expire(token) => expire(state, token),
+            Action::Promote(id) => promote(state, id),
             _ => self.step_of_a_worker(state, action),
         }
         state.tidy();
@@ -596,4 +587,17 @@ fn crash(state: &mut State, worker: Worker) {
         gone: true,
         ..Mind::default()
     };
+}
+
+fn expire(state: &mut State, token: Token) {
+    state.spent.lapses += 1;
+    if let Some(lease) = state.lease_mut(token) {
+        lease.expired = true;
+    }
+}
+
+fn promote(state: &mut State, id: Id) {
+    if let Some(row) = state.row_mut(id) {
+        row.delayed = false;
+    }
 }

@@ -73,7 +73,7 @@ impl Scenario {
             handed_back: 1,
             ..NOTHING
         },
-        cleanup: true,
+        cleanup: false,
         together: false,
         aborts: true,
         published: false,
@@ -93,18 +93,6 @@ impl Scenario {
         reaches: &[OVERLAP, ALL_END, REFUSED, RUNS_ALONE],
         ..Self::ONE_EVENT
     };
-    /// The same, and everything more often.
-    pub const ONE_FOR_LONG: Self = Self {
-        name: "one event, three lapses and a requeue",
-        allowed: Spent {
-            crashes: 1,
-            unheard: 1,
-            lapses: 3,
-            requeues: 1,
-            ..NOTHING
-        },
-        ..Self::ONE_EVENT
-    };
     /// One that ends, is replayed and cleaned up.
     pub const REPLAYED: Self = Self {
         name: "one event and its replay",
@@ -115,6 +103,7 @@ impl Scenario {
             replays: 1,
             ..NOTHING
         },
+        cleanup: true,
         reaches: &[ALL_END, GIVEN_UP],
         ..Self::ONE_EVENT
     };
@@ -155,11 +144,10 @@ impl Scenario {
         most: 2,
         first_windows: &[1],
         allowed: Spent {
-            lapses: 2,
+            lapses: 1,
             handed_back: 1,
             ..NOTHING
         },
-        cleanup: false,
         aborts: false,
         reaches: &[
             OVERLAP, BESIDE, ALL_END, REFUSED, LEASES_ON, RUNS_ALONE, GIVEN_UP,
@@ -183,6 +171,7 @@ impl Scenario {
     pub const REQUEUED: Self = Self {
         name: "two events of a group, one beside it, and a requeue",
         groups: &[Some(1), Some(1), None],
+        workers: 1,
         first_windows: &[0, 2],
         retries: false,
         allowed: Spent {
@@ -237,6 +226,7 @@ impl Scenario {
         walks: true,
         joins: true,
         runs: false,
+        retries: false,
         allowed: NOTHING,
         reaches: &[LEASES_ON],
         ..Self::GROUP
@@ -290,7 +280,7 @@ impl Scenario {
     pub const SUSPECTS: Self = Self {
         name: "two events that lapse",
         groups: &[None, None],
-        first_windows: &[1, 2],
+        first_windows: &[1],
         retries: false,
         allowed: Spent {
             lapses: 2,
@@ -311,85 +301,112 @@ impl Scenario {
 
 // Wider, for a long search.
 impl Scenario {
-    /// A group whose workers do not hear of what they have written, and end.
+    /// One event, and everything more often.
+    pub const ONE_FOR_LONG: Self = Self {
+        name: "one event, three lapses and a requeue",
+        allowed: Spent {
+            lapses: 3,
+            requeues: 1,
+            ..NOTHING
+        },
+        ..Self::ONE_EVENT
+    };
+    /// A group whose workers do not hear of what they have written.
     pub const GROUP_UNHEARD: Self = Self {
-        name: "two events of a group, a crash and a write nobody heard of",
-        first_windows: &[0, 1, 2],
+        name: "two events of a group, and a write nobody heard of",
+        first_windows: &[0, 2],
+        allowed: Spent {
+            unheard: 1,
+            lapses: 1,
+            handed_back: 1,
+            ..NOTHING
+        },
+        ..Self::GROUP
+    };
+    /// A group that lapses twice.
+    pub const GROUP_TWICE: Self = Self {
+        name: "two events of a group, two lapses and a crash",
         allowed: Spent {
             crashes: 1,
-            unheard: 1,
             lapses: 2,
             handed_back: 1,
             ..NOTHING
         },
         ..Self::GROUP
     };
-    /// A group, an operator and a replay.
-    pub const GROUP_OPERATED: Self = Self {
-        name: "two events of a group, a lapse, a requeue and a replay",
+    /// A group that an operator takes from one worker, and that another finds.
+    pub const GROUP_REQUEUED: Self = Self {
+        name: "two events of a group, a lapse and a requeue",
+        first_windows: &[2],
+        retries: false,
         allowed: Spent {
             lapses: 1,
             requeues: 1,
+            ..NOTHING
+        },
+        reaches: &[OVERLAP, BESIDE, ALL_END, REFUSED, LEASES_ON, RUNS_ALONE],
+        ..Self::GROUP
+    };
+    /// A group into which a replay comes back, while the cleanup runs.
+    pub const GROUP_REPLAYED: Self = Self {
+        name: "two events of a group, a lapse and a replay",
+        max_attempts: 1,
+        allowed: Spent {
+            lapses: 1,
             replays: 1,
             ..NOTHING
         },
         cleanup: true,
-        reaches: &[ALL_END, REFUSED, LEASES_ON],
+        reaches: &[ALL_END, REFUSED, LEASES_ON, GIVEN_UP],
         ..Self::GROUP
     };
     /// A group under leases that are lost, statement by statement.
     pub const APART_LOST: Self = Self {
-        name: "two events of a group, a lapse, and leases statement by statement, of which one is lost",
+        name: "two events of a group, and leases statement by statement, of which one is lost",
+        runs: false,
         allowed: Spent {
             lost: 1,
-            lapses: 1,
             handed_back: 1,
             ..NOTHING
         },
+        reaches: &[LEASES_ON],
         ..Self::APART
     };
-    /// An operator between the statements of leases.
+    /// An operator between the statements of a worker's leases.
     pub const APART_REQUEUED: Self = Self {
         name: "two events of a group, one between them, a requeue, and leases statement by statement",
         groups: &[Some(1), None, Some(1)],
+        workers: 1,
+        first_windows: &[0, 2],
         allowed: Spent {
             requeues: 1,
             ..NOTHING
         },
         ..Self::APART
     };
-    /// Walks past publishes that are open, what lapses and what is given back.
+    /// Walks past publishes that are open.
     pub const WALK_APART: Self = Self {
-        name: "two events of a group, one without, walks statement by statement, a lapse and a give-back",
+        name: "two events of a group, one without, and walks statement by statement",
+        apart: true,
+        joins: false,
+        ..Self::WALK
+    };
+    /// Walks past what is given back.
+    pub const WALK_APART_BACK: Self = Self {
+        name: "two events of a group, a give-back, and walks statement by statement",
+        groups: &[Some(1), Some(1)],
         apart: true,
         allowed: Spent {
-            lapses: 1,
             handed_back: 1,
             ..NOTHING
         },
         ..Self::WALK
-    };
-    /// Three of a group.
-    pub const THREE: Self = Self {
-        name: "three events of a group",
-        groups: &[Some(1), Some(1), Some(1)],
-        most: 3,
-        retries: true,
-        allowed: Spent {
-            lapses: 1,
-            handed_back: 1,
-            ..NOTHING
-        },
-        published: true,
-        reaches: &[ALL_END, REFUSED, LEASES_ON],
-        ..Self::GROUP
     };
     /// Two groups that are handled, and walks.
     pub const WALK_WIDE: Self = Self {
         name: "two events of a group and one of another that are handled, a lapse and walks",
         groups: &[Some(1), Some(1), Some(2)],
         runs: true,
-        retries: true,
         max_attempts: 1,
         allowed: Spent {
             lapses: 1,
@@ -398,15 +415,18 @@ impl Scenario {
         reaches: &[ALL_END, LEASES_ON],
         ..Self::WALK
     };
+    /// Three of a group.
+    pub const THREE: Self = Self {
+        name: "three events of a group",
+        groups: &[Some(1), Some(1), Some(1)],
+        most: 3,
+        published: true,
+        ..Self::GROUP
+    };
     /// Three that lapse.
     pub const THREE_SUSPECTS: Self = Self {
         name: "two events of a group and one without that lapse",
         groups: &[Some(1), Some(1), None],
-        allowed: Spent {
-            lapses: 2,
-            unheard: 1,
-            ..NOTHING
-        },
         reaches: &[OVERLAP, BESIDE, ALL_END, REFUSED, RUNS_ALONE, GIVEN_UP],
         ..Self::SUSPECTS
     };

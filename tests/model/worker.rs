@@ -116,7 +116,8 @@ impl Protocol {
         }
     }
 
-    /// `retry` or `hand_back` of one event, out of all the worker's leases and with what stands behind it.
+    /// `retry` or `hand_back` of one event, out of the lease that it was in hand under, and out of all the worker's
+    /// with what stands behind it.
     pub fn give_back(
         &self,
         state: &mut State,
@@ -125,25 +126,7 @@ impl Protocol {
         verdict: Verdict,
         heard: bool,
     ) {
-        let by_id_alone = match verdict {
-            Verdict::Retry => self.has(Flaw::RetryByIdAlone),
-            _ => self.has(Flaw::HandBackByIdAlone),
-        };
-        let named = self.named(state, worker);
-        let counted = match verdict {
-            Verdict::Retry => Set::one(id),
-            _ => Set::default(),
-        };
-        let is_held = state.is_held(token, id);
-        let mut left = Set::default();
-        if is_held || self.has(Flaw::GivesBackOutOfAnyLease) {
-            left = self.hand_back(state, worker, named, id, counted, false);
-        } else if by_id_alone && state.row(id).is_some() {
-            left = Set::one(id);
-        }
-        if !is_held && !left.is_empty() {
-            state.breach(Breach::StaleWrite);
-        }
+        let left = self.take_back(state, worker, (token, id), verdict);
         if left.is_empty() {
             state.witness.refused = true;
         } else if verdict == Verdict::Retry
@@ -153,8 +136,7 @@ impl Protocol {
             row.delayed = true;
         }
         if !heard {
-            self.doubt(state.mind_mut(worker), (token, id), verdict);
-            return;
+            return self.doubt(state.mind_mut(worker), (token, id), verdict);
         }
         drop_hands(state.mind_mut(worker), left, None);
         drop_hands(state.mind_mut(worker), Set::one(id), Some(token));
@@ -163,6 +145,32 @@ impl Protocol {
         } else {
             overtake(state, worker);
         }
+    }
+
+    /// Tells what has left.
+    fn take_back(
+        &self,
+        state: &mut State,
+        worker: Worker,
+        (token, id): (Token, Id),
+        verdict: Verdict,
+    ) -> Set {
+        let (by_id_alone, counted) = match verdict {
+            Verdict::Retry => (self.has(Flaw::RetryByIdAlone), Set::one(id)),
+            _ => (self.has(Flaw::HandBackByIdAlone), Set::default()),
+        };
+        let is_held = state.is_held(token, id);
+        let mut left = Set::default();
+        if is_held || self.has(Flaw::GivesBackOutOfAnyLease) {
+            let named = self.named(state, worker);
+            left = self.hand_back(state, worker, named, id, counted, false);
+        } else if by_id_alone && state.row(id).is_some() {
+            left = Set::one(id);
+        }
+        if !is_held && !left.is_empty() {
+            state.breach(Breach::StaleWrite);
+        }
+        left
     }
 
     /// No answer came to a give-back: the event is not started, nor what leaves with it, before one has come.
