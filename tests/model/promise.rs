@@ -1,90 +1,97 @@
-//! What Tidegate promises (I1 to I8), as properties of the model, and what it does not.
+//! What Tidegate promises (I1 to I8), as properties of the model, what they rest on, and what is not promised.
 
 use stateright::Property;
 
+use crate::flaw::Flaw;
 use crate::protocol::{Action, Protocol};
-use crate::state::{Breach, Publish, Stage, State, Verdict, Worker};
+use crate::state::{
+    Ask, Breach, Hand, Handling, Held, Lease, Mind, Publish, Row, Set, State, Verdict, Walk,
+    Worker, in_leases,
+};
 
 pub const ONE_PLACE: &str = "I1 a committed publish is in exactly one place, any other in none";
-pub const ATTEMPTS: &str = "I3 attempts are at most their limit and at least the handler's starts";
-pub const COUNTED: &str = "I3 attempts are the leases that were not given back";
-pub const ORDER: &str = "I4 a group is leased in the order its publishes were committed";
-pub const FENCED: &str = "I5 a stale token changes nothing";
-pub const ONE_HOLDER: &str = "I6 nobody is leased what somebody holds";
-pub const OWN_ROWS: &str = "I7 cleanup and operators touch only what is theirs to touch";
+pub const ATTEMPTS: &str = "I3 attempts are at most their limit, and nothing starts beyond it";
+pub const COUNTED: &str = "I3 what was started is counted, unless its worker still holds it";
+pub const UNCHARGED: &str = "I3 an attempt is counted only where a handler may have started";
+pub const ALONE: &str = "I3 an event that may kill its worker takes nobody's attempt along";
+pub const ORDER: &str = "I4 a group is started in the order its publishes were committed";
+pub const RUN: &str =
+    "I4 (G) whoever holds an event holds all that is live ahead of it in its group";
+pub const CLEAR: &str =
+    "I4 (J) where a walk is clear, what has a group has ended, is leased or is a stray";
+pub const FENCED: &str = "I5 a lost lease changes nothing";
+pub const ONE_HOLDER: &str = "I6 no event is in two leases";
+pub const NO_CLASH: &str = "I6 no lease needs the database to refuse it";
+pub const OWN_ROWS: &str = "I7 cleanup, sweep and operators touch only what is theirs to touch";
 pub const ENDS: &str = "I8 once the faults are over, everything ends";
+pub const GOES_ON: &str = "I8 a worker that holds something can go on with it";
 pub const EFFECT: &str =
     "effects of a handler's transaction happen at most once, and once when it completed";
-pub const CREDIT: &str = "an end is credited to the lease that made it, or to nobody";
 
 type Condition = fn(&Protocol, &State) -> bool;
 
-const ALWAYS: [(&str, Condition); 10] = [
+const ALWAYS: [(&str, Condition); 15] = [
     (ONE_PLACE, |_, state| is_in_one_place(state)),
-    (ATTEMPTS, |_, state| attempts_are_in_bounds(state)),
-    (COUNTED, |_, state| attempts_are_counted(state)),
+    (ATTEMPTS, |_, state| {
+        attempts_are_in_bounds(state) && kept(state, Breach::TooOften)
+    }),
+    (COUNTED, |_, state| kept(state, Breach::Uncounted)),
+    (UNCHARGED, |_, state| kept(state, Breach::ChargedUnstarted)),
+    (ALONE, |_, state| kept(state, Breach::NeighbourCharged)),
     (ORDER, |_, state| kept(state, Breach::OutOfOrder)),
+    (RUN, |_, state| {
+        state.leases.iter().all(|lease| is_run(state, lease))
+    }),
+    (CLEAR, |_, state| walks_are_clear(state)),
     (FENCED, |_, state| kept(state, Breach::StaleWrite)),
-    (ONE_HOLDER, |_, state| kept(state, Breach::LeasedTwice)),
+    (ONE_HOLDER, |_, state| has_one_holder_each(state)),
+    (NO_CLASH, |_, state| kept(state, Breach::Clash)),
     (OWN_ROWS, |_, state| kept(state, Breach::Forbidden)),
     (ENDS, ends_after_the_faults),
+    (GOES_ON, workers_can_go_on),
     (EFFECT, |_, state| effects_happen_once(state)),
-    (CREDIT, |_, state| ends_are_credited(state)),
 ];
 
-/// What the whole protocol can reach: without it the promises would be kept by doing nothing. The first
-/// two are documented as not promised.
-const SOMETIMES: [(&str, Condition); 6] = [
-    (
-        "not promised: two runs of one event overlap after a freeze",
-        |protocol, state| !has_second_attempts(protocol) || two_runs_overlap(state),
-    ),
-    (
-        "not promised: an event runs beside an earlier one of its group that was taken over",
-        |protocol, state| {
-            !has_a_group(protocol)
-                || !has_second_attempts(protocol)
-                || runs_beside_what_was_taken_over(state)
-        },
-    ),
-    ("all events have ended", |_, state| {
-        state
-            .publishes
-            .iter()
-            .all(|publish| *publish == Publish::Over)
+pub const OVERLAP: &str = "not promised: two runs of one event overlap after a freeze";
+pub const BESIDE: &str =
+    "not promised: an event runs beside an earlier one of its group that was taken over";
+pub const ALL_END: &str = "all events have ended";
+pub const REFUSED: &str = "a statement under a lost lease changes nothing";
+pub const LEASES_ON: &str = "a worker leases on behind an event of its group that it holds";
+pub const RUNS_ALONE: &str = "an event runs alone that a worker has died under";
+pub const GIVEN_UP: &str = "an event is given up unstarted, its attempts being spent";
+
+/// What the protocol can reach, in one scenario or another: without it the promises would be kept by doing
+/// nothing.
+const SOMETIMES: [(&str, Condition); 7] = [
+    (OVERLAP, |_, state| two_runs_overlap(state)),
+    (BESIDE, |_, state| runs_beside_what_was_taken_over(state)),
+    (ALL_END, |_, state| {
+        let mut publishes = state.publishes.iter();
+        publishes.all(|publish| *publish == Publish::Over)
             && state.queue.is_empty()
             && !state.log.is_empty()
     }),
-    (
-        "a statement under a lost lease changes nothing",
-        |_, state| state.witness.refused,
-    ),
-    ("an event is given up on its last attempt", |_, state| {
-        let is_given_up = |stage| {
-            matches!(
-                stage,
-                Stage::Sent {
-                    verdict: Verdict::Fail,
-                    arrived: true
-                }
-            )
-        };
-        state.grants.iter().any(|grant| is_given_up(grant.stage))
+    (REFUSED, |_, state| state.witness.refused),
+    (LEASES_ON, |_, state| state.minds.iter().any(holds_a_run)),
+    (RUNS_ALONE, |_, state| {
+        let mut hands = state.minds.iter().flat_map(Mind::hands);
+        hands.any(|(held, hand)| held.suspect && hand.stage == Handling::Running)
     }),
-    (
-        "a worker leases on behind an event of its group that it holds",
-        |protocol, state| !has_a_group(protocol) || holds_a_run(state),
-    ),
+    (GIVEN_UP, |_, state| {
+        let mut hands = state.minds.iter().flat_map(Mind::hands);
+        hands.any(|(_, hand)| hand.abandoned && hand.is_handled())
+    }),
 ];
 
-/// Every promise; with them, what must be reachable.
-pub fn all(with_sometimes: bool) -> Vec<Property<Protocol>> {
+/// Every promise; with them, what must be reachable in the scenario.
+pub fn all(reachable: &[&str]) -> Vec<Property<Protocol>> {
     let always = ALWAYS
         .into_iter()
         .map(|(name, condition)| Property::always(name, condition));
     let sometimes = SOMETIMES
         .into_iter()
-        .filter(|_| with_sometimes)
+        .filter(|(name, _)| reachable.contains(name))
         .map(|(name, condition)| Property::sometimes(name, condition));
     always.chain(sometimes).collect()
 }
@@ -94,161 +101,172 @@ fn kept(state: &State, breach: Breach) -> bool {
 }
 
 fn is_in_one_place(state: &State) -> bool {
-    (1..=state.witness.events.len()).all(|id| {
-        let places = state
-            .queue
-            .iter()
-            .filter(|row| usize::from(row.id) == id)
-            .count()
-            + state
-                .log
-                .iter()
-                .filter(|ended| usize::from(ended.id) == id)
-                .count()
-            + state
-                .purged
-                .iter()
-                .filter(|gone| usize::from(**gone) == id)
-                .count();
-        let committed = state
-            .witness
-            .committed
-            .iter()
-            .any(|other| usize::from(*other) == id);
-        places == usize::from(committed)
+    (1..=state.witness.drawn).all(|id| {
+        let live = state.queue.iter().filter(|row| row.id == id).count();
+        let ended = state.log.iter().filter(|ended| ended.id == id).count();
+        let purged = usize::from(state.purged.contains(&id));
+        live + ended + purged == usize::from(state.witness.committed.contains(&id))
     })
-}
-
-/// Each event with its attempts and their limit, live or logged.
-fn tries(state: &State) -> impl Iterator<Item = (usize, u8, u8)> {
-    let live = state
-        .queue
-        .iter()
-        .map(|row| (row.id, row.attempts, row.max_attempts));
-    let logged = state
-        .log
-        .iter()
-        .map(|ended| (ended.id, ended.attempts, ended.max_attempts));
-    live.chain(logged)
-        .map(|(id, attempts, most)| (usize::from(id) - 1, attempts, most))
 }
 
 fn attempts_are_in_bounds(state: &State) -> bool {
-    tries(state).all(|(index, attempts, most)| {
-        attempts <= most && attempts >= state.witness.events[index].starts
+    let live = state
+        .queue
+        .iter()
+        .map(|row| (row.attempts, row.max_attempts));
+    let ended = state
+        .log
+        .iter()
+        .map(|ended| (ended.attempts, ended.max_attempts));
+    live.chain(ended).all(|(attempts, most)| attempts <= most)
+}
+
+fn is_run(state: &State, lease: &Lease) -> bool {
+    let theirs = |other: &&Lease| other.worker == lease.worker;
+    let all = state.leases.iter().filter(theirs);
+    let held = all.fold(Set::default(), |ids, lease| ids.or(lease.ids));
+    let is_ahead = |row: &&Row, of: &Row| row.group == of.group && row.id < of.id;
+    let mut rows = state.queue.iter();
+    rows.all(|row| {
+        let mut ahead = state.queue.iter().filter(|other| is_ahead(other, row));
+        row.group.is_none() || !lease.ids.has(row.id) || ahead.all(|other| held.has(other.id))
     })
 }
 
-fn attempts_are_counted(state: &State) -> bool {
-    tries(state).all(|(index, attempts, _)| {
-        let story = &state.witness.events[index];
-        attempts + story.uncounted == story.leases
-    })
+fn walks_are_clear(state: &State) -> bool {
+    let leased = state.in_leases();
+    let is_clear = |walk: &Walk| {
+        state.queue.iter().all(|row| {
+            row.group.is_none()
+                || row.id > walk.clear_to
+                || !walk.seen.has(row.id)
+                || leased.has(row.id)
+                || row.stray
+        })
+    };
+    state.minds.iter().all(|mind| is_clear(&mind.walk))
+        && state.leases.iter().all(|lease| is_clear(&lease.walk))
+}
+
+fn has_one_holder_each(state: &State) -> bool {
+    let named: u32 = state.leases.iter().map(|lease| lease.ids.len()).sum();
+    named == in_leases(&state.leases).len()
 }
 
 fn effects_happen_once(state: &State) -> bool {
-    state.witness.events.iter().all(|story| story.effects <= 1)
+    state.witness.effects.iter().all(|effects| *effects <= 1)
         && state.log.iter().all(|ended| {
-            let finalized = ended
-                .token
-                .and_then(|token| state.grant(ended.id, token))
-                .is_some_and(|grant| {
-                    matches!(
-                        grant.stage,
-                        Stage::Sent {
-                            verdict: Verdict::Finalize,
-                            ..
-                        }
-                    )
-                });
-            let effects = state.witness.events[usize::from(ended.id) - 1].effects;
-            effects == u8::from(finalized)
+            state.witness.effects[usize::from(ended.id) - 1] == u8::from(ended.completed)
         })
 }
 
-fn ends_are_credited(state: &State) -> bool {
-    state.log.iter().all(|ended| {
-        let story = &state.witness.events[usize::from(ended.id) - 1];
-        ended
-            .token
-            .is_none_or(|token| story.ended_by == Some(token))
-    })
+/// Nothing that a worker holds waits for something else that it holds, each for the other.
+fn workers_can_go_on(protocol: &Protocol, state: &State) -> bool {
+    let waits = state.calls.is_empty() && protocol.scenario.runs;
+    let workers = 0..protocol.scenario.workers;
+    !waits
+        || workers.into_iter().all(|worker| {
+            let mind = state.mind(worker);
+            if mind
+                .hands()
+                .any(|(held, hand)| !state.is_held(held.token, hand.id))
+            {
+                // What it has lost may be in the way until it renews.
+                return true;
+            }
+            let mut actions = Vec::new();
+            for held in &mind.held {
+                protocol.of_starts(state, worker, held, &mut actions);
+            }
+            for hand in mind.hands() {
+                protocol.of_hand(state, worker, hand, &mut actions);
+            }
+            let goes_on = |action: &Action| !matches!(action, Action::HandBack(..));
+            let gives_back =
+                |(_, hand): (_, &Hand)| hand.stage == Handling::Over(Verdict::HandBack);
+            mind.held.is_empty() || mind.hands().any(gives_back) || actions.iter().any(goes_on)
+        })
 }
 
 /// Not "on every path something good comes" (paths on which a worker freezes for ever are none of ours)
 /// but: from here, within a bounded number of steps, one healthy worker ends everything.
 fn ends_after_the_faults(protocol: &Protocol, state: &State) -> bool {
-    const HEALTHY: Worker = Worker::MAX;
+    let healthy: Worker = protocol.scenario.workers;
     let mut state = state.clone();
+    state.resumed = true;
+    // Their sessions end.
+    state.calls.clear();
     for index in 0..state.publishes.len() {
         if let Publish::Open(_) = state.publishes[index] {
             protocol.step(&mut state, Action::Commit(index));
         }
     }
-    for id in state.queue.iter().map(|row| row.id).collect::<Vec<_>>() {
-        protocol.step(&mut state, Action::Expire(id));
-        protocol.step(&mut state, Action::Promote(id));
+    for lease in &mut state.leases {
+        lease.expired = true;
     }
-    for _ in 0..=state.queue.len() {
-        protocol.step(&mut state, Action::Lease(HEALTHY, usize::MAX));
-        let leased = state.grants.iter().filter(|grant| grant.worker == HEALTHY);
-        for grant in leased.cloned().collect::<Vec<_>>() {
-            let (id, token) = (grant.id, grant.token);
-            if grant.abandoned {
-                protocol.step(&mut state, Action::Send(id, token, Verdict::Fail));
-            } else if grant.stage == Stage::Held {
-                protocol.step(&mut state, Action::Start(id, token));
-                protocol.step(&mut state, Action::Send(id, token, Verdict::Finalize));
-            }
-            protocol.step(&mut state, Action::Arrive(id, token));
+    for row in &mut state.queue {
+        row.delayed = false;
+    }
+    protocol.step(&mut state, Action::Sweep(healthy));
+    for _ in 0..state.queue.len() {
+        let ask = Ask {
+            from_start: true,
+            most: u8::MAX,
+            ..Ask::default()
+        };
+        protocol.step(&mut state, Action::Lease(healthy, ask, true));
+        for held in state.mind(healthy).held.clone() {
+            handle_all(protocol, &mut state, healthy, &held);
         }
     }
     state.queue.is_empty()
 }
 
-fn two_runs_overlap(state: &State) -> bool {
-    let running = || {
-        state
-            .grants
-            .iter()
-            .filter(|grant| grant.stage == Stage::Running)
-    };
-    running().any(|one| {
-        running().any(|other| (one.id, one.token) < (other.id, other.token) && one.id == other.id)
+fn handle_all(protocol: &Protocol, state: &mut State, worker: Worker, held: &Held) {
+    let token = held.token;
+    let last = held.hands.iter().map(|hand| hand.id).max().unwrap_or(0);
+    protocol.step(state, Action::Start(worker, token, last, true));
+    for hand in &held.hands {
+        let verdict = if hand.abandoned {
+            Verdict::Fail
+        } else {
+            protocol.step(state, Action::Handle(worker, token, hand.id));
+            Verdict::Complete
+        };
+        protocol.step(state, Action::End(worker, token, hand.id, verdict));
+        if protocol.has(Flaw::NoFence) {
+            protocol.step(state, Action::Peek(worker, token, hand.id));
+        }
+        protocol.step(state, Action::Complete(worker, token, hand.id, true));
+    }
+}
+
+/// The events that run, by worker.
+fn running(state: &State) -> impl Iterator<Item = (usize, u8, Option<u8>)> {
+    state.minds.iter().enumerate().flat_map(|(worker, mind)| {
+        mind.hands()
+            .filter(|(_, hand)| hand.stage == Handling::Running)
+            .map(move |(_, hand)| (worker, hand.id, hand.group))
     })
+}
+
+fn two_runs_overlap(state: &State) -> bool {
+    running(state).any(|one| running(state).any(|other| one.0 < other.0 && one.1 == other.1))
 }
 
 /// Its worker froze, lost the lease of the earlier one and does not know it yet.
 fn runs_beside_what_was_taken_over(state: &State) -> bool {
-    let running = || {
-        state
-            .grants
-            .iter()
-            .filter(|grant| grant.stage == Stage::Running)
-    };
-    running().any(|later| {
-        running().any(|earlier| {
-            later.group.is_some()
-                && earlier.group == later.group
-                && earlier.id < later.id
-                && earlier.worker != later.worker
+    running(state).any(|later| {
+        running(state).any(|earlier| {
+            later.2.is_some() && earlier.2 == later.2 && earlier.1 < later.1 && earlier.0 != later.0
         })
     })
 }
 
-fn holds_a_run(state: &State) -> bool {
-    state.grants.iter().any(|one| {
-        one.stage == Stage::Held
-            && state.grants.iter().any(|other| {
-                other.stage == Stage::Running && other.worker == one.worker && other.id < one.id
-            })
+fn holds_a_run(mind: &Mind) -> bool {
+    mind.hands().any(|(one, later)| {
+        mind.hands().any(|(other, earlier)| {
+            one.token != other.token && later.group == earlier.group && earlier.id < later.id
+        })
     })
-}
-
-fn has_a_group(protocol: &Protocol) -> bool {
-    protocol.scenario.groups.iter().any(Option::is_some)
-}
-
-fn has_second_attempts(protocol: &Protocol) -> bool {
-    protocol.scenario.max_attempts > 1
 }

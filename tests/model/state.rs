@@ -2,6 +2,7 @@
 //! part of the protocol can see.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 /// An event's id, as the sequence gives it: 1, 2, …
 pub type Id = u8;
@@ -9,12 +10,15 @@ pub type Id = u8;
 /// A worker, from 0.
 pub type Worker = u8;
 
-/// Which lease of its event a token belongs to, from 1. The same number of two events is not the same
-/// token: the statements always name both.
+/// Which lease. A number is given again once nobody knows the lease that had it.
 pub type Token = u8;
 
 /// Events of one group keep their order.
 pub type Group = Option<u8>;
+
+/// A set of ids, of tokens or of groups: the real thing's multirange.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Set(u16);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
@@ -22,37 +26,23 @@ pub struct State {
     pub publishes: Vec<Publish>,
     /// `event_queue`, in id order.
     pub queue: Vec<Row>,
+    /// `lease`, by token.
+    pub leases: Vec<Lease>,
     /// `event_log`, in the order of its inserts.
     pub log: Vec<Ended>,
     /// What the cleanup has removed from the log.
     pub purged: Vec<Id>,
-    /// Leases as their workers know them, by event and token.
-    pub grants: Vec<Grant>,
-    /// Rows that a worker has looked at and not yet taken: only where a lease is two statements.
-    pub scans: Vec<(Worker, Vec<Id>)>,
-    /// What workers know of the queue behind their cursors, by worker: only where they walk it.
-    pub walks: Vec<Walk>,
+    /// Calls of `lease` under way.
+    pub calls: Vec<Call>,
+    /// What workers believe, by worker; one more than there are, for when the faults are over.
+    pub minds: Vec<Mind>,
+    /// The paused kind is paused no more.
+    pub resumed: bool,
     /// Events that an operator has looked at and not yet replayed: only where replays do not wait for
     /// each other.
     pub looks: Vec<Id>,
     pub spent: Spent,
     pub witness: Witness,
-}
-
-/// A worker's walk through the queue, lease by lease.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Walk {
-    /// The last id that was looked at; 0 before the walk begins.
-    pub cursor: Id,
-    /// Up to here, all that has a group is gone, in hand or of a doubtful group, if it was committed before
-    /// the walk.
-    pub seen_to: Id,
-    /// What was committed before the walk.
-    pub began: Vec<Id>,
-    /// The last id drawn before the walk. Only with [`crate::flaw::Flaw::GoesByIds`].
-    pub drawn: Id,
-    /// Groups of what was left behind or went back.
-    pub doubtful: BTreeSet<u8>,
 }
 
 /// A producer's transaction.
@@ -64,22 +54,186 @@ pub enum Publish {
     Over,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "so are the table's columns")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Row {
     pub id: Id,
     pub group: Group,
+    /// Its kind is paused, until that is resumed.
+    pub paused: bool,
     pub attempts: u8,
     pub max_attempts: u8,
+    /// `lapses > 0`: a worker has died under it.
+    pub suspect: bool,
     pub delayed: bool,
-    pub lease: Option<Lease>,
+    /// It may be free behind a cursor.
+    pub stray: bool,
     pub replay_of: Option<Id>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A row of `lease`. One that holds nothing live any more is as good as none.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     pub token: Token,
-    /// Its time is over. Whoever holds it need not know.
+    pub worker: Worker,
+    pub ids: Set,
+    /// Handlers of ids up to here may have started.
+    pub started_to: Id,
+    /// Its time is over. It still holds.
     pub expired: bool,
+    pub cuts: u8,
+    /// Where the walk stood.
+    pub walk: Walk,
+    /// Of the witness: whose handlers have started under it.
+    pub ran: Set,
+    /// Of the witness: its worker has heard of it.
+    pub heard: bool,
+}
+
+/// A walk through the queue, lease by lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Walk {
+    /// The last id that was looked at; 0 before the walk begins.
+    pub reached: Id,
+    /// Up to here, each event with a group that was written before the walk has ended, is in a lease, or is a
+    /// stray.
+    pub clear_to: Id,
+    /// `as_of`: what was written before the walk.
+    pub seen: Set,
+}
+
+/// A call of `lease`, in the database.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Call {
+    pub token: Token,
+    pub worker: Worker,
+    pub ask: Ask,
+    /// The tokens whose events the worker names as in its hands.
+    pub held: Set,
+    /// Where the call starts, and from the scan on where it ends.
+    pub walk: Walk,
+    pub start: Id,
+    /// The rows that its scan has locked.
+    pub locked: Set,
+    pub stage: Stage,
+    /// The worker waits for the answer.
+    pub awaited: bool,
+    /// Something has left the worker's hands meanwhile.
+    pub overtaken: bool,
+}
+
+/// What a worker asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ask {
+    pub from_start: bool,
+    pub join: bool,
+    pub most: u8,
+    pub first_window: u8,
+}
+
+/// How far a call of `lease` has come.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// It has read what is in hand.
+    Begun { active: Set },
+    /// It has locked rows; those of the page it means to take.
+    Scanned { page: Page },
+    /// It has the facts, and has not locked its own leases. Only with [`crate::flaw::Flaw::LocksBehindTheFacts`].
+    Glimpsed {
+        page: Page,
+        queue: Vec<Row>,
+        leases: Vec<Lease>,
+    },
+    /// It has the facts, and has locked its own leases.
+    Looked { page: Page, facts: Facts },
+    /// It is committed.
+    Committed,
+    /// The events are read; the answer is under way.
+    Read(Option<Held>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Page {
+    pub ids: Set,
+    pub suspect: bool,
+}
+
+/// What a call of `lease` has seen in its second look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Facts {
+    /// Of the page, what nobody has leased meanwhile.
+    pub mine: Set,
+    /// What the worker has in hand.
+    pub own: Set,
+    /// The leases that it has locked for that.
+    pub own_tokens: Set,
+    /// Groups to be asked for in the index.
+    pub doubtful: Set,
+    /// The first event with a group that was passed.
+    pub first_passed: Option<Id>,
+}
+
+/// What a worker believes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mind {
+    pub walk: Walk,
+    /// Leases with something in hand, by token.
+    pub held: Vec<Held>,
+    /// Tokens of leases whose answer was lost.
+    pub lost: Set,
+    /// It has ended without a word.
+    pub gone: bool,
+}
+
+/// A lease as its worker knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Held {
+    pub token: Token,
+    pub suspect: bool,
+    /// Handlers up to here may start: the transaction that says so has committed.
+    pub started_to: Id,
+    /// Up to here it has asked to start.
+    pub asked_to: Id,
+    pub cuts: u8,
+    pub hands: Vec<Hand>,
+}
+
+/// A leased event in a worker's hands.
+#[expect(clippy::struct_excessive_bools, reason = "facts, each by itself")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Hand {
+    pub id: Id,
+    pub group: Group,
+    /// Taken only to be ended: its attempts were spent before.
+    pub abandoned: bool,
+    /// After this attempt there is no other.
+    pub last: bool,
+    pub stage: Handling,
+    /// The lease was read before the end. Only with [`crate::flaw::Flaw::NoFence`].
+    pub peeked: bool,
+    /// Of the witness: an attempt was counted for this lease of it.
+    pub charged: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Handling {
+    /// Leased and not started.
+    Waiting,
+    /// Its handler runs. A frozen worker stays here as long as it likes.
+    Running,
+    /// The worker has said what becomes of it. The statement may arrive at any later time, again and
+    /// again (an answer was lost, so it was sent anew), or never.
+    Over(Verdict),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// The handler succeeded; its effect and its follow-ups are committed with its end.
+    Complete,
+    /// The system gives it up.
+    Fail,
+    Retry,
+    HandBack,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,93 +242,59 @@ pub struct Ended {
     pub group: Group,
     pub attempts: u8,
     pub max_attempts: u8,
-    /// The lease that is named as the one that ended it.
-    pub token: Option<Token>,
-}
-
-/// A leased event in a worker's hands.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Grant {
-    pub id: Id,
-    pub token: Token,
-    pub worker: Worker,
-    pub group: Group,
-    /// Taken only to be ended: its attempts were spent before.
-    pub abandoned: bool,
-    /// After this attempt there is no other.
-    pub last: bool,
-    pub stage: Stage,
-    /// The worker has heard what its statement has done. Only where it walks.
-    pub heard: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stage {
-    /// Leased and not started.
-    Held,
-    /// Its handler runs. A frozen worker stays here as long as it likes.
-    Running,
-    /// The worker has said what becomes of it. The statement may arrive at any later time, again and
-    /// again (an answer was lost, so it was sent anew), or never.
-    Sent { verdict: Verdict, arrived: bool },
-    /// The worker is no more.
-    Gone,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// The handler succeeded; its effect and its follow-ups are committed with its end.
-    Finalize,
-    /// The system gives it up.
-    Fail,
-    Retry,
-    Release,
+    pub completed: bool,
 }
 
 /// What a scenario allows a limited number of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spent {
     pub crashes: u8,
+    /// Answers of `lease` that never arrive.
+    pub lost: u8,
+    /// Answers to writes that never arrive.
+    pub unheard: u8,
+    /// Leases that expire.
+    pub lapses: u8,
+    /// Events handed back that were not started.
+    pub handed_back: u8,
     pub requeues: u8,
     pub replays: u8,
-    pub cancels: u8,
 }
 
 /// What somebody who sees everything writes down, to judge by.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Witness {
-    /// By id, from 1.
-    pub events: Vec<Story>,
+    /// Ids drawn.
+    pub drawn: Id,
     /// Ids in the order in which their publishes were committed.
     pub committed: Vec<Id>,
+    /// How often handlers' effects were committed, by id, from 1.
+    pub effects: Vec<u8>,
+    /// What a worker may have died under.
+    pub lapsed: Set,
     /// Promises that a step has broken.
     pub broken: BTreeSet<Breach>,
     /// A statement under a lost lease has arrived and changed nothing.
     pub refused: bool,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Story {
-    pub leases: u8,
-    /// Leases that counted no attempt, or whose attempt was given back.
-    pub uncounted: u8,
-    pub starts: u8,
-    pub effects: u8,
-    /// Who holds it rightfully.
-    pub holder: Option<Token>,
-    /// Who has ended it.
-    pub ended_by: Option<Token>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Breach {
-    /// Leased before an event of its group whose publish was committed earlier.
+    /// Started by its holder before an event of its group whose publish was committed earlier was over.
     OutOfOrder,
-    /// A statement changed a row whose lease its sender had lost.
+    /// A statement changed an event that its sender's lease did not hold.
     StaleWrite,
-    /// Leased although somebody else's lease was running.
-    LeasedTwice,
-    /// An operator's verb or the cleanup touched a row that was not its to touch.
+    /// The exclusion constraint had to refuse a lease.
+    Clash,
+    /// A handler ran, and nobody will count it.
+    Uncounted,
+    /// An attempt was counted that no window had begun.
+    ChargedUnstarted,
+    /// Started with no attempt left.
+    TooOften,
+    /// Charged beside a suspect.
+    NeighbourCharged,
+    /// An operator's verb, a sweep or the cleanup touched what was not its to touch.
     Forbidden,
 }
 
@@ -191,26 +311,55 @@ impl State {
         self.log.iter().find(|ended| ended.id == id)
     }
 
-    pub fn grant(&self, id: Id, token: Token) -> Option<&Grant> {
-        self.grants
+    pub fn lease(&self, token: Token) -> Option<&Lease> {
+        self.leases.iter().find(|lease| lease.token == token)
+    }
+
+    pub fn lease_mut(&mut self, token: Token) -> Option<&mut Lease> {
+        self.leases.iter_mut().find(|lease| lease.token == token)
+    }
+
+    /// The call whose answer a worker waits for.
+    pub fn call_of(&self, worker: Worker) -> Option<&Call> {
+        self.calls
             .iter()
-            .find(|grant| (grant.id, grant.token) == (id, token))
+            .find(|call| call.awaited && call.worker == worker)
     }
 
-    pub fn grant_mut(&mut self, id: Id, token: Token) -> Option<&mut Grant> {
-        self.grants
-            .iter_mut()
-            .find(|grant| (grant.id, grant.token) == (id, token))
+    pub fn mind(&self, worker: Worker) -> &Mind {
+        &self.minds[usize::from(worker)]
     }
 
-    pub fn story(&mut self, id: Id) -> &mut Story {
-        &mut self.witness.events[usize::from(id) - 1]
+    pub fn mind_mut(&mut self, worker: Worker) -> &mut Mind {
+        &mut self.minds[usize::from(worker)]
+    }
+
+    /// All ids that leases name.
+    pub fn in_leases(&self) -> Set {
+        in_leases(&self.leases)
+    }
+
+    /// Whether a lease under this token holds the event.
+    pub fn is_held(&self, token: Token, id: Id) -> bool {
+        self.lease(token).is_some_and(|lease| lease.ids.has(id))
+    }
+
+    /// Live events of an id's group behind it.
+    pub fn behind(&self, id: Id) -> Set {
+        let group = self.row(id).and_then(|row| row.group);
+        let follows = |row: &&Row| group.is_some() && row.group == group && row.id > id;
+        self.queue
+            .iter()
+            .filter(follows)
+            .map(|row| row.id)
+            .collect()
     }
 
     /// Draws an id from the sequence.
     pub fn draw(&mut self) -> Id {
-        self.witness.events.push(Story::default());
-        Id::try_from(self.witness.events.len()).expect("a model is small")
+        self.witness.drawn += 1;
+        self.witness.effects.push(0);
+        self.witness.drawn
     }
 
     /// A committed insert.
@@ -220,30 +369,106 @@ impl State {
         self.queue.insert(place, row);
     }
 
-    pub fn walk(&self, worker: Worker) -> Walk {
-        let walk = self.walks.get(usize::from(worker));
-        walk.cloned().unwrap_or_default()
+    /// A token that nobody has.
+    pub fn free_token(&self) -> Token {
+        let leased = self.leases.iter().map(|lease| lease.token);
+        let called = self.calls.iter().map(|call| call.token);
+        let held = self.minds.iter().flat_map(|mind| &mind.held);
+        let lost = self.minds.iter().flat_map(|mind| mind.lost.iter());
+        let named = self.calls.iter().flat_map(|call| call.held.iter());
+        let known: Set = leased
+            .chain(called)
+            .chain(held.map(|held| held.token))
+            .chain(lost)
+            .chain(named)
+            .collect();
+        (1..16)
+            .find(|token| !known.has(*token))
+            .expect("some is free")
     }
 
-    pub fn set_walk(&mut self, worker: Worker, walk: Walk) {
-        let place = usize::from(worker);
-        if self.walks.len() <= place && walk != Walk::default() {
-            self.walks.resize(place + 1, Walk::default());
+    /// Leases forget what has ended, and nobody remembers tokens that are gone.
+    pub fn tidy(&mut self) {
+        let live: Set = self.queue.iter().map(|row| row.id).collect();
+        for lease in &mut self.leases {
+            lease.ids = lease.ids.and(live);
+            lease.ran = lease.ran.and(lease.ids);
         }
-        if let Some(known) = self.walks.get_mut(place) {
-            *known = walk;
+        self.leases.retain(|lease| !lease.ids.is_empty());
+        self.leases.sort_unstable_by_key(|lease| lease.token);
+        self.calls.sort_unstable_by_key(|call| call.token);
+        let leased = self.leases.iter().map(|lease| lease.token);
+        let called = self.calls.iter().map(|call| call.token);
+        let known: Set = leased.chain(called).collect();
+        for mind in &mut self.minds {
+            mind.lost = mind.lost.and(known);
+            mind.held.retain(|held| !held.hands.is_empty());
+            mind.held.sort_unstable_by_key(|held| held.token);
         }
     }
 
     pub fn breach(&mut self, breach: Breach) {
         self.witness.broken.insert(breach);
     }
+}
 
-    /// Whether the row is in this worker's hands, as far as both know.
-    pub fn is_held_by(&self, row: &Row, worker: Worker) -> bool {
-        row.lease
-            .and_then(|lease| self.grant(row.id, lease.token))
-            .is_some_and(|grant| grant.worker == worker && grant.stage != Stage::Gone)
+pub fn in_leases(leases: &[Lease]) -> Set {
+    leases
+        .iter()
+        .fold(Set::default(), |all, lease| all.or(lease.ids))
+}
+
+impl Mind {
+    pub fn held(&self, token: Token) -> Option<&Held> {
+        self.held.iter().find(|held| held.token == token)
+    }
+
+    pub fn held_mut(&mut self, token: Token) -> Option<&mut Held> {
+        self.held.iter_mut().find(|held| held.token == token)
+    }
+
+    pub fn hand(&self, token: Token, id: Id) -> Option<&Hand> {
+        self.held(token)?.hands.iter().find(|hand| hand.id == id)
+    }
+
+    pub fn hand_mut(&mut self, token: Token, id: Id) -> Option<&mut Hand> {
+        let held = self.held_mut(token)?;
+        held.hands.iter_mut().find(|hand| hand.id == id)
+    }
+
+    /// Everything in hand, with its lease.
+    pub fn hands(&self) -> impl Iterator<Item = (&Held, &Hand)> {
+        self.held
+            .iter()
+            .flat_map(|held| held.hands.iter().map(move |hand| (held, hand)))
+    }
+
+    pub fn tokens(&self) -> Set {
+        self.held.iter().map(|held| held.token).collect()
+    }
+
+    /// Whether the handlers of its group that come before this one are over.
+    pub fn has_turn(&self, hand: &Hand) -> bool {
+        hand.group.is_none()
+            || !self.hands().any(|(_, other)| {
+                other.group == hand.group && other.id < hand.id && !other.is_handled()
+            })
+    }
+
+    /// Whether anything of another lease is between its start and its end, as far as the worker has asked for it.
+    pub fn any_begun_but(&self, token: Token) -> bool {
+        self.hands()
+            .any(|(held, hand)| held.token != token && hand.id <= held.asked_to)
+    }
+}
+
+impl Hand {
+    /// It was seen to its end, whether or not that is written yet.
+    pub fn is_handled(&self) -> bool {
+        matches!(
+            self.stage,
+            Handling::Over(Verdict::Complete | Verdict::Fail)
+        )
     }
 }
 
@@ -251,22 +476,65 @@ impl Row {
     pub fn is_exhausted(&self) -> bool {
         self.attempts >= self.max_attempts
     }
+}
 
-    /// No lease of it is running.
-    pub fn is_free(&self) -> bool {
-        self.lease.is_none_or(|lease| lease.expired)
+impl Set {
+    pub fn one(number: u8) -> Self {
+        Self(1 << number)
+    }
+
+    /// 0 to `last`.
+    pub fn up_to(last: u8) -> Self {
+        (0..=last).collect()
+    }
+
+    pub fn has(self, number: u8) -> bool {
+        self.0 >> number & 1 == 1
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    pub fn minus(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = u8> + Clone {
+        (0..16).filter(move |number| self.has(*number))
+    }
+
+    pub fn first(self) -> Option<u8> {
+        self.iter().next()
+    }
+
+    pub fn last(self) -> Option<u8> {
+        self.iter().last()
     }
 }
 
-impl Grant {
-    /// The worker has given it back, and does not know yet that the database has heard it.
-    pub fn bars_its_group(&self) -> bool {
-        matches!(
-            self.stage,
-            Stage::Sent {
-                verdict: Verdict::Retry | Verdict::Release,
-                arrived: false
-            }
-        )
+impl FromIterator<u8> for Set {
+    fn from_iter<I: IntoIterator<Item = u8>>(numbers: I) -> Self {
+        numbers
+            .into_iter()
+            .fold(Self::default(), |set, number| set.or(Self::one(number)))
+    }
+}
+
+impl fmt::Debug for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
     }
 }

@@ -1,0 +1,249 @@
+//! Producers, the sweep, the clock, operators and the cleanup.
+
+use crate::flaw::Flaw;
+use crate::protocol::Protocol;
+use crate::state::{Breach, Id, Lease, Publish, Row, Set, Stage, State, Token, Worker};
+use crate::worker::take_row;
+
+impl Protocol {
+    /// COMMIT or ROLLBACK of the first one and of what was published with it.
+    pub fn end_publish(&self, state: &mut State, index: usize, is_commit: bool) {
+        let second = (index == 0 && self.scenario.together).then_some(1);
+        for index in std::iter::once(index).chain(second) {
+            if is_commit {
+                self.commit(state, index);
+            }
+            state.publishes[index] = Publish::Over;
+        }
+    }
+
+    fn commit(&self, state: &mut State, index: usize) {
+        if let Publish::Open(id) = state.publishes[index] {
+            let group = self.scenario.groups[index];
+            let delayed = self.scenario.delayed == Some(index);
+            state.insert(Row {
+                id,
+                group,
+                paused: self.scenario.paused == Some(index),
+                attempts: 0,
+                max_attempts: self.scenario.max_attempts,
+                suspect: false,
+                delayed,
+                stray: delayed && group.is_some() && !self.has(Flaw::DelayedIsNoStray),
+                replay_of: None,
+            });
+        }
+    }
+
+    /// `sweep`: what is under the caller's name and not in its hands comes free; of each other worker of which a
+    /// lease has expired, all leases break, or none does.
+    pub fn sweep(&self, state: &mut State, worker: Worker) {
+        let known = state.mind(worker).tokens();
+        let locked = self.locked_leases(state);
+        let unheard = state.leases.iter().filter(|lease| {
+            lease.worker == worker && !known.has(lease.token) && !locked.has(lease.token)
+        });
+        for token in tokens(unheard).iter() {
+            self.break_lease(state, token, false);
+        }
+        if self.has(Flaw::NoSweep) {
+            return;
+        }
+        let workers: Set = state.leases.iter().map(|lease| lease.worker).collect();
+        for dead in workers.minus(Set::one(worker)).iter() {
+            let broken = self.breakable(state, dead);
+            Self::judge_break(state, broken);
+            for token in broken.iter() {
+                self.break_lease(state, token, true);
+            }
+        }
+    }
+
+    /// The leases of a worker that a sweep breaks.
+    fn breakable(&self, state: &State, dead: Worker) -> Set {
+        let theirs = || {
+            state
+                .leases
+                .iter()
+                .filter(move |lease| lease.worker == dead)
+        };
+        let expired = tokens(theirs().filter(|lease| lease.expired));
+        if self.has(Flaw::SweepsSingleLeases) {
+            return expired;
+        }
+        let any = !expired.is_empty() || self.has(Flaw::SweepsBeforeTime);
+        let all = tokens(theirs());
+        let is_locked = !all.and(self.locked_leases(state)).is_empty();
+        if any && !is_locked {
+            all
+        } else {
+            Set::default()
+        }
+    }
+
+    /// Of the witness: a worker is dead when its time is over; beside a suspect nobody is charged whose lease it had
+    /// heard of.
+    fn judge_break(state: &mut State, broken: Set) {
+        let leases: Vec<&Lease> = broken
+            .iter()
+            .filter_map(|token| state.lease(token))
+            .collect();
+        let too_early = !leases.is_empty() && !leases.iter().any(|lease| lease.expired);
+        let heard = leases.iter().filter(|lease| lease.heard);
+        let charged: Set = heard
+            .flat_map(|lease| lease.ids.iter().filter(|id| *id <= lease.started_to))
+            .collect();
+        let in_company = charged.len() > 1 && !charged.and(state.witness.lapsed).is_empty();
+        let begun = leases
+            .iter()
+            .flat_map(|lease| lease.ids.iter().filter(|id| *id <= lease.started_to));
+        let lapsed = begun.collect();
+        state.witness.lapsed = state.witness.lapsed.or(lapsed);
+        if too_early {
+            state.breach(Breach::Forbidden);
+        }
+        if in_company {
+            state.breach(Breach::NeighbourCharged);
+        }
+    }
+
+    fn break_lease(&self, state: &mut State, token: Token, charges: bool) {
+        let place = state.leases.iter().position(|lease| lease.token == token);
+        let lease = state.leases.remove(place.expect("it was there"));
+        for id in lease.ids.iter() {
+            let is_begun = id <= lease.started_to;
+            let is_charged = charges
+                && (is_begun || self.has(Flaw::LapseChargesUnstarted))
+                && !self.has(Flaw::LapseChargesNothing);
+            if let Some(row) = state.row_mut(id) {
+                row.stray |= row.group.is_some() && !self.has(Flaw::NoStrayAtLapse);
+                row.suspect |= is_charged && !self.has(Flaw::LapseLeavesNoMark);
+            }
+            if is_charged {
+                charge(state, &lease, id);
+            } else if lease.ran.has(id) {
+                state.breach(Breach::Uncounted);
+            }
+        }
+    }
+
+    /// `requeue`: whoever holds the event loses it, and what stands behind it; attempts that may have begun count, and
+    /// cost nobody the last one.
+    pub fn requeue(&self, state: &mut State, id: Id) {
+        state.spent.requeues += 1;
+        let owner = state.leases.iter().find(|lease| lease.ids.has(id));
+        if let Some(worker) = owner.map(|lease| lease.worker) {
+            let theirs = |lease: &&Lease| lease.worker == worker;
+            let before: Vec<Lease> = state.leases.iter().filter(theirs).cloned().collect();
+            let named = tokens(before.iter());
+            let left = self.leaving(state, worker, named, id);
+            self.hand_back(state, worker, named, id, left, true);
+            for lease in &before {
+                for left in lease.ids.and(left).iter() {
+                    self.charge_requeued(state, lease, left, left == id);
+                }
+            }
+        }
+        if let Some(row) = state.row_mut(id) {
+            row.delayed = false;
+            row.stray |= row.group.is_some();
+            row.max_attempts = row.max_attempts.max(row.attempts + 1);
+        }
+    }
+
+    fn charge_requeued(&self, state: &mut State, lease: &Lease, id: Id, is_named: bool) {
+        let is_spared = self.has(Flaw::RequeueChargesNothing)
+            || !is_named && self.has(Flaw::RequeueChargesNoFollower);
+        if id > lease.started_to || is_spared {
+            if lease.ran.has(id) {
+                state.breach(Breach::Uncounted);
+            }
+            return;
+        }
+        if let Some(row) = state.row_mut(id) {
+            row.max_attempts = row.max_attempts.max(row.attempts + 2);
+        }
+        charge(state, lease, id);
+    }
+}
+
+fn tokens<'a>(leases: impl Iterator<Item = &'a Lease>) -> Set {
+    leases.map(|lease| lease.token).collect()
+}
+
+/// An attempt that may have begun under this lease is counted, unless none was left to begin.
+fn charge(state: &mut State, lease: &Lease, id: Id) {
+    if id > lease.started_to {
+        state.breach(Breach::ChargedUnstarted);
+    }
+    let Some(row) = state.row_mut(id) else {
+        return;
+    };
+    if row.is_exhausted() {
+        if lease.ran.has(id) {
+            state.breach(Breach::Uncounted);
+        }
+        return;
+    }
+    row.attempts += 1;
+    let arriving = state
+        .calls
+        .iter_mut()
+        .filter_map(|call| match &mut call.stage {
+            Stage::Read(held) => held.as_mut(),
+            _ => None,
+        });
+    let known = state.minds.iter_mut().flat_map(|mind| &mut mind.held);
+    for held in known
+        .chain(arriving)
+        .filter(|held| held.token == lease.token)
+    {
+        for hand in held.hands.iter_mut().filter(|hand| hand.id == id) {
+            hand.charged = true;
+        }
+    }
+}
+
+/// A replay is a new event behind all of its group.
+pub fn insert_replay(state: &mut State, original: Id) {
+    let is_live = state.row(original).is_some();
+    let has_live_replay = state
+        .queue
+        .iter()
+        .any(|row| row.replay_of == Some(original));
+    if is_live || has_live_replay {
+        state.breach(Breach::Forbidden);
+    }
+    let of_live = state.row(original).map(|row| (row.group, row.max_attempts));
+    let of_ended = state
+        .ended(original)
+        .map(|ended| (ended.group, ended.max_attempts));
+    let Some((group, max_attempts)) = of_ended.or(of_live) else {
+        return;
+    };
+    let id = state.draw();
+    state.insert(Row {
+        id,
+        group,
+        paused: false,
+        attempts: 0,
+        max_attempts,
+        suspect: false,
+        delayed: false,
+        stray: false,
+        replay_of: Some(original),
+    });
+}
+
+pub fn cleanup(state: &mut State, id: Id) {
+    if take_row(state, id).is_some() {
+        state.breach(Breach::Forbidden);
+        return;
+    }
+    let before = state.log.len();
+    state.log.retain(|ended| ended.id != id);
+    if state.log.len() < before {
+        state.purged.push(id);
+        state.purged.sort_unstable();
+    }
+}

@@ -1,0 +1,433 @@
+//! Small worlds, each with what its flaws and promises need.
+
+use crate::promise::{ALL_END, BESIDE, GIVEN_UP, LEASES_ON, OVERLAP, REFUSED, RUNS_ALONE};
+use crate::state::{Group, Spent, Worker};
+
+/// How much there is of everything: it bounds the search.
+#[expect(clippy::struct_excessive_bools, reason = "switches, each by itself")]
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    pub name: &'static str,
+    /// The groups of the events that are published, in any order.
+    pub groups: &'static [Group],
+    pub workers: Worker,
+    pub max_attempts: u8,
+    /// The statements of a lease are steps of their own.
+    pub apart: bool,
+    /// The most rows that a lease looks at, from 1 on.
+    pub most: u8,
+    /// How many handlers may start with the lease.
+    pub first_windows: &'static [u8],
+    /// Workers lease on behind what they have looked at.
+    pub walks: bool,
+    /// And behind what another has looked at.
+    pub joins: bool,
+    /// Handlers start.
+    pub runs: bool,
+    /// Handlers ask to be tried again.
+    pub retries: bool,
+    pub allowed: Spent,
+    pub cleanup: bool,
+    /// The first two events are published in one transaction.
+    pub together: bool,
+    /// Publishes may be rolled back.
+    pub aborts: bool,
+    /// All events are published before anything else happens.
+    pub published: bool,
+    /// Whose kind is paused until somebody resumes it.
+    pub paused: Option<usize>,
+    /// What becomes ready later.
+    pub delayed: Option<usize>,
+    /// What must be reachable here.
+    pub reaches: &'static [&'static str],
+}
+
+const NOTHING: Spent = Spent {
+    crashes: 0,
+    lost: 0,
+    unheard: 0,
+    lapses: 0,
+    handed_back: 0,
+    requeues: 0,
+    replays: 0,
+};
+
+// One event.
+impl Scenario {
+    /// What can happen to one event by its workers and its producer.
+    pub const ONE_EVENT: Self = Self {
+        name: "one event",
+        groups: &[None],
+        workers: 2,
+        max_attempts: 2,
+        apart: false,
+        most: 1,
+        first_windows: &[0, 1],
+        walks: false,
+        joins: false,
+        runs: true,
+        retries: true,
+        allowed: Spent {
+            unheard: 1,
+            lapses: 2,
+            handed_back: 1,
+            ..NOTHING
+        },
+        cleanup: false,
+        together: false,
+        aborts: true,
+        published: false,
+        paused: None,
+        delayed: None,
+        reaches: &[OVERLAP, ALL_END, REFUSED, RUNS_ALONE, GIVEN_UP],
+    };
+    /// The same beside an operator.
+    pub const ONE_REQUEUED: Self = Self {
+        name: "one event and a requeue",
+        allowed: Spent {
+            unheard: 1,
+            lapses: 1,
+            requeues: 1,
+            ..NOTHING
+        },
+        reaches: &[OVERLAP, ALL_END, REFUSED, RUNS_ALONE],
+        ..Self::ONE_EVENT
+    };
+    /// One that ends, is replayed and cleaned up.
+    pub const REPLAYED: Self = Self {
+        name: "one event and its replay",
+        max_attempts: 1,
+        first_windows: &[1],
+        allowed: Spent {
+            lapses: 1,
+            replays: 1,
+            ..NOTHING
+        },
+        cleanup: true,
+        reaches: &[ALL_END, GIVEN_UP],
+        ..Self::ONE_EVENT
+    };
+    /// One that is leased statement by statement.
+    pub const MEETING: Self = Self {
+        name: "one event, and leases statement by statement",
+        apart: true,
+        first_windows: &[1],
+        allowed: Spent {
+            lapses: 1,
+            ..NOTHING
+        },
+        cleanup: false,
+        aborts: false,
+        published: true,
+        reaches: &[ALL_END, REFUSED, RUNS_ALONE],
+        ..Self::ONE_EVENT
+    };
+    /// The same, and a worker that gives a lease up, or ends.
+    pub const MEETING_LOST: Self = Self {
+        name: "one event, and leases statement by statement, of which one is lost",
+        allowed: Spent {
+            crashes: 1,
+            lost: 1,
+            lapses: 1,
+            ..NOTHING
+        },
+        ..Self::MEETING
+    };
+}
+
+// Events of a group.
+impl Scenario {
+    /// Two producers, two workers, one group.
+    pub const GROUP: Self = Self {
+        name: "two events of a group",
+        groups: &[Some(1), Some(1)],
+        most: 2,
+        first_windows: &[1],
+        allowed: Spent {
+            lapses: 1,
+            handed_back: 1,
+            ..NOTHING
+        },
+        aborts: false,
+        reaches: &[
+            OVERLAP, BESIDE, ALL_END, REFUSED, LEASES_ON, RUNS_ALONE, GIVEN_UP,
+        ],
+        ..Self::ONE_EVENT
+    };
+    /// A worker that does not hear of a lease.
+    pub const LOST: Self = Self {
+        name: "two events of a group, and a lease nobody heard of",
+        allowed: Spent {
+            lost: 1,
+            handed_back: 1,
+            lapses: 1,
+            ..NOTHING
+        },
+        published: true,
+        reaches: &[ALL_END, LEASES_ON],
+        ..Self::GROUP
+    };
+    /// An operator takes events away, and what stands behind them.
+    pub const REQUEUED: Self = Self {
+        name: "two events of a group, one beside it, and a requeue",
+        groups: &[Some(1), Some(1), None],
+        workers: 1,
+        first_windows: &[0, 2],
+        retries: false,
+        allowed: Spent {
+            requeues: 1,
+            ..NOTHING
+        },
+        published: true,
+        reaches: &[ALL_END, REFUSED, LEASES_ON],
+        ..Self::GROUP
+    };
+    /// The statements of leases that meet a give-back.
+    pub const APART: Self = Self {
+        name: "two events of a group, and leases statement by statement",
+        apart: true,
+        retries: false,
+        allowed: Spent {
+            handed_back: 1,
+            ..NOTHING
+        },
+        published: true,
+        reaches: &[ALL_END, LEASES_ON],
+        ..Self::GROUP
+    };
+    /// The statements of leases that meet a give-back of part of a lease.
+    pub const APART_BESIDE: Self = Self {
+        name: "two events of a group, one between them, and leases statement by statement",
+        groups: &[Some(1), None, Some(1)],
+        workers: 1,
+        runs: false,
+        reaches: &[LEASES_ON],
+        ..Self::APART
+    };
+    /// The statements of leases that meet a sweep.
+    pub const APART_LAPSE: Self = Self {
+        name: "two events of a group, a lapse, and leases statement by statement",
+        runs: false,
+        allowed: Spent {
+            lapses: 1,
+            ..NOTHING
+        },
+        reaches: &[LEASES_ON],
+        ..Self::APART
+    };
+}
+
+// Walks.
+impl Scenario {
+    /// Walks past what comes behind them.
+    pub const WALK: Self = Self {
+        name: "two events of a group, one without, and walks",
+        groups: &[Some(1), Some(1), None],
+        walks: true,
+        joins: true,
+        runs: false,
+        retries: false,
+        allowed: NOTHING,
+        reaches: &[LEASES_ON],
+        ..Self::GROUP
+    };
+    /// The same, with the group's events published in one transaction.
+    pub const WALK_TOGETHER: Self = Self {
+        name: "two events of a group in one transaction, one without, and walks",
+        together: true,
+        ..Self::WALK
+    };
+    /// Walks past what comes free behind them.
+    pub const WALK_BACK: Self = Self {
+        name: "two events of a group, walks, a lapse and a give-back",
+        groups: &[Some(1), Some(1)],
+        allowed: Spent {
+            lapses: 1,
+            handed_back: 1,
+            ..NOTHING
+        },
+        ..Self::WALK
+    };
+    /// Walks past what they do not take.
+    pub const WALK_PAUSED: Self = Self {
+        name: "two events of a group, the first of a paused kind, one between them, and walks",
+        groups: &[Some(1), None, Some(1)],
+        published: true,
+        paused: Some(0),
+        ..Self::WALK
+    };
+    /// Walks past what is not ready.
+    pub const WALK_DELAYED: Self = Self {
+        name: "two events of a group, the first delayed, and walks",
+        groups: &[Some(1), Some(1)],
+        published: true,
+        delayed: Some(0),
+        ..Self::WALK
+    };
+    /// Walks of workers that handle what they find.
+    pub const WALK_RUNS: Self = Self {
+        name: "two events of a group that are handled, and walks",
+        groups: &[Some(1), Some(1)],
+        runs: true,
+        reaches: &[ALL_END, LEASES_ON],
+        ..Self::WALK
+    };
+}
+
+// What has lapsed.
+impl Scenario {
+    /// Two that a worker has died under, or may have.
+    pub const SUSPECTS: Self = Self {
+        name: "two events that lapse",
+        groups: &[None, None],
+        first_windows: &[1],
+        retries: false,
+        allowed: Spent {
+            lapses: 2,
+            ..NOTHING
+        },
+        published: true,
+        reaches: &[OVERLAP, ALL_END, REFUSED, RUNS_ALONE, GIVEN_UP],
+        ..Self::GROUP
+    };
+    /// The same in a group.
+    pub const SUSPECTS_OF_A_GROUP: Self = Self {
+        name: "two events of a group that lapse",
+        groups: &[Some(1), Some(1)],
+        reaches: &[OVERLAP, BESIDE, ALL_END, REFUSED, RUNS_ALONE, GIVEN_UP],
+        ..Self::SUSPECTS
+    };
+}
+
+// Wider, for a long search.
+impl Scenario {
+    /// One event, and everything more often.
+    pub const ONE_FOR_LONG: Self = Self {
+        name: "one event, three lapses and a requeue",
+        allowed: Spent {
+            lapses: 3,
+            requeues: 1,
+            ..NOTHING
+        },
+        ..Self::ONE_EVENT
+    };
+    /// A group whose workers do not hear of what they have written.
+    pub const GROUP_UNHEARD: Self = Self {
+        name: "two events of a group, and a write nobody heard of",
+        first_windows: &[0, 2],
+        allowed: Spent {
+            unheard: 1,
+            lapses: 1,
+            handed_back: 1,
+            ..NOTHING
+        },
+        ..Self::GROUP
+    };
+    /// A group that lapses twice.
+    pub const GROUP_TWICE: Self = Self {
+        name: "two events of a group, two lapses and a crash",
+        allowed: Spent {
+            crashes: 1,
+            lapses: 2,
+            handed_back: 1,
+            ..NOTHING
+        },
+        ..Self::GROUP
+    };
+    /// A group that an operator takes from one worker, and that another finds.
+    pub const GROUP_REQUEUED: Self = Self {
+        name: "two events of a group, a lapse and a requeue",
+        first_windows: &[2],
+        retries: false,
+        allowed: Spent {
+            lapses: 1,
+            requeues: 1,
+            ..NOTHING
+        },
+        reaches: &[OVERLAP, BESIDE, ALL_END, REFUSED, LEASES_ON, RUNS_ALONE],
+        ..Self::GROUP
+    };
+    /// A group into which a replay comes back, while the cleanup runs.
+    pub const GROUP_REPLAYED: Self = Self {
+        name: "two events of a group, a lapse and a replay",
+        max_attempts: 1,
+        allowed: Spent {
+            lapses: 1,
+            replays: 1,
+            ..NOTHING
+        },
+        cleanup: true,
+        reaches: &[ALL_END, REFUSED, LEASES_ON, GIVEN_UP],
+        ..Self::GROUP
+    };
+    /// A group under leases that are lost, statement by statement.
+    pub const APART_LOST: Self = Self {
+        name: "two events of a group, and leases statement by statement, of which one is lost",
+        runs: false,
+        allowed: Spent {
+            lost: 1,
+            handed_back: 1,
+            ..NOTHING
+        },
+        reaches: &[LEASES_ON],
+        ..Self::APART
+    };
+    /// An operator between the statements of a worker's leases.
+    pub const APART_REQUEUED: Self = Self {
+        name: "two events of a group, one between them, a requeue, and leases statement by statement",
+        groups: &[Some(1), None, Some(1)],
+        workers: 1,
+        first_windows: &[0, 2],
+        allowed: Spent {
+            requeues: 1,
+            ..NOTHING
+        },
+        ..Self::APART
+    };
+    /// Walks past publishes that are open.
+    pub const WALK_APART: Self = Self {
+        name: "two events of a group, one without, and walks statement by statement",
+        apart: true,
+        joins: false,
+        ..Self::WALK
+    };
+    /// Walks past what is given back.
+    pub const WALK_APART_BACK: Self = Self {
+        name: "two events of a group, a give-back, and walks statement by statement",
+        groups: &[Some(1), Some(1)],
+        apart: true,
+        allowed: Spent {
+            handed_back: 1,
+            ..NOTHING
+        },
+        ..Self::WALK
+    };
+    /// Two groups that are handled, and walks.
+    pub const WALK_WIDE: Self = Self {
+        name: "two events of a group and one of another that are handled, a lapse and walks",
+        groups: &[Some(1), Some(1), Some(2)],
+        runs: true,
+        max_attempts: 1,
+        allowed: Spent {
+            lapses: 1,
+            ..NOTHING
+        },
+        reaches: &[ALL_END, LEASES_ON],
+        ..Self::WALK
+    };
+    /// Three of a group.
+    pub const THREE: Self = Self {
+        name: "three events of a group",
+        groups: &[Some(1), Some(1), Some(1)],
+        most: 3,
+        published: true,
+        ..Self::GROUP
+    };
+    /// Three that lapse.
+    pub const THREE_SUSPECTS: Self = Self {
+        name: "two events of a group and one without that lapse",
+        groups: &[Some(1), Some(1), None],
+        reaches: &[OVERLAP, BESIDE, ALL_END, REFUSED, RUNS_ALONE, GIVEN_UP],
+        ..Self::SUSPECTS
+    };
+}

@@ -1,0 +1,357 @@
+//! What a worker does with what it has leased: handlers, and the statements that it sends.
+
+use crate::flaw::Flaw;
+use crate::protocol::Protocol;
+use crate::state::{
+    Breach, Call, Ended, Handling, Held, Id, Lease, Mind, Row, Set, State, Token, Verdict, Worker,
+};
+
+impl Protocol {
+    /// `start`.
+    pub fn start(&self, state: &mut State, worker: Worker, token: Token, upto: Id, heard: bool) {
+        let mut cuts = None;
+        if let Some(lease) = state.lease_mut(token) {
+            lease.started_to = lease.started_to.max(upto);
+            cuts = Some(lease.cuts);
+        }
+        let Some(held) = state.mind_mut(worker).held_mut(token) else {
+            return;
+        };
+        held.asked_to = held.asked_to.max(upto);
+        if !heard {
+            return;
+        }
+        let is_whole = cuts == Some(held.cuts);
+        if is_whole || cuts.is_some() && self.has(Flaw::CutsNotAsked) {
+            held.started_to = held.started_to.max(upto);
+        } else {
+            Self::in_hand(state, worker);
+        }
+    }
+
+    /// A handler starts.
+    pub fn handle(state: &mut State, worker: Worker, token: Token, id: Id) {
+        let Some(hand) = state.mind_mut(worker).hand_mut(token, id) else {
+            return;
+        };
+        hand.stage = Handling::Running;
+        let is_charged = hand.charged;
+        if !state.is_held(token, id) {
+            if !is_charged {
+                state.breach(Breach::Uncounted);
+            }
+            return;
+        }
+        if state.row(id).is_some_and(Row::is_exhausted) {
+            state.breach(Breach::TooOften);
+        }
+        if overtakes(state, worker, id) {
+            state.breach(Breach::OutOfOrder);
+        }
+        if let Some(lease) = state.lease_mut(token) {
+            lease.ran = lease.ran.or(Set::one(id));
+        }
+    }
+
+    /// A handler's end. Nothing is written.
+    pub fn end(&self, state: &mut State, worker: Worker, token: Token, id: Id, verdict: Verdict) {
+        if verdict == Verdict::Complete && self.has(Flaw::EffectApart) {
+            effect(state, id);
+        }
+        if let Some(hand) = state.mind_mut(worker).hand_mut(token, id) {
+            hand.stage = Handling::Over(verdict);
+        }
+    }
+
+    /// `complete`, `complete_held` or `finalize` of one event. With the last of its lease it says that the lease is over.
+    pub fn complete(&self, state: &mut State, worker: Worker, token: Token, id: Id, heard: bool) {
+        let Some(hand) = state.mind(worker).hand(token, id).cloned() else {
+            return;
+        };
+        let cuts = state.lease(token).map(|lease| lease.cuts);
+        let is_held = state.is_held(token, id);
+        let ends = state.row(id).is_some()
+            && match self.flaw {
+                Some(Flaw::CompleteByIdAlone) => true,
+                Some(Flaw::NoFence) => hand.peeked,
+                _ => is_held,
+            };
+        let is_whole = state.mind(worker).held(token).map(|held| held.cuts) == cuts;
+        let is_last = |held: &Held| held.hands.len() == 1;
+        let is_over = state.mind(worker).held(token).is_some_and(is_last);
+        if is_over || self.has(Flaw::OverTooEarly) {
+            state.leases.retain(|lease| lease.token != token);
+        }
+        if ends {
+            if !is_held {
+                state.breach(Breach::StaleWrite);
+            }
+            let completes = hand.stage == Handling::Over(Verdict::Complete);
+            if completes && !self.has(Flaw::EffectApart) {
+                effect(state, id);
+            }
+            self.finish(state, id, completes, !hand.abandoned);
+        } else {
+            state.witness.refused = true;
+        }
+        if heard {
+            drop_hands(state.mind_mut(worker), Set::one(id), Some(token));
+            if !ends || !is_whole {
+                Self::in_hand(state, worker);
+            }
+        }
+    }
+
+    /// The move to the log.
+    fn finish(&self, state: &mut State, id: Id, completed: bool, ran: bool) {
+        let is_logged = state.ended(id).is_some();
+        if self.has(Flaw::EndInTwoStatements) && !is_logged {
+            let row = state.row(id).cloned();
+            log(state, row, completed, ran);
+            return;
+        }
+        let row = take_row(state, id);
+        if !is_logged {
+            log(state, row, completed, ran);
+        }
+    }
+
+    /// `retry` or `hand_back` of one event, out of the lease that it was in hand under, and out of all the worker's
+    /// with what stands behind it.
+    pub fn give_back(
+        &self,
+        state: &mut State,
+        worker: Worker,
+        (token, id): (Token, Id),
+        verdict: Verdict,
+        heard: bool,
+    ) {
+        let left = self.take_back(state, worker, (token, id), verdict);
+        if left.is_empty() {
+            state.witness.refused = true;
+        } else if verdict == Verdict::Retry
+            && let Some(row) = state.row_mut(id)
+        {
+            row.attempts += 1;
+            row.delayed = true;
+        }
+        if !heard {
+            return self.doubt(state.mind_mut(worker), (token, id), verdict);
+        }
+        drop_hands(state.mind_mut(worker), left, None);
+        drop_hands(state.mind_mut(worker), Set::one(id), Some(token));
+        if left.is_empty() {
+            Self::in_hand(state, worker);
+        } else {
+            overtake(state, worker);
+        }
+    }
+
+    /// Tells what has left.
+    fn take_back(
+        &self,
+        state: &mut State,
+        worker: Worker,
+        (token, id): (Token, Id),
+        verdict: Verdict,
+    ) -> Set {
+        let (by_id_alone, counted) = match verdict {
+            Verdict::Retry => (self.has(Flaw::RetryByIdAlone), Set::one(id)),
+            _ => (self.has(Flaw::HandBackByIdAlone), Set::default()),
+        };
+        let is_held = state.is_held(token, id);
+        let mut left = Set::default();
+        if is_held || self.has(Flaw::GivesBackOutOfAnyLease) {
+            let named = self.named(state, worker);
+            left = self.hand_back(state, worker, named, id, counted, false);
+        } else if by_id_alone && state.row(id).is_some() {
+            left = Set::one(id);
+        }
+        if !is_held && !left.is_empty() {
+            state.breach(Breach::StaleWrite);
+        }
+        left
+    }
+
+    /// No answer came to a give-back: the event is not started, nor what leaves with it, before one has come.
+    fn doubt(&self, mind: &mut Mind, (token, id): (Token, Id), verdict: Verdict) {
+        if self.has(Flaw::StartsWhatItGaveBack) {
+            return;
+        }
+        let group = mind.hand(token, id).and_then(|hand| hand.group);
+        for hand in mind.held.iter_mut().flat_map(|held| &mut held.hands) {
+            let is_behind = group.is_some() && hand.group == group && hand.id > id;
+            if is_behind && hand.stage == Handling::Waiting && !self.has(Flaw::StartsWhatLeftAlong)
+            {
+                hand.stage = Handling::Over(Verdict::HandBack);
+            }
+        }
+        if let Some(hand) = mind.hand_mut(token, id) {
+            hand.stage = Handling::Over(verdict);
+        }
+    }
+
+    /// The tokens that a give-back names: what is in hand, the lease under way, and those that were never heard of.
+    pub fn named(&self, state: &State, worker: Worker) -> Set {
+        let mind = state.mind(worker);
+        let mut named = mind.tokens();
+        if !self.has(Flaw::LostNotNamed) {
+            named = named.or(mind.lost);
+        }
+        if let Some(call) = state.call_of(worker)
+            && !self.has(Flaw::UnderWayNotNamed)
+        {
+            named = named.or(Set::one(call.token));
+        }
+        named
+    }
+
+    /// `hand_back`: an event leaves these leases of the worker, and what stands behind it in its group there. Tells
+    /// all that left. Of what has started, the caller counts the attempts of `counted`.
+    pub fn hand_back(
+        &self,
+        state: &mut State,
+        worker: Worker,
+        named: Set,
+        id: Id,
+        counted: Set,
+        foreign_hand: bool,
+    ) -> Set {
+        let leaving = self.leaving(state, worker, named, id);
+        for row in &mut state.queue {
+            if leaving.has(row.id) && row.group.is_some() && !self.has(Flaw::NoStrayAtGiveBack) {
+                row.stray = true;
+            }
+        }
+        let mut uncounted = Set::default();
+        for lease in &mut state.leases {
+            let hole = lease.ids.and(leaving);
+            if lease.worker != worker || !named.has(lease.token) || hole.is_empty() {
+                continue;
+            }
+            uncounted = uncounted.or(lease.ran.and(hole).minus(counted));
+            lease.ids = lease.ids.minus(hole);
+            lease.ran = lease.ran.minus(hole);
+            lease.cuts += u8::from(foreign_hand);
+        }
+        if !uncounted.is_empty() {
+            state.breach(Breach::Uncounted);
+        }
+        state.leases.retain(|lease| !lease.ids.is_empty());
+        leaving
+    }
+
+    pub fn leaving(&self, state: &State, worker: Worker, named: Set, id: Id) -> Set {
+        let theirs = |lease: &&Lease| lease.worker == worker && named.has(lease.token);
+        let own = state.leases.iter().filter(theirs);
+        let own = own.fold(Set::default(), |ids, lease| ids.or(lease.ids));
+        if !own.has(id) {
+            return Set::default();
+        }
+        if self.has(Flaw::FollowersStay) {
+            return Set::one(id);
+        }
+        Set::one(id).or(state.behind(id).and(own))
+    }
+
+    /// `renew` of all that the worker holds.
+    pub fn renew(&self, state: &mut State, worker: Worker) {
+        let tokens = state.mind(worker).tokens();
+        let in_hand: Set = state
+            .mind(worker)
+            .hands()
+            .map(|(_, hand)| hand.id)
+            .collect();
+        let mut is_stale = false;
+        for lease in &mut state.leases {
+            let is_ours = tokens.has(lease.token) && lease.worker == worker;
+            let by_id = self.has(Flaw::RenewByIdAlone) && !lease.ids.and(in_hand).is_empty();
+            if is_ours || by_id {
+                is_stale |= lease.expired && !is_ours;
+                lease.expired = false;
+            }
+        }
+        if is_stale {
+            state.breach(Breach::StaleWrite);
+        }
+        if tokens.iter().any(|token| state.lease(token).is_none()) {
+            state.witness.refused = true;
+            Self::in_hand(state, worker);
+        }
+    }
+
+    /// `in_hand`, after something was lost: what has left all the worker's leases is forgotten.
+    pub fn in_hand(state: &mut State, worker: Worker) {
+        let mut mind = state.mind(worker).clone();
+        for held in &mut mind.held {
+            let lease = state.lease(held.token);
+            let ids = lease.map_or(Set::default(), |lease| lease.ids);
+            held.hands.retain(|hand| ids.has(hand.id));
+            if let Some(lease) = lease {
+                held.cuts = lease.cuts;
+                held.started_to = lease.started_to;
+                held.asked_to = held.asked_to.max(lease.started_to);
+            }
+        }
+        *state.mind_mut(worker) = mind;
+        overtake(state, worker);
+    }
+}
+
+/// The lease under way was asked for before something left the worker's hands.
+fn overtake(state: &mut State, worker: Worker) {
+    let theirs = |call: &&mut Call| call.awaited && call.worker == worker;
+    for call in state.calls.iter_mut().filter(theirs) {
+        call.overtaken = true;
+    }
+}
+
+fn drop_hands(mind: &mut Mind, ids: Set, only: Option<Token>) {
+    for held in &mut mind.held {
+        if only.is_none_or(|only| only == held.token) {
+            held.hands.retain(|hand| !ids.has(hand.id));
+        }
+    }
+}
+
+/// Whether something of its group that was committed earlier is live, and not seen to its end by this very worker under a
+/// lease that it has.
+fn overtakes(state: &State, worker: Worker, id: Id) -> bool {
+    let group = state.row(id).and_then(|row| row.group);
+    let committed = &state.witness.committed;
+    let earlier = committed.iter().take_while(|other| **other != id);
+    let earlier: Set = earlier.copied().collect();
+    let mind = state.mind(worker);
+    let is_handled = |row: &Row| {
+        mind.hands().any(|(held, hand)| {
+            hand.id == row.id && hand.is_handled() && state.is_held(held.token, row.id)
+        })
+    };
+    group.is_some()
+        && state
+            .queue
+            .iter()
+            .any(|row| row.group == group && earlier.has(row.id) && !is_handled(row))
+}
+
+fn effect(state: &mut State, id: Id) {
+    state.witness.effects[usize::from(id) - 1] += 1;
+}
+
+pub fn take_row(state: &mut State, id: Id) -> Option<Row> {
+    let place = state.queue.iter().position(|row| row.id == id)?;
+    Some(state.queue.remove(place))
+}
+
+fn log(state: &mut State, row: Option<Row>, completed: bool, ran: bool) {
+    let Some(row) = row else {
+        return;
+    };
+    state.log.push(Ended {
+        id: row.id,
+        group: row.group,
+        attempts: row.attempts + u8::from(ran),
+        max_attempts: row.max_attempts,
+        completed,
+    });
+}
