@@ -209,21 +209,24 @@ impl<'a> FromSql<'a> for JsonText {
 
 /// A row of the lease, by position: names would be looked for in each row.
 fn leased_event(row: &Row, token: Uuid) -> LeasedEvent {
+    let fate = match row.get::<_, i32>(1) {
+        0 => Fate::Run,
+        1 => Fate::Expired,
+        _ => Fate::Abandoned,
+    };
+    // An event that is only to be ended has no attempt to come.
+    let to_come = u32::from(fate == Fate::Run);
     LeasedEvent {
         lease: Lease {
             id: row.get(0),
             token,
         },
-        fate: match row.get::<_, i32>(1) {
-            0 => Fate::Run,
-            1 => Fate::Expired,
-            _ => Fate::Abandoned,
-        },
+        fate,
         kind: row.get(2),
         payload: row.get::<_, Option<JsonText>>(3).map(|text| text.0),
         group_key: row.get(4),
         correlation_id: row.get(5),
-        attempts: row.get::<_, i32>(6).unsigned_abs(),
+        attempts: row.get::<_, i32>(6).unsigned_abs() - 1 + to_come,
         max_attempts: row.get::<_, i32>(7).unsigned_abs(),
         created_at: row.get(8),
         expires_at: row.get(9),

@@ -31,6 +31,7 @@ mod pooler;
 mod process;
 mod queue;
 mod roles;
+mod scenes;
 mod script;
 mod secret;
 mod steady;

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use tidegate::queue::{self, LeaseRequest, Walk};
 use tidegate::{
-    Context, DATABASE_ONLY, Dispatch, Done, DrainOptions, DrainReport, HandlerResult, Handlers,
-    NewEvent, queue,
+    Context, DATABASE_ONLY, Dispatch, Done, DrainOptions, DrainReport, Event, HandlerResult,
+    Handlers, NewEvent,
 };
-use tokio_postgres::Client;
+use tokio_postgres::{Client, GenericClient};
+use uuid::Uuid;
 
 use crate::support::{TestDb, database_for};
 
@@ -146,6 +148,43 @@ pub async fn publish_acts(client: &Client, count: usize) -> Vec<i64> {
     let events: Vec<NewEvent> = (0..count).map(|n| act(&n.to_string())).collect();
     let published = queue::publish_batch(client, &events).await.unwrap();
     published.iter().map(|published| published.id).collect()
+}
+
+/// The first call of a walk by a worker of its own: for a hundred events, all of which may start.
+pub fn lease_request() -> LeaseRequest<'static> {
+    LeaseRequest {
+        token: Uuid::new_v4(),
+        worker: Uuid::new_v4(),
+        held: &[],
+        timeout: Duration::from_mins(1),
+        kinds: Probe::KINDS,
+        limit: 100,
+        bytes: 8 << 20,
+        first_window: 100,
+        join: false,
+        passed_by: &[],
+        walk: Walk::default(),
+    }
+}
+
+/// Leases time out by the database's clock, which a test cannot move: so it is they that are moved.
+pub async fn expire_leases(client: &(impl GenericClient + Sync)) {
+    let sql = "UPDATE tidegate.lease SET expires_at = clock_timestamp() - interval '1 second'";
+    client.execute(sql, &[]).await.unwrap();
+}
+
+/// Breaks what has expired, as a drain does before it walks. Tells how many leases that were.
+pub async fn sweep(client: &(impl GenericClient + Sync)) -> u64 {
+    let swept = queue::sweep(client, Uuid::new_v4(), &[]).await;
+    swept.unwrap().broken
+}
+
+/// What breaks the order of a group, now or later: nothing, whenever one asks.
+pub async fn disorder(client: &(impl GenericClient + Sync)) -> Vec<String> {
+    let sql = "SELECT 'unordered: ' || u FROM tidegate.unordered_leases() AS u
+               UNION ALL SELECT 'unmarked: ' || u FROM tidegate.unmarked_events() AS u";
+    let found = client.query(sql, &[]).await.unwrap();
+    found.iter().map(|row| row.get(0)).collect()
 }
 
 /// Options for tests: retries at once, short budget.

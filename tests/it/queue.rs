@@ -1,18 +1,22 @@
 //! The queue's statements on a real Postgres: publish, lease, finalize and what guards them.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tidegate::event::{Fate, Lease, LeasedEvent};
 use tidegate::outcome::Status;
 use tidegate::queue::{
-    self, ErrorEntry, Finalization, Finalized, LeaseRequest, LeasedBatch, Released, sql,
+    self, Completed, Completion, ErrorEntry, Finalization, Finalized, LeaseRequest, LeasedBatch,
+    Retried, sql,
 };
-use tidegate::{Error, Event, Fault, NewEvent};
+use tidegate::{Error, Fault, NewEvent};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use crate::probe::{Probe, act, live, logged, number, probe_database, publish_acts};
+use crate::probe::{
+    act, disorder, expire_leases, lease_request, live, logged, number, probe_database,
+    publish_acts, sweep,
+};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -20,34 +24,22 @@ async fn lease_with<'a>(
     client: &Client,
     change: impl FnOnce(&mut LeaseRequest<'a>),
 ) -> LeasedBatch {
-    let mut request = LeaseRequest {
-        limit: 100,
-        page: 100,
-        after: 0,
-        token: Uuid::new_v4(),
-        held: &[],
-        timeout: MINUTE,
-        kinds: Probe::KINDS,
-        blocked: &[],
-        known: None,
-        now: None,
-    };
+    let mut request = lease_request();
     change(&mut request);
     queue::lease(client, &request).await.unwrap()
 }
 
 async fn lease(client: &Client, limit: u32) -> Vec<LeasedEvent> {
-    lease_with(client, |request| {
-        (request.limit, request.page) = (limit, limit);
-    })
-    .await
-    .events
+    lease_with(client, |request| request.limit = limit)
+        .await
+        .events
 }
 
-async fn lease_at(client: &Client, now: SystemTime) -> Vec<i64> {
-    ids(&lease_with(client, |request| request.now = Some(now))
+/// As [`lease`], with the worker that it was leased for.
+async fn lease_of(client: &Client, worker: Uuid) -> Vec<LeasedEvent> {
+    lease_with(client, |request| request.worker = worker)
         .await
-        .events)
+        .events
 }
 
 fn ids(events: &[LeasedEvent]) -> Vec<i64> {
@@ -103,7 +95,7 @@ async fn c5_a_published_event_is_pending_without_attempts_and_its_id_is_the_rows
     assert!(published.created);
     let row = client
         .query_one(
-            "SELECT id, status, attempts, max_attempts, payload->>'name' FROM tidegate.event_queue",
+            "SELECT id, status, attempts, max_attempts, payload->>'name' FROM tidegate.events",
             &[],
         )
         .await
@@ -234,11 +226,6 @@ async fn d2_b25_the_table_itself_refuses_what_it_cannot_hold() {
     let db = probe_database().await;
     let client = db.client().await;
     for (columns, values, constraint) in [
-        (
-            "kind, status",
-            "'act', 'DONE'",
-            "status_is_pending_or_processing",
-        ),
         ("kind", "''", "kind_is_1_to_100_characters"),
         (
             "kind, group_key",
@@ -255,11 +242,8 @@ async fn d2_b25_the_table_itself_refuses_what_it_cannot_hold() {
             "'act', 'infinity'",
             "available_at_is_finite",
         ),
-        (
-            "kind, lease_token",
-            "'act', gen_random_uuid()",
-            "lease_is_whole",
-        ),
+        ("kind, attempts", "'act', -1", "attempts_is_not_negative"),
+        ("kind, errors", "'act', '{}'", "errors_is_an_array"),
     ] {
         let insert = format!("INSERT INTO tidegate.event_queue ({columns}) VALUES ({values})");
         let error = client.execute(&insert, &[]).await.unwrap_err();
@@ -270,6 +254,33 @@ async fn d2_b25_the_table_itself_refuses_what_it_cannot_hold() {
         .await
         .unwrap_err();
     assert_eq!(error.code(), Some(&SqlState::NOT_NULL_VIOLATION));
+}
+
+#[tokio::test]
+async fn d2_a_status_that_there_is_not_is_refused_and_the_one_in_the_log_is_final() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 1).await;
+    let held = lease(&client, 1).await[0].lease;
+    let finalize = format!(
+        "SELECT tidegate.finalize('{}', ARRAY[{}::bigint], ARRAY['DONE'], ARRAY[true], '{{}}', '{{}}', '{{}}', false,
+                                  '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')",
+        held.token, held.id
+    );
+    queue::finalize_one(&client, held, Vec::new())
+        .await
+        .unwrap();
+    for refused in [
+        finalize.as_str(),
+        "UPDATE tidegate.event_log SET status = 'FAILED'",
+    ] {
+        let error = client.execute(refused, &[]).await.unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::CHECK_VIOLATION), "{refused}");
+    }
+    assert_eq!(
+        logged(&client, held.id).await.unwrap().0,
+        Status::Completed.as_str()
+    );
 }
 
 #[tokio::test]
@@ -380,24 +391,25 @@ async fn c6_b26_leasing_takes_at_most_the_limit_lowest_id_first_and_nothing_from
 }
 
 #[tokio::test]
-async fn c6_time_can_be_injected() {
+async fn c6_a_delayed_event_is_leased_when_its_time_has_come_and_it_was_promoted() {
     let db = probe_database().await;
     let client = db.client().await;
     let id = queue::publish(&client, &act("later").delay(MINUTE))
         .await
         .unwrap()
         .id;
-    let later = SystemTime::now() + MINUTE + Duration::from_secs(1);
-    assert_eq!(queue::promote(&client, 10, None).await.unwrap(), (0, None));
-    assert_eq!(
-        queue::promote(&client, 10, Some(later)).await.unwrap(),
-        (1, Some(id))
-    );
-    assert!(
-        lease(&client, 10).await.is_empty(),
-        "promoting is not yet being due"
-    );
-    assert_eq!(lease_at(&client, later).await, [id]);
+    assert_eq!(queue::promote(&client, 10).await.unwrap(), (0, None));
+    // Time passes: nobody writes to the row, so `delayed` is what it was.
+    client
+        .batch_execute(
+            "BEGIN; SET LOCAL session_replication_role = replica;
+             UPDATE tidegate.event_queue SET available_at = available_at - interval '61 seconds'; COMMIT",
+        )
+        .await
+        .unwrap();
+    assert!(lease(&client, 10).await.is_empty(), "due is not yet ready");
+    assert_eq!(queue::promote(&client, 10).await.unwrap(), (1, Some(id)));
+    assert_eq!(ids(&lease(&client, 10).await), [id]);
 }
 
 #[tokio::test]
@@ -405,7 +417,8 @@ async fn c7_d4_d6_a11_taking_an_event_sets_status_times_and_attempts_and_returns
     let db = probe_database().await;
     let client = db.client().await;
     publish_acts(&client, 1).await;
-    let leased = lease(&client, 1).await;
+    let worker = Uuid::new_v4();
+    let leased = lease_of(&client, worker).await;
     assert_eq!(
         (leased[0].attempts, leased[0].max_attempts, leased[0].fate),
         (1, 5, Fate::Run)
@@ -414,7 +427,7 @@ async fn c7_d4_d6_a11_taking_an_event_sets_status_times_and_attempts_and_returns
         .query_one(
             "SELECT status, attempts, processing_started_at = updated_at, updated_at > created_at,
                     lease_expires_at - updated_at = interval '1 minute'
-               FROM tidegate.event_queue",
+               FROM tidegate.events",
             &[],
         )
         .await
@@ -424,11 +437,10 @@ async fn c7_d4_d6_a11_taking_an_event_sets_status_times_and_attempts_and_returns
         ("PROCESSING", 1)
     );
     assert!(row.get::<_, bool>(2) && row.get::<_, bool>(3) && row.get::<_, bool>(4));
-    queue::renew(&client, &[leased[0].lease], MINUTE)
-        .await
-        .unwrap();
-    let touched =
-        "SELECT (updated_at > processing_started_at)::int::bigint FROM tidegate.event_queue";
+    let token = leased[0].lease.token;
+    let renewed = queue::renew(&client, worker, &[token], MINUTE).await;
+    assert_eq!(renewed.unwrap(), [(token, 0)]);
+    let touched = "SELECT (updated_at > processing_started_at)::int::bigint FROM tidegate.events";
     assert_eq!(
         number(&client, touched).await,
         1,
@@ -457,33 +469,66 @@ async fn c2_d6_a_row_that_another_transaction_has_locked_is_skipped_without_wait
     assert_eq!(ids(&lease(&client, 10).await), published[..1]);
 }
 
+/// All leases are so many seconds older.
+async fn age_leases(client: &Client, seconds: u64) {
+    let sql = format!(
+        "UPDATE tidegate.lease SET taken_at = taken_at - interval '{seconds} seconds',
+                renewed_at = renewed_at - interval '{seconds} seconds', expires_at = expires_at - interval '{seconds} seconds'"
+    );
+    client.batch_execute(&sql).await.unwrap();
+}
+
 #[tokio::test]
 async fn c4_c11_c12_d7_d9_b17_an_abandoned_event_is_taken_after_its_time_out_and_not_before() {
-    for timeout in [MINUTE, 5 * MINUTE] {
+    for timeout in [2 * MINUTE, 10 * MINUTE] {
         let db = probe_database().await;
         let client = db.client().await;
         let id = publish_acts(&client, 1).await[0];
-        let started = SystemTime::now();
-        let first = lease_with(&client, |request| {
-            (request.timeout, request.now) = (timeout, Some(started));
-        })
-        .await;
+        let first = lease_with(&client, |request| request.timeout = timeout).await;
         assert_eq!(ids(&first.events), [id]);
         let newer = publish_acts(&client, 1).await[0];
-        let second = Duration::from_secs(1);
+        age_leases(&client, timeout.as_secs() - 60).await;
+        assert_eq!(sweep(&client).await, 0);
         assert_eq!(
-            lease_at(&client, started + timeout - second).await,
+            ids(
+                &lease_with(&client, |request| request.timeout = 2 * timeout)
+                    .await
+                    .events
+            ),
             [newer],
             "only the newer one is free"
         );
-        let again = lease_with(&client, |request| {
-            request.now = Some(started + timeout + second);
-        })
-        .await;
-        assert_eq!(ids(&again.events), [id]);
-        assert_eq!(again.events[0].attempts, 2);
-        assert_ne!(again.events[0].lease.token, first.events[0].lease.token);
+        age_leases(&client, 61).await;
+        assert_eq!(sweep(&client).await, 1);
+        let again = lease(&client, 100).await;
+        assert_eq!(ids(&again), [id]);
+        assert_eq!(again[0].attempts, 2);
+        assert_ne!(again[0].lease.token, first.events[0].lease.token);
     }
+}
+
+#[tokio::test]
+async fn what_lapses_says_so_in_its_errors() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let id = publish_acts(&client, 1).await[0];
+    lease(&client, 1).await;
+    expire_leases(&client).await;
+    sweep(&client).await;
+    let row = client
+        .query_one(
+            "SELECT attempts, lapses, last_error, jsonb_array_length(errors), errors->0->>'code', (errors->0->>'attempt')::int
+               FROM tidegate.event_queue WHERE id = $1",
+            &[&id],
+        )
+        .await
+        .unwrap();
+    let counts: (i32, i32, i32, i32) = (row.get(0), row.get(1), row.get(3), row.get(5));
+    assert_eq!(counts, (1, 1, 1, 1));
+    assert_eq!(
+        (row.get::<_, &str>(2), row.get::<_, &str>(4)),
+        ("lapsed: its worker went away", "lapsed")
+    );
 }
 
 #[tokio::test]
@@ -554,36 +599,35 @@ async fn a_stale_finalizer_changes_nothing() {
     let db = probe_database().await;
     let client = db.client().await;
     publish_acts(&client, 1).await;
-    let stale = lease(&client, 1).await[0].lease;
-    let later = SystemTime::now() + 2 * MINUTE;
-    let current = lease_with(&client, |request| request.now = Some(later))
-        .await
-        .events[0]
-        .lease;
+    let gone = Uuid::new_v4();
+    let stale = lease_of(&client, gone).await[0].lease;
+    expire_leases(&client).await;
+    assert_eq!(sweep(&client).await, 1);
+    let current = lease(&client, 1).await[0].lease;
     assert!(matches!(
         queue::finalize_one(&client, stale, Vec::new()).await,
         Err(Error::LeaseLost(_))
     ));
-    assert!(
-        queue::release(
-            &client,
-            &[Released {
-                lease: stale,
-                counted: true
-            }]
-        )
-        .await
-        .unwrap()
-        .is_empty()
+    let completion = Completion {
+        token: stale.token,
+        done: vec![stale.id],
+        ..Completion::default()
+    };
+    assert_eq!(
+        queue::complete(&client, &[completion]).await.unwrap(),
+        [Completed::default()]
     );
-    assert!(
-        queue::renew(&client, &[stale], MINUTE)
-            .await
-            .unwrap()
-            .is_empty()
-    );
+    let back = queue::hand_back(&client, gone, &[stale.id]).await;
+    assert!(back.unwrap().is_empty());
+    let retried = queue::retry(&client, gone, &[again(stale)], &[]).await;
+    assert!(retried.unwrap().is_empty());
+    let renewed = queue::renew(&client, gone, &[stale.token], MINUTE).await;
+    assert!(renewed.unwrap().is_empty());
+    let held = queue::in_hand(&client, &[stale.token]).await;
+    assert!(held.unwrap().is_empty());
+    // What has lapsed is started by the next write of its new worker, not by the lease.
     let untouched =
-        "SELECT count(*) FROM tidegate.event_queue WHERE status = 'PROCESSING' AND attempts = 2";
+        "SELECT count(*) FROM tidegate.events WHERE status = 'PROCESSING' AND attempts = 1";
     assert_eq!(number(&client, untouched).await, 1);
     assert_eq!(
         queue::finalize_one(&client, current, Vec::new())
@@ -591,6 +635,17 @@ async fn a_stale_finalizer_changes_nothing() {
             .unwrap(),
         Finalized::Now
     );
+}
+
+/// To be tried again at once, after a failed attempt.
+fn again(lease: Lease) -> Retried {
+    Retried {
+        lease,
+        charged: true,
+        delay: Duration::ZERO,
+        errors: errors(&["again"]),
+        progress: None,
+    }
 }
 
 #[tokio::test]
@@ -601,9 +656,9 @@ async fn i5_of_completions_under_several_leases_only_those_still_held_are_stored
     let mut held = lease(&client, 2).await;
     let lost = lease(&client, 1).await.remove(0);
     held.extend(lease(&client, 3).await);
-    let lapse =
-        "UPDATE tidegate.event_queue SET lease_expires_at = clock_timestamp() WHERE id = $1";
-    client.execute(lapse, &[&lost.lease.id]).await.unwrap();
+    let lapse = "UPDATE tidegate.lease SET expires_at = clock_timestamp() WHERE token = $1";
+    client.execute(lapse, &[&lost.lease.token]).await.unwrap();
+    assert_eq!(sweep(&client).await, 1);
     let again = lease(&client, 1).await.remove(0);
     assert_eq!(again.lease.id, lost.lease.id);
 
@@ -634,6 +689,7 @@ fn completed(event: &LeasedEvent) -> Finalization {
         result: None,
         progress: None,
         follow_ups: Vec::new(),
+        ran: true,
     }
 }
 
@@ -641,18 +697,12 @@ fn completed(event: &LeasedEvent) -> Finalization {
 async fn f2_a_released_event_has_its_attempt_back() {
     let db = probe_database().await;
     let client = db.client().await;
-    publish_acts(&client, 1).await;
-    let leased = lease(&client, 1).await;
-    queue::release(
-        &client,
-        &[Released {
-            lease: leased[0].lease,
-            counted: true,
-        }],
-    )
-    .await
-    .unwrap();
-    let fresh = "SELECT count(*) FROM tidegate.event_queue
+    let id = publish_acts(&client, 1).await[0];
+    let worker = Uuid::new_v4();
+    lease_of(&client, worker).await;
+    let back = queue::hand_back(&client, worker, &[id]).await;
+    assert_eq!(back.unwrap(), [id]);
+    let fresh = "SELECT count(*) FROM tidegate.events
                   WHERE status = 'PENDING' AND attempts = 0 AND processing_started_at IS NULL AND lease_token IS NULL";
     assert_eq!(number(&client, fresh).await, 1);
     assert_eq!(lease(&client, 1).await[0].attempts, 1);
@@ -667,21 +717,19 @@ async fn an_exhausted_or_expired_event_is_taken_only_to_be_ended() {
         .unwrap()
         .id;
     lease(&client, 1).await;
-    let expired = queue::publish(&client, &act("late").start_within(Duration::from_secs(1)))
-        .await
-        .unwrap()
-        .id;
-    let later = SystemTime::now() + 2 * MINUTE;
-    let batch = lease_with(&client, |request| request.now = Some(later)).await;
-    let fates: Vec<(i64, Fate, u32)> = batch
-        .events
-        .iter()
-        .map(|event| (event.lease.id, event.fate, event.attempts))
-        .collect();
-    assert_eq!(
-        fates,
-        [(exhausted, Fate::Abandoned, 1), (expired, Fate::Expired, 0)]
-    );
+    expire_leases(&client).await;
+    sweep(&client).await;
+    let late = act("late").start_within(MINUTE);
+    let expired = queue::publish(&client, &late).await.unwrap().id;
+    let pass = "UPDATE tidegate.event_queue SET expires_at = expires_at - interval '61 seconds'";
+    client.execute(pass, &[]).await.unwrap();
+    // The first one's worker has gone away, so it comes alone.
+    for expected in [(exhausted, Fate::Abandoned, 1), (expired, Fate::Expired, 0)] {
+        let events = lease(&client, 100).await;
+        let event = events.first().unwrap();
+        let found = (event.lease.id, event.fate, event.attempts);
+        assert_eq!((events.len(), found), (1, expected));
+    }
 }
 
 #[tokio::test]
@@ -718,14 +766,26 @@ async fn a_drain_may_lease_on_behind_what_it_holds_itself_and_nobody_else_may() 
     let client = db.client().await;
     let events: Vec<NewEvent> = (0..4).map(|_| act("x").group("g")).collect();
     queue::publish_batch(&client, &events).await.unwrap();
-    let held = lease(&client, 2).await;
-    assert_eq!(held.len(), 2);
+    let worker = Uuid::new_v4();
+    let first = lease_with(&client, |request| {
+        (request.worker, request.limit) = (worker, 2);
+    })
+    .await
+    .events;
+    assert_eq!(first.len(), 2);
     assert!(lease(&client, 2).await.is_empty());
-    let own = [held[0].lease.token];
-    let next = lease_with(&client, |request| request.held = &own)
-        .await
-        .events;
-    assert_eq!(ids(&next), [held[1].lease.id + 1, held[1].lease.id + 2]);
+    assert!(
+        lease_of(&client, worker).await.is_empty(),
+        "it does not say what it holds"
+    );
+    let own = [first[0].lease.token];
+    let next = lease_with(&client, |request| {
+        (request.worker, request.held) = (worker, &own);
+    })
+    .await
+    .events;
+    assert_eq!(ids(&next), [first[1].lease.id + 1, first[1].lease.id + 2]);
+    assert!(disorder(&client).await.is_empty());
 }
 
 #[tokio::test]
@@ -802,7 +862,7 @@ async fn b26_the_limit_holds_under_stale_statistics() {
     assert_eq!(
         number(
             &client,
-            "SELECT count(*) FROM tidegate.event_queue WHERE status = 'PROCESSING'"
+            "SELECT count(*) FROM tidegate.events WHERE status = 'PROCESSING'"
         )
         .await,
         2
@@ -810,19 +870,57 @@ async fn b26_the_limit_holds_under_stale_statistics() {
 }
 
 #[tokio::test]
-async fn a_lease_is_a_hot_update() {
+async fn a_lease_of_any_number_of_events_writes_one_row_and_none_of_theirs() {
     let db = probe_database().await;
     let client = db.client().await;
-    let events: Vec<NewEvent> = (0..200).map(|_| act(&"x".repeat(200))).collect();
+    let events: Vec<NewEvent> = (0..200)
+        .map(|n| act("x").group(format!("g{}", n % 7)))
+        .collect();
     queue::publish_batch(&client, &events).await.unwrap();
-    lease(&client, 100).await;
-    client
-        .batch_execute("SELECT pg_stat_force_next_flush()")
+    let versions =
+        "SELECT md5(string_agg(ctid || ' ' || xmin, ',' ORDER BY id)) FROM tidegate.event_queue";
+    let text = async || -> String { client.query_one(versions, &[]).await.unwrap().get(0) };
+    let before = text().await;
+    assert_eq!(lease(&client, 100).await.len(), 100);
+    assert_eq!(text().await, before);
+    assert_eq!(
+        number(&client, "SELECT count(*) FROM tidegate.lease").await,
+        1
+    );
+}
+
+#[tokio::test]
+async fn the_database_itself_refuses_to_lease_an_event_twice() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 3).await;
+    lease(&client, 3).await;
+    let twice = "INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, reached, clear_to, as_of)
+                 SELECT gen_random_uuid(), gen_random_uuid(), '{[2,9]}', 0, now(), now(), now(), 0, 0, as_of FROM tidegate.lease";
+    let error = client.execute(twice, &[]).await.unwrap_err();
+    assert_eq!(error.code(), Some(&SqlState::EXCLUSION_VIOLATION));
+}
+
+#[tokio::test]
+async fn under_a_snapshot_that_stays_nothing_is_leased() {
+    let db = probe_database().await;
+    let mut client = db.client().await;
+    publish_acts(&client, 1).await;
+    let transaction = client
+        .build_transaction()
+        .isolation_level(tokio_postgres::IsolationLevel::RepeatableRead)
+        .start()
         .await
         .unwrap();
-    let hot = "SELECT n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'event_queue'";
-    // A lease that touched an index would be none at all; a few rows find their page full.
-    assert!(number(&client, hot).await >= 80);
+    let refused = queue::lease(&transaction, &lease_request())
+        .await
+        .unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("transaction_isolation: read committed is needed"),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
@@ -859,7 +957,7 @@ async fn a_kind_that_is_registered_but_unknown_here_is_left_alone_and_a_paused_o
         ["registered by nobody"]
     );
     assert_eq!(
-        number(&client, "SELECT sum(attempts) FROM tidegate.event_queue").await,
+        number(&client, "SELECT sum(attempts) FROM tidegate.events").await,
         1
     );
 }

@@ -1,18 +1,21 @@
-//! A drain that walks a long queue asks for the first event of a group only where it does not know what stands
-//! ahead (`src/drain/behind.rs`). Here something does, far behind what it is about to lease. And where it meets
-//! another's work it leaps ahead (`src/drain/pace.rs`).
+//! What a walk knows. A drain that walks a long queue asks for the first event of a group only where it does not know
+//! what stands ahead; here something does, far behind what it is about to lease. And drains share one walk.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use tidegate::queue::{self, LeaseRequest, LeasedBatch};
-use tidegate::{Done, DrainOptions, Event, HandlerError, NewEvent};
+use futures_util::future::join_all;
+use tidegate::queue::{self, LeaseRequest, LeasedBatch, Walk};
+use tidegate::{Done, DrainOptions, HandlerError, NewEvent};
 use tokio::sync::Mutex;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use crate::probe::{Probe, ProbeApp, act, drain, live, number, options, probe_database};
+use crate::probe::{
+    ProbeApp, act, disorder, drain, lease_request, live, number, options, probe_database,
+};
 
 /// Between a group's first event and its second; each in a group of its own, so that every lease has groups to know.
 const BETWEEN: usize = 100;
@@ -50,19 +53,12 @@ async fn publish_line(client: &Client) -> (i64, i64) {
     (ids[0], ids[BETWEEN + 1])
 }
 
-/// So many behind this id.
-fn behind(after: i64, limit: u32) -> LeaseRequest<'static> {
+/// So many from where a walk stands.
+fn from(walk: Walk, limit: u32) -> LeaseRequest<'static> {
     LeaseRequest {
         limit,
-        page: limit,
-        after,
-        token: Uuid::new_v4(),
-        held: &[],
-        timeout: Duration::from_mins(1),
-        kinds: Probe::KINDS,
-        blocked: &[],
-        known: None,
-        now: None,
+        walk,
+        ..lease_request()
     }
 }
 
@@ -114,7 +110,7 @@ async fn i4_b10_what_is_in_anothers_hands_keeps_what_is_far_behind_it_from_being
     let db = probe_database().await;
     let client = db.client().await;
     let (first, _) = publish_line(&client).await;
-    let held = lease(&client, &behind(0, 1)).await.events;
+    let held = lease(&client, &from(Walk::default(), 1)).await.events;
     assert_eq!(held[0].lease.id, first);
     let app = ProbeApp::succeeding();
     let report = drain(&db, &app, &walking()).await;
@@ -143,7 +139,8 @@ async fn i4_what_is_taken_out_of_its_hands_keeps_what_is_far_behind_it_from_bein
             }
             // The drain has time for another lease.
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let leased = "SELECT count(*) FROM tidegate.event_queue WHERE id = $1 AND lease_token IS NOT NULL";
+            let leased =
+                "SELECT count(*) FROM tidegate.events WHERE id = $1 AND lease_token IS NOT NULL";
             let leased: i64 = operator.query_one(leased, &[&second]).await?.get(0);
             seen.store(leased, Ordering::Relaxed);
             Ok(Done::ok())
@@ -205,51 +202,201 @@ async fn i4_b10_what_was_committed_behind_the_cursor_keeps_what_was_committed_wi
     committed_behind_the_cursor(true).await;
 }
 
-#[tokio::test]
-async fn a_lease_says_that_it_is_crowded_if_it_has_passed_what_others_are_at() {
-    let db = probe_database().await;
-    let client = db.client().await;
-    let events: Vec<NewEvent> = (0..40).map(|n: usize| act(&n.to_string())).collect();
-    let ids = publish(&client, &events).await;
-    let others = behind(ids[0], 6);
-    assert!(!lease(&client, &others).await.crowded, "nothing was passed");
-    let own = [others.token];
-    for (after, held, limit, crowded) in [
-        (ids[0], &[][..], 2, true),
-        (ids[0], &[], 3, false),
-        (ids[0], &own, 2, false),
-        (0, &[], 2, false),
-    ] {
-        let request = LeaseRequest {
-            held,
-            ..behind(after, limit)
-        };
-        let token = request.token;
-        let batch = lease(&client, &request).await;
-        assert_eq!(batch.events.len(), limit as usize);
-        assert_eq!(batch.crowded, crowded, "{after}, {held:?}, {limit}");
-        let undo = "UPDATE tidegate.event_queue SET status = 'PENDING', lease_token = NULL, lease_expires_at = NULL,
-                           processing_started_at = NULL WHERE lease_token = $1";
-        client.execute(undo, &[&token]).await.unwrap();
-    }
-    let ended = "DELETE FROM tidegate.event_queue WHERE lease_token = $1";
-    client.execute(ended, &[&others.token]).await.unwrap();
-    assert!(!lease(&client, &behind(ids[0], 2)).await.crowded, "a gap");
+fn leased(batch: &LeasedBatch) -> Vec<i64> {
+    batch.events.iter().map(|event| event.lease.id).collect()
 }
 
 #[tokio::test]
-async fn a_drain_that_leaps_over_events_comes_back_for_them() {
+async fn drains_that_join_share_one_walk_and_one_that_does_not_keeps_to_its_own() {
     let db = probe_database().await;
     let client = db.client().await;
-    let events: Vec<NewEvent> = (0..1200).map(|n: usize| act(&n.to_string())).collect();
+    let events: Vec<NewEvent> = (0..20).map(|n: usize| act(&n.to_string())).collect();
     let ids = publish(&client, &events).await;
-    lease(&client, &behind(ids[50], 100)).await;
+    let own = lease(&client, &from(Walk::default(), 2)).await;
+    assert_eq!(leased(&own), ids[..2]);
+    let other = Uuid::new_v4();
+    let theirs = LeaseRequest {
+        worker: other,
+        ..from(Walk::default(), 4)
+    };
+    let theirs = lease(&client, &theirs).await;
+    assert_eq!(leased(&theirs), ids[2..6]);
+    queue::hand_back(&client, other, &ids[2..3]).await.unwrap();
+    let joins = LeaseRequest {
+        join: true,
+        ..from(own.walk, 2)
+    };
+    let joined = lease(&client, &joins).await;
+    assert_eq!(leased(&joined), ids[6..8]);
+    assert_eq!(joined.walk.as_of, theirs.walk.as_of);
+    let alone = lease(&client, &from(own.walk, 2)).await;
+    assert_eq!(leased(&alone), [ids[2], ids[8]]);
+    // A walk begins where the queue does, whoever has gone on.
+    queue::hand_back(&client, other, &ids[3..4]).await.unwrap();
+    let joins = LeaseRequest {
+        join: true,
+        ..from(Walk::default(), 1)
+    };
+    assert_eq!(leased(&lease(&client, &joins).await), ids[3..4]);
+}
+
+#[tokio::test]
+async fn a_group_found_blocked_is_told_and_passed_when_named() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let events: Vec<NewEvent> = (0..4).map(|_| of_the_group("x")).collect();
+    publish(&client, &events).await;
+    let free = publish(&client, &[act("free")]).await;
+    lease(&client, &from(Walk::default(), 1)).await;
+    let batch = lease(&client, &from(Walk::default(), 2)).await;
+    assert_eq!((leased(&batch), batch.scanned), (vec![], 2));
+    assert_eq!(batch.blocked, ["g"]);
+    let passes = LeaseRequest {
+        passed_by: &batch.blocked,
+        ..from(batch.walk, 2)
+    };
+    let batch = lease(&client, &passes).await;
+    assert_eq!((leased(&batch), batch.scanned), (free, 1));
+    assert!(batch.blocked.is_empty());
+    assert_eq!(disorder(&client).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_walk_is_clear_up_to_what_it_had_to_leave_behind() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let line = ["a", "b", "c", "d"].map(|group| act(group).group(group));
+    let ids = publish(&client, &line).await;
+    let batch = lease(&client, &from(Walk::default(), 2)).await;
+    assert_eq!(batch.walk.clear_to, Some(ids[1]));
+    let pause = "UPDATE tidegate.event_kind SET paused = true WHERE kind = 'act'";
+    client.execute(pause, &[]).await.unwrap();
+    let free = publish(&client, &[NewEvent::raw("note", None)]).await;
+    let batch = lease(&client, &from(batch.walk, 2)).await;
+    assert_eq!((leased(&batch), batch.walk.after), (free.clone(), free[0]));
+    // Nothing with a group was taken, so nobody has looked for what else was passed.
+    assert_eq!(batch.walk.clear_to, Some(ids[1]));
+    let grouped = NewEvent::raw("note", None).group("e");
+    let next = publish(&client, &[grouped]).await;
+    let again = lease(&client, &from(batch.walk, 2)).await;
+    assert_eq!(leased(&again), next);
+    assert_eq!(again.walk.clear_to, Some(ids[1]));
+    assert_eq!(disorder(&client).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_walk_knows_which_transactions_had_ended_when_it_began_and_how_old_leases_are() {
+    let db = probe_database().await;
+    let (client, writer) = (db.client().await, db.client().await);
+    let under_way = "SELECT pg_current_xact_id()::text::bigint";
+    writer.batch_execute("BEGIN").await.unwrap();
+    let under_way = number(&writer, under_way).await;
+    publish(&client, &between()).await;
+    let first = lease(&client, &from(Walk::default(), 10)).await;
+    assert!(first.walk.as_of <= Some(under_way), "{:?}", first.walk);
+    writer.batch_execute("COMMIT").await.unwrap();
+    let second = lease(&client, &from(first.walk, 10)).await;
+    assert_eq!(second.walk.as_of, first.walk.as_of);
+    let older = "SELECT count(*) FROM tidegate.lease WHERE born < $1::bigint::text::xid8";
+    let older: i64 = client
+        .query_one(older, &[&second.walk.low])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(older, 0);
+}
+
+#[tokio::test]
+async fn what_a_walk_knows_of_a_server_that_counts_anew_is_not_believed() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let ids = publish(
+        &client,
+        &[of_the_group("first"), act("x"), of_the_group("second")],
+    )
+    .await;
+    let delay = "UPDATE tidegate.event_queue SET available_at = available_at + interval '1 hour' WHERE id = $1";
+    client.execute(delay, &[&ids[0]]).await.unwrap();
+    let of_elsewhere = Walk {
+        after: ids[1],
+        clear_to: Some(ids[1]),
+        as_of: Some(1 << 60),
+        low: Some(1 << 60),
+    };
+    let batch = lease(&client, &from(of_elsewhere, 10)).await;
+    assert!(batch.events.is_empty());
+    assert!(batch.walk.as_of < Some(1 << 60) && batch.walk.low < Some(1 << 60));
+    assert_eq!(batch.walk.clear_to, Some(0));
+}
+
+/// Events of each publisher below.
+const EACH: usize = 40;
+
+/// Publishes to two groups in turn, two events in one transaction, with time for others in between.
+async fn publish_slowly(mut producer: Client, name: usize) {
+    for n in 0..EACH / 2 {
+        let transaction = producer.transaction().await.unwrap();
+        let event = act(&format!("{name}.{n}")).group(format!("hot {}", (name + n) % 2));
+        queue::publish(&transaction, &event).await.unwrap();
+        tokio::task::yield_now().await;
+        queue::publish(&transaction, &event).await.unwrap();
+        transaction.commit().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn i4_b10_what_racing_publishers_add_to_a_group_is_run_in_order_by_drains_beside_each_other()
+{
+    let db = probe_database().await;
+    let client = db.client().await;
+    let mut producers = Vec::new();
+    for name in 0..4 {
+        producers.push(tokio::spawn(publish_slowly(db.client().await, name)));
+    }
+    let producing = tokio::spawn(join_all(producers));
     let app = ProbeApp::succeeding();
-    let report = drain(&db, &app, &walking()).await;
-    assert_eq!(
-        (report.completed, report.backlog),
-        (1100, 100),
-        "{report:?}"
+    let watcher = db.client().await;
+    let watching = tokio::spawn(async move {
+        loop {
+            assert_eq!(disorder(&watcher).await, [""; 0]);
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+    });
+    let quick = DrainOptions {
+        linger: Duration::from_millis(50),
+        ..walking()
+    };
+    loop {
+        let is_last = producing.is_finished();
+        tokio::join!(drain(&db, &app, &quick), drain(&db, &app, &quick));
+        if is_last {
+            break;
+        }
+    }
+    assert!(
+        !watching.is_finished(),
+        "it stops only when it finds disorder"
     );
-    assert_eq!(app.calls().len(), 1100);
+    watching.abort();
+    for produced in producing.await.unwrap() {
+        produced.unwrap();
+    }
+    let sql = "SELECT id, group_key FROM tidegate.event_log";
+    let groups: BTreeMap<i64, String> = client
+        .query(sql, &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| (row.get(0), row.get(1)))
+        .collect();
+    assert_eq!((groups.len(), live(&client).await), (4 * EACH, 0));
+    for hot in ["hot 0", "hot 1"] {
+        let ran: Vec<i64> = app
+            .ids()
+            .into_iter()
+            .filter(|id| groups[id] == hot)
+            .collect();
+        assert_eq!(ran.len(), 2 * EACH);
+        assert!(ran.is_sorted(), "{hot}: {ran:?}");
+    }
 }

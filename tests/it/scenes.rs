@@ -1,0 +1,580 @@
+//! Scenes in which the order of a group, or the count of an attempt, hangs on one guard of the lease protocol
+//! (`migrations/queue/V0003__lease.sql`). Each is played twice: as the protocol is, where all is well, and with its guard
+//! taken out, where it goes wrong. So no guard is there for nothing, and the questions that watch over the order,
+//! `unordered_leases()` and `unmarked_events()`, find what they are for.
+
+use std::time::Duration;
+
+use tidegate::operate::RequeueRequest;
+use tidegate::queue::{self, Completion, LeaseRequest, Walk};
+use tidegate::{Event, NewEvent};
+use tokio_postgres::{Client, GenericClient};
+use uuid::Uuid;
+
+use crate::probe::{
+    Probe, act, disorder, expire_leases, lease_request, live, number, probe_database,
+};
+use crate::support::{TestDb, wait_until};
+
+const ONE: Uuid = Uuid::from_u128(1);
+const OTHER: Uuid = Uuid::from_u128(2);
+
+/// A function of the protocol, a piece of it, and what stands in the piece's place when its guard is taken out.
+type Guard = (&'static str, &'static str, &'static str);
+
+struct Scene {
+    db: TestDb,
+    client: Client,
+}
+
+impl Scene {
+    async fn new(without: Option<Guard>) -> Self {
+        let db = probe_database().await;
+        let client = db.client().await;
+        // So that a walk may have begun before the first event: an id that no event has.
+        number(&client, "SELECT nextval('tidegate.event_queue_id_seq')").await;
+        if let Some((function, guard, without)) = without {
+            let source = format!("SELECT pg_get_functiondef('tidegate.{function}'::regproc)");
+            let source: String = client.query_one(&source, &[]).await.unwrap().get(0);
+            assert_eq!(source.matches(guard).count(), 1, "{function}: {guard}");
+            let changed = source.replace(guard, without);
+            client.batch_execute(&changed).await.unwrap();
+        }
+        Self { db, client }
+    }
+
+    /// Publishes an event of each of these groups; `""` is none.
+    async fn publish<const N: usize>(&self, groups: [&str; N]) -> [i64; N] {
+        let events = groups.map(|group| match group {
+            "" => act("x"),
+            group => act("x").group(group),
+        });
+        let published = queue::publish_batch(&self.client, &events).await.unwrap();
+        let mut published = published.iter().map(|event| event.id);
+        [(); N].map(|()| published.next().unwrap())
+    }
+
+    /// A walk that begins now; every transaction so far has ended.
+    async fn walk(&self) -> Walk {
+        Walk {
+            after: 1,
+            clear_to: Some(1),
+            as_of: Some(self.now().await),
+            low: None,
+        }
+    }
+
+    /// As if the walk had met all that was written so far.
+    async fn informed(&self, walk: Walk) -> Walk {
+        let as_of = Some(self.now().await);
+        Walk { as_of, ..walk }
+    }
+
+    async fn now(&self) -> i64 {
+        let next = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
+        number(&self.client, next).await
+    }
+
+    async fn lease(&self, request: LeaseRequest<'_>) -> Taken {
+        lease(&self.client, request).await
+    }
+}
+
+/// What a lease brought.
+struct Taken {
+    token: Uuid,
+    ids: Vec<i64>,
+    walk: Walk,
+}
+
+async fn lease(client: &(impl GenericClient + Sync), request: LeaseRequest<'_>) -> Taken {
+    let batch = queue::lease(client, &request).await.unwrap();
+    Taken {
+        token: request.token,
+        ids: batch.events.iter().map(|event| event.lease.id).collect(),
+        walk: batch.walk,
+    }
+}
+
+/// For this worker, which holds these leases, from where its walk stands.
+fn request(worker: Uuid, held: &[Uuid], walk: Walk) -> LeaseRequest<'_> {
+    LeaseRequest {
+        worker,
+        held,
+        walk,
+        ..lease_request()
+    }
+}
+
+/// The scene ends well with the guard, and not without.
+async fn hangs_on(guard: Guard, scene: impl AsyncFn(&Scene) -> bool) {
+    let with = Scene::new(None).await;
+    assert!(scene(&with).await, "as the protocol is");
+    assert_eq!(disorder(&with.client).await, [""; 0]);
+    let without = Scene::new(Some(guard)).await;
+    assert!(!scene(&without).await, "without {guard:?}");
+}
+
+/// As [`hangs_on`]; without the guard the order of a group is broken, and it shows.
+async fn order_hangs_on(guard: Guard, scene: impl AsyncFn(&Scene) -> bool) {
+    let shown = async |stage: &Scene| {
+        let holds = scene(stage).await;
+        let disorder = disorder(&stage.client).await;
+        assert_eq!(holds, disorder.is_empty(), "{disorder:?}");
+        holds
+    };
+    hangs_on(guard, shown).await;
+}
+
+const YOUNG: Guard = (
+    "lease",
+    "array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)",
+    "NULL::text[]",
+);
+const PASSED: Guard = ("lease", "p.keys, p.first,", "NULL::text[], p.first,");
+const CLEARED: Guard = ("lease", "WHEN start > clear_to THEN", "WHEN false THEN");
+const STRAYS: Guard = (
+    "lease",
+    "WHERE q.stray AND q.group_key IS NOT NULL",
+    "WHERE false",
+);
+const BUSY: Guard = (
+    "lease",
+    "unnest(l.groups) AS h WHERE l.token NOT IN",
+    "unnest(l.groups) AS h WHERE false AND l.token NOT IN",
+);
+const HELD: Guard = ("lease", "WHERE l.token = ANY (held) AND", "WHERE");
+const OWN_LOCK: Guard = (
+    "lease",
+    "l.worker = lease.worker FOR KEY SHARE SKIP LOCKED",
+    "l.worker = lease.worker",
+);
+const SECOND_LOOK: Guard = ("lease", "sets.live - sets.own,", "'{}'::int8multirange,");
+const ALONE: Guard = (
+    "lease",
+    "kept := array_position(ids, first_suspect) - 1;",
+    "NULL;",
+);
+const FOLLOWERS: Guard = (
+    "hand_back",
+    "WHERE q.id = ANY (wanted) AND q.id <@ own AND b.id <@ own);",
+    "WHERE false);",
+);
+const UNDER_WAY: Guard = ("hand_back", "ORDER BY l.token FOR UPDATE;", ";");
+const FENCE: Guard = (
+    "complete",
+    "WHERE l.token = tokens[n] FOR KEY SHARE;",
+    "WHERE l.token = tokens[n];",
+);
+const OVER: Guard = (
+    "complete",
+    "AND q.id < upper(r)) THEN",
+    "AND q.id < upper(r) AND false) THEN",
+);
+const ALL_OR_NONE: Guard = (
+    "sweep",
+    "o.worker = dead LOOP",
+    "o.worker = dead AND o.expires_at <= instant LOOP",
+);
+const STARTED: Guard = ("sweep", "SELECT e.id <= l.started_to AND", "SELECT");
+
+#[tokio::test]
+async fn i4_b10_what_is_committed_behind_a_walk_bars_what_was_committed_with_it() {
+    order_hangs_on(YOUNG, async |scene| {
+        let mut late = scene.db.client().await;
+        let late = late.transaction().await.unwrap();
+        let of_the_group = act("x").group("g");
+        queue::publish(&late, &of_the_group).await.unwrap();
+        let passed = scene.publish(["", "h"]).await;
+        let first = scene.lease(request(ONE, &[], Walk::default())).await;
+        assert_eq!(first.ids, passed);
+        let second = queue::publish(&late, &of_the_group).await.unwrap().id;
+        late.commit().await.unwrap();
+        let next = scene.lease(request(ONE, &[first.token], first.walk)).await;
+        !next.ids.contains(&second)
+    })
+    .await;
+}
+
+/// An event of a kind that the leases below leave out.
+async fn left_out(scene: &Scene, group: &str) {
+    let event = NewEvent::raw("note", None).group(group);
+    queue::publish(&scene.client, &event).await.unwrap();
+}
+
+/// The same lease for a program that knows one kind only.
+fn of_one_kind(request: LeaseRequest<'_>) -> LeaseRequest<'_> {
+    LeaseRequest {
+        kinds: &Probe::KINDS[..1],
+        ..request
+    }
+}
+
+#[tokio::test]
+async fn i4_what_a_lease_passes_bars_what_stands_behind_it() {
+    order_hangs_on(PASSED, async |scene| {
+        left_out(scene, "g").await;
+        scene.publish(["g"]).await;
+        let walk = scene.walk().await;
+        let taken = scene.lease(of_one_kind(request(ONE, &[], walk))).await;
+        taken.ids.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i4_what_an_earlier_lease_has_passed_bars_what_stands_behind_it() {
+    order_hangs_on(CLEARED, async |scene| {
+        left_out(scene, "g").await;
+        let between = scene.publish([""; 5]).await;
+        scene.publish(["g"]).await;
+        let walk = scene.walk().await;
+        let page = LeaseRequest {
+            limit: 5,
+            ..of_one_kind(request(ONE, &[], walk))
+        };
+        let first = scene.lease(page).await;
+        assert_eq!(first.ids, between);
+        let held = [first.token];
+        let next = request(ONE, &held, first.walk);
+        scene.lease(of_one_kind(next)).await.ids.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i4_what_was_handed_back_behind_the_walk_bars_what_stands_behind_it() {
+    order_hangs_on(STRAYS, async |scene| {
+        let [first, _] = scene.publish(["g", ""]).await;
+        let walk = scene.walk().await;
+        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let [second, free] = scene.publish(["g", ""]).await;
+        queue::hand_back(&scene.client, ONE, &[first])
+            .await
+            .unwrap();
+        let walk = scene.informed(taken.walk).await;
+        let next = scene.lease(request(ONE, &[taken.token], walk)).await;
+        assert!(next.ids.contains(&free));
+        !next.ids.contains(&second)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i4_b19_what_is_delayed_bars_what_stands_behind_it() {
+    order_hangs_on(STRAYS, async |scene| {
+        scene.publish([""]).await;
+        let delayed = act("x").group("g").delay(Duration::from_mins(1));
+        queue::publish(&scene.client, &delayed).await.unwrap();
+        let walk = scene.walk().await;
+        let taken = scene.lease(request(ONE, &[], walk)).await;
+        scene.publish(["g"]).await;
+        let walk = scene.informed(taken.walk).await;
+        let next = scene.lease(request(ONE, &[taken.token], walk)).await;
+        next.ids.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i4_what_another_worker_holds_bars_what_stands_behind_it() {
+    order_hangs_on(BUSY, async |scene| {
+        let [first] = scene.publish(["g"]).await;
+        let walk = scene.walk().await;
+        scene.lease(request(OTHER, &[], walk)).await;
+        scene.publish(["g"]).await;
+        let walk = Walk {
+            after: first,
+            clear_to: Some(first),
+            ..scene.walk().await
+        };
+        scene.lease(request(ONE, &[], walk)).await.ids.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i4_a_lease_whose_answer_was_lost_is_not_ours() {
+    hangs_on(HELD, async |scene| {
+        scene.publish(["g"]).await;
+        let walk = scene.walk().await;
+        let lost = scene.lease(request(ONE, &[], walk)).await;
+        scene.publish(["g"]).await;
+        let next = scene.lease(request(ONE, &[], lost.walk)).await;
+        next.ids.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_we_hold_ourselves_does_not_bar_what_stands_behind_it() {
+    let no_own = ("lease", HELD.1, "WHERE false AND");
+    hangs_on(no_own, async |scene| {
+        scene.publish(["g"]).await;
+        let walk = scene.walk().await;
+        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let second = scene.publish(["g"]).await;
+        let next = scene.lease(request(ONE, &[taken.token], taken.walk)).await;
+        next.ids == second
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i4_what_is_handed_back_takes_what_stands_behind_it_along_out_of_all_leases() {
+    order_hangs_on(FOLLOWERS, async |scene| {
+        let [first] = scene.publish(["g"]).await;
+        let walk = scene.walk().await;
+        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let [second] = scene.publish(["g"]).await;
+        scene.lease(request(ONE, &[taken.token], taken.walk)).await;
+        let back = queue::hand_back(&scene.client, ONE, &[first]).await;
+        let mut back = back.unwrap();
+        back.sort_unstable();
+        back == [first, second] && leases(&scene.client).await == 0
+    })
+    .await;
+}
+
+async fn leases(client: &Client) -> i64 {
+    number(client, "SELECT count(*) FROM tidegate.lease").await
+}
+
+async fn wait_for_a_lock(client: &Client) {
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    wait_until("somebody waits for a lock", async || {
+        number(client, waiting).await == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i4_what_is_handed_back_takes_along_what_a_lease_under_way_has_taken_behind_it() {
+    order_hangs_on(UNDER_WAY, async |scene| {
+        let [first] = scene.publish(["g"]).await;
+        let walk = scene.walk().await;
+        let taken = scene.lease(request(ONE, &[], walk)).await;
+        scene.publish(["g"]).await;
+        let (mut leasing, writing) = (scene.db.client().await, scene.db.client().await);
+        let under_way = leasing.transaction().await.unwrap();
+        let next = request(ONE, std::slice::from_ref(&taken.token), taken.walk);
+        assert_eq!(lease(&under_way, next).await.ids.len(), 1);
+        let back = tokio::spawn(async move { queue::hand_back(&writing, ONE, &[first]).await });
+        // It stops where it is guarded, or where it takes the event from the lease that we have locked.
+        wait_for_a_lock(&scene.client).await;
+        under_way.commit().await.unwrap();
+        back.await.unwrap().unwrap().len() == 2
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i7_of_a_requeue_and_a_completion_behind_it_one_wins() {
+    hangs_on(FENCE, async |scene| {
+        let [id] = scene.publish(["g"]).await;
+        let walk = scene.walk().await;
+        let taken = scene.lease(request(ONE, &[], walk)).await;
+        let (mut operator, worker) = (scene.db.client().await, scene.db.client().await);
+        let requeue = operator.transaction().await.unwrap();
+        let wanted = RequeueRequest {
+            ids: vec![id],
+            reason: "its worker hangs".to_owned(),
+            actor: None,
+        };
+        queue::requeue(&requeue, &wanted).await.unwrap();
+        let completion = Completion {
+            token: taken.token,
+            done: vec![id],
+            ..Completion::default()
+        };
+        let waiting = tokio::spawn(async move { queue::complete(&worker, &[completion]).await });
+        wait_for_a_lock(&scene.client).await;
+        requeue.commit().await.unwrap();
+        let ended = waiting.await.unwrap().unwrap()[0].ended;
+        ended == 0 && live(&scene.client).await == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i4_while_our_leases_are_broken_nothing_is_leased_behind_them() {
+    order_hangs_on(OWN_LOCK, async |scene| {
+        scene.publish(["g"]).await;
+        let walk = scene.walk().await;
+        let taken = scene.lease(request(ONE, &[], walk)).await;
+        scene.publish(["g"]).await;
+        expire_leases(&scene.client).await;
+        let mut sweeper = scene.db.client().await;
+        let breaking = sweeper.transaction().await.unwrap();
+        let swept = queue::sweep(&breaking, OTHER, &[]).await.unwrap();
+        assert_eq!(swept.broken, 1);
+        let next = scene.lease(request(ONE, &[taken.token], taken.walk)).await;
+        breaking.commit().await.unwrap();
+        next.ids.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i4_of_a_workers_leases_all_are_broken_or_none() {
+    order_hangs_on(ALL_OR_NONE, async |scene| {
+        scene.publish(["g"]).await;
+        let walk = scene.walk().await;
+        let taken = scene.lease(request(ONE, &[], walk)).await;
+        scene.publish(["g"]).await;
+        scene.lease(request(ONE, &[taken.token], taken.walk)).await;
+        let expire = "UPDATE tidegate.lease SET expires_at = clock_timestamp() WHERE token = $1";
+        scene.client.execute(expire, &[&taken.token]).await.unwrap();
+        queue::sweep(&scene.client, OTHER, &[]).await.unwrap();
+        leases(&scene.client).await == 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_worker_of_which_one_lease_is_locked_keeps_them_all() {
+    let scene = Scene::new(None).await;
+    scene.publish(["g"]).await;
+    let walk = scene.walk().await;
+    let taken = scene.lease(request(ONE, &[], walk)).await;
+    scene.publish(["g"]).await;
+    let held = [taken.token];
+    let next = scene.lease(request(ONE, &held, taken.walk)).await;
+    expire_leases(&scene.client).await;
+    let mut worker = scene.db.client().await;
+    let writing = worker.transaction().await.unwrap();
+    let lock = "SELECT FROM tidegate.lease WHERE token = $1 FOR KEY SHARE";
+    writing.execute(lock, &[&next.token]).await.unwrap();
+    let sweep = queue::sweep(&scene.client, OTHER, &[]);
+    let swept = tokio::time::timeout(Duration::from_secs(10), sweep).await;
+    assert_eq!(swept.unwrap().unwrap().broken, 0);
+    writing.commit().await.unwrap();
+    let swept = queue::sweep(&scene.client, OTHER, &[]).await.unwrap();
+    assert_eq!(swept.broken, 2);
+    assert_eq!(disorder(&scene.client).await, [""; 0]);
+}
+
+/// Attempts, lapses and whether it is a stray, of each event.
+async fn marks(client: &Client) -> Vec<(i32, i32, bool)> {
+    let sql = "SELECT attempts, lapses, stray FROM tidegate.event_queue ORDER BY id";
+    let rows = client.query(sql, &[]).await.unwrap();
+    rows.iter()
+        .map(|row| (row.get(0), row.get(1), row.get(2)))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_lapse_charges_what_may_have_started_and_nothing_else() {
+    hangs_on(STARTED, async |scene| {
+        scene.publish(["", "g", "", "h"]).await;
+        let walk = scene.walk().await;
+        let window = LeaseRequest {
+            first_window: 2,
+            ..request(ONE, &[], walk)
+        };
+        scene.lease(window).await;
+        expire_leases(&scene.client).await;
+        queue::sweep(&scene.client, OTHER, &[]).await.unwrap();
+        let charged = (1, 1, true);
+        marks(&scene.client).await == [charged, charged, (0, 0, false), (0, 0, true)]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lease_whose_answer_was_lost_is_given_back_without_a_charge() {
+    let scene = Scene::new(None).await;
+    scene.publish(["", "g"]).await;
+    let walk = scene.walk().await;
+    let lost = scene.lease(request(ONE, &[], walk)).await;
+    assert_eq!(lost.ids.len(), 2);
+    let swept = queue::sweep(&scene.client, ONE, &[lost.token])
+        .await
+        .unwrap();
+    assert_eq!(swept.broken, 0, "it is named");
+    let swept = queue::sweep(&scene.client, ONE, &[]).await.unwrap();
+    assert_eq!((swept.broken, swept.lowest), (1, Some(lost.ids[0])));
+    assert_eq!(marks(&scene.client).await, [(0, 0, false), (0, 0, true)]);
+}
+
+#[tokio::test]
+async fn what_lapsed_is_leased_alone_and_not_started() {
+    hangs_on(ALONE, async |scene| {
+        let ids = scene.publish([""; 4]).await;
+        let lapse = "UPDATE tidegate.event_queue SET lapses = 1 WHERE id = ANY ($1)";
+        let lapsed = &ids[1..3];
+        scene.client.execute(lapse, &[&lapsed]).await.unwrap();
+        let mut walk = scene.walk().await;
+        let mut taken: Vec<Vec<i64>> = Vec::new();
+        let mut suspects = Vec::new();
+        for _ in ids {
+            let request = request(ONE, &[], walk);
+            let batch = queue::lease(&scene.client, &request).await.unwrap();
+            taken.push(batch.events.iter().map(|event| event.lease.id).collect());
+            suspects.push((batch.suspect, batch.started_to));
+            walk = batch.walk;
+        }
+        let expected = [(false, ids[0]), (true, 0), (true, 0), (false, ids[3])];
+        taken == ids.map(|id| vec![id]) && suspects == expected
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i6_what_was_leased_between_a_leases_two_looks_is_not_taken_again() {
+    hangs_on(SECOND_LOOK, async |scene| {
+        // The lease stops with its rows locked and what it knows of others' leases old.
+        scene
+            .client
+            .batch_execute(
+                "CREATE FUNCTION pass() RETURNS boolean LANGUAGE plpgsql AS
+                     $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN true; END $$;
+                 DO $$ BEGIN EXECUTE replace(pg_get_functiondef('tidegate.lease'::regproc),
+                     'SELECT array_agg(k.kind) INTO left_out', 'PERFORM public.pass(); SELECT array_agg(k.kind) INTO left_out');
+                 END $$;
+                 ALTER TABLE tidegate.lease DROP CONSTRAINT an_event_is_in_one_lease;
+                 SELECT pg_advisory_lock(1)",
+            )
+            .await
+            .unwrap();
+        let [first, _] = scene.publish(["g", "h"]).await;
+        let walk = scene.walk().await;
+        let stopped = scene.db.client().await;
+        let stopped =
+            tokio::spawn(async move { lease(&stopped, request(ONE, &[], walk)).await.ids });
+        wait_for_a_lock(&scene.client).await;
+        let by_other = "INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at, reached,
+                                                   clear_to, as_of)
+                        SELECT gen_random_uuid(), gen_random_uuid(), int8multirange(int8range($1, $1, '[]')), 0, ARRAY[hashtext('g')],
+                               t, t, t + interval '1 minute', $1, 0, pg_current_xact_id() FROM clock_timestamp() AS t";
+        scene.client.execute(by_other, &[&first]).await.unwrap();
+        scene
+            .client
+            .batch_execute("SELECT pg_advisory_unlock(1)")
+            .await
+            .unwrap();
+        !stopped.await.unwrap().contains(&first)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i4_a_lease_that_is_said_to_be_over_and_is_not_stays() {
+    order_hangs_on(OVER, async |scene| {
+        let [_, done] = scene.publish(["g", ""]).await;
+        let walk = scene.walk().await;
+        let taken = scene.lease(request(ONE, &[], walk)).await;
+        scene.publish([""]).await;
+        scene.lease(request(ONE, &[taken.token], taken.walk)).await;
+        let completion = Completion {
+            token: taken.token,
+            done: vec![done],
+            over: true,
+            ..Completion::default()
+        };
+        let completed = queue::complete(&scene.client, &[completion]).await;
+        assert_eq!(completed.unwrap()[0].ended, 1);
+        leases(&scene.client).await == 2
+    })
+    .await;
+}
