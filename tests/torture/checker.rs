@@ -100,7 +100,7 @@ pub struct Departure {
     pub id: i64,
     /// Its handler may have started under that lease.
     pub started: bool,
-    /// That lease had run out.
+    /// One of that worker's leases had run out.
     pub expired: bool,
 }
 

@@ -66,10 +66,6 @@ pub static ALL: &[Control] = controls![
     two_holders_of_one_token_are_found: two_holders => ["I6"],
     a_lease_taken_from_its_holder_is_found: |h| depart(h, 3, "other", false) => ["I6"],
     a_lease_that_ran_out_may_be_taken_from_its_holder: |h| depart(h, 3, "other", true) => [],
-    all_leases_of_a_worker_may_be_taken_when_one_ran_out: |h| {
-        depart(h, 1, "other", true);
-        depart(h, 3, "other", false);
-    } => [],
     an_operator_may_take_a_lease: |h| depart(h, 3, "", false) => [],
     a_worker_may_give_back_its_own: |h| depart(h, 3, "worker", false) => [],
     a_cleanup_of_what_is_leased_is_found: |h| swept(h, true, 5) => ["I7"],

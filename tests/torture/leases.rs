@@ -98,27 +98,21 @@ impl<'a> Leases<'a> {
         })
     }
 
-    /// I6: of the leases of a worker that another one broke, at least one had run out. Who has no name is an operator, who
-    /// may take what they like.
+    /// I6: nothing is taken from a worker none of whose leases had run out. Who has no name is an operator, who may take
+    /// what they like.
     fn breaks(&self, found: &mut Vec<Violation>) {
-        let owners: HashMap<&str, &str> = self
-            .history
-            .takings
-            .iter()
+        let takings = self.history.takings.iter();
+        let owners: HashMap<&str, &str> = takings
             .map(|taking| (taking.token.as_str(), taking.by.as_str()))
             .collect();
-        let mut broken: BTreeMap<(u64, &str), (bool, &Departure)> = BTreeMap::new();
         for left in &self.history.departures {
             let owner = owners.get(left.token.as_str()).copied();
-            if !left.by.is_empty() && owner.is_some_and(|owner| owner != left.by) {
-                let of_worker = broken.entry((left.transaction, &left.worker));
-                of_worker.or_insert((false, left)).0 |= left.expired;
+            let taken = !left.by.is_empty() && owner.is_some_and(|owner| owner != left.by);
+            if taken && !left.expired {
+                let (by, id) = (&left.by, left.id);
+                let text = format!("{by} took event {id} from a worker whose leases were running");
+                found.push(Violation::new("I6", text));
             }
-        }
-        for (_, left) in broken.values().filter(|(expired, _)| !expired) {
-            let (by, id) = (&left.by, left.id);
-            let text = format!("{by} took event {id} from a worker whose leases were running");
-            found.push(Violation::new("I6", text));
         }
     }
 

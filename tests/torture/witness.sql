@@ -53,14 +53,23 @@ CREATE TABLE torture.departure (
     expired     boolean NOT NULL
 );
 
+-- A worker of whose leases one that had run out ended in this transaction.
+CREATE TABLE torture.run_out (transaction xid8 NOT NULL DEFAULT pg_current_xact_id(), worker uuid NOT NULL);
+CREATE INDEX ON torture.run_out (worker);
+
 CREATE FUNCTION torture.lease_left() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     hole CONSTANT int8multirange := CASE WHEN TG_OP = 'DELETE' THEN OLD.ids ELSE OLD.ids - NEW.ids END;
-BEGIN
     -- The server's clock may have been set since the statement began.
+    instant CONSTANT timestamptz := greatest(clock_timestamp(), statement_timestamp());
+BEGIN
+    IF OLD.expires_at <= instant THEN
+        INSERT INTO torture.run_out (worker) VALUES (OLD.worker);
+    END IF;
     INSERT INTO torture.departure (token, worker, id, started, expired)
     SELECT OLD.token, OLD.worker, q.id, q.id <= OLD.started_to,
-           OLD.expires_at <= greatest(clock_timestamp(), statement_timestamp())
+           EXISTS (SELECT FROM torture.run_out AS o WHERE o.worker = OLD.worker AND o.transaction = pg_current_xact_id())
+           OR EXISTS (SELECT FROM tidegate.lease AS l WHERE l.worker = OLD.worker AND l.expires_at <= instant)
       FROM unnest(hole) AS r JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r);
     RETURN NULL;
 END $$;
