@@ -16,7 +16,7 @@ use tidegate::migrate::{MigrateOptions, migrate};
 use tidegate::{Database, Event, NewEvent, publish_batch};
 use tokio_postgres::{Client, NoTls};
 
-use crate::actor::{CANARY, Torture, new_event};
+use crate::actor::{CANARY, Torture, Work, new_event};
 use crate::checker::{History, Violation, check};
 use crate::figures::Figures;
 use crate::fleet::Fleet;
@@ -148,6 +148,37 @@ impl World {
         self.journal
             .write(Record::Acknowledged { publish, ids: all });
         ids
+    }
+
+    /// Writes down that handlers will publish these follow-ups, or not.
+    pub fn foretell(&self, works: &[&Work]) {
+        for work in works {
+            let told = Told {
+                key: work.next_key(),
+                group: work.follow_up.clone(),
+            };
+            self.journal.write(Record::Trying {
+                publish: told.key.clone(),
+                events: vec![told],
+            });
+        }
+    }
+
+    /// Waits until a number from the database is this, as long as [`World::patience`]; whether it came.
+    pub async fn comes_to(&self, sql: &str, number: i64) -> bool {
+        let deadline = Instant::now() + self.patience;
+        while self.number(sql).await != number {
+            if Instant::now() > deadline {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        true
+    }
+
+    /// A file of the evidence.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.evidence.join(name)
     }
 
     /// One number from the database.
