@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 use serde::{Deserialize, Serialize};
 use tidegate::drain::{Hooks, drain_with};
 use tidegate::outcome::RetryPolicy;
@@ -58,6 +58,15 @@ pub struct Work {
     /// The first attempt stops its own process between its end and the finalize.
     #[serde(default)]
     pub freeze: bool,
+    /// The first attempt keeps its thread until this file is there.
+    #[serde(default)]
+    pub gate: Option<PathBuf>,
+    /// A success publishes a follow-up to this group.
+    #[serde(default)]
+    pub follow_up: Option<String>,
+    /// Makes the payload as long as this.
+    #[serde(default)]
+    pub ballast: String,
 }
 
 /// Where a worker dies, by its own hand.
@@ -70,6 +79,8 @@ pub enum Crash {
     AfterEffect,
     /// As before, in every attempt.
     Always,
+    /// Before the effect, in every attempt.
+    Abort,
 }
 
 impl Work {
@@ -80,6 +91,11 @@ impl Work {
             canary: CANARY.to_owned(),
             ..Self::default()
         }
+    }
+
+    /// The key of its follow-up.
+    pub fn next_key(&self) -> String {
+        format!("{} next", self.key)
     }
 }
 
@@ -102,6 +118,8 @@ pub struct Worker {
     pub budget_ms: u64,
     /// One drain and no more.
     pub once: bool,
+    /// The process may have no more memory than this, its threads' stacks included.
+    pub memory_mb: Option<u64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -141,7 +159,10 @@ pub fn play() -> bool {
         .build()
         .unwrap();
     match serde_json::from_str(&role).unwrap() {
-        Role::Worker(worker) => runtime.block_on(worker.work(stopped)),
+        Role::Worker(worker) => {
+            worker.limit_memory();
+            runtime.block_on(worker.work(stopped));
+        }
         Role::Publisher(publisher) => runtime.block_on(publisher.publish(&stopped)),
     }
     true
@@ -170,8 +191,22 @@ impl Worker {
                 }
             }
             if self.once || *stopped.borrow() {
+                journal.write(Record::Grew {
+                    kilobytes: most_memory(),
+                });
                 return;
             }
+        }
+    }
+
+    fn limit_memory(&self) {
+        if let Some(megabytes) = self.memory_mb {
+            let most = Some(megabytes << 20);
+            let limit = Rlimit {
+                current: most,
+                maximum: most,
+            };
+            setrlimit(Resource::As, limit).unwrap();
         }
     }
 
@@ -191,6 +226,14 @@ impl Worker {
             ..DrainOptions::default()
         }
     }
+}
+
+/// The most memory that this process had at once.
+fn most_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|rest| rest.split_whitespace().next());
+    number.unwrap().parse().unwrap()
 }
 
 struct App {
@@ -255,6 +298,14 @@ impl App {
         if let Some(length) = work.takes_ms.get(index) {
             tokio::time::sleep(Duration::from_millis(*length)).await;
         }
+        if work.crash == Some(Crash::Abort) {
+            std::process::abort();
+        }
+        if let Some(gate) = work.gate.as_ref().filter(|_| attempt == 1) {
+            while !gate.exists() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
     }
 
     fn end(&self, ctx: &Context, result: &HandlerResult) {
@@ -295,6 +346,14 @@ fn verdict(work: &Work, ctx: &Context) -> HandlerResult {
     }
     if work.reject {
         return Err(HandlerError::reject("odd", "as it was told to"));
+    }
+    if let Some(group) = &work.follow_up {
+        let told = Told {
+            key: work.next_key(),
+            group: Some(group.clone()),
+        };
+        let next = Torture::Plain(Work::new(&told.key));
+        ctx.emit_new(new_event(&told, &next, 5))?;
     }
     if work.silent {
         return Ok(Done::ok());

@@ -18,8 +18,15 @@ pub struct History {
     pub journals: Vec<Left>,
     /// Rows of the queue and of the log, also those that the cleanup has removed since.
     pub rows: Vec<Row>,
-    /// Each change of a lease, in order.
-    pub leases: Vec<LeaseChange>,
+    /// What happened to leases and to what was in them, in order.
+    pub takings: Vec<Taking>,
+    pub departures: Vec<Departure>,
+    pub charges: Vec<Charge>,
+    pub endings: Vec<Ending>,
+    /// How often somebody looked while everybody was at work, and what was seen that must never be: the invariant, and
+    /// what.
+    pub looks: u64,
+    pub seen: Vec<(String, String)>,
     /// What handlers wrote in their own transactions.
     pub effects: Vec<Effect>,
     /// Events that operators' verbs say to have replayed.
@@ -63,30 +70,71 @@ pub struct Row {
     pub removed_early: bool,
 }
 
-/// A lease was given, given back, or ended with its event.
+/// An event came into a lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct LeaseChange {
-    pub id: i64,
+pub struct Taking {
     /// The process whose statement it was.
     pub by: String,
-    /// The transaction whose statement it was.
+    pub token: String,
+    /// The run whose lease it is.
+    pub worker: String,
+    pub id: i64,
+    /// The attempt that could start; none of an event that is given up.
+    pub attempt: Option<u32>,
+    /// The nearest earlier live event of its group, and the attempt of that one that could start.
+    pub ahead: Option<i64>,
+    pub ahead_attempt: Option<u32>,
+    /// Whether that one was in the same worker's hands, or there was none.
+    pub together: bool,
+}
+
+/// An event left a lease without having ended.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Departure {
+    /// The process whose statement it was; empty of an operator.
+    pub by: String,
     pub transaction: u64,
-    /// Of a lease: what its statement could see, as `pg_snapshot` writes it.
-    pub snapshot: Option<String>,
-    /// The token before; null when nobody held it.
-    pub was: Option<String>,
-    /// Whether that lease was still running when it was changed.
-    pub was_running: bool,
-    /// The token after; null when nobody holds it now.
-    pub now: Option<String>,
-    /// The row is gone to the log.
-    pub gone: bool,
+    pub token: String,
+    /// The run whose lease it was.
+    pub worker: String,
+    pub id: i64,
+    /// Its handler may have started under that lease.
+    pub started: bool,
+    /// One of that worker's leases had run out.
+    pub expired: bool,
+}
+
+/// An attempt, a lapse or an error was written to a live event.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Charge {
+    pub by: String,
+    pub transaction: u64,
+    pub id: i64,
+    pub attempts_were: u32,
+    pub attempts: u32,
+    pub lapses_were: u32,
+    pub lapses: u32,
+    /// The attempt named by an error that came with it.
+    pub error_attempt: Option<u32>,
+}
+
+impl Charge {
+    /// Whether it is for a worker that went away.
+    pub fn is_lapse(&self) -> bool {
+        self.lapses > self.lapses_were
+    }
+}
+
+/// The state in which an event left the queue.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Ending {
+    pub id: i64,
+    /// A lease held it, running or not.
+    pub leased: bool,
     pub attempts: u32,
     pub max_attempts: u32,
-    /// The event's start-before deadline was over.
+    /// Its start-before deadline was over.
     pub late: bool,
-    /// The attempt named by an error that came with the change.
-    pub error_attempt: Option<u32>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -103,6 +151,12 @@ pub const KEPT: &str = "kept";
 pub struct Violation {
     pub invariant: &'static str,
     pub text: String,
+}
+
+impl Violation {
+    pub fn new(invariant: &'static str, text: String) -> Self {
+        Self { invariant, text }
+    }
 }
 
 impl fmt::Display for Violation {
@@ -145,7 +199,9 @@ pub fn check(history: &History) -> Vec<Violation> {
     found.attempts(history, &starts);
     found.order(history, &publishes, &starts);
     found.stale_tokens(history);
-    found.holders(history, &starts);
+    found.holders(&starts);
+    found.0.extend(leases::violations(history, &starts));
+    found.seen(history);
     found.operators(history);
     found.end(history);
     found.effects(history);
@@ -229,7 +285,7 @@ struct Findings(Vec<Violation>);
 
 impl Findings {
     fn add(&mut self, invariant: &'static str, text: String) {
-        self.0.push(Violation { invariant, text });
+        self.0.push(Violation::new(invariant, text));
     }
 
     /// I1: what was acknowledged is in one place, what was refused in none, what is unknown in one or
@@ -371,9 +427,6 @@ impl Findings {
         starts: &BTreeMap<i64, Vec<Start<'_>>>,
     ) {
         self.commit_order(publishes);
-        for text in leases::violations(history, starts) {
-            self.add("I4", text);
-        }
         let mut groups: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
         for row in &history.rows {
             if let Some(group) = &row.group_key {
@@ -447,30 +500,10 @@ impl Findings {
                 );
             }
         }
-        for change in history.leases.iter().filter(|change| change.now.is_none()) {
-            if let Some(told) = change.error_attempt
-                && told != change.attempts
-            {
-                let (id, attempts) = (change.id, change.attempts);
-                self.add(
-                    "I5",
-                    format!("event {id} went back from attempt {attempts} by attempt {told}"),
-                );
-            }
-        }
     }
 
-    /// I6: a lease that runs is taken from nobody, and an attempt has one process.
-    fn holders(&mut self, history: &History, starts: &BTreeMap<i64, Vec<Start<'_>>>) {
-        for change in &history.leases {
-            if change.was.is_some() && change.now.is_some() && change.was_running {
-                let id = change.id;
-                self.add(
-                    "I6",
-                    format!("event {id} was leased while its lease was running"),
-                );
-            }
-        }
+    /// I6: an attempt has one process.
+    fn holders(&mut self, starts: &BTreeMap<i64, Vec<Start<'_>>>) {
         for (id, of_event) in starts {
             let mut holders = HashMap::new();
             for start in of_event {
@@ -491,18 +524,18 @@ impl Findings {
             .filter(|row| matches!(row.code.as_deref(), Some("abandoned" | "expired")))
             .map(|row| row.id)
             .collect();
-        for change in history.leases.iter().filter(|change| change.gone) {
-            let id = change.id;
+        for ending in &history.endings {
+            let id = ending.id;
             if !ended_unheard.contains(&id) {
                 continue;
             }
-            if change.was.is_some() && change.was_running {
+            if ending.leased {
                 self.add(
                     "I7",
-                    format!("the cleanup ended event {id} under its running lease"),
+                    format!("the cleanup ended event {id}, which was in a lease"),
                 );
             }
-            if change.attempts < change.max_attempts && !change.late {
+            if ending.attempts < ending.max_attempts && !ending.late {
                 self.add(
                     "I7",
                     format!("the cleanup ended event {id}, which had attempts left"),
@@ -542,6 +575,14 @@ impl Findings {
                     history.replays
                 ),
             );
+        }
+    }
+
+    /// I4, I6, J: what a look at the database must not see at any moment.
+    fn seen(&mut self, history: &History) {
+        for (invariant, text) in &history.seen {
+            let name = ["I4", "I6"].into_iter().find(|name| name == invariant);
+            self.add(name.unwrap_or("J"), format!("seen under load: {text}"));
         }
     }
 

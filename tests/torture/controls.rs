@@ -1,7 +1,7 @@
 //! The checker's own tests: a history in which nothing is wrong, and the same with one planted fault each,
 //! which must be found, and as what it is.
 
-use crate::checker::{Effect, History, KEPT, LeaseChange, Place, Row, check};
+use crate::checker::{Charge, Departure, Effect, Ending, History, KEPT, Place, Row, Taking, check};
 use crate::journal::{Left, Line, Record, Told, Verdict};
 
 /// A planted fault, and the invariants that the checker must find broken, sorted.
@@ -41,28 +41,34 @@ pub static ALL: &[Control] = controls![
     an_event_that_nobody_published_is_found: stranger => ["I2"],
     more_attempts_than_allowed_are_found: |h| h.rows[0].max_attempts = 0 => ["I3"],
     more_starts_than_attempts_are_found: second_start => ["I3"],
-    an_order_violation_is_found: overtaken => ["I4"],
-    a_start_between_an_earlier_events_attempts_is_found: between_attempts => ["I4"],
+    an_order_violation_is_found: overtaken => ["I4", "I4"],
+    a_start_between_an_earlier_events_attempts_is_found: between_attempts => ["I4", "I4"],
     a_redelivery_of_what_had_ended_is_no_order_violation: redelivered => [],
     a_late_end_under_a_lost_lease_is_no_order_violation: ended_late => [],
     who_ended_an_event_may_go_on_while_another_repeats_it: repeated_meanwhile => [],
-    a_lease_past_an_open_event_is_found: |h| leases(h, &[(2, "two", "worker")]) => ["I4"],
-    a_lease_past_what_another_has_ended_and_not_written_is_found: ended_by_another => ["I4"],
-    a_lease_past_what_went_back_is_found: leased_past_a_return => ["I4"],
+    a_lease_past_what_is_not_its_own_is_found: |h| h.takings[1].together = false => ["I4"],
+    a_lease_behind_nothing_is_none: |h| h.takings[1].ahead = None => [],
     a_start_past_what_its_process_has_leased_and_another_has_ended_is_found: leased_along => ["I4"],
     what_has_spent_its_attempts_is_given_up_without_a_start: spent => [],
     what_is_given_up_while_its_last_worker_is_frozen_holds_nothing_up: given_up_beside_a_frozen_worker => [],
-    one_statement_may_tell_its_leases_in_any_order: |h| leases(h, &[(2, "one", "worker"), (1, "one", "worker")]) => [],
-    a_process_may_lease_behind_its_own: |h| leases(h, &[(1, "one", "worker"), (2, "two", "worker")]) => [],
-    a_process_may_lease_past_what_it_loses_in_that_moment: |h| lost(h, "3:3:") => [],
-    a_process_may_not_lease_past_what_it_has_lost_before: |h| lost(h, "4:4:") => ["I4"],
-    a_loss_that_is_under_way_is_none_before: |h| lost(h, "3:5:3") => [],
+    a_breach_that_was_seen_under_load_is_found: |h| h.seen.push(("J".to_owned(), String::new())) => ["J"],
     ids_against_the_order_of_commits_are_found: ids_against_commits => ["I4"],
     a_result_of_a_stale_attempt_is_found: |h| h.rows[0].attempts = 2 => ["I5"],
-    a_retry_under_a_stale_token_is_found: stale_retry => ["I5"],
+    a_retry_under_a_stale_token_is_found: |h| charge(h, true, Some(2)) => ["I5"],
+    a_retry_of_the_attempt_that_was_leased_is_none: |h| charge(h, true, Some(1)) => [],
+    an_attempt_charged_to_what_had_not_started_is_found: |h| charge(h, false, None) => ["I3"],
+    an_attempt_charged_to_what_was_not_leased_is_found: |h| {
+        charge(h, true, None);
+        h.departures.clear();
+    } => ["I3"],
+    a_lapse_beside_one_that_had_lapsed_before_is_found: |h| lapses(h, 1) => ["I10"],
+    two_first_lapses_of_one_worker_are_none: |h| lapses(h, 0) => [],
     two_holders_of_one_token_are_found: two_holders => ["I6"],
-    a_lease_taken_from_its_holder_is_found: lease_taken => ["I6"],
-    a_cleanup_under_a_running_lease_is_found: |h| swept(h, true, 5) => ["I7"],
+    a_lease_taken_from_its_holder_is_found: |h| depart(h, 3, "other", false) => ["I6"],
+    a_lease_that_ran_out_may_be_taken_from_its_holder: |h| depart(h, 3, "other", true) => [],
+    an_operator_may_take_a_lease: |h| depart(h, 3, "", false) => [],
+    a_worker_may_give_back_its_own: |h| depart(h, 3, "worker", false) => [],
+    a_cleanup_of_what_is_leased_is_found: |h| swept(h, true, 5) => ["I7"],
     a_cleanup_of_what_has_attempts_left_is_found: |h| swept(h, false, 6) => ["I7"],
     a_cleanup_of_what_is_over_is_none: |h| swept(h, false, 5) => [],
     a_row_removed_before_its_time_is_found: |h| h.rows[0].removed_early = true => ["I7"],
@@ -112,6 +118,11 @@ fn sound() -> History {
                 ..row(2, "b", Some("g"))
             },
             row(3, "c", None),
+        ],
+        takings: vec![
+            taking(1, "worker", 1, None),
+            taking(2, "worker", 1, Some((1, 1))),
+            taking(3, "worker", 1, None),
         ],
         effects: vec![Effect { id: 2, attempt: 1 }],
         drained: true,
@@ -177,20 +188,62 @@ fn row(id: i64, key: &str, group: Option<&str>) -> Row {
     }
 }
 
-fn change(id: i64) -> LeaseChange {
-    LeaseChange {
+fn taking(id: i64, by: &str, attempt: u32, ahead: Option<(i64, u32)>) -> Taking {
+    Taking {
+        by: by.to_owned(),
+        token: format!("of {by}"),
+        worker: by.to_owned(),
         id,
+        attempt: Some(attempt),
+        ahead: ahead.map(|(id, _)| id),
+        ahead_attempt: ahead.map(|(_, attempt)| attempt),
+        together: true,
+    }
+}
+
+/// Event `id` leaves its worker's lease by the hand of `by`, after it may have been started.
+fn depart(history: &mut History, id: i64, by: &str, expired: bool) {
+    history.departures.push(Departure {
+        by: by.to_owned(),
+        transaction: 7,
+        token: "of worker".to_owned(),
+        worker: "worker".to_owned(),
+        id,
+        started: true,
+        expired,
+    });
+}
+
+/// Event 1 leaves its lease and is charged an attempt.
+fn charge(history: &mut History, started: bool, error_attempt: Option<u32>) {
+    depart(history, 1, "worker", false);
+    history.departures[0].started = started;
+    history.charges.push(Charge {
         by: "worker".to_owned(),
-        transaction: 1,
-        snapshot: Some("1:1:".to_owned()),
-        was: Some("one".to_owned()),
-        was_running: false,
-        now: None,
-        gone: false,
+        transaction: 7,
+        id: 1,
+        attempts_were: 0,
         attempts: 1,
-        max_attempts: 5,
-        late: false,
-        error_attempt: None,
+        lapses_were: 0,
+        lapses: 0,
+        error_attempt,
+    });
+}
+
+/// Events 1 and 3 lapse together; event 3 had lapsed so often before.
+fn lapses(history: &mut History, before: u32) {
+    for (id, lapses_were) in [(1, 0), (3, before)] {
+        depart(history, id, "other", true);
+        history.charges.push(Charge {
+            by: "other".to_owned(),
+            transaction: 7,
+            id,
+            attempts_were: 0,
+            attempts: 1,
+            lapses_were,
+            lapses: lapses_were + 1,
+            error_attempt: Some(1),
+        });
     }
 }
 
@@ -285,6 +338,7 @@ fn redelivered(history: &mut History) {
 fn ended_late(history: &mut History) {
     retried(history, Verdict::Done, 56);
     history.journals[1].lines[1].at = 90;
+    history.takings[1].ahead = None;
 }
 
 fn repeated_meanwhile(history: &mut History) {
@@ -292,52 +346,17 @@ fn repeated_meanwhile(history: &mut History) {
     history.journals[2].lines[1].at = 62;
 }
 
-/// A change of a lease in a transaction of its own, which sees all before it.
-fn commit(history: &mut History, change: LeaseChange) {
-    let transaction = history.leases.len() as u64 + 2;
-    history.leases.push(LeaseChange {
-        transaction,
-        snapshot: Some(format!("{transaction}:{transaction}:")),
-        ..change
-    });
-}
-
-/// Leases of events by tokens, each of a process, in this order.
-fn leases(history: &mut History, leases: &[(i64, &str, &str)]) {
-    for (id, token, by) in leases {
-        let of_event = |change: &&LeaseChange| change.id == *id;
-        let before = history.leases.iter().rfind(of_event);
-        let lease = LeaseChange {
-            by: (*by).to_owned(),
-            was: before.and_then(|change| change.now.clone()),
-            now: Some((*token).to_owned()),
-            attempts: before.map_or(0, |change| change.attempts) + 1,
-            ..change(*id)
-        };
-        commit(history, lease);
-    }
-}
-
-/// The journal of the first event's attempt becomes another process's.
+/// The journal of the first event's attempt becomes another process's, and the event is taken from that one.
 fn first_of_another(history: &mut History) {
     let first = history.journals[1].lines.drain(..2).collect();
     history.journals.push(Left {
         name: "other".to_owned(),
         lines: first,
     });
+    history.takings[0].by = "other".to_owned();
 }
 
-fn ended_by_another(history: &mut History) {
-    first_of_another(history);
-    leases(history, &[(1, "one", "other"), (2, "two", "worker")]);
-}
-
-fn leased_past_a_return(history: &mut History) {
-    leases(history, &[(1, "one", "other")]);
-    commit(history, change(1));
-    leases(history, &[(2, "two", "worker")]);
-}
-
+/// The worker leases event 1 again with the next one, and starts that one first.
 fn leased_along(history: &mut History) {
     first_of_another(history);
     history.rows[0].attempts = 2;
@@ -345,22 +364,19 @@ fn leased_along(history: &mut History) {
     let again = [(80, started(1, 2, "a")), (81, ended(1, 2))];
     let again = again.map(|(at, record)| Line { at, record });
     history.journals[1].lines.extend(again);
-    leases(
-        history,
-        &[
-            (1, "one", "other"),
-            (1, "two", "worker"),
-            (2, "two", "worker"),
-        ],
-    );
+    history.takings.insert(1, taking(1, "worker", 2, None));
+    history.takings[2].ahead_attempt = Some(2);
 }
 
 /// As before, but that event 1 had no attempt left for the worker, who has it written down too late.
 fn spent(history: &mut History) {
     first_of_another(history);
-    leases(history, &[(1, "one", "other"), (1, "two", "worker")]);
-    leases(history, &[(2, "two", "worker")]);
-    history.leases[1].attempts = 1;
+    let again = Taking {
+        attempt: None,
+        ..taking(1, "worker", 0, None)
+    };
+    history.takings.insert(1, again);
+    history.takings[2].ahead_attempt = None;
 }
 
 /// The last permitted attempt outlives its lease in a worker that is frozen and tells its end when all is over.
@@ -373,28 +389,9 @@ fn given_up_beside_a_frozen_worker(history: &mut History) {
     history.journals[2].lines[1].at = 90;
 }
 
-/// Event 1, leased in transaction 2, is taken over in 3, and 2 is leased by a statement with this snapshot.
-fn lost(history: &mut History, snapshot: &str) {
-    let taken = [
-        (1, "one", "worker"),
-        (1, "two", "other"),
-        (2, "three", "worker"),
-    ];
-    leases(history, &taken);
-    history.leases[2].snapshot = Some(snapshot.to_owned());
-}
-
 fn ids_against_commits(history: &mut History) {
     history.journals[0].lines[0].at = 45;
     history.journals[0].lines[1].at = 48;
-}
-
-fn stale_retry(history: &mut History) {
-    history.leases.push(LeaseChange {
-        attempts: 2,
-        error_attempt: Some(1),
-        ..change(1)
-    });
 }
 
 fn two_holders(history: &mut History) {
@@ -403,27 +400,19 @@ fn two_holders(history: &mut History) {
     second_attempt(history, "other", vec![(70, started(3, 1, "c"))]);
 }
 
-fn lease_taken(history: &mut History) {
-    history.leases.push(LeaseChange {
-        was_running: true,
-        now: Some("two".to_owned()),
-        ..change(3)
-    });
-}
-
-fn swept(history: &mut History, running: bool, max_attempts: u32) {
+fn swept(history: &mut History, leased: bool, max_attempts: u32) {
     let row = &mut history.rows[2];
     "FAILED".clone_into(&mut row.status);
     row.code = Some("abandoned".to_owned());
     row.without_lease = true;
     row.result_attempt = None;
     row.attempts = 5;
-    history.leases.push(LeaseChange {
-        gone: true,
-        was_running: running,
+    history.endings.push(Ending {
+        id: 3,
+        leased,
         attempts: 5,
         max_attempts,
-        ..change(3)
+        late: false,
     });
 }
 

@@ -20,6 +20,10 @@ pub struct Figures {
     pub freezes: u64,
     pub server_crashes: u64,
     pub lease_lost: u64,
+    /// Attempts charged because a worker went away.
+    pub lapses: u64,
+    /// Looks for what must never be seen, under load.
+    pub looks: u64,
     pub unknown_publishes: u64,
     /// For each kill that interrupted handlers: until the last of their events was started again.
     pub recoveries: Vec<Duration>,
@@ -32,6 +36,12 @@ impl Figures {
         let mut figures = Self {
             rounds: 1,
             events: history.rows.len() as u64,
+            lapses: history
+                .charges
+                .iter()
+                .filter(|charge| charge.is_lapse())
+                .count() as u64,
+            looks: history.looks,
             ..Self::default()
         };
         for of_event in starts.values() {
@@ -69,6 +79,8 @@ impl Figures {
         self.freezes += other.freezes;
         self.server_crashes += other.server_crashes;
         self.lease_lost += other.lease_lost;
+        self.lapses += other.lapses;
+        self.looks += other.looks;
         self.unknown_publishes += other.unknown_publishes;
         self.recoveries.extend(other.recoveries);
     }
@@ -100,7 +112,7 @@ impl fmt::Display for Figures {
         write!(
             f,
             "rounds {}, events {}, handler starts {}, duplicate starts {} ({per_million} per million), \
-             kills {}, freezes {}, server crashes {}, leases lost {}, publishes of unknown outcome {}, \
+             kills {}, freezes {}, server crashes {}, leases lost {}, lapses {}, looks {}, publishes of unknown outcome {}, \
              recovery after a kill p50 {:.2?} max {:.2?}",
             self.rounds,
             self.events,
@@ -110,6 +122,8 @@ impl fmt::Display for Figures {
             self.freezes,
             self.server_crashes,
             self.lease_lost,
+            self.lapses,
+            self.looks,
             self.unknown_publishes,
             middle.unwrap_or_default(),
             worst.unwrap_or_default(),

@@ -29,6 +29,8 @@ pub struct Fleet {
     pub workers: Vec<Actor>,
     pub publishers: Vec<Actor>,
     started: u32,
+    /// Names of workers that have ended unasked.
+    ended: Vec<String>,
     /// Variables that workers are started with.
     pub variables: Vec<(String, String)>,
 }
@@ -44,6 +46,7 @@ pub fn worker(world: &World) -> Worker {
         batch: 50,
         budget_ms: 3000,
         once: false,
+        memory_mb: None,
     }
 }
 
@@ -73,6 +76,49 @@ impl Fleet {
         });
         self.publishers.push(Actor::start(world, name, &role, &[]));
         self.publishers.len() - 1
+    }
+
+    /// Puts a new worker in the place of each that has ended, and has the leases of those that have ended run out: whether
+    /// they are broken too late is not in question, and no machine is too slow for that. How many have ended in all.
+    pub async fn tend(&mut self, world: &World, template: &Worker) -> usize {
+        for place in 0..self.workers.len() {
+            if self.workers[place].has_ended() {
+                self.start_worker(world, template.clone());
+                let process = self.workers.swap_remove(place).name.clone();
+                world.journal.write(Record::Killed {
+                    process: process.clone(),
+                });
+                self.ended.push(process);
+            }
+        }
+        // What a dead worker has sent may be done after its death.
+        let end = "UPDATE tidegate.lease SET expires_at = clock_timestamp() - interval '1 second'
+                    WHERE expires_at > clock_timestamp()
+                      AND token IN (SELECT token FROM torture.taken WHERE by = ANY ($1))";
+        world
+            .client()
+            .await
+            .execute(end, &[&self.ended])
+            .await
+            .unwrap();
+        self.ended.len()
+    }
+
+    /// Tends to the workers until all events have ended; false when that does not come.
+    pub async fn tend_to_the_end(&mut self, world: &World, template: &Worker) -> bool {
+        let deadline = Instant::now() + world.patience;
+        while Instant::now() < deadline {
+            self.tend(world, template).await;
+            if world
+                .number("SELECT count(*) FROM tidegate.event_queue")
+                .await
+                == 0
+            {
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        false
     }
 
     /// Asks everybody to end, and kills who does not.

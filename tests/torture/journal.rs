@@ -53,7 +53,9 @@ pub enum Record {
     Reported { report: DrainReport },
     /// A drain ended because the database stayed away.
     Failed { error: String },
-    /// The test killed a process, by its name.
+    /// The most memory that a worker had at once, told at its end.
+    Grew { kilobytes: u64 },
+    /// The test killed a process, or it killed itself, by its name.
     Killed { process: String },
     /// A process did not end when it was asked to.
     Straggled { process: String },

@@ -1,187 +1,93 @@
-//! Owns the judgement of a group's leases: by what the statement that leased could see of the others, so by
-//! nobody's clock, and however long a process takes to write down what it has done.
+//! Owns the judgement of leases: what was taken, what left without having ended, and what was charged for it. All of it
+//! was written down in the transactions that did it, so it is by nobody's clock, and however long a process takes to
+//! write down what it has done.
 //!
-//! The one surprise: what has happened meanwhile counts for nothing. An event may be leased behind one that its
-//! process is just losing, or giving back; that it is then not started is what the starts are held against.
+//! The one surprise: of what stands ahead in a group only the nearest live event is held against a lease or a start. What
+//! is ahead of that one was held against its own.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::checker::{History, LeaseChange, Place, Row, Start};
+use crate::checker::{Charge, Departure, History, Place, Row, Start, Taking, Violation};
 use crate::journal::Verdict;
 
 /// What happened to the leases of one run.
 struct Leases<'a> {
-    /// Of each event, in order, and whether an attempt was counted.
-    changes: HashMap<i64, Vec<(&'a LeaseChange, bool)>>,
+    history: &'a History,
+    /// Of each event, in order.
+    takings: HashMap<i64, Vec<&'a Taking>>,
+    /// What left which event's lease in which transaction.
+    departures: HashMap<(u64, i64), &'a Departure>,
     rows: HashMap<i64, &'a Row>,
-    /// The events of each group, in order.
-    groups: HashMap<&'a str, Vec<i64>>,
 }
 
-/// In whose hand an event was.
-enum Hand<'a> {
-    Over,
-    Nobodys,
-    Of {
-        process: &'a str,
-        /// None of an event whose attempts were spent: it is given up and not started.
-        attempt: Option<u32>,
-    },
-}
-
-/// What a statement could see: every transaction that had ended when it began.
-struct Snapshot {
-    /// All below have ended.
-    least: u64,
-    /// All from here on have not.
-    next: u64,
-    under_way: Vec<u64>,
-}
-
-impl Snapshot {
-    /// <https://www.postgresql.org/docs/current/functions-info.html#FUNCTIONS-PG-SNAPSHOT-PARTS>
-    fn read(text: &str) -> Option<Self> {
-        let (least, rest) = text.split_once(':')?;
-        let (next, under_way) = rest.split_once(':')?;
-        let under_way = under_way.split(',').filter(|id| !id.is_empty());
-        Some(Self {
-            least: least.parse().ok()?,
-            next: next.parse().ok()?,
-            under_way: under_way.map(str::parse).collect::<Result<_, _>>().ok()?,
-        })
-    }
-
-    fn shows(&self, transaction: u64) -> bool {
-        transaction < self.least
-            || transaction < self.next && !self.under_way.contains(&transaction)
-    }
-}
-
-/// A lease, and what its statement could see.
-struct Taken<'a> {
-    change: &'a LeaseChange,
-    snapshot: Snapshot,
-}
-
-impl<'a> Taken<'a> {
-    fn of(change: &'a LeaseChange) -> Option<Self> {
-        change.now.as_ref()?;
-        let snapshot = change.snapshot.as_deref().and_then(Snapshot::read);
-        Some(Self {
-            change,
-            snapshot: snapshot.expect("a lease tells what it could see"),
-        })
-    }
-
-    /// Whether its statement saw this change or made it, in whatever order it leased its events.
-    fn knows(&self, other: &LeaseChange) -> bool {
-        other.now.is_some() && other.now == self.change.now
-            || self.snapshot.shows(other.transaction)
-    }
-}
-
-/// Every lease of an event while an earlier one of its group was open and not in the same hand, and every
-/// start of one before its process was done with what it had leased ahead of it.
-pub fn violations(history: &History, starts: &BTreeMap<i64, Vec<Start<'_>>>) -> Vec<String> {
+/// Every lease, break of a lease and charge that must not be, and every start of an event before its process was done
+/// with what it had leased ahead of it.
+pub fn violations(history: &History, starts: &BTreeMap<i64, Vec<Start<'_>>>) -> Vec<Violation> {
     let leases = Leases::of(history);
     let mut found = Vec::new();
-    for taken in history.leases.iter().filter_map(Taken::of) {
-        found.extend(leases.overtakings(&taken));
-    }
-    for (id, of_event) in starts {
-        for start in of_event {
-            let done = |earlier, attempt| {
-                history.requeued.contains(&earlier)
-                    || leases.gave_up(earlier, attempt)
-                    || has_ended(starts, earlier, attempt, start)
-            };
-            let undone = leases.ahead_of(*id, start).into_iter();
-            for (earlier, _) in undone.filter(|(earlier, attempt)| !done(*earlier, *attempt)) {
-                let process = start.process;
-                found.push(format!(
-                    "{process} started event {id} before {earlier}, which it had leased, was over"
-                ));
-            }
-        }
-    }
+    leases.overtakings(&mut found);
+    leases.early_starts(starts, &mut found);
+    leases.breaks(&mut found);
+    leases.charges(&mut found);
+    leases.neighbours(&mut found);
     found
 }
 
 impl<'a> Leases<'a> {
     fn of(history: &'a History) -> Self {
-        let mut changes: HashMap<_, Vec<(&LeaseChange, bool)>> = HashMap::new();
-        for change in &history.leases {
-            let of_event = changes.entry(change.id).or_default();
-            let before = of_event.last().map_or(0, |(before, _)| before.attempts);
-            of_event.push((change, change.attempts > before));
+        let mut takings: HashMap<_, Vec<_>> = HashMap::new();
+        for taking in &history.takings {
+            takings.entry(taking.id).or_default().push(taking);
         }
-        let mut groups: HashMap<_, Vec<_>> = HashMap::new();
-        for row in &history.rows {
-            if let Some(group) = &row.group_key {
-                groups.entry(group.as_str()).or_default().push(row.id);
+        let departures = history.departures.iter();
+        Self {
+            history,
+            takings,
+            departures: departures
+                .map(|left| ((left.transaction, left.id), left))
+                .collect(),
+            rows: history.rows.iter().map(|row| (row.id, row)).collect(),
+        }
+    }
+
+    /// I4: leases past an earlier event of the group that is not in the same worker's hands.
+    fn overtakings(&self, found: &mut Vec<Violation>) {
+        for taking in &self.history.takings {
+            if let (Some(ahead), false) = (taking.ahead, taking.together) {
+                let (by, id) = (&taking.by, taking.id);
+                let text = format!("{by} leased event {id} while {ahead} was open and not its own");
+                found.push(Violation::new("I4", text));
             }
         }
-        for ids in groups.values_mut() {
-            ids.sort_unstable();
-        }
-        Self {
-            changes,
-            rows: history.rows.iter().map(|row| (row.id, row)).collect(),
-            groups,
-        }
     }
 
-    /// The events of the group ahead of this one.
-    fn earlier(&self, id: i64) -> &[i64] {
-        let group = self.rows.get(&id).and_then(|row| row.group_key.as_deref());
-        let ids = group.and_then(|group| self.groups.get(group));
-        let ids = ids.map_or(&[][..], Vec::as_slice);
-        &ids[..ids.partition_point(|other| *other < id)]
-    }
-
-    fn changes(&self, id: i64) -> &[(&'a LeaseChange, bool)] {
-        self.changes.get(&id).map_or(&[], Vec::as_slice)
-    }
-
-    /// In whose hand an event was for the statement that leased.
-    fn hand(&self, id: i64, taken: &Taken<'_>) -> Hand<'a> {
-        let mut changes = self.changes(id).iter();
-        match changes.rfind(|(other, _)| taken.knows(other)) {
-            Some((change, _)) if change.gone => Hand::Over,
-            Some((change, is_counted)) if change.now.is_some() => Hand::Of {
-                process: &change.by,
-                attempt: is_counted.then_some(change.attempts),
-            },
-            _ => Hand::Nobodys,
+    fn early_starts(&self, starts: &BTreeMap<i64, Vec<Start<'_>>>, found: &mut Vec<Violation>) {
+        for (id, of_event) in starts {
+            for start in of_event {
+                let Some((ahead, attempt)) = self.ahead_of(*id, start) else {
+                    continue;
+                };
+                let done = self.history.requeued.contains(&ahead)
+                    || self.gave_up(ahead, attempt)
+                    || has_ended(starts, ahead, attempt, start);
+                if !done {
+                    let by = start.process;
+                    let text = format!(
+                        "{by} started event {id} before {ahead}, which it had leased, was over"
+                    );
+                    found.push(Violation::new("I4", text));
+                }
+            }
         }
     }
 
-    fn overtakings(&self, taken: &Taken<'_>) -> Vec<String> {
-        let (id, by) = (taken.change.id, taken.change.by.as_str());
-        let overtaken = |earlier: &i64| match self.hand(*earlier, taken) {
-            Hand::Nobodys => Some(format!("{by} leased event {id} while {earlier} was open")),
-            Hand::Of { process, .. } if process != by => Some(format!(
-                "{by} leased event {id} while {earlier} was in the hand of {process}"
-            )),
-            Hand::Of { .. } | Hand::Over => None,
-        };
-        self.earlier(id).iter().filter_map(overtaken).collect()
-    }
-
-    /// The earlier events of the group, and their attempts, that the process of this start had in its hand
-    /// when it leased this one.
-    fn ahead_of(&self, id: i64, start: &Start<'_>) -> Vec<(i64, u32)> {
-        let lease = self.changes(id).iter().rfind(|(change, is_counted)| {
-            *is_counted && change.attempts == start.attempt && change.by == start.process
-        });
-        let Some(taken) = lease.and_then(|(change, _)| Taken::of(change)) else {
-            return Vec::new();
-        };
-        let in_its_hand = |earlier: &i64| match self.hand(*earlier, &taken) {
-            Hand::Of { process, attempt } if process == start.process => Some((*earlier, attempt?)),
-            _ => None,
-        };
-        self.earlier(id).iter().filter_map(in_its_hand).collect()
+    /// The nearest earlier event of the group, and its attempt, that the process of this start had in its hand when
+    /// it leased this one.
+    fn ahead_of(&self, id: i64, start: &Start<'_>) -> Option<(i64, u32)> {
+        let of_start =
+            |taking: &&&Taking| taking.attempt == Some(start.attempt) && taking.by == start.process;
+        let taking = self.takings.get(&id)?.iter().rfind(of_start)?;
+        Some((taking.ahead?, taking.ahead_attempt?))
     }
 
     /// Whether an event was given up with this attempt, perhaps without its handler's end: it took too long,
@@ -190,6 +96,68 @@ impl<'a> Leases<'a> {
         self.rows.get(&id).is_some_and(|row| {
             row.place != Place::Queue && row.status == "FAILED" && row.attempts == attempt
         })
+    }
+
+    /// I6: nothing is taken from a worker none of whose leases had run out. Who has no name is an operator, who may take
+    /// what they like.
+    fn breaks(&self, found: &mut Vec<Violation>) {
+        let takings = self.history.takings.iter();
+        let owners: HashMap<&str, &str> = takings
+            .map(|taking| (taking.token.as_str(), taking.by.as_str()))
+            .collect();
+        for left in &self.history.departures {
+            let owner = owners.get(left.token.as_str()).copied();
+            let taken = !left.by.is_empty() && owner.is_some_and(|owner| owner != left.by);
+            if taken && !left.expired {
+                let (by, id) = (&left.by, left.id);
+                let text = format!("{by} took event {id} from a worker whose leases were running");
+                found.push(Violation::new("I6", text));
+            }
+        }
+    }
+
+    /// I3: an attempt is charged to what leaves a lease only if it may have been started there; I5: what is stored with it
+    /// is of that attempt.
+    fn charges(&self, found: &mut Vec<Violation>) {
+        for charge in &self.history.charges {
+            let id = charge.id;
+            let left = self.departures.get(&(charge.transaction, id));
+            if charge.attempts > charge.attempts_were && !left.is_some_and(|left| left.started) {
+                let by = &charge.by;
+                let text = format!("{by} charged an attempt to event {id}, which had not started");
+                found.push(Violation::new("I3", text));
+            }
+            let attempt = charge.attempts_were + 1;
+            if let Some(told) = charge.error_attempt.filter(|told| *told != attempt) {
+                let text = format!("event {id} went back from attempt {attempt} by attempt {told}");
+                found.push(Violation::new("I5", text));
+            }
+        }
+    }
+
+    /// I10: an event whose worker has gone away before takes nobody along when it happens again.
+    fn neighbours(&self, found: &mut Vec<Violation>) {
+        let mut together: BTreeMap<(u64, &str), Vec<&Charge>> = BTreeMap::new();
+        for charge in self
+            .history
+            .charges
+            .iter()
+            .filter(|charge| charge.is_lapse())
+        {
+            if let Some(left) = self.departures.get(&(charge.transaction, charge.id)) {
+                let of_worker = together.entry((charge.transaction, &left.worker));
+                of_worker.or_default().push(charge);
+            }
+        }
+        for lapsed in together.values().filter(|lapsed| lapsed.len() > 1) {
+            if let Some(suspect) = lapsed.iter().find(|charge| charge.lapses_were > 0) {
+                let ids: BTreeSet<i64> = lapsed.iter().map(|charge| charge.id).collect();
+                let id = suspect.id;
+                let text =
+                    format!("event {id}, which had lapsed before, ran beside others: {ids:?}");
+                found.push(Violation::new("I10", text));
+            }
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! - `world`: a cluster that can crash, the folder of evidence; `fleet`: the processes;
 //! - `proxy`: a connection on which answers get lost;
 //! - `actor`: what those processes are, which is this program started again;
+//! - `watch`: looks all the time for what must never be there;
 //! - `journal`: what they write down; `checker`: the judgement, `leases` that of their order; `controls`: the
 //!   checker's own tests;
 //! - `figures`: what is told besides the verdict; `soak`: `make torture`.
@@ -29,6 +30,7 @@ mod journal;
 mod leases;
 mod proxy;
 mod soak;
+mod watch;
 mod world;
 
 use std::process::ExitCode;

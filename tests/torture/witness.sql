@@ -4,66 +4,148 @@ CREATE SCHEMA torture;
 
 CREATE TABLE torture.effect (id bigint NOT NULL, attempt bigint NOT NULL);
 
-CREATE TABLE torture.lease_change (
+-- Each event that came into a lease, and what stood ahead of it in its group at that moment.
+CREATE TABLE torture.taken (
+    position      bigint GENERATED ALWAYS AS IDENTITY,
+    by            text NOT NULL DEFAULT current_setting('application_name'),
+    token         uuid NOT NULL,
+    worker        uuid NOT NULL,
+    id            bigint NOT NULL,
+    -- Null if nothing is to start: its time or its attempts were over.
+    attempt       int,
+    ahead         bigint,
+    ahead_attempt int,
+    together      boolean NOT NULL
+);
+CREATE INDEX ON torture.taken (by);
+
+-- The nearest live event ahead is enough: what is ahead of that one was asked for when that one was leased. Own leases are
+-- locked by the lease, and nobody else may have what is ahead: what is seen here stays so until the commit.
+CREATE FUNCTION torture.lease_taken() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
+BEGIN
+    INSERT INTO torture.taken (token, worker, id, attempt, ahead, ahead_attempt, together)
+    SELECT NEW.token, NEW.worker, q.id, torture.attempt(q, NEW.taken_at), ahead.id, ahead.attempt,
+           ahead.id IS NULL OR EXISTS (SELECT FROM tidegate.lease AS l WHERE l.worker = NEW.worker AND l.ids @> ahead.id)
+      FROM unnest(NEW.ids) AS r
+      JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
+      LEFT JOIN LATERAL (SELECT b.id, torture.attempt(b, NEW.taken_at) AS attempt FROM tidegate.event_queue AS b
+                          WHERE b.group_key = q.group_key AND b.id < q.id ORDER BY b.id DESC LIMIT 1) AS ahead ON true;
+    RETURN NULL;
+END $$;
+
+-- The attempt that a handler would start under a lease of that time.
+CREATE FUNCTION torture.attempt(event tidegate.event_queue, taken_at timestamptz) RETURNS int LANGUAGE sql STABLE
+RETURN CASE WHEN (event).attempts < (event).max_attempts AND ((event).expires_at IS NULL OR (event).expires_at > taken_at)
+            THEN (event).attempts + 1 END;
+
+CREATE TRIGGER lease_taken AFTER INSERT ON tidegate.lease
+    FOR EACH ROW EXECUTE FUNCTION torture.lease_taken();
+
+-- Each event that left a lease without having ended.
+CREATE TABLE torture.departure (
+    position    bigint GENERATED ALWAYS AS IDENTITY,
+    by          text NOT NULL DEFAULT current_setting('application_name'),
+    transaction xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    token       uuid NOT NULL,
+    worker      uuid NOT NULL,
+    id          bigint NOT NULL,
+    started     boolean NOT NULL,
+    expired     boolean NOT NULL
+);
+
+-- A worker of whose leases one that had run out ended in this transaction.
+CREATE TABLE torture.run_out (transaction xid8 NOT NULL DEFAULT pg_current_xact_id(), worker uuid NOT NULL);
+CREATE INDEX ON torture.run_out (worker);
+
+CREATE FUNCTION torture.lease_left() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    hole CONSTANT int8multirange := CASE WHEN TG_OP = 'DELETE' THEN OLD.ids ELSE OLD.ids - NEW.ids END;
+    -- The server's clock may have been set since the statement began.
+    instant CONSTANT timestamptz := greatest(clock_timestamp(), statement_timestamp());
+BEGIN
+    IF OLD.expires_at <= instant THEN
+        INSERT INTO torture.run_out (worker) VALUES (OLD.worker);
+    END IF;
+    INSERT INTO torture.departure (token, worker, id, started, expired)
+    SELECT OLD.token, OLD.worker, q.id, q.id <= OLD.started_to,
+           EXISTS (SELECT FROM torture.run_out AS o WHERE o.worker = OLD.worker AND o.transaction = pg_current_xact_id())
+           OR EXISTS (SELECT FROM tidegate.lease AS l WHERE l.worker = OLD.worker AND l.expires_at <= instant)
+      FROM unnest(hole) AS r JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r);
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER lease_left AFTER UPDATE OF ids OR DELETE ON tidegate.lease
+    FOR EACH ROW EXECUTE FUNCTION torture.lease_left();
+
+-- Each attempt, lapse or error that was written to a live event.
+CREATE TABLE torture.charge (
     position      bigint GENERATED ALWAYS AS IDENTITY,
     by            text NOT NULL DEFAULT current_setting('application_name'),
     transaction   xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    snapshot      text,
     id            bigint NOT NULL,
-    was           uuid,
-    was_running   boolean NOT NULL,
-    now           uuid,
-    gone          boolean NOT NULL,
+    attempts_were int NOT NULL,
     attempts      int NOT NULL,
-    max_attempts  int NOT NULL,
-    late          boolean NOT NULL,
+    lapses_were   int NOT NULL,
+    lapses        int NOT NULL,
     error_attempt int
 );
 
--- What the statement that changes a lease can see. Only in a function that is stable is the snapshot of the moment that
--- of the statement around it.
-CREATE FUNCTION torture.tell_snapshot() RETURNS trigger STABLE LANGUAGE plpgsql AS $$
+CREATE FUNCTION torture.charged() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM set_config('torture.snapshot', pg_current_snapshot()::text, true);
-    RETURN NEW;
-END $$;
-
-CREATE TRIGGER tell_snapshot BEFORE UPDATE ON tidegate.event_queue
-    FOR EACH ROW WHEN (OLD.lease_token IS DISTINCT FROM NEW.lease_token AND NEW.lease_token IS NOT NULL)
-    EXECUTE FUNCTION torture.tell_snapshot();
-
-CREATE FUNCTION torture.lease_changed() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO torture.lease_change (id, snapshot, was, was_running, now, gone, attempts, max_attempts, late, error_attempt)
-    VALUES (OLD.id, CASE WHEN NEW.lease_token IS NOT NULL THEN current_setting('torture.snapshot') END, OLD.lease_token,
-            -- A lease says when it was taken; everything else happens now.
-            coalesce(OLD.lease_expires_at > CASE WHEN NEW.lease_token IS NOT NULL THEN NEW.processing_started_at
-                                                 ELSE clock_timestamp() END, false),
-            NEW.lease_token, false, NEW.attempts, NEW.max_attempts, coalesce(OLD.expires_at <= clock_timestamp(), false),
+    INSERT INTO torture.charge (id, attempts_were, attempts, lapses_were, lapses, error_attempt)
+    VALUES (OLD.id, OLD.attempts, NEW.attempts, OLD.lapses, NEW.lapses,
             CASE WHEN jsonb_array_length(NEW.errors) > jsonb_array_length(OLD.errors)
                  THEN (NEW.errors->-1->>'attempt')::int END);
     RETURN NULL;
 END $$;
 
-CREATE TRIGGER lease_changed AFTER UPDATE ON tidegate.event_queue
-    FOR EACH ROW WHEN (OLD.lease_token IS DISTINCT FROM NEW.lease_token)
-    EXECUTE FUNCTION torture.lease_changed();
+CREATE TRIGGER charged AFTER UPDATE ON tidegate.event_queue
+    FOR EACH ROW WHEN (OLD.attempts <> NEW.attempts OR OLD.lapses <> NEW.lapses OR OLD.errors <> NEW.errors)
+    EXECUTE FUNCTION torture.charged();
 
-CREATE FUNCTION torture.event_ended() RETURNS trigger LANGUAGE plpgsql AS $$
+-- The state in which each event left the queue.
+CREATE TABLE torture.ending (
+    position     bigint GENERATED ALWAYS AS IDENTITY,
+    id           bigint NOT NULL,
+    leased       boolean NOT NULL,
+    attempts     int NOT NULL,
+    max_attempts int NOT NULL,
+    late         boolean NOT NULL
+);
+
+CREATE FUNCTION torture.event_ended() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
-    INSERT INTO torture.lease_change (id, was, was_running, gone, attempts, max_attempts, late)
-    VALUES (OLD.id, OLD.lease_token, coalesce(OLD.lease_expires_at > clock_timestamp(), false), true,
-            OLD.attempts, OLD.max_attempts, coalesce(OLD.expires_at <= clock_timestamp(), false));
+    INSERT INTO torture.ending (id, leased, attempts, max_attempts, late)
+    VALUES (OLD.id, EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> OLD.id), OLD.attempts, OLD.max_attempts,
+            coalesce(OLD.expires_at <= clock_timestamp(), false));
     RETURN NULL;
 END $$;
 
 CREATE TRIGGER event_ended AFTER DELETE ON tidegate.event_queue
     FOR EACH ROW EXECUTE FUNCTION torture.event_ended();
 
-CREATE VIEW torture.lease_changes AS
-SELECT id, by, transaction::text::bigint AS transaction, snapshot, was, was_running, now, gone, attempts, max_attempts,
-       late, error_attempt
-  FROM torture.lease_change ORDER BY position;
+CREATE VIEW torture.takings AS
+SELECT by, token, worker, id, attempt, ahead, ahead_attempt, together FROM torture.taken ORDER BY position;
+CREATE VIEW torture.departures AS
+SELECT by, transaction::text::bigint AS transaction, token, worker, id, started, expired FROM torture.departure ORDER BY position;
+CREATE VIEW torture.charges AS
+SELECT by, transaction::text::bigint AS transaction, id, attempts_were, attempts, lapses_were, lapses, error_attempt
+  FROM torture.charge ORDER BY position;
+CREATE VIEW torture.endings AS
+SELECT id, leased, attempts, max_attempts, late FROM torture.ending ORDER BY position;
+
+-- What must never be seen, at any moment: all of one snapshot, for whoever looks while everybody is at work.
+CREATE VIEW torture.breaches AS
+SELECT 'I4' AS invariant, format('%s has leased event %s behind %s, which %s has', worker, id, ahead,
+                                 coalesce(ahead_worker::text, 'nobody')) AS text
+  FROM tidegate.unordered_leases(3)
+UNION ALL
+SELECT 'J', format('event %s is free behind a walk that takes its group for clear', id) FROM tidegate.unmarked_events(3)
+UNION ALL
+(SELECT 'I6', format('event %s is in %s leases at once', q.id, count(*))
+   FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
+   JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
+  GROUP BY q.id HAVING count(*) > 1 LIMIT 3);
 
 -- Every row that ever came into the log. A partition that is dropped whole removes rows without a word;
 -- those must have expired by the time anybody looks.
@@ -92,7 +174,7 @@ CREATE TRIGGER log_changed AFTER INSERT OR DELETE ON tidegate.event_log
 CREATE VIEW torture.rows AS
 SELECT id, 'queue' AS place, kind, payload->>'key' AS key, group_key, status, attempts, max_attempts,
        errors->-1->>'code' AS code, NULL::int AS result_attempt, false AS without_lease, replay_of, false AS removed_early
-  FROM tidegate.event_queue
+  FROM tidegate.events
 UNION ALL
 SELECT id, 'log', kind, payload->>'key', group_key, status, attempts, max_attempts, errors->-1->>'code',
        (result->>kind)::int, lease_token IS NULL, replay_of, false

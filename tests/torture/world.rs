@@ -10,19 +10,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tidegate::migrate::{MigrateOptions, migrate};
 use tidegate::{Database, Event, NewEvent, publish_batch};
 use tokio_postgres::{Client, NoTls};
 
-use crate::actor::{CANARY, Torture, new_event};
+use crate::actor::{CANARY, Torture, Work, new_event};
 use crate::checker::{History, Violation, check};
 use crate::figures::Figures;
 use crate::fleet::Fleet;
 use crate::journal::{self, Journal, Record, Told};
+use crate::watch::{Watch, breaches};
 
-/// What the checker asks for and the product does not keep: each change of a lease, and rows of the log
-/// that the cleanup has removed. Written by triggers, so that it commits with what it tells of.
+/// What the checker asks for and the product does not keep: what came into leases, left them and was charged, and rows
+/// of the log that the cleanup has removed. Written by triggers, so that it commits with what it tells of.
 const WITNESS: &str = include_str!("witness.sql");
 
 /// The database of a run, and where its evidence is.
@@ -34,6 +36,7 @@ pub struct World {
     /// How long everything may take to end once nothing is broken any more.
     pub patience: Duration,
     evidence: PathBuf,
+    watch: Watch,
     server: Server,
 }
 
@@ -54,7 +57,9 @@ impl World {
             std::fs::create_dir_all(evidence.join(folder)).unwrap();
         }
         let (server, url) = serve(options);
-        let world = Self {
+        prepare(&url).await;
+        Self {
+            watch: Watch::begin(url.clone()),
             url,
             seed,
             random: fastrand::Rng::with_seed(seed),
@@ -62,18 +67,7 @@ impl World {
             patience: Duration::from_mins(1),
             evidence,
             server,
-        };
-        let database = Database::new(&world.url, 1).unwrap();
-        migrate(
-            &database,
-            Torture::KINDS,
-            MigrateOptions::default(),
-            Vec::new(),
-        )
-        .await
-        .unwrap();
-        world.client().await.batch_execute(WITNESS).await.unwrap();
-        world
+        }
     }
 
     pub fn journal_path(&self, name: &str) -> PathBuf {
@@ -156,6 +150,37 @@ impl World {
         ids
     }
 
+    /// Writes down that handlers will publish these follow-ups, or not.
+    pub fn foretell(&self, works: &[&Work]) {
+        for work in works {
+            let told = Told {
+                key: work.next_key(),
+                group: work.follow_up.clone(),
+            };
+            self.journal.write(Record::Trying {
+                publish: told.key.clone(),
+                events: vec![told],
+            });
+        }
+    }
+
+    /// Waits until a number from the database is this, as long as [`World::patience`]; whether it came.
+    pub async fn comes_to(&self, sql: &str, number: i64) -> bool {
+        let deadline = Instant::now() + self.patience;
+        while self.number(sql).await != number {
+            if Instant::now() > deadline {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        true
+    }
+
+    /// A file of the evidence.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.evidence.join(name)
+    }
+
     /// One number from the database.
     pub async fn number(&self, sql: &str) -> i64 {
         self.client()
@@ -191,10 +216,17 @@ impl World {
         let replays: i64 = client.query_one(replays, &[]).await.unwrap().get(0);
         let requeued = "SELECT DISTINCT unnest(ids) FROM tidegate.audit WHERE action = 'requeue'";
         let requeued = client.query(requeued, &[]).await.unwrap();
+        let (looks, mut seen) = self.watch.seen();
+        seen.extend(breaches(&client).await.unwrap());
         History {
             journals: self.journals(),
             rows: table(&client, "torture.rows").await,
-            leases: table(&client, "torture.lease_changes").await,
+            takings: table(&client, "torture.takings").await,
+            departures: table(&client, "torture.departures").await,
+            charges: table(&client, "torture.charges").await,
+            endings: table(&client, "torture.endings").await,
+            looks,
+            seen,
             effects: table(&client, "torture.effect").await,
             replays: replays.unsigned_abs(),
             requeued: requeued.iter().map(|row| row.get(0)).collect(),
@@ -261,35 +293,37 @@ impl World {
     }
 
     fn keep(&self, history: &History) {
-        let write = |name: &str, text: Vec<String>| {
-            std::fs::write(self.evidence.join(name), text.join("\n") + "\n").unwrap();
-        };
-        let json = |value: serde_json::Result<String>| value.unwrap();
-        write(
-            "rows.jsonl",
-            history
-                .rows
-                .iter()
-                .map(|row| json(serde_json::to_string(row)))
-                .collect(),
-        );
-        write(
-            "leases.jsonl",
-            history
-                .leases
-                .iter()
-                .map(|row| json(serde_json::to_string(row)))
-                .collect(),
-        );
-        write(
-            "effects.jsonl",
-            history
-                .effects
-                .iter()
-                .map(|row| json(serde_json::to_string(row)))
-                .collect(),
-        );
+        self.keep_all("rows", &history.rows);
+        self.keep_all("takings", &history.takings);
+        self.keep_all("departures", &history.departures);
+        self.keep_all("charges", &history.charges);
+        self.keep_all("endings", &history.endings);
+        self.keep_all("effects", &history.effects);
     }
+
+    fn keep_all<T: Serialize>(&self, name: &str, values: &[T]) {
+        let lines: String = values
+            .iter()
+            .map(|value| serde_json::to_string(value).unwrap() + "\n")
+            .collect();
+        std::fs::write(self.evidence.join(name).with_extension("jsonl"), lines).unwrap();
+    }
+}
+
+/// The schema, and what tells of it.
+async fn prepare(url: &str) {
+    let database = Database::new(url, 1).unwrap();
+    migrate(
+        &database,
+        Torture::KINDS,
+        MigrateOptions::default(),
+        Vec::new(),
+    )
+    .await
+    .unwrap();
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(WITNESS).await.unwrap();
 }
 
 /// The rows of a table or view as values.

@@ -36,7 +36,9 @@ pub async fn cleanup_replay_and_requeue_beside_finalizes_touch_only_what_they_ma
         fleet.start_publisher(&world, publisher);
     }
     let until = Instant::now() + size.seconds(10, 45);
-    let (url, operator) = (world.url.clone(), world.client().await);
+    // By which it is known from an operator, who may take what they like.
+    let url = world.url.clone() + "?application_name=cleanup";
+    let operator = world.client().await;
     let operating = async {
         let (one, other, replayed) = tokio::join!(
             clean(&url, until),

@@ -40,7 +40,7 @@ pub async fn a_group_waits_for_its_event_that_a_lost_lease_has_taken(
 
 /// The first event has one attempt, which the lost lease spends, so that it cannot be given back.
 async fn lose_a_lease(world: &World, round: u32) {
-    let mut proxy = Proxy::before(&world.url, b"FROM tidegate.lease_page(").await;
+    let mut proxy = Proxy::before(&world.url, b"FROM tidegate.lease(").await;
     let event = |name: &str, group: Option<String>| {
         let work = Work {
             takes_ms: vec![100],
@@ -67,7 +67,7 @@ async fn lose_a_lease(world: &World, round: u32) {
     let mut fleet = Fleet::default();
     fleet.start_worker(world, through_proxy);
     proxy.wait_for_marker().await;
-    let leased = "SELECT count(*) FROM tidegate.event_queue WHERE lease_token IS NOT NULL";
+    let leased = "SELECT count(*) FROM tidegate.lease";
     for _ in 0..200 {
         if world.number(leased).await > 0 {
             break;

@@ -11,6 +11,7 @@ mod frozen_worker;
 mod killed_server;
 mod killed_workers;
 mod lost_lease;
+mod poison;
 
 use std::time::Duration;
 
@@ -69,6 +70,8 @@ pub static ALL: &[Experiment] = experiments![
     frozen_worker::a_worker_frozen_beyond_its_lease_changes_nothing_when_it_goes_on,
     crash_points::a_worker_that_dies_at_a_set_point_costs_an_attempt_and_no_more,
     lost_lease::a_group_waits_for_its_event_that_a_lost_lease_has_taken,
+    poison::one_in_a_hundred_that_kills_its_worker_takes_none_of_the_others_with_it,
+    poison::an_event_that_kills_its_worker_takes_none_of_thousands_with_it,
     duplicate_ticks::ten_ticks_at_once_start_each_event_once,
     async_commit::negative_control_async_commit_loses_acknowledged_events,
 ];

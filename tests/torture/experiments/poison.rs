@@ -1,0 +1,112 @@
+//! Row 23: events that kill whoever runs them, among others that do not. A worker that has died is replaced at once, and
+//! what it had in hand comes free at once; an innocent event may lose the attempt in which it stood beside one that
+//! kills, and no more, for what has lapsed runs alone.
+
+use std::time::Duration;
+
+use crate::actor::{Crash, Torture, Work, Worker};
+use crate::checker::{History, Violation};
+use crate::experiments::Size;
+use crate::figures::Figures;
+use crate::fleet::{Fleet, worker};
+use crate::world::World;
+
+/// The default.
+const MOST_ATTEMPTS: u16 = 5;
+
+pub async fn an_event_that_kills_its_worker_takes_none_of_thousands_with_it(
+    seed: u64,
+    size: Size,
+) -> Result<Figures, String> {
+    poisoned("one_poison", seed, size.pick(2_000, 5_000), 1, 1).await
+}
+
+pub async fn one_in_a_hundred_that_kills_its_worker_takes_none_of_the_others_with_it(
+    seed: u64,
+    size: Size,
+) -> Result<Figures, String> {
+    let (events, poisons) = size.pick((2_000, 20), (10_000, 100));
+    poisoned("many_poisons", seed, events, poisons, 4).await
+}
+
+async fn poisoned(
+    name: &str,
+    seed: u64,
+    events: usize,
+    poisons: usize,
+    workers: usize,
+) -> Result<Figures, String> {
+    let mut world = World::start(name, seed, &[]).await;
+    world.patience = Duration::from_secs(500);
+    publish(&mut world, events, poisons).await;
+    // Leases that a worker which lives will always renew in time: what lapses is the dead ones'.
+    let patient = Worker {
+        lease_ms: 20_000,
+        handler_ms: 15_000,
+        concurrency: 8,
+        batch: 1000,
+        budget_ms: 60_000,
+        ..worker(&world)
+    };
+    let mut fleet = Fleet::default();
+    for _ in 0..workers {
+        fleet.start_worker(&world, patient.clone());
+    }
+    fleet.tend_to_the_end(&world, &patient).await;
+    fleet.finish(&world);
+    let history = world.history(true).await;
+    let further = harmed(&history);
+    world.judge(further).await
+}
+
+/// A third of them in groups; those that kill anywhere.
+async fn publish(world: &mut World, events: usize, poisons: usize) {
+    let mut fates: Vec<bool> = (0..events).map(|number| number < poisons).collect();
+    world.random.shuffle(&mut fates);
+    let mut all = Vec::new();
+    for (number, poison) in fates.into_iter().enumerate() {
+        let work = Work {
+            crash: poison.then_some(Crash::Abort),
+            silent: world.random.bool(),
+            ..Work::new(if poison {
+                format!("poison {number}")
+            } else {
+                number.to_string()
+            })
+        };
+        let group = world.random.u8(0..60);
+        all.push((
+            (group < 20).then(|| format!("g{group}")),
+            Torture::Plain(work),
+        ));
+    }
+    for part in 0..events.div_ceil(500) {
+        let batch: Vec<_> = all.drain(..all.len().min(500)).collect();
+        world
+            .publish(&format!("part {part}"), batch, MOST_ATTEMPTS)
+            .await;
+    }
+}
+
+/// What came to harm because of others, and what kills and got away with it.
+fn harmed(history: &History) -> Vec<Violation> {
+    let wrong = history.rows.iter().filter(|row| {
+        let is_poison = row
+            .key
+            .as_ref()
+            .is_some_and(|key| key.starts_with("poison"));
+        let fine = if is_poison {
+            row.status == "FAILED" && row.attempts == u32::from(MOST_ATTEMPTS)
+        } else {
+            row.status == "COMPLETED" && row.attempts <= 2
+        };
+        !fine
+    });
+    wrong
+        .map(|row| {
+            let (id, key, status, attempts) = (row.id, &row.key, &row.status, row.attempts);
+            let text = format!("event {id} ({key:?}) is {status} after {attempts} attempts");
+            Violation::new("I10", text)
+        })
+        .collect()
+}
