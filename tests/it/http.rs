@@ -10,7 +10,7 @@ use reqwest::{Method, Response, redirect};
 use serde_json::{Value, json};
 use tidegate::app::{App, Event as AppEvent, medical};
 use tidegate::outcome::Status;
-use tidegate::queue::{ErrorEntry, Finalization, LeaseRequest};
+use tidegate::queue::{ErrorEntry, Finalization, LeaseRequest, Walk};
 use tidegate::{Database, DrainOptions, Event, Fault, NewEvent, http, queue};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
@@ -86,16 +86,20 @@ impl Api {
     async fn end(&self, id: i64, status: Status, faults: &[Fault], result: Option<Value>) {
         let token = Uuid::new_v4();
         let request = LeaseRequest {
-            limit: 100,
-            page: 100,
-            after: id - 1,
             token,
+            worker: Uuid::new_v4(),
             held: &[],
             timeout: Duration::from_mins(1),
             kinds: AppEvent::KINDS,
-            blocked: &[],
-            known: None,
-            now: None,
+            limit: 100,
+            bytes: u64::MAX,
+            first_window: 100,
+            join: false,
+            passed_by: &[],
+            walk: Walk {
+                after: id - 1,
+                ..Walk::default()
+            },
         };
         let leased = queue::lease(&self.client, &request).await.unwrap();
         let event = leased.events.iter().find(|event| event.lease.id == id);
@@ -109,6 +113,7 @@ impl Api {
             result: result.map(|result| json!({"job": result})),
             progress: None,
             follow_ups: Vec::new(),
+            ran: true,
         };
         let flushed = queue::finalize(&self.client, &[end]).await.unwrap();
         assert_eq!(flushed.ended.len(), 1);
