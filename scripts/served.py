@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -171,7 +172,7 @@ def _throwaway_folder(user):
 def started(room, wanted_port, spawn, is_ready):
     """The process that `spawn(port, log)` has started, once `is_ready(process, log)`, and its port.
 
-    A free port can be taken by somebody else before the server has it, so it may take another."""
+    Where a free port cannot be held, somebody else may take it before the server has it, so it may take another."""
     for _ in range(1 if wanted_port else 10):
         port = wanted_port or _free_port()
         log = room / f"log-{port}"
@@ -197,10 +198,24 @@ def _waited_for(is_ready, server):
     return False
 
 
+HELD = []
+
+
 def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody else is given for as long as this process lives, also while its server is away: whoever came
+    back to a server that is to crash and start again would talk to a stranger. Two sockets may have one address where
+    both allow it and neither listens when the other binds; the system gives it to none that asks for any port. Elsewhere
+    than on Linux a server could not bind beside such a socket."""
+    holder = socket.socket()
+    if sys.platform == "linux":
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    port = holder.getsockname()[1]
+    if sys.platform == "linux":
+        HELD.append(holder)
+    else:
+        holder.close()
+    return port
 
 
 def _wait_for_the_end(server):

@@ -23,7 +23,8 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Kept of the invocation's time for answering: a fifth, within these bounds.
+/// Kept of the invocation's time for answering: a fifth, within these bounds. A drain may overrun its budget, by
+/// [`tidegate::drain::OVERRUN`], and is still answered.
 const RESERVE: (Duration, Duration) = (Duration::from_millis(1200), Duration::from_secs(3));
 
 /// No Lambda function runs longer, so no deadline is further away.
@@ -179,8 +180,12 @@ fn time_left(deadline_ms: u64) -> Option<Duration> {
     if deadline.abs_diff(now) > LONGEST {
         return None;
     }
-    let left = deadline.saturating_sub(now);
-    Some(left.saturating_sub((left / 5).clamp(RESERVE.0, RESERVE.1)))
+    Some(less_reserve(deadline.saturating_sub(now)))
+}
+
+/// What an invocation with so much time left may use of it.
+fn less_reserve(left: Duration) -> Duration {
+    left.saturating_sub((left / 5).clamp(RESERVE.0, RESERVE.1))
 }
 
 /// Knows which invocation is under way, from its arrival until its answer is posted.
@@ -266,16 +271,27 @@ mod tests {
 
     #[test]
     fn f2_the_invocations_deadline_less_the_reserve_bounds_the_budget() {
-        let left = time_left(in_ms(60_000)).unwrap();
+        for (left, usable) in [(60_000, 57_000), (10_000, 8000), (3000, 1800), (1200, 0)] {
+            let [left, usable] = [left, usable].map(Duration::from_millis);
+            assert_eq!(less_reserve(left), usable, "{left:?}");
+        }
+        // As much as is left of it now, which is less with every moment.
+        let usable = time_left(in_ms(60_000)).unwrap();
         assert!(
-            left <= Duration::from_secs(57) && left > Duration::from_secs(56),
-            "{left:?}"
+            !usable.is_zero() && usable <= Duration::from_secs(57),
+            "{usable:?}"
         );
-        let left = time_left(in_ms(3_000)).unwrap();
-        assert!(
-            left <= Duration::from_millis(1800) && left > Duration::from_millis(1500),
-            "{left:?}"
-        );
+    }
+
+    #[test]
+    fn f2_a_drain_that_overruns_its_budget_is_answered_before_any_deadline() {
+        let longest = u64::try_from(LONGEST.as_millis()).unwrap();
+        for left in (u64::try_from(RESERVE.0.as_millis()).unwrap()..=longest).step_by(10) {
+            let left = Duration::from_millis(left);
+            let latest = less_reserve(left) + tidegate::drain::OVERRUN;
+            let for_the_answer = Duration::from_millis(200);
+            assert!(latest + for_the_answer <= left, "{left:?}: {latest:?}");
+        }
     }
 
     #[test]

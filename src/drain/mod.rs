@@ -235,8 +235,9 @@ const FLUSH_AGE: Duration = Duration::from_millis(10);
 /// A window is this much work: about what passes until the database has been told of the next one, several times over.
 const WINDOW: Duration = Duration::from_millis(50);
 
-/// The run must end, whatever the database does, this long after its budget.
-const OVERRUN: Duration = Duration::from_secs(1);
+/// The run ends this long after its budget at the latest, whatever the database does. The same for every budget:
+/// what a caller keeps of an invocation for the answer does not grow with it either.
+pub const OVERRUN: Duration = Duration::from_secs(1);
 
 struct Drain<D: Dispatch> {
     app: Arc<D>,
@@ -333,7 +334,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// The whole run, with its report and figures.
     async fn run_to_end(mut self) -> Result<DrainReport, DrainError> {
-        let ended = self.run().await;
+        let ended = self.run_in_time().await;
         self.report.elapsed_ms = millis(self.budget.elapsed());
         if let (Some(asked), Some(figures)) = (self.hooks.figures.take(), self.figures.take()) {
             // Who asked may have gone.
@@ -345,6 +346,33 @@ impl<D: Dispatch> Drain<D> {
                 report: Box::new(self.report),
                 source,
             }),
+        }
+    }
+
+    /// The database has had its time when the limit is over: the caller's own deadline comes first. Nothing
+    /// that the run waits for is outside of this.
+    async fn run_in_time(&mut self) -> Result<(), Error> {
+        let limit = self.budget.total() + OVERRUN;
+        let left = limit.saturating_sub(self.budget.elapsed());
+        let ended = tokio::time::timeout(left, self.run()).await;
+        ended.unwrap_or_else(|_| {
+            Err(Error::TimedOut {
+                stage: self.waits_for(),
+                limit,
+            })
+        })
+    }
+
+    /// What a run that was cut would have gone on with.
+    fn waits_for(&self) -> &'static str {
+        if !self.writing.is_idle() {
+            "write outcomes"
+        } else if !self.leasing.is_idle() {
+            "lease"
+        } else if !self.running.is_empty() {
+            "handlers"
+        } else {
+            "backlog"
         }
     }
 
@@ -370,7 +398,7 @@ impl<D: Dispatch> Drain<D> {
                 round = self.writing.done() => self.written(round)?,
                 arrival = self.leasing.done() => self.lease_arrived(arrival),
                 () = stop_signal(&mut self.hooks.stop) => self.budget.stop(),
-                () = tokio::time::sleep_until(wake) => self.refuse_overrun()?,
+                () = tokio::time::sleep_until(wake) => {}
             }
         }
     }
@@ -458,8 +486,7 @@ impl<D: Dispatch> Drain<D> {
     /// When something must be done even if nothing happens.
     fn next_wake(&self) -> Instant {
         let now = Instant::now();
-        let left = self.limit().saturating_sub(self.budget.elapsed());
-        let mut wake = now + Duration::from_millis(250).min(left);
+        let mut wake = now + Duration::from_millis(250);
         if self.writing.is_idle() && (self.pending.outcomes() > 0 || self.hand.has_over()) {
             wake = wake.min((self.pending_since + FLUSH_AGE).max(self.write_after));
         }
@@ -476,36 +503,12 @@ impl<D: Dispatch> Drain<D> {
         wake.max(now + Duration::from_millis(1))
     }
 
-    /// When the run must be over, whatever the database does.
-    fn limit(&self) -> Duration {
-        self.budget.total() + OVERRUN.max(self.budget.total() / 20)
-    }
-
-    /// The database has had its time: the caller's own deadline comes first.
-    fn refuse_overrun(&self) -> Result<(), Error> {
-        let limit = self.limit();
-        if self.budget.elapsed() > limit {
-            return Err(Error::TimedOut {
-                stage: "finish",
-                limit,
-            });
-        }
-        Ok(())
-    }
-
-    /// The last question to the database, bounded like all before it.
+    /// The last question to the database.
     async fn count_backlog(&mut self) -> Result<(), Error> {
-        let limit = self.limit();
-        let left = limit.saturating_sub(self.budget.elapsed());
         let Some(link) = self.leasing.idle() else {
             return Ok(());
         };
-        let counted =
-            tokio::time::timeout(left, async { queue::backlog(link.client().await?).await });
-        let backlog = counted.await.map_err(|_| Error::TimedOut {
-            stage: "backlog",
-            limit,
-        })??;
+        let backlog = queue::backlog(link.client().await?).await?;
         self.report.backlog = backlog.events;
         self.report.oldest_age_ms = backlog.oldest_age_ms;
         Ok(())

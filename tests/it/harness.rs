@@ -1,5 +1,6 @@
 //! The tests' own ground: databases are separate, and no server outlives who started it.
 
+use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use tokio_postgres::NoTls;
 
-use crate::support::{self, TestDb, wait_until};
+use crate::support::{self, Cluster, TestDb, wait_until};
 
 tidegate::events! {
     enum Sample { Told(()) = "harness_sample" }
@@ -33,6 +34,25 @@ async fn samples_in(database: &TestDb) -> i64 {
         .await
         .unwrap()
         .get(0)
+}
+
+/// Elsewhere a port cannot be held for a server that is to listen on it.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_server_that_is_away_is_found_at_its_port_and_no_stranger_before_it() {
+    let cluster = Cluster::start(&[OsStr::new("--obey")]);
+    let url = cluster.url("postgres");
+    let config: tokio_postgres::Config = url.parse().unwrap();
+    let address = ([127, 0, 0, 1], config.get_ports()[0]).into();
+    cluster.crash();
+    // Not even by its number; the system, asked for any port, does not give it away either.
+    let stranger = tokio::net::TcpSocket::new_v4().unwrap();
+    let taken = stranger.bind(address).unwrap_err();
+    assert_eq!(taken.kind(), std::io::ErrorKind::AddrInUse);
+    let nobody = tokio::net::TcpStream::connect(address).await.unwrap_err();
+    assert_eq!(nobody.kind(), std::io::ErrorKind::ConnectionRefused);
+    cluster.start_again();
+    support::connect(&url).await;
 }
 
 #[tokio::test]

@@ -3,20 +3,20 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
+use tidegate::drain::OVERRUN;
 use tidegate::{Database, Done, DrainOptions, Error, NewEvent, Verdicts, http, queue};
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use crate::probe::{ProbeApp, act, live, number, options, probe_database};
+use crate::probe::{
+    ProbeApp, act, drain_that_ends, live, number, options, probe_database, publish_acts,
+};
 use crate::support::{self, Harm, Proxy, TestDb, wait_until};
 
 const EVENTS: usize = 60;
-
-/// What a drain may take beyond its budget, the machine's own slowness included.
-const OVERRUN: Duration = Duration::from_secs(2);
 
 /// Short enough that what a lost drain holds is free again soon.
 fn brief() -> DrainOptions {
@@ -102,10 +102,7 @@ impl World {
         let proxy = Proxy::before(&self.db.url).await;
         let database = self.through(&proxy);
         proxy.harm_when_said(word, harm);
-        let (options, started) = (brief(), Instant::now());
-        let drained = tidegate::drain(&database, self.app.clone(), &options).await;
-        let took = started.elapsed();
-        assert!(took < options.budget + OVERRUN, "{harm:?}: {took:?}");
+        let drained = drain_that_ends(&database, &self.app, &brief()).await;
         assert!(proxy.has_harmed(), "{harm:?}: {word} was said");
         let report = drained.unwrap_or_else(|failed| *failed.report);
         assert!(report.leased > 0, "{harm:?}: {report:?}");
@@ -142,13 +139,87 @@ async fn i1_i8_an_answer_to_a_lease_that_is_cut_silent_or_garbage_ends_no_drain_
         let proxy = Proxy::before(&world.db.url).await;
         let database = world.through(&proxy);
         proxy.harm_when_said(of_a_lease, harm);
-        let (options, started) = (brief(), Instant::now());
-        let drained = tidegate::drain(&database, world.app.clone(), &options).await;
-        let took = started.elapsed();
-        assert!(took < options.budget + OVERRUN, "{harm:?}: {took:?}");
+        let drained = drain_that_ends(&database, &world.app, &brief()).await;
         assert!(proxy.has_harmed(), "{harm:?}");
         drop(drained);
         world.ends_well().await;
+    }
+}
+
+/// What a drain waits for in vain, and for how long by its own clock: waiting takes no time.
+async fn waits_in_vain(database: &Database, budget: Duration) -> (String, Duration) {
+    let options = DrainOptions {
+        budget,
+        ..options()
+    };
+    let started = tokio::time::Instant::now();
+    let failed = tidegate::drain(database, ProbeApp::succeeding(), &options).await;
+    let failed = failed.expect_err("there is no answer");
+    (failed.source.to_string(), started.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn f2_a_drain_on_a_port_where_nobody_answers_ends_at_its_limit_and_says_where() {
+    // Somebody listens there: connections are opened, and nothing is said.
+    let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let url = format!("postgres://u@127.0.0.1:{port}/d");
+    let database = Database::new(&url, 1).unwrap();
+    for seconds in [1, 3, 20, 35] {
+        let budget = Duration::from_secs(seconds);
+        let (failure, took) = waits_in_vain(&database, budget).await;
+        let limit = budget + OVERRUN;
+        assert_eq!(
+            failure,
+            format!("queue: lease: no answer from the database within {limit:?}")
+        );
+        // Timers are exact to a millisecond.
+        assert!(took.abs_diff(limit) <= MILLISECOND, "{took:?}");
+    }
+    // Four tries of ten seconds each are all that a longer one gives a database.
+    let (failure, took) = waits_in_vain(&database, Duration::from_mins(15)).await;
+    assert!(failure.contains("no answer within 10s"), "{failure}");
+    assert!(took < Duration::from_secs(45), "{took:?}");
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+#[tokio::test]
+async fn f2_a_drain_whose_statement_is_never_answered_ends_at_its_limit_and_says_which() {
+    // Only the statement of this stage says so.
+    for (word, stage) in [
+        ("FROM tidegate.lease_page(", "lease"),
+        ("tidegate.complete(", "write outcomes"),
+        ("SELECT CASE WHEN counted.n", "backlog"),
+    ] {
+        let db = probe_database().await;
+        publish_acts(&db.client().await, 3).await;
+        let proxy = Proxy::before(&db.url).await;
+        let name = db.name();
+        let url = format!("postgres://postgres@127.0.0.1:{}/{name}", proxy.port());
+        let database = Database::new(&url, 8).unwrap();
+        proxy.harm_when_said(word, Harm::Silence);
+        let mut draining = Box::pin(waits_in_vain(&database, Duration::from_secs(20)));
+        let began = tokio::time::Instant::now();
+        while !proxy.has_harmed() {
+            let step = tokio::time::timeout(MILLISECOND, &mut draining);
+            assert!(step.await.is_err(), "the drain has ended before {word}");
+            assert!(began.elapsed() < support::PATIENCE, "{word} was never said");
+        }
+        // From here on the waiting is not real.
+        tokio::time::pause();
+        let (failure, took) = draining.await;
+        tokio::time::resume();
+        let limit = Duration::from_secs(21);
+        assert_eq!(
+            failure,
+            format!("queue: {stage}: no answer from the database within {limit:?}")
+        );
+        // Before the statement's own limit. What led there has taken its time.
+        assert!(
+            (limit..queue::STATEMENT_TIMEOUT).contains(&took),
+            "{stage}: {took:?}"
+        );
     }
 }
 
@@ -173,10 +244,8 @@ async fn i1_i8_sessions_terminated_at_random_during_drains_lose_and_double_nothi
     };
     let database = world.db.database();
     while !killing.is_finished() {
-        let started = Instant::now();
         // Whatever it says: what counts is the end. A queue that is empty keeps nobody busy.
-        let _ = tidegate::drain(&database, world.app.clone(), &slow).await;
-        assert!(started.elapsed() < slow.budget + OVERRUN);
+        let _ = drain_that_ends(&database, &world.app, &slow).await;
     }
     killing.await.unwrap();
     world.ends_well().await;
@@ -208,9 +277,7 @@ async fn i1_a_server_that_turns_read_only_in_the_middle_of_a_drain_loses_nothing
         })
     });
     let database = world.db.database();
-    let started = Instant::now();
-    let failed = tidegate::drain(&database, middle.clone(), &brief()).await;
-    assert!(started.elapsed() < brief().budget + OVERRUN);
+    let failed = drain_that_ends(&database, &middle, &brief()).await;
     let failed = failed.expect_err("nothing can be written down");
     assert!(failed.report.leased > 0, "{failed}");
     let spent = "SELECT coalesce(sum(attempts), 0)::bigint FROM tidegate.event_queue";
@@ -237,10 +304,7 @@ async fn i1_i8_a_drain_over_a_slow_line_ends_in_time_and_a_later_one_ends_what_i
         let world = world_of(HEAVY).await;
         let proxy = Proxy::before(&world.db.url).await;
         proxy.throttle(speed);
-        let (options, started) = (brief(), Instant::now());
-        let drained = tidegate::drain(&world.through(&proxy), world.app.clone(), &options).await;
-        let took = started.elapsed();
-        assert!(took < options.budget + OVERRUN, "{speed}: {took:?}");
+        let drained = drain_that_ends(&world.through(&proxy), &world.app, &brief()).await;
         if let Ok(report) = &drained {
             assert!(report.is_balanced(), "{speed}: {report:?}");
         }
@@ -323,10 +387,8 @@ async fn i1_a_request_over_http_whose_database_is_on_a_slow_line_is_answered_in_
         let id = || Uuid::new_v4().to_string();
         let job = json!({"request_id": "r1", "patient_id": id(), "user_id": id(), "client_id": id(),
             "service_request_id": id(), "used_by_employee": id(), "used_by_legal_entity": id()});
-        let started = Instant::now();
-        let answer = client.post(&path).json(&job).send().await.unwrap();
-        let took = started.elapsed();
-        assert!(took < http::REQUEST_TIMEOUT + OVERRUN, "{speed}: {took:?}");
+        let asked = client.post(&path).json(&job).send();
+        let answer = support::ended("a request", asked).await.unwrap();
         match answer.status().as_u16() {
             202 => acknowledged += 1,
             503 => assert_ne!(speed, 0, "the line is well again"),

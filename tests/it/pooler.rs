@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -19,7 +19,9 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use uuid::Uuid;
 
 use crate::cli::Cli;
-use crate::probe::{Call, ProbeApp, act, live, number, options, pair, probe_database};
+use crate::probe::{
+    Call, ProbeApp, act, drain_that_ends, live, number, options, pair, probe_database,
+};
 use crate::support::{self, Cluster, Pooler, TestDb, wait_until};
 
 /// Sessions of the server that all clients of a pooler share: fewer than a drain has connections.
@@ -32,9 +34,6 @@ const SCATTERING: [&str; 3] = [
     "min_pool_size=3",
     "server_round_robin=1",
 ];
-
-/// What a drain may take beyond its budget, the machine's own slowness included.
-const OVERRUN: Duration = Duration::from_secs(2);
 
 /// A queue behind a pooler, and a way past it.
 struct Pooled {
@@ -467,26 +466,24 @@ impl World {
         })
     }
 
-    /// Drains in the background, again and again, while `harm` is done; every drain ends in time.
+    /// Drains in the background, again and again, while `harm` is done; every drain ends.
     async fn drained_while(&self, harm: impl Future<Output = ()>) {
         let (stop, mut stopped) = tokio::sync::watch::channel(false);
-        let draining = async {
+        let (database, app) = (self.pooled.database.clone(), self.app.clone());
+        // In a task of its own: harm keeps its task to itself while a script is told of it.
+        let draining = tokio::spawn(async move {
             while !*stopped.borrow_and_update() {
-                let started = Instant::now();
                 // Whatever it says: what counts is the end.
-                let _ = tidegate::drain(&self.pooled.database, self.app.clone(), &brief()).await;
-                assert!(started.elapsed() < brief().budget + OVERRUN);
+                let _ = drain_that_ends(&database, &app, &brief()).await;
             }
-        };
-        let harming = async {
-            wait_until("some handlers have started", async || {
-                !self.app.calls().is_empty()
-            })
-            .await;
-            harm.await;
-            stop.send_replace(true);
-        };
-        tokio::join!(draining, harming);
+        });
+        wait_until("some handlers have started", async || {
+            !self.app.calls().is_empty()
+        })
+        .await;
+        harm.await;
+        stop.send_replace(true);
+        draining.await.unwrap();
     }
 
     /// Later drains end everything, through the pooler: once, with one effect, within its attempts.
@@ -567,18 +564,16 @@ async fn i1_a_server_that_is_away_behind_the_pooler_is_a_clear_error_and_costs_n
     // One has been there before the server goes, one comes while it is away.
     let before = database.connect().await.unwrap();
     cluster.crash();
-    let started = Instant::now();
     let app = ProbeApp::succeeding();
-    let failed = tidegate::drain(&database, app.clone(), &options()).await;
+    let failed = drain_that_ends(&database, &app, &options()).await;
     let failed = failed.expect_err("there is no server");
     assert!(failed.to_string().contains("08P01"), "{failed}");
     assert_eq!((failed.report.leased, app.calls().len()), (0, 0));
     let refused = queue::publish(&before, &act("late")).await.unwrap_err();
     assert!(refused.is_connection_lost(), "{refused}");
     assert!(
-        started.elapsed() < options().budget,
-        "{:?}",
-        started.elapsed()
+        !matches!(refused, Error::TimedOut { .. }),
+        "it was told: {refused}"
     );
 
     cluster.start_again();
@@ -609,7 +604,6 @@ async fn i1_whoever_finds_the_pooler_full_waits_and_is_then_told_why_and_nothing
     // The only session is taken for longer than the pooler lets anyone wait.
     let transaction = holder.transaction().await.unwrap();
     transaction.batch_execute("SELECT 1").await.unwrap();
-    let started = Instant::now();
     let refused = queue::publish(&client, &act("late")).await.unwrap_err();
     assert!(
         refused.to_string().contains("query_wait_timeout"),
@@ -617,14 +611,9 @@ async fn i1_whoever_finds_the_pooler_full_waits_and_is_then_told_why_and_nothing
     );
     assert!(refused.is_connection_lost(), "{refused}");
     let app = ProbeApp::succeeding();
-    let failed = tidegate::drain(&pooled.database, app.clone(), &brief()).await;
+    let failed = drain_that_ends(&pooled.database, &app, &brief()).await;
     let failed = failed.expect_err("there is no session");
     assert_eq!((failed.report.leased, app.calls().len()), (0, 0));
-    assert!(
-        started.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        started.elapsed()
-    );
 
     // Whoever is still waiting when the session is free goes on as if nothing had been.
     let late = tokio::spawn(async move { queue::publish(&waiting, &act("patient")).await });

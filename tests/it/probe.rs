@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use tidegate::drain::{DrainError, OVERRUN};
 use tidegate::queue::{self, LeaseRequest, Walk};
 use tidegate::{
-    Context, DATABASE_ONLY, Dispatch, Done, DrainOptions, DrainReport, Event, HandlerResult,
-    Handlers, NewEvent,
+    Context, DATABASE_ONLY, Database, Dispatch, Done, DrainOptions, DrainReport, Error, Event,
+    HandlerResult, Handlers, NewEvent,
 };
 use tokio_postgres::{Client, GenericClient};
 use uuid::Uuid;
 
-use crate::support::{TestDb, database_for};
+use crate::support::{self, TestDb, database_for};
 
 tidegate::events! {
     #[derive(Debug, Clone, PartialEq)]
@@ -206,6 +207,31 @@ pub async fn drain(db: &TestDb, app: &Arc<ProbeApp>, options: &DrainOptions) -> 
         .unwrap();
     assert!(report.is_balanced(), "{report:?}");
     report
+}
+
+/// Drains, and checks that the run came to its end before any longer time-out of the connection or a statement,
+/// however it ended.
+pub async fn drain_that_ends(
+    database: &Database,
+    app: &Arc<ProbeApp>,
+    options: &DrainOptions,
+) -> Result<DrainReport, DrainError> {
+    let limit = options.budget + OVERRUN;
+    let drained = support::ended(
+        &format!("a drain that has {limit:?}"),
+        tidegate::drain(database, app.clone(), options),
+    )
+    .await;
+    if let Err(failed) = &drained {
+        let late = match &failed.source {
+            Error::TimedOut { limit: waited, .. } => *waited > limit,
+            // Of a connection.
+            Error::Connect(why) => why.contains("no answer within"),
+            _ => false,
+        };
+        assert!(!late, "{failed}; {:?}, limit {limit:?}", failed.report);
+    }
+    drained
 }
 
 /// Status, attempts and the errors' codes of a row in the log; `None` while it is not there.

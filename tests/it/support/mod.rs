@@ -26,8 +26,18 @@ pub use tls::{Authority, Certified};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Long enough for a machine with every core busy; a condition that holds is seen within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than anything takes on the slowest machine: what is not there by then hangs. A condition that holds is
+/// seen within milliseconds.
+pub const PATIENCE: Duration = Duration::from_mins(3);
+
+/// What `work` comes to.
+///
+/// # Panics
+/// With `description` when it has not ended within [`PATIENCE`].
+pub async fn ended<T>(description: &str, work: impl Future<Output = T>) -> T {
+    let ended = tokio::time::timeout(PATIENCE, work).await;
+    ended.unwrap_or_else(|_| panic!("has not ended within {PATIENCE:?}: {description}"))
+}
 
 /// Polls `condition` until it holds.
 ///
