@@ -157,8 +157,8 @@ const ALONE: Guard = (
 );
 const FOLLOWERS: Guard = (
     "hand_back",
-    "WHERE q.id = ANY (wanted) AND q.id <@ own AND b.id <@ own);",
-    "WHERE false);",
+    "AND b.id <@ own OFFSET 0",
+    "AND false OFFSET 0",
 );
 const UNDER_WAY: Guard = ("hand_back", "ORDER BY l.token FOR UPDATE;", ";");
 const FENCE: Guard = (
