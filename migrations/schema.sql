@@ -40,11 +40,7 @@ END $$;
 
 CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE
-    AS $$
-    SELECT CASE WHEN added IS NULL THEN errors
-                ELSE errors || (SELECT coalesce(jsonb_agg(e || jsonb_build_object('at', at)), '[]')
-                                  FROM jsonb_array_elements(added) AS e) END
-$$;
+    RETURN CASE WHEN (added IS NULL) THEN errors ELSE (errors || (SELECT COALESCE(jsonb_agg((e.value || jsonb_build_object('at', append_errors.at))), '[]'::jsonb) AS "coalesce" FROM jsonb_array_elements(append_errors.added) e(value))) END;
 
 CREATE FUNCTION tidegate.apply_retention(kind text, partition text, since text DEFAULT NULL::text, batch integer DEFAULT 10000, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS TABLE(redated bigint, next text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -119,6 +115,15 @@ BEGIN
     PERFORM pg_advisory_xact_lock(1414087750, 0);
 END $$;
 
+CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT coalesce(array_agg(g.key) FILTER (WHERE NOT g.free), '{}')
+      FROM (SELECT k.key, pg_try_advisory_xact_lock(1414087749, hashtext(k.key)) AS free
+              FROM (SELECT DISTINCT u.key FROM unnest(group_keys) AS u(key) WHERE u.key IS NOT NULL) AS k) AS g
+$$;
+
 CREATE FUNCTION tidegate.check_ids(ids bigint[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -183,47 +188,73 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION tidegate.complete(ids bigint[], tokens uuid[], firsts bigint[]) RETURNS bigint
+CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[], OUT ended bigint[], OUT cuts integer[]) RETURNS record
     LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
     AS $$
+#variable_conflict use_column
 DECLARE
-    ended bigint;
+    -- Looked up once, not for each event: usually no kind has a retention of its own.
+    own_retention CONSTANT boolean := EXISTS (SELECT FROM tidegate.event_kind WHERE retention_completed <> '30 days');
+    instant CONSTANT timestamptz := clock_timestamp();
+    lease record;
+    gone bigint;
 BEGIN
-    WITH gone AS (
-        DELETE FROM tidegate.event_queue AS q
-         WHERE q.id = ANY (ids) AND q.lease_token = tokens[1 + width_bucket(q.id, firsts)]
-        RETURNING q.*)
-    INSERT INTO tidegate.event_log
-           (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
-            errors, progress, created_at, processing_started_at, finished_at, expires_at,
-            deadline, lease_token, parent_id, replay_of, traceparent)
-    SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'COMPLETED', g.attempts,
-           g.max_attempts, g.errors, g.progress, g.created_at, g.processing_started_at, statement_timestamp(),
-           statement_timestamp() + CASE WHEN EXISTS (SELECT FROM tidegate.event_kind
-                                                      WHERE retention_completed <> '30 days')
-                THEN coalesce((SELECT k.retention_completed FROM tidegate.event_kind AS k WHERE k.kind = g.kind), '30 days')
-                ELSE '30 days' END,
-           g.expires_at, g.lease_token, g.parent_id, g.replay_of, g.traceparent
-      FROM gone AS g;
-    GET DIAGNOSTICS ended = ROW_COUNT;
-    RETURN ended;
+    FOR n IN 1 .. cardinality(tokens) LOOP
+        IF over[n] THEN
+            SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = tokens[n] FOR UPDATE;
+        ELSIF upto[n] IS NOT NULL THEN
+            UPDATE tidegate.lease AS l SET started_to = greatest(l.started_to, upto[n]) WHERE l.token = tokens[n]
+            RETURNING l.ids, l.taken_at, l.cuts INTO lease;
+        ELSE
+            SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = tokens[n] FOR KEY SHARE;
+        END IF;
+        cuts[n] := lease.cuts;
+        ended[n] := 0;
+        IF lease.ids IS NOT NULL AND NOT isempty(done[n]) THEN
+            WITH gone AS (
+                DELETE FROM tidegate.event_queue AS q USING unnest(lease.ids * done[n]) AS r
+                 WHERE q.id >= lower(r) AND q.id < upper(r) RETURNING q.*)
+            INSERT INTO tidegate.event_log
+                   (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts, errors, progress,
+                    created_at, processing_started_at, finished_at, expires_at, deadline, lease_token, parent_id,
+                    replay_of, traceparent)
+            SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'COMPLETED', g.attempts + 1,
+                   g.max_attempts, g.errors, g.progress, g.created_at, lease.taken_at, instant,
+                   instant + CASE WHEN own_retention
+                        THEN coalesce((SELECT k.retention_completed FROM tidegate.event_kind AS k WHERE k.kind = g.kind), '30 days')
+                        ELSE '30 days' END,
+                   g.expires_at, tokens[n], g.parent_id, g.replay_of, g.traceparent
+              FROM gone AS g;
+            GET DIAGNOSTICS gone = ROW_COUNT;
+            ended[n] := gone;
+        END IF;
+        IF over[n] AND lease.ids IS NOT NULL AND NOT EXISTS (
+            SELECT FROM unnest(lease.ids - done[n]) AS r
+              JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)) THEN
+            DELETE FROM tidegate.lease AS l WHERE l.token = tokens[n];
+        END IF;
+    END LOOP;
 END $$;
 
 CREATE FUNCTION tidegate.complete_held(id bigint, token uuid) RETURNS void
     LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
-    IF tidegate.complete(ARRAY[complete_held.id], ARRAY[complete_held.token], '{}') = 0 THEN
+    IF (SELECT c.ended[1] FROM tidegate.complete(
+            ARRAY[complete_held.token], ARRAY[int8multirange(int8range(complete_held.id, complete_held.id, '[]'))],
+            ARRAY[NULL::bigint], ARRAY[false]) AS c) = 0 THEN
         RAISE EXCEPTION 'event %: the lease was lost', complete_held.id USING ERRCODE = 'TG001';
     END IF;
 END $$;
 
 CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT 5 $$;
+    RETURN 5;
 
 CREATE FUNCTION tidegate.delete_expired(partition text, since text DEFAULT NULL::text, batch integer DEFAULT 10000, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(deleted bigint, next text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -292,6 +323,7 @@ END $_$;
 
 CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     SELECT nullif(kept.handlers || kept.steps, '{}')
       FROM (SELECT coalesce((SELECT jsonb_build_object('handlers', jsonb_object_agg(h.key, CASE
@@ -344,41 +376,77 @@ BEGIN
 END $$;
 
 CREATE FUNCTION tidegate.end_by_operator(event_id bigint, code text, message text) RETURNS boolean
-    LANGUAGE sql
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+DECLARE
+    lease record;
+BEGIN
+    SELECT l.token, l.taken_at, l.started_to INTO lease FROM tidegate.lease AS l WHERE l.ids @> event_id FOR UPDATE;
+    UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = lease.token;
     WITH gone AS (
         DELETE FROM tidegate.event_queue AS q WHERE q.id = event_id
         RETURNING q.*, clock_timestamp() AS now
-    ), logged AS (
-        INSERT INTO tidegate.event_log
-               (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
-                errors, progress, created_at, processing_started_at, finished_at, expires_at,
-                deadline, parent_id, replay_of)
-        SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED', g.attempts, g.max_attempts,
-               tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object(
-                   'handler', NULL, 'code', code, 'message', message, 'attempt', g.attempts)), g.now),
-               g.progress, g.created_at, g.processing_started_at, g.now, g.now + coalesce(k.retention_failed, '90 days'),
-               g.expires_at, g.parent_id, g.replay_of
-          FROM gone AS g LEFT JOIN tidegate.event_kind AS k USING (kind)
-        RETURNING id)
-    SELECT EXISTS (SELECT FROM logged)
-$$;
+    )
+    INSERT INTO tidegate.event_log
+           (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
+            errors, progress, created_at, processing_started_at, finished_at, expires_at,
+            deadline, parent_id, replay_of, traceparent)
+    SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED',
+           least(g.attempts + (g.id <= coalesce(lease.started_to, 0))::int, g.max_attempts), g.max_attempts,
+           tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object(
+               'handler', NULL, 'code', code, 'message', message, 'attempt', g.attempts)), g.now),
+           g.progress, g.created_at, lease.taken_at, g.now, g.now + coalesce(k.retention_failed, '90 days'),
+           g.expires_at, g.parent_id, g.replay_of, g.traceparent
+      FROM gone AS g LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind;
+    RETURN FOUND;
+END $$;
 
 CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE(id bigint, past_deadline boolean)
-    LANGUAGE sql
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+#variable_conflict use_column
+DECLARE
+    owner uuid;
+    ran bigint[] := '{}';
+BEGIN
+    -- Workers in one order, for two operators must not wait for each other.
+    FOR owner IN SELECT DISTINCT l.worker FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(event_ids) ORDER BY 1 LOOP
+        PERFORM FROM tidegate.lease AS l WHERE l.worker = owner ORDER BY l.token FOR UPDATE;
+        ran := ran || ARRAY(SELECT u.id FROM unnest(event_ids) AS u(id) JOIN tidegate.lease AS l ON l.worker = owner AND l.ids @> u.id
+                             WHERE u.id <= l.started_to);
+        PERFORM tidegate.hand_back(owner, event_ids, '{}', true);
+    END LOOP;
+    RETURN QUERY
     WITH found AS MATERIALIZED (
-        SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE)
+        SELECT q.id, least(q.attempts + (q.id = ANY (ran) AND q.attempts < q.max_attempts)::int, 999) AS attempts
+          FROM tidegate.event_queue AS q
+         WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE)
     UPDATE tidegate.event_queue AS q
-       SET status = 'PENDING', lease_token = NULL, lease_expires_at = NULL,
-           available_at = least(q.available_at, clock_timestamp()),
-           attempts = least(q.attempts, 999),
-           max_attempts = greatest(q.max_attempts, least(q.attempts, 999) + 1),
-           updated_at = clock_timestamp()
+       SET available_at = least(q.available_at, clock_timestamp()), stray = true,
+           attempts = found.attempts, max_attempts = greatest(q.max_attempts, found.attempts + 1)
       FROM found
-     WHERE q.id = found.id
-    RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false)
-$$;
+     WHERE q.id = found.id AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id)
+    RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false);
+END $$;
+
+CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+BEGIN
+    PERFORM FROM tidegate.lease AS l WHERE l.token = end_unreadable.token AND end_unreadable.id <@ l.ids FOR KEY SHARE;
+    IF FOUND THEN
+        UPDATE tidegate.event_queue AS q SET payload = NULL WHERE q.id = end_unreadable.id;
+    END IF;
+    RETURN (SELECT cardinality(f.ended_ids) > 0 FROM tidegate.finalize(
+        end_unreadable.token, ARRAY[end_unreadable.id], ARRAY['FAILED'], ARRAY[false],
+        ARRAY[jsonb_build_array(jsonb_build_object('handler', NULL, 'code', 'unreadable', 'message', end_unreadable.message,
+                                                   'attempt', 0))::text],
+        ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
+END $$;
 
 CREATE FUNCTION tidegate.expired_rows(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(partition text, events bigint)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -391,55 +459,68 @@ CREATE FUNCTION tidegate.expired_rows(now timestamp with time zone DEFAULT NULL:
       JOIN pg_class AS c ON c.oid = l.tableoid
 $$;
 
-CREATE FUNCTION tidegate.finalize(ids bigint[], tokens uuid[], statuses text[], error_lists text[], results text[], progresses text[], next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[]) RETURNS TABLE(published bigint, ended bigint, ended_ids bigint[], ended_tokens uuid[])
+CREATE FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) RETURNS record
     LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
+    SET lock_timeout TO '1s'
     AS $$
 #variable_conflict use_column
+DECLARE
+    lease record;
+    instant CONSTANT timestamptz := clock_timestamp();
+    busy text[];
 BEGIN
-    RETURN QUERY
+    ended_ids := '{}';
+    busy_ids := '{}';
+    published := 0;
+    IF NOT statuses <@ ARRAY['COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED'] THEN
+        RAISE EXCEPTION 'status: COMPLETED, COMPLETED_WITH_ERRORS or FAILED is allowed' USING ERRCODE = 'check_violation';
+    END IF;
+    SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = finalize.token FOR KEY SHARE;
+    cuts := lease.cuts;
+    IF lease.ids IS NULL THEN
+        RETURN;
+    END IF;
+    IF NOT waits AND cardinality(next_group_keys) > 0 THEN
+        busy := tidegate.busy_groups(next_group_keys);
+        busy_ids := ARRAY(SELECT DISTINCT f.parent_id FROM unnest(next_parent_ids, next_group_keys) AS f(parent_id, group_key)
+                           WHERE f.group_key = ANY (busy));
+    END IF;
     WITH outcome AS MATERIALIZED (
-        SELECT o.*, clock_timestamp() AS now
-          FROM unnest(ids, tokens, statuses, error_lists, results, progresses)
-               AS o(id, token, status, errors, result, progress)
+        SELECT o.* FROM unnest(finalize.ids, statuses, rans, error_lists, results, progresses)
+               AS o(id, status, ran, errors, result, progress)
+         WHERE o.id <> ALL (busy_ids)
     ), removed AS (
         DELETE FROM tidegate.event_queue AS q
-         WHERE q.id = ANY (ids)
-           AND CASE WHEN (q.id, q.lease_token) IN (SELECT o.id, o.token FROM outcome AS o) THEN true ELSE false END
+         WHERE q.id = ANY (finalize.ids) AND q.id <> ALL (busy_ids) AND q.id <@ lease.ids
         RETURNING q.*
     ), gone AS (
-        SELECT q.*, o.status AS final_status, o.errors AS new_errors, o.result, o.progress AS new_progress, o.now
-          FROM removed AS q
-          JOIN outcome AS o ON o.id = q.id AND o.token = q.lease_token
+        SELECT q.*, o.status, o.ran, o.errors AS new_errors, o.result, o.progress AS new_progress
+          FROM removed AS q JOIN outcome AS o ON o.id = q.id
     ), logged AS (
         INSERT INTO tidegate.event_log
                (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
                 errors, result, progress, created_at, processing_started_at, finished_at, expires_at,
                 deadline, lease_token, parent_id, replay_of, traceparent)
-        SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, g.final_status, g.attempts,
-               g.max_attempts, CASE WHEN g.new_errors IS NULL THEN g.errors
-                    ELSE tidegate.append_errors(g.errors, g.new_errors::jsonb, g.now) END,
-               g.result::jsonb,
-               CASE WHEN g.new_progress IS NULL THEN g.progress
-                    ELSE tidegate.merge_progress(g.progress, g.new_progress::jsonb) END,
-               g.created_at,
-               g.processing_started_at, g.now,
-               g.now + CASE WHEN g.final_status = 'COMPLETED' THEN coalesce(k.retention_completed, '30 days')
-                            ELSE coalesce(k.retention_failed, '90 days') END,
-               g.expires_at, g.lease_token, g.parent_id, g.replay_of, g.traceparent
-          FROM gone AS g
-          LEFT JOIN tidegate.event_kind AS k USING (kind)
-        RETURNING id, lease_token
+        SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, g.status, g.attempts + g.ran::int,
+               g.max_attempts, tidegate.append_errors(g.errors, g.new_errors::jsonb, instant), g.result::jsonb,
+               tidegate.merge_progress(g.progress, g.new_progress::jsonb), g.created_at, lease.taken_at, instant,
+               instant + CASE WHEN g.status = 'COMPLETED' THEN coalesce(k.retention_completed, '30 days')
+                              ELSE coalesce(k.retention_failed, '90 days') END,
+               g.expires_at, finalize.token, g.parent_id, g.replay_of, g.traceparent
+          FROM gone AS g LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind
+        RETURNING id
     ), follow_ups AS (
         SELECT array_agg(f.kind ORDER BY f.position) AS kinds,
-               array_agg(f.payload::jsonb ORDER BY f.position) AS payloads,
+               array_agg(f.payload::json ORDER BY f.position) AS payloads,
                array_agg(f.group_key ORDER BY f.position) AS group_keys,
                array_agg(f.dedup_key ORDER BY f.position) AS dedup_keys,
                array_agg(coalesce(f.correlation_id, g.correlation_id) ORDER BY f.position) AS correlation_ids,
-               array_agg(g.now + make_interval(secs => f.delay) ORDER BY f.position) AS available_ats,
-               array_agg(coalesce(f.expires_at, g.now + make_interval(secs => f.expires_in)) ORDER BY f.position) AS expires_ats,
+               array_agg(instant + make_interval(secs => f.delay) ORDER BY f.position) AS available_ats,
+               array_agg(coalesce(f.expires_at, instant + make_interval(secs => f.expires_in)) ORDER BY f.position) AS expires_ats,
                array_agg(f.max_attempts ORDER BY f.position) AS max_attempts,
                array_agg(g.id ORDER BY f.position) AS parent_ids,
                array_agg(coalesce(f.traceparent, g.traceparent) ORDER BY f.position) AS traceparents
@@ -449,19 +530,64 @@ BEGIN
                     max_attempts, expires_in, traceparent, position)
           JOIN gone AS g ON g.id = f.parent_id
         HAVING count(*) > 0
-    ), published AS (
+    ), put AS (
         SELECT count(*) FILTER (WHERE p.created) AS created
           FROM follow_ups AS f,
                tidegate.publish_batch(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
                                       f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids,
                                       f.traceparents) AS p)
-    SELECT (SELECT created FROM published), count(*),
-           CASE WHEN count(*) < cardinality(ids) THEN array_agg(logged.id) END,
-           CASE WHEN count(*) < cardinality(ids) THEN array_agg(logged.lease_token) END
-      FROM logged;
+    SELECT coalesce(array_agg(logged.id), '{}'), coalesce((SELECT created FROM put), 0) INTO ended_ids, published FROM logged;
 END $$;
 
-CREATE FUNCTION tidegate.insert_batch(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) RETURNS bigint[]
+CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], ran bigint[] DEFAULT '{}'::bigint[], taken_away boolean DEFAULT false) RETURNS bigint[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    own int8multirange;
+    leaving bigint[];
+    hole int8multirange;
+BEGIN
+    PERFORM FROM tidegate.lease AS l WHERE l.worker = hand_back.worker ORDER BY l.token FOR UPDATE;
+    -- A statement of its own: a lease that was under way when we began to wait for the first lock is seen, too.
+    SELECT coalesce(range_agg(l.ids), '{}') INTO own FROM tidegate.lease AS l WHERE l.worker = hand_back.worker;
+    leaving := ARRAY(
+        SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (wanted) AND q.id <@ own
+        UNION
+        SELECT b.id FROM tidegate.event_queue AS q JOIN tidegate.event_queue AS b ON b.group_key = q.group_key AND b.id > q.id
+         WHERE q.id = ANY (wanted) AND q.id <@ own AND b.id <@ own);
+    hole := tidegate.ranges(leaving);
+    UPDATE tidegate.event_queue AS q
+       SET stray = true, attempts = q.attempts + (q.id = ANY (ran) AND q.id <> ALL (wanted) AND q.attempts < q.max_attempts)::int
+     WHERE q.id = ANY (leaving) AND q.group_key IS NOT NULL AND (NOT q.stray OR q.id = ANY (ran));
+    -- (Not `ids <@ hole`: a GiST index misses multiranges with gaps there, Postgres 15.)
+    DELETE FROM tidegate.lease AS l WHERE l.worker = hand_back.worker AND isempty(l.ids - hole);
+    UPDATE tidegate.lease AS l SET ids = l.ids - hole, cuts = l.cuts + taken_away::int
+     WHERE l.worker = hand_back.worker AND l.ids && hole;
+    RETURN leaving;
+END $$;
+
+CREATE FUNCTION tidegate.has_nul(payload json) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((POSITION(('\u0000'::text) IN ((payload)::text)) > 0) AND ((payload)::text ~ '(^|[^\\])(\\\\)*\\u0000'::text));
+
+CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE(token uuid, cuts integer, started_to bigint, id bigint)
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+    SELECT l.token, l.cuts, l.started_to, q.id
+      FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
+      JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
+     WHERE l.token = ANY (in_hand.tokens)
+$$;
+
+CREATE FUNCTION tidegate.insert_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -475,8 +601,7 @@ BEGIN
                (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
                 max_attempts, parent_id, traceparent)
         SELECT CASE WHEN tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-                                          r.available_at, r.expires_at, r.max_attempts) IS NULL
-                     AND tidegate.trace_refusal(r.traceparent) IS NULL THEN r.kind
+                                          r.available_at, r.expires_at, r.max_attempts, r.traceparent) IS NULL THEN r.kind
                     ELSE tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids,
                                                available_ats, expires_ats, max_attempts_each, traceparents) END,
                r.payload, r.group_key, r.dedup_key, r.correlation_id,
@@ -522,200 +647,198 @@ CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finishe
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN isfinite(created_at) THEN ((date_part('epoch'::text, (finished_at - created_at)) * (1000)::double precision))::bigint ELSE (0)::bigint END;
 
-CREATE FUNCTION tidegate.lease(after bigint, page bigint, token uuid, held uuid[], seconds double precision, kinds text[], moment timestamp with time zone, most bigint, passed text[]) RETURNS TABLE(scanned bigint, last_id bigint, blocked text[], id bigint, fate integer, kind text, payload jsonb, group_key text, correlation_id text, attempts integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text)
+CREATE FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[]) RETURNS record
     LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
     SET enable_seqscan TO 'off'
     SET jit TO 'off'
     AS $$
 #variable_conflict use_column
 DECLARE
-    instant CONSTANT timestamptz := coalesce(moment, clock_timestamp());
-    until CONSTANT timestamptz := instant + make_interval(secs => seconds);
+    instant CONSTANT timestamptz := clock_timestamp();
+    newest record;
+    start bigint;
+    horizon integer;
+    active int8multirange;
+    left_out text[];
     ids bigint[];
-    places tid[];
-    groups text[];
-    spent bigint[];
+    keys text[];
+    sizes integer[];
+    young text[];
+    last_id bigint;
+    total bigint;
+    first_suspect bigint;
+    grouped bigint;
+    kept bigint;
+    page int8multirange;
+    mine int8multirange;
+    own int8multirange;
+    others int8multirange;
+    busy integer[];
+    passed text[];
+    first_passed bigint;
+    strays boolean;
+    doubtful text[];
+    hashes integer[];
 BEGIN
-    SELECT count(*), max(scan.id), array_agg(scan.place), CASE WHEN count(scan.group_key) > 0 THEN array_agg(scan.id) END,
-           CASE WHEN count(scan.group_key) > 0 THEN array_agg(scan.group_key) END,
-           array_agg(scan.id) FILTER (WHERE scan.spent)
-      INTO scanned, last_id, places, ids, groups, spent
-      FROM (SELECT q.id, q.ctid AS place, q.group_key, q.attempts >= q.max_attempts AS spent
-              FROM tidegate.event_queue AS q
-             WHERE NOT q.delayed
-               AND q.id > after
-               AND CASE WHEN q.available_at <= instant
-                         AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= instant)
-                         AND (q.lease_token IS NULL OR q.lease_token <> ALL (held))
-                         AND q.kind NOT IN (SELECT k.kind FROM tidegate.event_kind AS k
-                                             WHERE k.paused OR k.kind <> ALL (kinds))
-                         AND (q.group_key IS NULL
-                              OR q.group_key NOT IN (SELECT b.group_key FROM unnest(passed) AS b(group_key)))
-                        THEN true ELSE false END
-             ORDER BY q.id
-             LIMIT page
-               FOR NO KEY UPDATE SKIP LOCKED) AS scan;
-    RETURN QUERY
-    WITH scan AS MATERIALIZED (
-        SELECT * FROM unnest(ids, CASE WHEN groups IS NOT NULL THEN places END, groups) AS s(id, place, group_key)
-    ), cut AS MATERIALIZED (
-        SELECT g.group_key, ahead.id, ahead.id < g.first AS blocks
-          FROM (SELECT group_key, min(id) AS first, max(id) AS last FROM scan WHERE group_key IS NOT NULL
-                 GROUP BY group_key ORDER BY group_key) AS g
-         CROSS JOIN LATERAL (
-               SELECT b.id
-                 FROM tidegate.event_queue AS b
-                WHERE b.group_key = g.group_key
-                  AND b.id < g.last
-                  AND (b.lease_token IS NULL OR b.lease_token <> ALL (held))
-                  AND b.id NOT IN (SELECT id FROM scan)
-                ORDER BY b.id
-                LIMIT 1) AS ahead
-    ), leased AS (
-        UPDATE tidegate.event_queue AS q
-           SET status = 'PROCESSING',
-               attempts = q.attempts + CASE WHEN q.attempts < q.max_attempts
-                              AND (q.expires_at IS NULL OR q.expires_at > instant) THEN 1 ELSE 0 END,
-               processing_started_at = instant,
-               updated_at = instant,
-               lease_token = token,
-               lease_expires_at = until
-         WHERE q.ctid = ANY (CASE WHEN NOT EXISTS (SELECT FROM cut) THEN places[:most]
-                                  ELSE ARRAY(SELECT scan.place
-                                               FROM scan
-                                               LEFT JOIN cut USING (group_key)
-                                              WHERE cut.id IS NULL OR scan.id < cut.id
-                                              ORDER BY scan.id
-                                              LIMIT most) END)
-           AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= instant)
-        RETURNING q.id,
-                  CASE WHEN q.expires_at <= instant THEN 1 WHEN q.id = ANY (spent) THEN 2 ELSE 0 END AS fate,
-                  q.kind, q.payload, q.group_key, q.correlation_id, q.attempts, q.max_attempts,
-                  q.created_at, q.expires_at, q.progress, q.traceparent)
-    SELECT scanned, last_id, (SELECT array_agg(group_key) FROM cut WHERE blocks),
-           NULL::bigint, NULL::integer, NULL, NULL::jsonb, NULL, NULL, NULL::integer, NULL::integer,
-           NULL::timestamptz, NULL::timestamptz, NULL::jsonb, NULL
-    UNION ALL
-    SELECT NULL, NULL, NULL, leased.* FROM leased;
-END $$;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'transaction_isolation: read committed is needed, for each statement of a lease must see what was leased before it; got %',
+            current_setting('transaction_isolation') USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    taken := 0;
+    -- A server whose transactions are counted anew (a copy of the database behind the same name) knows nothing of ours.
+    IF after = 0 OR as_of IS NULL OR clear_to IS NULL OR as_of > pg_snapshot_xmax(pg_current_snapshot()) THEN
+        as_of := pg_snapshot_xmin(pg_current_snapshot());
+        clear_to := 0;
+    END IF;
+    IF low IS NULL OR low > pg_snapshot_xmax(pg_current_snapshot()) THEN
+        low := '0';
+    END IF;
 
-CREATE FUNCTION tidegate.lease_page(after bigint, page bigint, token uuid, held uuid[], seconds double precision, kinds text[], moment timestamp with time zone, most bigint, passed text[], clear_to bigint, as_of bigint, doubtful text[]) RETURNS TABLE(scanned bigint, last_id bigint, blocked text[], met text[], began bigint, crowded boolean, id bigint, fate integer, kind text, payload jsonb, group_key text, correlation_id text, attempts integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text)
-    LANGUAGE plpgsql
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET jit TO 'off'
-    AS $$
-#variable_conflict use_column
-DECLARE
-    instant CONSTANT timestamptz := coalesce(moment, clock_timestamp());
-    until CONSTANT timestamptz := instant + make_interval(secs => seconds);
-    ids bigint[];
-    places tid[];
-    groups text[];
-    spent bigint[];
-    horizon CONSTANT integer := age(as_of::text::xid8::xid);
-    asked text[];
-    known boolean;
-BEGIN
-    IF after = 0 THEN
-        -- Before the statements that look, which so see all of it.
-        began := pg_snapshot_xmin(pg_current_snapshot())::text;
+    -- What is in hand, and where the newest lease ended.
+    SELECT coalesce(range_agg(l.ids), '{}') INTO active FROM tidegate.lease AS l WHERE l.born >= lease.low;
+    IF "join" AND after > 0 AND upper(active) > after + 1 THEN
+        SELECT l.reached, l.clear_to, l.as_of INTO newest
+          FROM tidegate.lease AS l WHERE l.born >= lease.low AND l.reached > lease.after ORDER BY l.reached DESC LIMIT 1;
+        IF FOUND THEN
+            after := newest.reached;
+            clear_to := newest.clear_to;
+            as_of := newest.as_of;
+        END IF;
     END IF;
-    SELECT count(*), max(scan.id), array_agg(scan.place), CASE WHEN count(scan.group_key) > 0 THEN array_agg(scan.id) END,
-           CASE WHEN count(scan.group_key) > 0 THEN array_agg(scan.group_key) END,
-           array_agg(scan.id) FILTER (WHERE scan.spent),
-           doubtful || array_agg(scan.group_key) FILTER (WHERE scan.recent AND scan.group_key IS NOT NULL)
-      INTO scanned, last_id, places, ids, groups, spent, asked
-      FROM (SELECT q.id, q.ctid AS place, q.group_key, q.attempts >= q.max_attempts AS spent,
-                   age(q.xmin) <= horizon AS recent
+    horizon := age(as_of::xid);
+    start := after;
+    SELECT array_agg(k.kind) INTO left_out FROM tidegate.event_kind AS k WHERE k.paused OR k.kind <> ALL (kinds);
+
+    -- The scan locks what it looks at, in id order, and skips what others have locked. FOR NO KEY UPDATE, because FOR UPDATE
+    -- also skips rows that a foreign-key check has touched. A subselect of its own, because a planner with stale statistics
+    -- may run an inlined one once per row. The conditions stand inside a CASE, which the planner takes to pass every other row
+    -- whatever it knows of them: one by one it multiplies them to next to nothing and sorts the table instead of
+    -- walking its index.
+    SELECT count(*), max(s.id), array_agg(s.id), count(s.group_key), array_agg(s.group_key), array_agg(s.payload_bytes),
+           sum(s.payload_bytes), min(s.id) FILTER (WHERE s.suspect),
+           array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)
+      INTO scanned, last_id, ids, grouped, keys, sizes, total, first_suspect, young
+      FROM (SELECT q.id, q.group_key, q.payload_bytes, q.lapses > 0 AS suspect, age(q.xmin) <= horizon AS young
               FROM tidegate.event_queue AS q
-             WHERE NOT q.delayed
-               AND q.id > after
-               AND CASE WHEN q.available_at <= instant
-                         AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= instant)
-                         AND (q.lease_token IS NULL OR q.lease_token <> ALL (held))
-                         AND q.kind NOT IN (SELECT k.kind FROM tidegate.event_kind AS k
-                                             WHERE k.paused OR k.kind <> ALL (kinds))
-                         AND (q.group_key IS NULL
-                              OR q.group_key NOT IN (SELECT b.group_key FROM unnest(passed) AS b(group_key)))
-                        THEN true ELSE false END
-             ORDER BY q.id
-             LIMIT page
-               FOR NO KEY UPDATE SKIP LOCKED) AS scan;
-    IF after > 0 AND last_id - after - scanned > 2 * page THEN
-        crowded := (SELECT q.lease_expires_at > instant
-                      FROM tidegate.event_queue AS q
-                     WHERE NOT q.delayed
-                       AND q.id > after
-                       AND (q.lease_token IS NULL OR q.lease_token <> ALL (held))
-                     ORDER BY q.id
-                     LIMIT 1);
+             WHERE NOT q.delayed AND q.id > start
+               AND CASE WHEN q.available_at <= instant AND NOT (q.id <@ active)
+                         AND (left_out IS NULL OR q.kind <> ALL (left_out))
+                         -- A subselect is hashed; = ANY of a parameter is searched from end to end.
+                         AND (q.group_key IS NULL OR q.group_key NOT IN (SELECT unnest(passed_by))) THEN true ELSE false END
+             ORDER BY q.id LIMIT most
+               FOR NO KEY UPDATE SKIP LOCKED) AS s;
+    IF scanned = 0 THEN
+        RETURN;
     END IF;
-    known := groups IS NOT NULL AND clear_to IS NOT NULL AND (after = 0 OR as_of IS NOT NULL);
-    RETURN QUERY
-    WITH scan AS MATERIALIZED (
-        SELECT * FROM unnest(ids, CASE WHEN groups IS NOT NULL THEN places END, groups) AS s(id, place, group_key)
-    ), near AS MATERIALIZED (
-        SELECT CASE WHEN known AND looked_at < 8 * page AND cardinality(met) < 1000 THEN met END AS strangers
-          FROM (SELECT count(*) AS looked_at, coalesce(array_agg(b.group_key) FILTER (WHERE
-                           b.group_key IS NOT NULL
-                       AND (b.lease_token IS NULL OR b.lease_token <> ALL (held))
-                       AND b.id NOT IN (SELECT id FROM scan)
-                       AND b.group_key NOT IN (SELECT d.group_key FROM unnest(doubtful) AS d(group_key))), '{}') AS met
-                  FROM (SELECT q.id, q.group_key, q.lease_token
-                          FROM tidegate.event_queue AS q
-                         WHERE known AND q.id > clear_to AND q.id <= last_id
-                         ORDER BY q.id
-                         LIMIT 8 * page) AS b) AS counted
-    ), cut AS MATERIALIZED (
-        SELECT g.group_key, ahead.id, ahead.id < g.first AS blocks
-          FROM (SELECT group_key, min(id) AS first, max(id) AS last
-                  FROM scan
-                 WHERE CASE WHEN (SELECT strangers IS NULL FROM near) THEN group_key IS NOT NULL
-                            ELSE group_key IN (SELECT s.group_key FROM near, unnest(near.strangers) AS s(group_key))
-                                 OR group_key IN (SELECT a.group_key FROM unnest(asked) AS a(group_key)) END
-                 GROUP BY group_key ORDER BY group_key) AS g
-         CROSS JOIN LATERAL (
-               SELECT b.id
-                 FROM tidegate.event_queue AS b
-                WHERE b.group_key = g.group_key
-                  AND b.id < g.last
-                  AND (b.lease_token IS NULL OR b.lease_token <> ALL (held))
-                  AND b.id NOT IN (SELECT id FROM scan)
-                ORDER BY b.id
-                LIMIT 1) AS ahead
-    ), leased AS (
-        UPDATE tidegate.event_queue AS q
-           SET status = 'PROCESSING',
-               attempts = q.attempts + CASE WHEN q.attempts < q.max_attempts
-                              AND (q.expires_at IS NULL OR q.expires_at > instant) THEN 1 ELSE 0 END,
-               processing_started_at = instant,
-               updated_at = instant,
-               lease_token = token,
-               lease_expires_at = until
-         WHERE q.ctid = ANY (CASE WHEN NOT EXISTS (SELECT FROM cut) THEN places[:most]
-                                  ELSE ARRAY(SELECT scan.place
-                                               FROM scan
-                                               LEFT JOIN cut USING (group_key)
-                                              WHERE cut.id IS NULL OR scan.id < cut.id
-                                              ORDER BY scan.id
-                                              LIMIT most) END)
-           AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= instant)
-        RETURNING q.id,
-                  CASE WHEN q.expires_at <= instant THEN 1 WHEN q.id = ANY (spent) THEN 2 ELSE 0 END AS fate,
-                  q.kind, q.payload, q.group_key, q.correlation_id, q.attempts, q.max_attempts,
-                  q.created_at, q.expires_at, q.progress, q.traceparent)
-    SELECT scanned, last_id, (SELECT array_agg(group_key) FROM cut WHERE blocks), (SELECT strangers FROM near), began,
-           crowded, NULL::bigint, NULL::integer, NULL, NULL::jsonb, NULL, NULL, NULL::integer, NULL::integer,
-           NULL::timestamptz, NULL::timestamptz, NULL::jsonb, NULL
-    UNION ALL
-    SELECT NULL, NULL, NULL, NULL, NULL, NULL, leased.* FROM leased;
+    kept := scanned;
+    suspect := coalesce(first_suspect = ids[1], false);
+    IF suspect THEN
+        kept := 1;
+    ELSIF first_suspect IS NOT NULL THEN
+        kept := array_position(ids, first_suspect) - 1;
+    END IF;
+    IF total > bytes THEN
+        kept := least(kept, greatest(1, (SELECT count(*) FROM (SELECT sum(u.size) OVER (ORDER BY u.n) AS upto
+                  FROM unnest(sizes) WITH ORDINALITY AS u(size, n)) AS r WHERE r.upto <= bytes)));
+    END IF;
+    IF kept < scanned THEN
+        ids := ids[:kept];
+        keys := keys[:kept];
+        last_id := ids[kept];
+        -- Not the end of the queue: the caller must not take it for one.
+        scanned := most;
+    END IF;
+    after := last_id;
+    page := CASE WHEN last_id - ids[1] + 1 = kept THEN int8multirange(int8range(ids[1], last_id, '[]'))
+                 ELSE tidegate.ranges(ids) END;
+
+    IF grouped = 0 THEN
+        -- What was leased between the first look and the scan is not ours; what we have locked cannot be any more.
+        SELECT coalesce(range_agg(l.ids), '{}'), least(min(l.born), pg_snapshot_xmin(pg_current_snapshot()))
+          INTO others, low FROM tidegate.lease AS l WHERE l.born >= lease.low;
+        mine := page - others;
+        IF start <= clear_to AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q
+                WHERE NOT q.delayed AND q.id > start AND q.id <= last_id AND q.group_key IS NOT NULL) THEN
+            clear_to := greatest(clear_to, last_id);
+        END IF;
+    ELSE
+        -- The facts, all of one moment. Our own leases are locked: nothing leaves them before this call has ended.
+        WITH own AS MATERIALIZED (
+            SELECT l.token, l.ids FROM tidegate.lease AS l
+             WHERE l.token = ANY (held) AND l.worker = lease.worker FOR KEY SHARE SKIP LOCKED
+        ), live AS MATERIALIZED (
+            SELECT l.token, l.ids, l.groups, l.born FROM tidegate.lease AS l WHERE l.born >= lease.low
+        ), sets AS MATERIALIZED (
+            SELECT coalesce((SELECT range_agg(o.ids) FROM own AS o), '{}') AS own,
+                   coalesce((SELECT range_agg(l.ids) FROM live AS l), '{}') AS live
+        )
+        SELECT sets.own, sets.live - sets.own,
+               least((SELECT min(born) FROM live), pg_snapshot_xmin(pg_current_snapshot())),
+               (SELECT array_agg(h) FROM live AS l, unnest(l.groups) AS h WHERE l.token NOT IN (SELECT o.token FROM own AS o)),
+               p.keys, p.first,
+               EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.stray AND q.group_key IS NOT NULL
+                          AND NOT (q.id <@ page) AND NOT (q.id <@ sets.own))
+          INTO own, others, low, busy, passed, first_passed, strays
+          FROM sets, LATERAL (
+               SELECT array_agg(q.group_key) AS keys, min(q.id) AS first
+                 FROM tidegate.event_queue AS q
+                WHERE start <= clear_to AND NOT q.delayed AND NOT q.stray AND q.id > start AND q.id <= last_id
+                  AND q.group_key IS NOT NULL AND NOT (q.id <@ page) AND NOT (q.id <@ sets.live)) AS p;
+        doubtful := CASE
+            WHEN start > clear_to THEN ARRAY(SELECT DISTINCT k FROM unnest(keys) AS k WHERE k IS NOT NULL)
+            WHEN busy IS NULL AND NOT strays THEN passed || young
+            ELSE passed || young || ARRAY(
+                 SELECT DISTINCT k FROM unnest(keys) AS k
+                  WHERE hashtext(k) IN (SELECT unnest(busy))
+                     OR strays AND EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.stray AND q.group_key = k)) END;
+        mine := page - others;
+        IF cardinality(doubtful) > 0 THEN
+            -- The cut: the first of each doubtful group that is not in our hands; what stands behind it stays.
+            WITH cut AS MATERIALIZED (
+                SELECT d.key, ahead.id, ahead.id < d.first AS whole
+                  FROM (SELECT u.key, min(u.id) AS first, max(u.id) AS last
+                          FROM unnest(ids, keys) AS u(id, key)
+                         WHERE u.key IN (SELECT unnest(doubtful)) GROUP BY u.key) AS d
+                 CROSS JOIN LATERAL (
+                       SELECT b.id FROM tidegate.event_queue AS b
+                        WHERE b.group_key = d.key AND b.id <= d.last AND NOT (b.id <@ own) AND NOT (b.id <@ mine)
+                        ORDER BY b.id LIMIT 1) AS ahead
+            )
+            SELECT mine - coalesce(range_agg(int8range(u.id, u.id, '[]')), '{}'), least(min(u.id), first_passed),
+                   (SELECT array_agg(cut.key) FROM cut WHERE cut.whole)
+              INTO mine, first_passed, blocked
+              FROM unnest(ids, keys) AS u(id, key) JOIN cut ON cut.key = u.key AND u.id > cut.id AND u.id <@ mine;
+        END IF;
+        IF start <= clear_to THEN
+            clear_to := greatest(clear_to, least(last_id, first_passed - 1));
+        END IF;
+    END IF;
+
+    IF isempty(mine) THEN
+        suspect := NULL;
+        RETURN;
+    END IF;
+    IF mine = page THEN
+        taken := kept;
+        hashes := CASE WHEN grouped > 0 THEN ARRAY(SELECT DISTINCT hashtext(k) FROM unnest(keys) AS k WHERE k IS NOT NULL) END;
+    ELSE
+        SELECT count(*), array_agg(DISTINCT hashtext(u.key)) FILTER (WHERE u.key IS NOT NULL) INTO taken, hashes
+          FROM unnest(ids, keys) AS u(id, key) WHERE u.id <@ mine;
+    END IF;
+    INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at, reached, clear_to, as_of)
+    VALUES (token, worker, mine,
+            CASE WHEN suspect OR first_window = 0 THEN 0
+                 WHEN mine = page THEN ids[least(first_window, kept)]
+                 ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
+                        ORDER BY u.id LIMIT first_window) AS w) END,
+            hashes, instant, instant, instant + make_interval(secs => seconds), after, clear_to, as_of);
 END $$;
 
 CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT 100 $$;
+    RETURN 100;
 
 CREATE FUNCTION tidegate.lock_groups(group_keys text[]) RETURNS void
     LANGUAGE plpgsql
@@ -843,18 +966,13 @@ CREATE FUNCTION tidegate.mark_delayed() RETURNS trigger
     AS $$
 BEGIN
     NEW.delayed := NEW.available_at > clock_timestamp();
+    NEW.stray := NEW.stray OR NEW.delayed;
     RETURN NEW;
 END $$;
 
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
-    AS $$
-    SELECT CASE WHEN added IS NULL THEN progress
-                WHEN progress IS NULL THEN added
-                ELSE jsonb_build_object(
-                     'handlers', coalesce(progress->'handlers', '{}') || coalesce(added->'handlers', '{}'),
-                     'steps', coalesce(progress->'steps', '{}') || coalesce(added->'steps', '{}')) END
-$$;
+    RETURN CASE WHEN (added IS NULL) THEN progress WHEN (progress IS NULL) THEN added ELSE jsonb_build_object('handlers', (COALESCE((progress -> 'handlers'::text), '{}'::jsonb) || COALESCE((added -> 'handlers'::text), '{}'::jsonb)), 'steps', (COALESCE((progress -> 'steps'::text), '{}'::jsonb) || COALESCE((added -> 'steps'::text), '{}'::jsonb))) END;
 
 CREATE FUNCTION tidegate.missing_log_days(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF date
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -867,7 +985,6 @@ CREATE FUNCTION tidegate.missing_log_days(now timestamp with time zone DEFAULT N
           FROM (SELECT least(missing_log_days.now, clock_timestamp()) AS now) AS clock,
                (SELECT retention_completed FROM tidegate.event_kind
                  UNION SELECT retention_failed FROM tidegate.event_kind) AS used(retention),
-               -- Longer ones, which an operator may have written by hand, are the default partition's.
                LATERAL (SELECT CASE WHEN used.retention <= interval '100 years'
                                     THEN clock.now + used.retention END AS first) AS until,
                LATERAL generate_series((until.first AT TIME ZONE 'UTC')::date,
@@ -908,6 +1025,7 @@ END $_$;
 
 CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     WITH touched AS MATERIALIZED (
         SELECT l.group_key, min(l.id) AS first_id, min(l.finished_at) AS finished_at
@@ -940,52 +1058,42 @@ BEGIN
     RETURN tidegate.set_paused('pause', pause.kind, true, pause.reason, pause.actor);
 END $$;
 
-CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text) RETURNS TABLE(id bigint, created boolean)
-    LANGUAGE plpgsql SECURITY DEFINER
+CREATE FUNCTION tidegate.printed(payload jsonb) RETURNS json
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-#variable_conflict use_column
-DECLARE
-    refused text := coalesce(
-        tidegate.refusal(publish.kind, publish.payload, publish.group_key, publish.dedup_key,
-                         publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts),
-        tidegate.trace_refusal(publish.traceparent));
 BEGIN
-    IF refused IS NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = publish.kind) THEN
-        refused := tidegate.unregistered(publish.kind);
-    END IF;
-    IF refused IS NOT NULL THEN
-        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    IF publish.group_key IS NOT NULL THEN
-        PERFORM tidegate.lock_groups(ARRAY[publish.group_key]);
-    END IF;
-    LOOP
-        INSERT INTO tidegate.event_queue AS q
-               (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts,
-                traceparent)
-        VALUES (publish.kind, publish.payload, publish.group_key, publish.dedup_key, publish.correlation_id,
-                coalesce(publish.available_at, clock_timestamp()), publish.expires_at,
-                coalesce(publish.max_attempts, tidegate.default_max_attempts()), publish.traceparent)
-        ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
-        RETURNING q.id INTO publish.id;
-        IF FOUND THEN
-            publish.created := true;
-            RETURN NEXT;
-            RETURN;
-        END IF;
-        SELECT q.id INTO publish.id FROM tidegate.event_queue AS q
-         WHERE q.kind = publish.kind AND q.dedup_key = publish.dedup_key;
-        IF FOUND THEN
-            publish.created := false;
-            RETURN NEXT;
-            RETURN;
-        END IF;
-        -- The first one ended between the two statements: this one is new after all.
-    END LOOP;
+    RETURN payload::text::json;
+EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
+    RAISE EXCEPTION 'payload: at most 1048576 bytes are allowed, got more than 1 GB, with its numbers printed out'
+        USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
-CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) RETURNS TABLE(id bigint, created boolean)
+CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint) RETURNS record
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+    WITH due AS MATERIALIZED (
+        SELECT id FROM tidegate.event_queue WHERE delayed AND available_at <= (SELECT clock_timestamp())
+         ORDER BY available_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED
+    ), ready AS (
+        UPDATE tidegate.event_queue AS q SET delayed = false WHERE q.id = ANY (ARRAY(SELECT id FROM due)) RETURNING q.id)
+    SELECT count(*), min(id) FROM ready
+$$;
+
+CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text) RETURNS TABLE(id bigint, created boolean)
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT p.id, p.created
+      FROM tidegate.publish_one(publish.kind, tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
+                                publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts,
+                                publish.traceparent) AS p
+$$;
+
+CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) RETURNS TABLE(id bigint, created boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1052,7 +1160,7 @@ BEGIN
          WHERE i.id IS NULL ORDER BY n.position
     LOOP
         SELECT p.id, p.created INTO publish_batch.id, publish_batch.created
-          FROM tidegate.publish(kinds[missing.position], payloads[missing.position],
+          FROM tidegate.publish_one(kinds[missing.position], payloads[missing.position],
                group_keys[missing.position], dedup_keys[missing.position],
                correlation_ids[missing.position], available_ats[missing.position],
                expires_ats[missing.position], max_attempts_each[missing.position], traceparents[missing.position]) AS p;
@@ -1071,6 +1179,7 @@ DECLARE
     allowed constant text[] := ARRAY['kind', 'payload', 'group_key', 'dedup_key', 'correlation_id',
                                      'available_at', 'expires_at', 'max_attempts', 'traceparent'];
     refused text;
+    a record;
 BEGIN
     IF events IS NULL OR jsonb_typeof(events) <> 'array' THEN
         RAISE EXCEPTION 'events: a JSON array of objects is allowed, got %', coalesce(jsonb_typeof(events), 'NULL')
@@ -1088,48 +1197,113 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    BEGIN
+        SELECT array_agg(e.event->>'kind') AS kinds,
+               -- A JSON null and a missing payload are the same: no payload.
+               array_agg(nullif(e.event->'payload', 'null')::text::json) AS payloads,
+               array_agg(e.event->>'group_key') AS group_keys,
+               array_agg(e.event->>'dedup_key') AS dedup_keys,
+               array_agg(e.event->>'correlation_id') AS correlation_ids,
+               array_agg((e.event->>'available_at')::timestamptz) AS available_ats,
+               array_agg((e.event->>'expires_at')::timestamptz) AS expires_ats,
+               array_agg((e.event->>'max_attempts')::integer) AS max_attempts_each,
+               array_agg(e.event->>'traceparent') AS traceparents
+          INTO a
+          -- One sort for all, not one for each array.
+          FROM (SELECT e.event FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
+                 ORDER BY e.position) AS e;
+    EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
+        RAISE EXCEPTION 'payload: at most 1048576 bytes are allowed, got more than 1 GB, with its numbers printed out'
+            USING ERRCODE = 'invalid_parameter_value';
+    END;
     RETURN QUERY
     SELECT p.id, p.created
-      FROM (SELECT array_agg(e.event->>'kind') AS kinds,
-                   -- A JSON null and a missing payload are the same: no payload.
-                   array_agg(nullif(e.event->'payload', 'null')) AS payloads,
-                   array_agg(e.event->>'group_key') AS group_keys,
-                   array_agg(e.event->>'dedup_key') AS dedup_keys,
-                   array_agg(e.event->>'correlation_id') AS correlation_ids,
-                   array_agg((e.event->>'available_at')::timestamptz) AS available_ats,
-                   array_agg((e.event->>'expires_at')::timestamptz) AS expires_ats,
-                   array_agg((e.event->>'max_attempts')::integer) AS max_attempts_each,
-                   array_agg(e.event->>'traceparent') AS traceparents
-              -- One sort for all, not one for each array.
-              FROM (SELECT e.event FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
-                     ORDER BY e.position) AS e
-            HAVING count(*) > 0) AS a,
-           tidegate.publish_batch(a.kinds, a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
+      FROM tidegate.publish_batch(coalesce(a.kinds, '{}'), a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
                                   a.available_ats, a.expires_ats, a.max_attempts_each, '{}', a.traceparents) AS p;
 END $$;
 
-CREATE FUNCTION tidegate.publish_rows(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[]) RETURNS TABLE(id bigint, created boolean)
-    LANGUAGE sql SECURITY DEFINER
+CREATE FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS TABLE(id bigint, created boolean)
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    SELECT p.id, p.created
-      FROM tidegate.publish_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                                  expires_ats, max_attempts_each, parent_ids, NULL) AS p
-$$;
+#variable_conflict use_column
+DECLARE
+    refused text := tidegate.refusal(publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
+                                     publish_one.correlation_id, publish_one.available_at, publish_one.expires_at,
+                                     publish_one.max_attempts, publish_one.traceparent);
+BEGIN
+    IF refused IS NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = publish_one.kind) THEN
+        refused := tidegate.unregistered(publish_one.kind);
+    END IF;
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF publish_one.group_key IS NOT NULL THEN
+        PERFORM pg_advisory_xact_lock(1414087749, hashtext(publish_one.group_key));
+    END IF;
+    LOOP
+        INSERT INTO tidegate.event_queue AS q
+               (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts,
+                traceparent)
+        VALUES (publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
+                publish_one.correlation_id, coalesce(publish_one.available_at, clock_timestamp()), publish_one.expires_at,
+                coalesce(publish_one.max_attempts, tidegate.default_max_attempts()), publish_one.traceparent)
+        ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
+        RETURNING q.id INTO publish_one.id;
+        IF FOUND THEN
+            publish_one.created := true;
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        SELECT q.id INTO publish_one.id FROM tidegate.event_queue AS q
+         WHERE q.kind = publish_one.kind AND q.dedup_key = publish_one.dedup_key;
+        IF FOUND THEN
+            publish_one.created := false;
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        -- The first one ended between the two statements: this one is new after all.
+    END LOOP;
+END $$;
+
+CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN COALESCE((SELECT range_agg(int8range(i.i, i.i, '[]'::text)) AS range_agg FROM unnest(ranges.ids) i(i)), '{}'::int8multirange);
+
+CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) RETURNS TABLE(id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text, started boolean)
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT q.id, CASE WHEN q.expires_at <= l.taken_at THEN 1 WHEN q.attempts >= q.max_attempts THEN 2 ELSE 0 END,
+           q.kind, q.payload, q.group_key, q.correlation_id, q.attempts + 1, q.max_attempts, q.created_at, q.expires_at,
+           q.progress, q.traceparent, q.id <= l.started_to
+      FROM tidegate.lease AS l
+     CROSS JOIN LATERAL unnest(l.ids * int8multirange(int8range(after, NULL, '()'))) AS r
+      JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
+     WHERE l.token = read_leased.token
+     LIMIT most;
+END $$;
 
 CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) RETURNS void
     LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     INSERT INTO tidegate.audit (action, actor, filter, ids, count, reason)
     VALUES (record_action.action, record_action.actor, jsonb_strip_nulls(record_action.filter),
             coalesce(record_action.ids, '{}'), coalesce(cardinality(record_action.ids), 0), record_action.reason)
 $$;
 
-CREATE FUNCTION tidegate.refusal(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer) RETURNS text
+CREATE FUNCTION tidegate.refusal(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS text
     LANGUAGE sql STABLE
-    RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: 1 to 100 characters are allowed, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (pg_column_size(payload) > 1048576) THEN ('payload: at most 1048576 bytes are allowed, got '::text || pg_column_size(payload)) WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: 1 to 200 characters are allowed, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: 1 to 200 characters are allowed, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: 1 to 200 characters are allowed, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: a finite time is allowed, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: a finite time is allowed, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: 1 to 1000 is allowed, got '::text || max_attempts) ELSE NULL::text END;
+    RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: 1 to 100 characters are allowed, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (octet_length((payload)::text) > 1048576) THEN ('payload: at most 1048576 bytes are allowed, got '::text || octet_length((payload)::text)) WHEN tidegate.has_nul(payload) THEN 'payload: no \u0000 is allowed'::text WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: 1 to 200 characters are allowed, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: 1 to 200 characters are allowed, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: 1 to 200 characters are allowed, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: a finite time is allowed, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: a finite time is allowed, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: 1 to 1000 is allowed, got '::text || max_attempts) WHEN (traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text) THEN ('traceparent: a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01 is allowed, got '::text || "left"(traceparent, 60)) ELSE NULL::text END;
 
-CREATE FUNCTION tidegate.refuse_batch(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) RETURNS text
+CREATE FUNCTION tidegate.refuse_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) RETURNS text
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1138,8 +1312,7 @@ DECLARE
 BEGIN
     SELECT format('event %s: %s', r.position, coalesce(
                tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-                                r.available_at, r.expires_at, r.max_attempts),
-               tidegate.trace_refusal(r.traceparent),
+                                r.available_at, r.expires_at, r.max_attempts, r.traceparent),
                tidegate.unregistered(r.kind))) INTO refused
       FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                   expires_ats, max_attempts_each, traceparents) WITH ORDINALITY
@@ -1148,8 +1321,7 @@ BEGIN
       LEFT JOIN tidegate.event_kind AS k ON k.kind = r.kind
      WHERE k.kind IS NULL
         OR tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
-                            r.available_at, r.expires_at, r.max_attempts) IS NOT NULL
-        OR tidegate.trace_refusal(r.traceparent) IS NOT NULL
+                            r.available_at, r.expires_at, r.max_attempts, r.traceparent) IS NOT NULL
      ORDER BY r.position LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
@@ -1174,6 +1346,16 @@ BEGIN
     RAISE EXCEPTION 'event % has ended as %: its status does not change again', OLD.id, OLD.status
         USING ERRCODE = 'check_violation';
 END $$;
+
+CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) RETURNS TABLE(token uuid, cuts integer)
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    UPDATE tidegate.lease AS l
+       SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + make_interval(secs => renew.seconds)
+     WHERE l.token = ANY (renew.tokens) AND l.worker = renew.worker
+    RETURNING l.token, l.cuts
+$$;
 
 CREATE FUNCTION tidegate.replay(ids bigint[] DEFAULT NULL::bigint[], kind text DEFAULT NULL::text, status text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, until timestamp with time zone DEFAULT NULL::timestamp with time zone, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text, "limit" bigint DEFAULT 10000, dry_run boolean DEFAULT false, again boolean DEFAULT false, failed_handlers_only boolean DEFAULT false, expires_in interval DEFAULT NULL::interval) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1259,6 +1441,7 @@ END $$;
 
 CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) RETURNS TABLE(id bigint, event_kind text, group_key text, deadline timestamp with time zone, finished_at timestamp with time zone, in_log boolean, obstacle text, obstructed_by bigint)
     LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     WITH asked AS MATERIALIZED (
         SELECT a.id, count(*) AS times FROM unnest(replay_candidates.ids) AS a(id) GROUP BY a.id
@@ -1318,7 +1501,7 @@ CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text,
     UNION ALL
     SELECT asked.id, q.kind, NULL, NULL, NULL, false,
            CASE WHEN q.id IS NULL THEN 'unknown: neither in the queue nor in the log'
-                ELSE 'live (' || q.status || '); use requeue' END, NULL
+                ELSE 'live (' || CASE WHEN EXISTS (SELECT FROM tidegate.lease AS h WHERE h.ids @> q.id) THEN 'PROCESSING' ELSE 'PENDING' END || '); use requeue' END, NULL
       FROM asked LEFT JOIN tidegate.event_queue AS q ON q.id = asked.id
      WHERE asked.id NOT IN (SELECT m.id FROM matched AS m)
     UNION ALL
@@ -1338,7 +1521,7 @@ DECLARE
 BEGIN
     PERFORM tidegate.check_operator(requeue.reason, requeue.actor, true);
     PERFORM tidegate.check_ids(requeue.ids);
-    -- A drain's writes lock rows by id as well, but no plan promises that.
+    -- Everybody locks in one order; a deadlock with a user's own statements is still possible.
     FOR try IN 1..3 LOOP
         BEGIN
             SELECT coalesce(array_agg(e.id ORDER BY e.id), '{}'),
@@ -1375,6 +1558,29 @@ BEGIN
     RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
 END $$;
 
+CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[] DEFAULT '{}'::bigint[]) RETURNS bigint[]
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    left_hand CONSTANT bigint[] := tidegate.hand_back(retry.worker, retry.ids, retry.ran);
+BEGIN
+    UPDATE tidegate.event_queue AS q
+       SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,
+           available_at = instant + make_interval(secs => o.delay), last_error = o.last_error,
+           errors = tidegate.append_errors(q.errors, o.errors::jsonb, instant),
+           progress = tidegate.merge_progress(q.progress, o.progress::jsonb)
+      FROM unnest(retry.ids, retry.charged, delays, last_errors, error_lists, progresses)
+           AS o(id, charged, delay, last_error, errors, progress)
+     WHERE q.id = o.id AND q.id = ANY (left_hand);
+    RETURN left_hand;
+END $$;
+
 CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1386,6 +1592,22 @@ CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
                AND d.expires_at < (day + 1)::timestamp AT TIME ZONE 'UTC'
              LIMIT 10001) AS waiting
 $$;
+
+CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM FROM tidegate.lease AS l WHERE l.token = save_progress.token AND save_progress.id <@ l.ids FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    UPDATE tidegate.event_queue AS q SET progress = tidegate.merge_progress(q.progress, save_progress.progress::jsonb)
+     WHERE q.id = save_progress.id;
+    RETURN FOUND;
+END $$;
 
 CREATE FUNCTION tidegate.seal_log_partition(partition text, now timestamp with time zone DEFAULT NULL::timestamp with time zone, pages bigint DEFAULT 8192) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1501,6 +1723,56 @@ CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAUL
       FROM (SELECT (since::text::point)[0]::bigint + step_end.pages AS next) AS place
 $$;
 
+CREATE FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT lowest bigint, OUT low xid8) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    dead uuid;
+    locked bigint;
+    l record;
+BEGIN
+    broken := 0;
+    FOR l IN SELECT o.token, o.ids FROM tidegate.lease AS o
+              WHERE o.worker = sweep.worker AND o.token <> ALL (held) ORDER BY o.token FOR UPDATE SKIP LOCKED LOOP
+        UPDATE tidegate.event_queue AS q SET stray = true
+          FROM unnest(l.ids) AS r WHERE q.id >= lower(r) AND q.id < upper(r) AND q.group_key IS NOT NULL AND NOT q.stray;
+        DELETE FROM tidegate.lease AS o WHERE o.token = l.token;
+        broken := broken + 1;
+        lowest := least(lowest, lower(l.ids));
+    END LOOP;
+    FOR dead IN SELECT DISTINCT o.worker FROM tidegate.lease AS o
+                 WHERE o.expires_at <= instant AND o.worker IS DISTINCT FROM sweep.worker LOOP
+        SELECT count(*) INTO locked
+          FROM (SELECT FROM tidegate.lease AS o WHERE o.worker = dead AND o.expires_at <= instant FOR UPDATE SKIP LOCKED) AS t;
+        CONTINUE WHEN locked = 0;
+        -- A statement of its own: it sees what the worker has taken before the first had locked.
+        SELECT count(*) INTO locked FROM (SELECT FROM tidegate.lease AS o WHERE o.worker = dead FOR UPDATE SKIP LOCKED) AS t;
+        CONTINUE WHEN locked < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead);
+        FOR l IN SELECT o.token, o.ids, o.started_to, o.taken_at FROM tidegate.lease AS o WHERE o.worker = dead LOOP
+            UPDATE tidegate.event_queue AS q
+               SET attempts = q.attempts + ran.ran::int, lapses = q.lapses + ran.ran::int, stray = true,
+                   last_error = CASE WHEN ran.ran THEN 'lapsed: its worker went away' ELSE q.last_error END,
+                   errors = CASE WHEN ran.ran THEN q.errors || jsonb_build_array(jsonb_build_object('handler', NULL,
+                            'code', 'lapsed', 'message', 'its worker went away', 'attempt', q.attempts + 1, 'at', instant))
+                            ELSE q.errors END
+              FROM unnest(l.ids) AS r
+              JOIN tidegate.event_queue AS e ON e.id >= lower(r) AND e.id < upper(r)
+             CROSS JOIN LATERAL (SELECT e.id <= l.started_to AND e.attempts < e.max_attempts
+                                        AND (e.expires_at IS NULL OR e.expires_at > l.taken_at) AS ran) AS ran
+             WHERE q.id = e.id AND (ran.ran OR q.group_key IS NOT NULL);
+            DELETE FROM tidegate.lease AS o WHERE o.token = l.token;
+            broken := broken + 1;
+            lowest := least(lowest, lower(l.ids));
+        END LOOP;
+    END LOOP;
+    SELECT least(min(o.born), pg_snapshot_xmin(pg_current_snapshot())) INTO low FROM tidegate.lease AS o;
+END $$;
+
 CREATE FUNCTION tidegate.sweep_events(after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '00:00:00'::interval, dry_run boolean DEFAULT false, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(expired bigint[], abandoned bigint[], last_id bigint)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1512,12 +1784,17 @@ CREATE FUNCTION tidegate.sweep_events(after bigint, page integer DEFAULT 10000, 
 DECLARE
     moment constant timestamptz := least(sweep_events.now, clock_timestamp());
     cutoff constant timestamptz := moment - older_than;
+    held int8multirange;
     due bigint[];
 BEGIN
+    IF NOT dry_run THEN
+        PERFORM tidegate.sweep(NULL, '{}');
+    END IF;
+    SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l WHERE NOT dry_run OR l.expires_at > moment;
     SELECT CASE WHEN count(*) = page THEN max(q.id) END, array_agg(q.id) FILTER (WHERE q.due) INTO last_id, due
-      FROM (SELECT q.id, (q.expires_at <= moment OR q.attempts >= q.max_attempts)
-                         AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= moment)
-                         AND q.created_at <= cutoff AS due
+      FROM (SELECT q.id, NOT (q.id <@ held) AND q.created_at <= cutoff
+                         AND (q.expires_at <= moment OR q.attempts + (dry_run AND EXISTS (
+                              SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id AND q.id <= l.started_to))::int >= q.max_attempts) AS due
               FROM tidegate.event_queue AS q
              WHERE q.id > after
              ORDER BY q.id
@@ -1527,23 +1804,20 @@ BEGIN
                array_agg(q.id) FILTER (WHERE (q.expires_at <= moment) IS NOT TRUE) INTO expired, abandoned
           FROM tidegate.event_queue AS q WHERE q.id = ANY (due);
     ELSIF due IS NOT NULL THEN
-        WITH doomed AS MATERIALIZED (
-            SELECT q.id FROM tidegate.event_queue AS q
-             WHERE q.id = ANY (due)
-             ORDER BY q.id
-               FOR NO KEY UPDATE SKIP LOCKED
-        ), gone AS (
+        due := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
+                      WHERE q.id = ANY (due) ORDER BY q.id FOR NO KEY UPDATE SKIP LOCKED);
+        -- A statement of its own: a lease that was under way is seen by now, and none can take what we have locked.
+        SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l;
+        WITH gone AS (
             DELETE FROM tidegate.event_queue AS q
-             WHERE q.id = ANY (ARRAY(SELECT id FROM doomed))
+             WHERE q.id = ANY (due) AND NOT (q.id <@ held)
                AND (q.expires_at <= moment OR q.attempts >= q.max_attempts)
-               AND (q.lease_expires_at IS NULL OR q.lease_expires_at <= moment)
                AND q.created_at <= cutoff
             RETURNING q.*, (q.expires_at <= moment) IS TRUE AS late, clock_timestamp() AS ended_at
         ), logged AS (
             INSERT INTO tidegate.event_log
                    (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
-                    errors, progress, created_at, processing_started_at, finished_at, expires_at, deadline,
-                    parent_id, replay_of)
+                    errors, progress, created_at, finished_at, expires_at, deadline, parent_id, replay_of, traceparent)
             SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED', g.attempts,
                    g.max_attempts,
                    tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object('handler', NULL,
@@ -1551,10 +1825,10 @@ BEGIN
                        'message', CASE WHEN g.late THEN 'not started before its deadline'
                                        ELSE 'its worker went away on the last attempt' END,
                        'attempt', g.attempts)), g.ended_at),
-                   g.progress, g.created_at, g.processing_started_at, g.ended_at,
-                   g.ended_at + coalesce(k.retention_failed, '90 days'), g.expires_at, g.parent_id, g.replay_of
+                   g.progress, g.created_at, g.ended_at,
+                   g.ended_at + coalesce(k.retention_failed, '90 days'), g.expires_at, g.parent_id, g.replay_of, g.traceparent
               FROM gone AS g
-              LEFT JOIN tidegate.event_kind AS k USING (kind))
+              LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind)
         SELECT array_agg(g.id) FILTER (WHERE g.late), array_agg(g.id) FILTER (WHERE NOT g.late)
           INTO expired, abandoned FROM gone AS g;
         IF expired IS NOT NULL OR abandoned IS NOT NULL THEN
@@ -1568,10 +1842,6 @@ BEGIN
     abandoned := coalesce(abandoned, '{}');
     RETURN NEXT;
 END $$;
-
-CREATE FUNCTION tidegate.trace_refusal(traceparent text) RETURNS text
-    LANGUAGE sql IMMUTABLE
-    RETURN CASE WHEN (traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text) THEN ('traceparent: a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01 is allowed, got '::text || "left"(traceparent, 60)) ELSE NULL::text END;
 
 CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1622,6 +1892,39 @@ BEGIN
                               'id', CASE WHEN acted THEN head.id END, 'new_id', new_id, 'refused', refused);
 END $$;
 
+CREATE FUNCTION tidegate.unmarked_events(most bigint DEFAULT 10) RETURNS TABLE(id bigint, group_key text, worker uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    AS $$
+    SELECT q.id, q.group_key, l.worker
+      FROM tidegate.lease AS l
+      JOIN tidegate.event_queue AS q ON q.id <= l.clear_to AND q.group_key IS NOT NULL AND NOT q.stray
+                                    AND age(q.xmin) > age(l.as_of::xid)
+     WHERE NOT EXISTS (SELECT FROM tidegate.lease AS h WHERE h.ids @> q.id)
+     LIMIT most
+$$;
+
+CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10) RETURNS TABLE(id bigint, group_key text, worker uuid, ahead bigint, ahead_worker uuid)
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    AS $$
+    WITH held AS MATERIALIZED (
+        SELECT q.id, q.group_key, l.worker
+          FROM tidegate.lease AS l CROSS JOIN LATERAL unnest(l.ids) AS r
+          JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
+         WHERE q.group_key IS NOT NULL
+    )
+    SELECT h.id, h.group_key, h.worker, ahead.id, o.worker
+      FROM held AS h
+     CROSS JOIN LATERAL (SELECT q.id FROM tidegate.event_queue AS q
+                          WHERE q.group_key = h.group_key AND q.id < h.id ORDER BY q.id DESC LIMIT 1) AS ahead
+      LEFT JOIN held AS o ON o.id = ahead.id
+     WHERE o.worker IS DISTINCT FROM h.worker
+     LIMIT most
+$$;
+
 CREATE TABLE tidegate.event_kind (
     kind text NOT NULL,
     retention_completed interval DEFAULT '30 days'::interval NOT NULL,
@@ -1629,8 +1932,8 @@ CREATE TABLE tidegate.event_kind (
     paused boolean DEFAULT false NOT NULL,
     registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT event_kind_kind_check CHECK (((char_length(kind) >= 1) AND (char_length(kind) <= 100))),
-    CONSTRAINT event_kind_retention_completed_check CHECK ((retention_completed >= '00:00:00'::interval)),
-    CONSTRAINT event_kind_retention_failed_check CHECK ((retention_failed >= '00:00:00'::interval))
+    CONSTRAINT event_kind_retention_completed_check CHECK (((retention_completed >= '00:00:00'::interval) AND (retention_completed <= '3660 days'::interval))),
+    CONSTRAINT event_kind_retention_failed_check CHECK (((retention_failed >= '00:00:00'::interval) AND (retention_failed <= '3660 days'::interval)))
 );
 
 CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
@@ -1677,8 +1980,7 @@ BEGIN
            SET available_at = CASE WHEN changed ? 'available_at' THEN NEW.available_at ELSE q.available_at END,
                expires_at = NEW.expires_at,
                max_attempts = CASE WHEN NEW.status = 'PENDING' THEN greatest(NEW.max_attempts, q.attempts + 1)
-                                   ELSE NEW.max_attempts END,
-               updated_at = clock_timestamp()
+                                   ELSE NEW.max_attempts END
          WHERE q.id = OLD.id;
         IF NOT FOUND THEN
             RETURN NULL;
@@ -1692,6 +1994,7 @@ END $$;
 
 CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     SELECT jsonb_build_object(
         'skipped_count', (report->>'skipped_count')::bigint + cardinality(collided),
@@ -1869,21 +2172,19 @@ ALTER TABLE tidegate.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
 CREATE TABLE tidegate.event_queue (
     id bigint NOT NULL,
     kind text NOT NULL,
-    payload jsonb,
+    payload json,
+    payload_bytes integer GENERATED ALWAYS AS (COALESCE(octet_length((payload)::text), 0)) STORED NOT NULL,
     group_key text,
     dedup_key text,
     correlation_id text,
-    status text DEFAULT 'PENDING'::text NOT NULL,
     attempts integer DEFAULT 0 NOT NULL,
+    lapses integer DEFAULT 0 NOT NULL,
     max_attempts integer DEFAULT tidegate.default_max_attempts() NOT NULL,
     delayed boolean DEFAULT false NOT NULL,
+    stray boolean DEFAULT false NOT NULL,
     available_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     expires_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    processing_started_at timestamp with time zone,
-    lease_token uuid,
-    lease_expires_at timestamp with time zone,
     last_error text,
     errors jsonb DEFAULT '[]'::jsonb NOT NULL,
     progress jsonb,
@@ -1894,17 +2195,17 @@ CREATE TABLE tidegate.event_queue (
     CONSTRAINT available_at_is_finite CHECK (isfinite(available_at)),
     CONSTRAINT correlation_id_is_1_to_200_characters CHECK (((char_length(correlation_id) >= 1) AND (char_length(correlation_id) <= 200))),
     CONSTRAINT dedup_key_is_1_to_200_characters CHECK (((char_length(dedup_key) >= 1) AND (char_length(dedup_key) <= 200))),
+    CONSTRAINT delayed_in_a_group_is_stray CHECK (((NOT delayed) OR (group_key IS NULL) OR stray)),
     CONSTRAINT errors_is_an_array CHECK ((jsonb_typeof(errors) = 'array'::text)),
     CONSTRAINT expires_at_is_finite CHECK (isfinite(expires_at)),
     CONSTRAINT group_key_is_1_to_200_characters CHECK (((char_length(group_key) >= 1) AND (char_length(group_key) <= 200))),
     CONSTRAINT kind_is_1_to_100_characters CHECK (((char_length(kind) >= 1) AND (char_length(kind) <= 100))),
-    CONSTRAINT lease_is_whole CHECK (((lease_token IS NULL) = (lease_expires_at IS NULL))),
     CONSTRAINT max_attempts_is_1_to_1000 CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
-    CONSTRAINT payload_is_at_most_1_mib CHECK ((pg_column_size(payload) <= 1048576)),
-    CONSTRAINT status_is_pending_or_processing CHECK ((status = ANY (ARRAY['PENDING'::text, 'PROCESSING'::text]))),
+    CONSTRAINT payload_has_no_nul_character CHECK (((POSITION(('\u0000'::text) IN ((payload)::text)) = 0) OR ((payload)::text !~ '(^|[^\\])(\\\\)*\\u0000'::text))),
+    CONSTRAINT payload_is_at_most_1_mib CHECK ((payload_bytes <= 1048576)),
     CONSTRAINT traceparent_is_w3c CHECK ((traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text))
 )
-WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='50000', autovacuum_vacuum_cost_delay='0');
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='50000', autovacuum_vacuum_cost_delay='0');
 
 CREATE VIEW tidegate.blocked_groups AS
  SELECT group_key,
@@ -1928,7 +2229,7 @@ CREATE VIEW tidegate.blocked_groups AS
 CREATE TABLE tidegate.event_log (
     id bigint NOT NULL,
     kind text NOT NULL,
-    payload jsonb,
+    payload json,
     group_key text,
     dedup_key text,
     correlation_id text,
@@ -1946,9 +2247,7 @@ CREATE TABLE tidegate.event_log (
     parent_id bigint,
     replay_of bigint,
     deadline timestamp with time zone,
-    traceparent text,
-    CONSTRAINT errors_is_an_array CHECK ((jsonb_typeof(errors) = 'array'::text)),
-    CONSTRAINT status_is_terminal CHECK ((status = ANY (ARRAY['COMPLETED'::text, 'COMPLETED_WITH_ERRORS'::text, 'FAILED'::text])))
+    traceparent text
 )
 PARTITION BY RANGE (expires_at);
 
@@ -1989,7 +2288,7 @@ CREATE VIEW tidegate.daily_stats AS
 CREATE TABLE tidegate.event_log_default (
     id bigint CONSTRAINT event_log_id_not_null NOT NULL,
     kind text CONSTRAINT event_log_kind_not_null NOT NULL,
-    payload jsonb,
+    payload json,
     group_key text,
     dedup_key text,
     correlation_id text,
@@ -2007,9 +2306,7 @@ CREATE TABLE tidegate.event_log_default (
     parent_id bigint,
     replay_of bigint,
     deadline timestamp with time zone,
-    traceparent text,
-    CONSTRAINT errors_is_an_array CHECK ((jsonb_typeof(errors) = 'array'::text)),
-    CONSTRAINT status_is_terminal CHECK ((status = ANY (ARRAY['COMPLETED'::text, 'COMPLETED_WITH_ERRORS'::text, 'FAILED'::text])))
+    traceparent text
 );
 
 ALTER TABLE tidegate.event_queue ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
@@ -2021,29 +2318,59 @@ ALTER TABLE tidegate.event_queue ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTIT
     CACHE 1
 );
 
+CREATE TABLE tidegate.lease (
+    token uuid NOT NULL,
+    worker uuid NOT NULL,
+    ids int8multirange NOT NULL,
+    started_to bigint NOT NULL,
+    groups integer[],
+    taken_at timestamp with time zone NOT NULL,
+    renewed_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    cuts integer DEFAULT 0 NOT NULL,
+    born xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    reached bigint NOT NULL,
+    clear_to bigint NOT NULL,
+    as_of xid8 NOT NULL,
+    CONSTRAINT lease_ids_check CHECK ((NOT isempty(ids)))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0');
+
 CREATE VIEW tidegate.events AS
- SELECT id,
-    kind,
-    payload,
-    group_key,
-    dedup_key,
-    correlation_id,
-    status,
-    attempts,
-    max_attempts,
-    available_at,
-    expires_at,
-    created_at,
-    updated_at,
-    processing_started_at,
-    lease_token,
-    lease_expires_at,
-    last_error,
-    errors,
-    progress,
-    parent_id,
-    replay_of
-   FROM tidegate.event_queue;
+ SELECT q.id,
+    q.kind,
+    q.payload,
+    q.group_key,
+    q.dedup_key,
+    q.correlation_id,
+        CASE
+            WHEN (l.token IS NULL) THEN 'PENDING'::text
+            ELSE 'PROCESSING'::text
+        END AS status,
+    (q.attempts + (((q.id <= COALESCE(l.started_to, (0)::bigint)) AND (q.attempts < q.max_attempts)))::integer) AS attempts,
+    q.max_attempts,
+    q.available_at,
+    q.expires_at,
+    q.created_at,
+    COALESCE(l.renewed_at, (((q.errors -> '-1'::integer) ->> 'at'::text))::timestamp with time zone, q.created_at) AS updated_at,
+    l.taken_at AS processing_started_at,
+    l.token AS lease_token,
+    l.expires_at AS lease_expires_at,
+    q.last_error,
+    q.errors,
+    q.progress,
+    q.parent_id,
+    q.replay_of,
+    q.delayed,
+    q.traceparent
+   FROM (tidegate.event_queue q
+     LEFT JOIN tidegate.lease l ON ((l.ids @> q.id)));
+
+CREATE VIEW tidegate.held AS
+ SELECT COALESCE(range_agg(ids), '{}'::int8multirange) AS ids,
+    COALESCE(range_agg((ids * int8multirange(int8range(NULL::bigint, started_to, '(]'::text)))), '{}'::int8multirange) AS started,
+    COALESCE(range_agg(ids) FILTER (WHERE (expires_at <= statement_timestamp())), '{}'::int8multirange) AS stuck
+   FROM tidegate.lease;
 
 CREATE VIEW tidegate.jobs AS
  SELECT event_queue.id,
@@ -2088,6 +2415,26 @@ UNION ALL
     event_log.finished_at
    FROM tidegate.event_log;
 
+CREATE VIEW tidegate.leases AS
+ SELECT l.token,
+    l.worker,
+    l.taken_at,
+    l.renewed_at,
+    l.expires_at,
+    (l.expires_at <= clock_timestamp()) AS expired,
+    in_hand.events,
+    in_hand.started,
+    in_hand.first_id,
+    in_hand.last_id,
+    l.cuts
+   FROM (tidegate.lease l
+     CROSS JOIN LATERAL ( SELECT count(*) AS events,
+            count(*) FILTER (WHERE (q.id <= l.started_to)) AS started,
+            min(q.id) AS first_id,
+            max(q.id) AS last_id
+           FROM (unnest(l.ids) r(r)
+             JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)))))) in_hand);
+
 CREATE TABLE tidegate.queue_migrations (
     version integer NOT NULL,
     name character varying(255),
@@ -2112,17 +2459,23 @@ CREATE TABLE tidegate.sealed_stats (
 );
 
 CREATE VIEW tidegate.stats AS
- WITH live AS (
-         SELECT event_queue.kind,
+ WITH held AS MATERIALIZED (
+         SELECT held.ids,
+            held.started,
+            held.stuck
+           FROM tidegate.held
+        ), live AS (
+         SELECT q.kind,
             count(*) AS events,
-            count(*) FILTER (WHERE ((event_queue.status = 'PENDING'::text) AND (NOT event_queue.delayed))) AS pending,
-            count(*) FILTER (WHERE (event_queue.status = 'PROCESSING'::text)) AS processing,
-            count(*) FILTER (WHERE event_queue.delayed) AS delayed,
-            count(*) FILTER (WHERE (event_queue.lease_expires_at <= statement_timestamp())) AS stuck,
-            max(event_queue.attempts) AS max_attempts_used,
-            (EXTRACT(epoch FROM (clock_timestamp() - min(event_queue.created_at))) * (1000)::numeric) AS oldest_age_ms
-           FROM tidegate.event_queue
-          GROUP BY event_queue.kind
+            count(*) FILTER (WHERE ((NOT q.delayed) AND (NOT (q.id <@ held.ids)))) AS pending,
+            count(*) FILTER (WHERE (q.id <@ held.ids)) AS processing,
+            count(*) FILTER (WHERE (q.delayed AND (NOT (q.id <@ held.ids)))) AS delayed,
+            count(*) FILTER (WHERE (q.id <@ held.stuck)) AS stuck,
+            max(q.attempts) AS max_attempts_used,
+            (EXTRACT(epoch FROM (clock_timestamp() - min(q.created_at))) * (1000)::numeric) AS oldest_age_ms
+           FROM (tidegate.event_queue q
+             CROSS JOIN held)
+          GROUP BY q.kind
         ), finished AS (
          SELECT event_log.kind,
             count(*) FILTER (WHERE (event_log.status = 'COMPLETED'::text)) AS completed,
@@ -2156,17 +2509,19 @@ CREATE VIEW tidegate.stats AS
      FULL JOIN finished USING (kind));
 
 CREATE VIEW tidegate.stuck_events AS
- SELECT id,
-    kind,
-    group_key,
-    attempts,
-    max_attempts,
-    processing_started_at,
-    updated_at,
-    lease_expires_at,
-    (clock_timestamp() - lease_expires_at) AS overdue
-   FROM tidegate.event_queue
-  WHERE (lease_expires_at <= clock_timestamp());
+ SELECT q.id,
+    q.kind,
+    q.group_key,
+    (q.attempts + (((q.id <= l.started_to) AND (q.attempts < q.max_attempts)))::integer) AS attempts,
+    q.max_attempts,
+    l.taken_at AS processing_started_at,
+    l.renewed_at AS updated_at,
+    l.expires_at AS lease_expires_at,
+    (clock_timestamp() - l.expires_at) AS overdue
+   FROM ((tidegate.lease l
+     CROSS JOIN LATERAL unnest(l.ids) r(r))
+     JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)))))
+  WHERE (l.expires_at <= clock_timestamp());
 
 ALTER TABLE ONLY tidegate.event_log ATTACH PARTITION tidegate.event_log_default DEFAULT;
 
@@ -2197,6 +2552,9 @@ ALTER TABLE ONLY medical.audit
 ALTER TABLE ONLY medical.entity
     ADD CONSTRAINT entity_pkey PRIMARY KEY (kind, id);
 
+ALTER TABLE ONLY tidegate.lease
+    ADD CONSTRAINT an_event_is_in_one_lease EXCLUDE USING gist (ids WITH &&);
+
 ALTER TABLE ONLY tidegate.app_migrations
     ADD CONSTRAINT app_migrations_pkey PRIMARY KEY (version);
 
@@ -2208,6 +2566,9 @@ ALTER TABLE ONLY tidegate.event_kind
 
 ALTER TABLE ONLY tidegate.event_queue
     ADD CONSTRAINT event_queue_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY tidegate.lease
+    ADD CONSTRAINT lease_pkey PRIMARY KEY (token);
 
 ALTER TABLE ONLY tidegate.queue_migrations
     ADD CONSTRAINT queue_migrations_pkey PRIMARY KEY (version);
@@ -2273,6 +2634,12 @@ CREATE INDEX event_queue_ready ON tidegate.event_queue USING btree (id) WHERE (N
 
 CREATE UNIQUE INDEX event_queue_replay ON tidegate.event_queue USING btree (replay_of) WHERE (replay_of IS NOT NULL);
 
+CREATE INDEX event_queue_stray ON tidegate.event_queue USING btree (group_key, id) WHERE (stray AND (group_key IS NOT NULL));
+
+CREATE INDEX lease_born ON tidegate.lease USING btree (born);
+
+CREATE INDEX lease_worker ON tidegate.lease USING btree (worker);
+
 ALTER INDEX tidegate.event_log_correlation ATTACH PARTITION tidegate.event_log_default_correlation_id_idx;
 
 ALTER INDEX tidegate.event_log_dead ATTACH PARTITION tidegate.event_log_default_finished_at_idx;
@@ -2314,13 +2681,15 @@ REVOKE ALL ON FUNCTION tidegate.apply_retention(kind text, partition text, since
 
 REVOKE ALL ON FUNCTION tidegate.begin_step() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.busy_groups(group_keys text[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.check_ids(ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.complete(ids bigint[], tokens uuid[], firsts bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[], OUT ended bigint[], OUT cuts integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.complete_held(id bigint, token uuid) FROM PUBLIC;
 
@@ -2336,19 +2705,25 @@ REVOKE ALL ON FUNCTION tidegate.end_by_operator(event_id bigint, code text, mess
 
 REVOKE ALL ON FUNCTION tidegate.end_leases(event_ids bigint[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.expired_rows(now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.finalize(ids bigint[], tokens uuid[], statuses text[], error_lists text[], results text[], progresses text[], next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.insert_batch(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], ran bigint[], taken_away boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.has_nul(payload json) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.in_hand(tokens uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.insert_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.lease(after bigint, page bigint, token uuid, held uuid[], seconds double precision, kinds text[], moment timestamp with time zone, most bigint, passed text[]) FROM PUBLIC;
-
-REVOKE ALL ON FUNCTION tidegate.lease_page(after bigint, page bigint, token uuid, held uuid[], seconds double precision, kinds text[], moment timestamp with time zone, most bigint, passed text[], clear_to bigint, as_of bigint, doubtful text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.listed_at_most() FROM PUBLIC;
 
@@ -2376,23 +2751,33 @@ REVOKE ALL ON FUNCTION tidegate.order_risks(chosen bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.pause(kind text, reason text, actor text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.printed(payload jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.publish_batch(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.publish_many(events jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.publish_rows(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.ranges(ids bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.refusal(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.refusal(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.refuse_batch(kinds text[], payloads jsonb[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.refuse_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_change() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_status_change() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" bigint, dry_run boolean, again boolean, failed_handlers_only boolean, expires_in interval) FROM PUBLIC;
 
@@ -2402,7 +2787,11 @@ REVOKE ALL ON FUNCTION tidegate.requeue(ids bigint[], reason text, actor text) F
 
 REVOKE ALL ON FUNCTION tidegate.resume(kind text, reason text, actor text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.retry(worker uuid, ids bigint[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.rows_in_default(day date) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.seal_log_partition(partition text, now timestamp with time zone, pages bigint) FROM PUBLIC;
 
@@ -2412,11 +2801,15 @@ REVOKE ALL ON FUNCTION tidegate.set_retention(kind text, completed interval, fai
 
 REVOKE ALL ON FUNCTION tidegate.step_end(partition text, since tid, pages bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT lowest bigint, OUT low xid8) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_than interval, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.trace_refusal(traceparent text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.unmarked_events(most bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.unordered_leases(most bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.unregistered(kind text) FROM PUBLIC;
 
