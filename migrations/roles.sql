@@ -35,11 +35,12 @@ GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publi
    TO tidegate_publish, tidegate_drain;
 GRANT INSERT (kind, payload, correlation_id, available_at, expires_at, max_attempts) ON tidegate.event_queue TO tidegate_publish;
 
--- Drain. What an event is, its worker cannot change; its payload it may throw away, if nobody can read it.
+-- Drain. What an event is, its worker cannot change.
 GRANT SELECT, DELETE ON tidegate.event_queue TO tidegate_drain;
-GRANT UPDATE (payload, attempts, lapses, delayed, stray, available_at, last_error, errors, progress) ON tidegate.event_queue
+GRANT UPDATE (attempts, lapses, delayed, stray, available_at, last_error, errors, progress) ON tidegate.event_queue
    TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.lease TO tidegate_drain;
+GRANT SELECT ON tidegate.events, tidegate.held, tidegate.leases TO tidegate_drain;
 GRANT SELECT, INSERT ON tidegate.event_log TO tidegate_drain;
 GRANT SELECT ON tidegate.event_kind TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.ranges, tidegate.lease, tidegate.read_leased, tidegate.in_hand, tidegate.renew, tidegate.hand_back,

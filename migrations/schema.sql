@@ -420,7 +420,7 @@ BEGIN
     END LOOP;
     RETURN QUERY
     WITH found AS MATERIALIZED (
-        SELECT q.id, least(q.attempts + (q.id = ANY (ran))::int, 999) AS attempts
+        SELECT q.id, least(q.attempts + (q.id = ANY (ran) AND q.attempts < q.max_attempts)::int, 999) AS attempts
           FROM tidegate.event_queue AS q
          WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE)
     UPDATE tidegate.event_queue AS q
@@ -432,7 +432,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
-    LANGUAGE plpgsql
+    LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET enable_seqscan TO 'off'
     AS $$
@@ -555,22 +555,15 @@ BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.worker = hand_back.worker ORDER BY l.token FOR UPDATE;
     -- A statement of its own: a lease that was under way when we began to wait for the first lock is seen, too.
     SELECT coalesce(range_agg(l.ids), '{}') INTO own FROM tidegate.lease AS l WHERE l.worker = hand_back.worker;
-    -- Of each group the first, and by a subselect of its own what stands behind it: joined, a plan that is kept from an empty
-    -- queue walks the index of all groups.
-    WITH given AS MATERIALIZED (
-        SELECT q.id, q.group_key FROM tidegate.event_queue AS q WHERE q.id = ANY (wanted) AND q.id <@ own
-    )
-    SELECT ARRAY(SELECT g.id FROM given AS g
-                  UNION
-                 SELECT behind.id
-                   FROM (SELECT g.group_key, min(g.id) AS id FROM given AS g WHERE g.group_key IS NOT NULL GROUP BY g.group_key) AS first
-                  CROSS JOIN LATERAL (SELECT b.id FROM tidegate.event_queue AS b
-                                       WHERE b.group_key = first.group_key AND b.id > first.id AND b.id <@ own OFFSET 0) AS behind)
-      INTO leaving;
+    leaving := ARRAY(
+        SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (wanted) AND q.id <@ own
+        UNION
+        SELECT b.id FROM tidegate.event_queue AS q JOIN tidegate.event_queue AS b ON b.group_key = q.group_key AND b.id > q.id
+         WHERE q.id = ANY (wanted) AND q.id <@ own AND b.id <@ own);
     hole := tidegate.ranges(leaving);
     UPDATE tidegate.event_queue AS q
        SET stray = true, attempts = q.attempts + (q.id = ANY (ran) AND q.id <> ALL (wanted) AND q.attempts < q.max_attempts)::int
-     WHERE q.id = ANY (leaving) AND CASE WHEN q.group_key IS NOT NULL THEN NOT q.stray OR q.id = ANY (ran) ELSE false END;
+     WHERE q.id = ANY (leaving) AND q.group_key IS NOT NULL AND (NOT q.stray OR q.id = ANY (ran));
     -- (Not `ids <@ hole`: a GiST index misses multiranges with gaps there, Postgres 15.)
     DELETE FROM tidegate.lease AS l WHERE l.worker = hand_back.worker AND isempty(l.ids - hole);
     UPDATE tidegate.lease AS l SET ids = l.ids - hole, cuts = l.cuts + taken_away::int
@@ -766,9 +759,8 @@ BEGIN
         SELECT coalesce(range_agg(l.ids), '{}'), least(min(l.born), pg_snapshot_xmin(pg_current_snapshot()))
           INTO others, low FROM tidegate.lease AS l WHERE l.born >= lease.low;
         mine := page - others;
-        -- Inside a CASE, whether there is a group offers no index: the one of groups would be read from end to end.
         IF start <= clear_to AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q
-                WHERE NOT q.delayed AND q.id > start AND q.id <= last_id AND CASE WHEN q.group_key IS NOT NULL THEN true ELSE false END) THEN
+                WHERE NOT q.delayed AND q.id > start AND q.id <= last_id AND q.group_key IS NOT NULL) THEN
             clear_to := greatest(clear_to, last_id);
         END IF;
     ELSE
@@ -793,9 +785,7 @@ BEGIN
                SELECT array_agg(q.group_key) AS keys, min(q.id) AS first
                  FROM tidegate.event_queue AS q
                 WHERE start <= clear_to AND NOT q.delayed AND NOT q.stray AND q.id > start AND q.id <= last_id
-                  -- Inside a CASE, as above.
-                  AND CASE WHEN q.group_key IS NOT NULL THEN true ELSE false END
-                  AND NOT (q.id <@ page) AND NOT (q.id <@ sets.live)) AS p;
+                  AND q.group_key IS NOT NULL AND NOT (q.id <@ page) AND NOT (q.id <@ sets.live)) AS p;
         doubtful := CASE
             WHEN start > clear_to THEN ARRAY(SELECT DISTINCT k FROM unnest(keys) AS k WHERE k IS NOT NULL)
             WHEN busy IS NULL AND NOT strays THEN passed || young
@@ -1737,7 +1727,6 @@ CREATE FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT 
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
     SET jit TO 'off'
     AS $$
 #variable_conflict use_column
@@ -1751,8 +1740,7 @@ BEGIN
     FOR l IN SELECT o.token, o.ids FROM tidegate.lease AS o
               WHERE o.worker = sweep.worker AND o.token <> ALL (held) ORDER BY o.token FOR UPDATE SKIP LOCKED LOOP
         UPDATE tidegate.event_queue AS q SET stray = true
-          FROM unnest(l.ids) AS r
-         WHERE q.id >= lower(r) AND q.id < upper(r) AND CASE WHEN q.group_key IS NOT NULL THEN NOT q.stray ELSE false END;
+          FROM unnest(l.ids) AS r WHERE q.id >= lower(r) AND q.id < upper(r) AND q.group_key IS NOT NULL AND NOT q.stray;
         DELETE FROM tidegate.lease AS o WHERE o.token = l.token;
         broken := broken + 1;
         lowest := least(lowest, lower(l.ids));

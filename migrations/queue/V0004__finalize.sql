@@ -189,8 +189,9 @@ BEGIN
 END $$;
 
 -- Ends an event whose payload cannot be read. It is thrown away first: to move it to the log would be to read it.
+-- SECURITY DEFINER: otherwise whoever drains may change what an event is.
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
-    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
     AS $$
 BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.token = end_unreadable.token AND end_unreadable.id <@ l.ids FOR KEY SHARE;

@@ -66,7 +66,7 @@ BEGIN
     END LOOP;
     RETURN QUERY
     WITH found AS MATERIALIZED (
-        SELECT q.id, least(q.attempts + (q.id = ANY (ran))::int, 999) AS attempts
+        SELECT q.id, least(q.attempts + (q.id = ANY (ran) AND q.attempts < q.max_attempts)::int, 999) AS attempts
           FROM tidegate.event_queue AS q
          WHERE q.id = ANY (event_ids) ORDER BY q.id FOR NO KEY UPDATE)
     UPDATE tidegate.event_queue AS q

@@ -122,13 +122,21 @@ impl Hand {
                 .is_some_and(|held| event.lease.id <= held.started_to)
     }
 
-    /// The next event to start. Its group stays shut until [`Hand::open_group`].
-    pub(super) fn pop(&mut self) -> Option<LeasedEvent> {
-        let first = self.ready.values().find(|event| self.is_startable(event));
-        let id = first?.lease.id;
+    /// The next event to start; none `in_order` while an earlier one waits for its window, but for a suspect, which
+    /// waits for the windows to run dry. Its group stays shut until [`Hand::open_group`].
+    pub(super) fn pop(&mut self, in_order: bool) -> Option<LeasedEvent> {
+        let mut ready = self.ready.values();
+        let first = ready.find(|event| {
+            self.is_startable(event) || in_order && !self.is_suspect(event.lease.token)
+        });
+        let id = first.filter(|event| self.is_startable(event))?.lease.id;
         let event = self.ready.remove(&id)?;
         self.bytes -= event.payload.as_ref().map_or(0, Vec::len);
         Some(event)
+    }
+
+    fn is_suspect(&self, token: Uuid) -> bool {
+        self.leases.get(&token).is_some_and(|held| held.suspect)
     }
 
     /// Whether an event could start now.
@@ -136,32 +144,23 @@ impl Hand {
         self.ready.values().any(|event| self.is_startable(event))
     }
 
-    /// Whether so few events can start that more should be allowed to; then of which lease, and how far. A suspect's turn
+    /// Whether so few events can start before the first that cannot that it should be allowed to; then of which lease, and
+    /// how far. (A younger lease may have come with a larger window, and must not go first for long.) A suspect's turn
     /// comes when nothing else is between its start and its end, and `alone` says that no lease under way will change
     /// that. Until then the windows are left to run dry.
     pub(super) fn start_more(&self, few: usize, window: usize, alone: bool) -> Option<Start> {
         if self.suspects > 0 {
-            let first = self.ready.values().find(|event| {
-                event.fate == Fate::Run
-                    && self
-                        .leases
-                        .get(&event.lease.token)
-                        .is_some_and(|held| held.suspect)
-            });
+            let mut ready = self.ready.values();
+            let first =
+                ready.find(|event| event.fate == Fate::Run && self.is_suspect(event.lease.token));
             let start = first.map(|event| Start {
                 token: event.lease.token,
                 upto: event.lease.id,
             });
             return start.filter(|_| alone && self.open == 0);
         }
-        let startable = self.ready.values().filter(|event| self.is_startable(event));
-        if startable.take(few).count() == few {
-            return None;
-        }
-        let shut = self
-            .ready
-            .values()
-            .find(|event| !self.is_startable(event))?;
+        let mut next = self.ready.values().take(few);
+        let shut = next.find(|event| !self.is_startable(event))?;
         let rest = &self.leases.get(&shut.lease.token)?.rest;
         let at = rest.partition_point(|id| *id < shut.lease.id);
         let last = rest.get(at + window.max(1) - 1).or_else(|| rest.back());
@@ -419,7 +418,7 @@ mod tests {
     }
 
     fn popped(hand: &mut Hand) -> Vec<i64> {
-        std::iter::from_fn(|| hand.pop().map(|event| event.lease.id)).collect()
+        std::iter::from_fn(|| hand.pop(false).map(|event| event.lease.id)).collect()
     }
 
     fn end(hand: &mut Hand, id: i64, token: Uuid) {
@@ -589,8 +588,46 @@ mod tests {
     #[test]
     fn taking_all_empties_it() {
         let mut hand = hand(&[(1, Some("a")), (2, Some("a")), (3, None)], 9);
-        hand.pop();
+        hand.pop(false);
         assert_eq!(ids(&hand.take_all()), [2, 3]);
         assert_eq!(hand.waiting(), 0);
+    }
+
+    #[test]
+    fn a2_an_older_event_behind_its_window_is_not_left_behind_by_a_younger_lease_with_a_larger_one()
+    {
+        let mut hand = hand(&[(1, None), (2, None)], 0);
+        let younger = [event(3, None, TWO), event(4, None, TWO)];
+        hand.take_in(TWO, younger.to_vec(), &[], (4, false), Instant::now());
+        assert!(hand.pop(true).is_none(), "one at a time: 1 goes first");
+        let start = Start {
+            token: ONE,
+            upto: 1,
+        };
+        assert_eq!(hand.start_more(2, 1, true), Some(start));
+        hand.started(start);
+        let started = |event: Option<LeasedEvent>| event.unwrap().lease.id;
+        assert_eq!(started(hand.pop(true)), 1);
+        assert_eq!(
+            started(hand.pop(false)),
+            3,
+            "side by side: 3 does not wait for 2"
+        );
+        let start = Start {
+            token: ONE,
+            upto: 2,
+        };
+        assert_eq!(hand.start_more(1, 1, true), Some(start));
+    }
+
+    #[test]
+    fn a2_a_suspect_that_waits_for_the_others_does_not_hold_them_up() {
+        let mut hand = Hand::default();
+        let suspect = vec![event(1, None, ONE)];
+        hand.take_in(ONE, suspect, &[], (0, true), Instant::now());
+        let other = vec![event(2, None, TWO)];
+        hand.take_in(TWO, other, &[], (2, false), Instant::now());
+        assert_eq!(hand.start_more(1, 1, true), None);
+        assert_eq!(hand.pop(true).unwrap().lease.id, 2);
     }
 }

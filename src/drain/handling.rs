@@ -30,8 +30,9 @@ impl<D: Dispatch> Drain<D> {
         }
         let room = self.lanes.room();
         let most_unwritten = self.most_unwritten();
+        let in_order = self.options.concurrency == 1;
         while self.running.len() < room && self.unwritten() < most_unwritten && !self.is_spent() {
-            match self.hand.pop() {
+            match self.hand.pop(in_order) {
                 Some(event) if self.may_start(&event) => self.start(event),
                 Some(event) => self.give_back(event),
                 None => break,

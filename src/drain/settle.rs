@@ -107,12 +107,13 @@ pub(crate) fn finalization(
     }
 }
 
-/// The end of an event that no handler decided.
+/// The end of an event that no handler decided, after the attempts that it has had.
 pub(super) fn given_up(event: &LeasedEvent, fault: &Fault) -> Finalization {
+    let attempts = event.attempts.saturating_sub(1);
     Finalization {
         lease: event.lease,
         status: Status::Failed,
-        errors: vec![ErrorEntry::new(None, fault, event.attempts)],
+        errors: vec![ErrorEntry::new(None, fault, attempts)],
         result: None,
         progress: None,
         follow_ups: Vec::new(),

@@ -14,7 +14,7 @@ use tokio_postgres::Client;
 use crate::probe::{
     ProbeApp, act, drain, live, logged, number, options, probe_database, publish_acts,
 };
-use crate::support::{self, TestDb, wait_until};
+use crate::support::{self, TestDb, lease_away, wait_until};
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 const HOUR: Duration = Duration::from_hours(1);
@@ -256,7 +256,7 @@ async fn a_made_partition_is_like_the_log_itself() {
             ),
             (
                 "constraint",
-                2,
+                0,
                 "SELECT conname || pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'tidegate.$1'::regclass AND contype <> 'n' ORDER BY 1",
             ),
             (
@@ -338,32 +338,56 @@ async fn an_event_finishes_though_no_partition_is_made_for_it() {
 #[tokio::test]
 async fn b14_f4_pending_leased_and_retryable_events_are_never_touched() {
     let (db, client) = remembering_database().await;
-    let events = "INSERT INTO tidegate.event_queue (kind, status, attempts, max_attempts, available_at, expires_at, lease_token, lease_expires_at, created_at)
+    let events = "INSERT INTO tidegate.event_queue (kind, attempts, max_attempts, available_at, expires_at, created_at)
         SELECT 'act', e.*, clock_timestamp() - interval '400 days' FROM (VALUES
-            ('PENDING', 0, 5, clock_timestamp(), NULL::timestamptz, NULL::uuid, NULL::timestamptz),
-            ('PENDING', 4, 5, clock_timestamp() + interval '1 hour', NULL, NULL, NULL),
-            ('PENDING', 0, 5, clock_timestamp(), clock_timestamp() + interval '1 hour', NULL, NULL),
-            ('PROCESSING', 1, 5, clock_timestamp(), NULL, gen_random_uuid(), clock_timestamp() + interval '1 hour'),
-            ('PROCESSING', 5, 5, clock_timestamp(), NULL, gen_random_uuid(), clock_timestamp() + interval '1 hour'),
-            ('PROCESSING', 1, 5, clock_timestamp(), clock_timestamp() - interval '1 hour', gen_random_uuid(), clock_timestamp() + interval '1 hour'),
-            ('PROCESSING', 4, 5, clock_timestamp(), NULL, gen_random_uuid(), clock_timestamp() - interval '1 hour')) AS e";
+            (0, 5, clock_timestamp(), NULL::timestamptz),
+            (4, 5, clock_timestamp() + interval '1 hour', NULL),
+            (0, 5, clock_timestamp(), clock_timestamp() + interval '1 hour'),
+            (1, 5, clock_timestamp(), NULL),
+            (5, 5, clock_timestamp(), NULL),
+            (1, 5, clock_timestamp(), clock_timestamp() - interval '1 hour')) AS e";
     execute(&client, events).await;
+    lease_away(&client, &[4, 5, 6], 3600.0).await;
     let all = "SELECT to_jsonb(q)::text FROM tidegate.event_queue AS q ORDER BY id";
     let before = texts(&client, all).await;
-    assert_eq!(before.len(), 7);
+    assert_eq!(before.len(), 6);
     let report = clean(&db, |_| ()).await;
     assert_eq!((report.expired, report.abandoned), (0, 0));
     assert_eq!(texts(&client, all).await, before);
     assert_eq!(log_count(&client).await, 0);
 }
 
+/// Whoever cleans up finds out who has died, as a drain does; an event with an attempt left stays.
+#[tokio::test]
+async fn c12_what_a_worker_that_is_gone_held_is_free_and_charged_after_a_cleanup() {
+    let (db, client) = remembering_database().await;
+    let ids = publish_acts(&client, 2).await;
+    let last = "UPDATE tidegate.event_queue SET attempts = 4 WHERE id = $1";
+    client.execute(last, &[&ids[1]]).await.unwrap();
+    lease_away(&client, &ids, -1.0).await;
+    let dry = clean(&db, |options| options.dry_run = true).await;
+    assert_eq!((dry.expired, dry.abandoned), (0, 1));
+    let report = clean(&db, |_| ()).await;
+    assert_eq!((report.expired, report.abandoned), (0, 1));
+    let left = "SELECT format('%s %s %s %s', id, attempts, lapses, errors->0->>'code') FROM tidegate.event_queue";
+    let expected = format!("{} 1 1 lapsed", ids[0]);
+    assert_eq!(texts(&client, left).await, [expected]);
+    let ended = logged(&client, ids[1]).await.unwrap();
+    let codes = ["lapsed", "abandoned"].map(ToOwned::to_owned).to_vec();
+    assert_eq!(ended, ("FAILED".to_owned(), 5, codes));
+    assert_eq!(
+        number(&client, "SELECT count(*) FROM tidegate.lease").await,
+        0
+    );
+}
+
 #[tokio::test]
 async fn b15_expired_and_dead_events_end_in_the_log_with_the_drains_codes() {
     let (db, client) = remembering_database().await;
-    let events = "INSERT INTO tidegate.event_queue (kind, payload, group_key, correlation_id, attempts, max_attempts, available_at, expires_at, lease_token, lease_expires_at)
-        VALUES ('act', '{\"name\": \"n\"}', 'g', 'c', 1, 5, clock_timestamp() + interval '1 hour', clock_timestamp() - interval '1 second', NULL, NULL),
-               ('pair', NULL, NULL, NULL, 5, 5, clock_timestamp(), NULL, gen_random_uuid(), clock_timestamp() - interval '1 second'),
-               ('unheard_of', NULL, NULL, NULL, 5, 5, clock_timestamp(), clock_timestamp() - interval '1 second', NULL, NULL);
+    let events = "INSERT INTO tidegate.event_queue (kind, payload, group_key, correlation_id, attempts, max_attempts, available_at, expires_at)
+        VALUES ('act', '{\"name\": \"n\"}', 'g', 'c', 1, 5, clock_timestamp() + interval '1 hour', clock_timestamp() - interval '1 second'),
+               ('pair', NULL, NULL, NULL, 5, 5, clock_timestamp(), NULL),
+               ('unheard_of', NULL, NULL, NULL, 5, 5, clock_timestamp(), clock_timestamp() - interval '1 second');
         UPDATE tidegate.event_kind SET paused = true, retention_failed = '12 days' WHERE kind = 'act'";
     execute(&client, events).await;
     // A page at a time.

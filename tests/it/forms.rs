@@ -607,7 +607,7 @@ async fn what_a_service_refuses_is_final_and_what_it_cannot_do_now_is_not() {
         let id = world.submit(&form("f1")).await.id;
         world.drain().await;
         let found = format!(
-            "SELECT ARRAY[status, errors->0->>'code'] FROM tidegate.event_queue WHERE id = {id}
+            "SELECT ARRAY[status, errors->0->>'code'] FROM tidegate.events WHERE id = {id}
              UNION ALL SELECT ARRAY[status, errors->0->>'code'] FROM tidegate.event_log WHERE id = {id}"
         );
         assert_eq!(world.value(&found).await, json!([end, code]), "{status}");

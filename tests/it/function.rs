@@ -288,7 +288,7 @@ async fn f2_a_drain_is_answered_before_the_deadline_and_gives_back_what_it_has_n
     assert_eq!(report.stop_reason, StopReason::BudgetSpent, "{report:?}");
     assert!(report.completed >= 1 && report.released >= 1, "{report:?}");
     let touched =
-        "SELECT count(*) FROM tidegate.event_queue WHERE attempts > 0 OR lease_token IS NOT NULL";
+        "SELECT count(*) FROM tidegate.events WHERE attempts > 0 OR lease_token IS NOT NULL";
     let cut = i64::try_from(report.retried).unwrap();
     assert!(number(&client, touched).await <= cut, "{report:?}");
     let letters =

@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::probe::number;
-use crate::support::{self, TestDb, binary};
+use crate::support::{self, TestDb, binary, lease_away};
 
 /// No test waits longer for a program to end.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -93,9 +93,6 @@ async fn c13_status_tells_what_the_whole_queue_does_and_what_needs_an_operator()
     client
         .batch_execute(&format!(
             "UPDATE tidegate.event_queue SET available_at = clock_timestamp() + interval '1 h', attempts = 3 WHERE id = {head};
-             UPDATE tidegate.event_queue SET status = 'PROCESSING', lease_token = gen_random_uuid(),
-                    lease_expires_at = clock_timestamp() + CASE WHEN id < {head} - 1 THEN interval '-1 s' ELSE '1 h' END
-              WHERE id BETWEEN {head} - 2 AND {head} - 1;
              UPDATE tidegate.event_kind SET paused = true WHERE kind = 'grant_letter_viewed';
              INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
              SELECT n, 'case_opened', CASE WHEN n > 102 THEN 'COMPLETED' WHEN n > 101 THEN 'FAILED' ELSE 'COMPLETED_WITH_ERRORS' END,
@@ -105,6 +102,8 @@ async fn c13_status_tells_what_the_whole_queue_does_and_what_needs_an_operator()
         ))
         .await
         .unwrap();
+    lease_away(&client, &[head - 2], -1.0).await;
+    lease_away(&client, &[head - 1], 3600.0).await;
     let status = json(&db, &["status"]).await;
     for (field, value) in [
         ("action", json!("stats")),

@@ -133,7 +133,7 @@ async fn i1_i8_garbage_in_place_of_the_answer_to_a_commit_ends_no_drain_late() {
 #[tokio::test]
 async fn i1_i8_an_answer_to_a_lease_that_is_cut_silent_or_garbage_ends_no_drain_late() {
     // Only the lease's statement says so.
-    let of_a_lease = "FROM tidegate.lease_page(";
+    let of_a_lease = "FROM tidegate.lease(";
     for harm in [Harm::CutBeforeAnswer, Harm::Silence, Harm::Garbage] {
         let world = world().await;
         let proxy = Proxy::before(&world.db.url).await;

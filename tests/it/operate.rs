@@ -22,7 +22,7 @@ use crate::cli::Cli;
 use crate::probe::{
     Probe, ProbeApp, act, drain, live, logged, number, options, pair, probe_database, publish_acts,
 };
-use crate::support::{TestDb, wait_until};
+use crate::support::{TestDb, lease_away, wait_until};
 
 /// One handler at a time.
 fn sequential() -> DrainOptions {
@@ -147,7 +147,7 @@ async fn b22_f5_a_replay_runs_as_a_new_event_and_leaves_the_original_untouched()
     let put_back = rows(
         &client,
         "SELECT id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, status, attempts, errors,
-                progress, lease_token, replay_of, expires_at FROM tidegate.event_queue",
+                progress, lease_token, replay_of, expires_at FROM tidegate.events",
     )
     .await;
     let expected = json!({
@@ -775,10 +775,10 @@ async fn d14_a_requeued_event_runs_even_if_its_attempts_were_spent_or_it_was_to_
     let db = probe_database().await;
     let client = db.client().await;
     let ids = publish_acts(&client, 3).await;
-    let spend = "UPDATE tidegate.event_queue SET attempts = $2, max_attempts = $2, status = 'PROCESSING',
-                        lease_token = gen_random_uuid(), lease_expires_at = clock_timestamp() + interval '1 hour' WHERE id = $1";
+    let spend = "UPDATE tidegate.event_queue SET attempts = $2, max_attempts = $2 WHERE id = $1";
     client.execute(spend, &[&ids[0], &5]).await.unwrap();
     client.execute(spend, &[&ids[1], &1000]).await.unwrap();
+    lease_away(&client, &ids[..2], 3600.0).await;
     let delay = "UPDATE tidegate.event_queue SET available_at = clock_timestamp() + interval '1 day' WHERE id = $1";
     client.execute(delay, &[&ids[2]]).await.unwrap();
     assert_eq!(requeue(&client, &ids).await.requeued, 3);
@@ -829,19 +829,17 @@ async fn d13_the_documented_statements_list_exactly_the_stuck_events() {
     let db = probe_database().await;
     let client = db.client().await;
     let ids = publish_acts(&client, 4).await;
-    let age = "UPDATE tidegate.event_queue SET status = $2, processing_started_at = clock_timestamp() - make_interval(mins => $3),
-                      updated_at = clock_timestamp() - make_interval(mins => $4) WHERE id = $1";
-    for (id, status, started, updated) in [
-        (ids[0], "PROCESSING", 6, 6),
-        (ids[1], "PROCESSING", 6, 4),
-        (ids[2], "PROCESSING", 4, 4),
-        (ids[3], "PENDING", 6, 6),
-    ] {
+    let age = "UPDATE tidegate.lease SET taken_at = clock_timestamp() - make_interval(mins => $2),
+                      renewed_at = clock_timestamp() - make_interval(mins => $3) WHERE ids @> $1::bigint";
+    for (id, started, updated) in [(ids[0], 6, 6), (ids[1], 6, 4), (ids[2], 4, 4)] {
+        lease_away(&client, &[id], 60.0).await;
         client
-            .execute(age, &[&id, &status, &started, &updated])
+            .execute(age, &[&id, &started, &updated])
             .await
             .unwrap();
     }
+    let waits = "UPDATE tidegate.event_queue SET created_at = clock_timestamp() - interval '6 min' WHERE id = $1";
+    client.execute(waits, &[&ids[3]]).await.unwrap();
     client
         .batch_execute("SET search_path = tidegate")
         .await

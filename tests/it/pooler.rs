@@ -279,7 +279,7 @@ async fn c7_leases_are_renewed_through_the_pooler_while_handlers_take_long() {
     };
     let database = pooled.database.clone();
     let draining = tokio::spawn(async move { tidegate::drain(&database, app, &options).await });
-    let lease = "SELECT lease_expires_at::text FROM tidegate.event_queue
+    let lease = "SELECT lease_expires_at::text FROM tidegate.events
                   WHERE id = $1 AND status = 'PROCESSING'";
     let mut seen = HashSet::new();
     while !draining.is_finished() {

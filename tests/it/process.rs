@@ -180,7 +180,7 @@ async fn a14_b5_c3_c4_a_worker_killed_after_the_effect_loses_nothing_and_the_eve
     assert_eq!((app.ids(), report.completed), (vec![id], 1));
     assert_eq!(
         logged(&client, id).await.unwrap(),
-        ("COMPLETED".to_owned(), 2, vec![])
+        ("COMPLETED".to_owned(), 2, vec!["lapsed".to_owned()])
     );
     assert_eq!(live(&client).await, 0);
 }
@@ -201,7 +201,12 @@ async fn c14_d12_a_poison_event_that_aborts_its_process_ends_failed_and_others_g
         }
         assert!(deaths <= 2, "the poison event runs for ever");
         wait_until("its leases run out", async || {
-            number(&client, "SELECT count(*) FROM tidegate.event_queue WHERE lease_expires_at > clock_timestamp()").await == 0
+            number(
+                &client,
+                "SELECT count(*) FROM tidegate.lease WHERE expires_at > clock_timestamp()",
+            )
+            .await
+                == 0
         })
         .await;
     };
@@ -209,7 +214,13 @@ async fn c14_d12_a_poison_event_that_aborts_its_process_ends_failed_and_others_g
     assert_eq!(report.abandoned, 1, "{report:?}");
     assert_eq!(
         logged(&client, poison).await.unwrap(),
-        ("FAILED".to_owned(), 2, vec!["abandoned".to_owned()])
+        (
+            "FAILED".to_owned(),
+            2,
+            ["lapsed", "lapsed", "abandoned"]
+                .map(ToOwned::to_owned)
+                .to_vec()
+        )
     );
     for id in good {
         assert_eq!(logged(&client, id).await.unwrap().0, "COMPLETED");

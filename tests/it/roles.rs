@@ -163,16 +163,15 @@ async fn run(
 /// Who may run a statement of the program's. Every statement must be named here.
 fn may_run(statement: &Statement) -> &'static [Role] {
     match statement.name {
-        "lease" | "reclaim" | "promote" | "renew" | "complete" | "finalize" | "retry"
-        | "release" | "save_progress" => &[Drain],
+        "lease" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep" | "promote"
+        | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
         "whereabouts" | "backlog" | "list" | "unregistered" | "retentions" | "pulse"
         | "lineage" | "missing_partitions" | "leases" | "untouched" | "paused"
         | "strange_kinds" => &[Drain, Operate, Read],
         "publish_one" | "publish" => &[Publish, Drain],
-        "stats" | "job" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows" => {
-            &[Operate, Read]
-        }
+        "stats" | "job" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
+        | "disorder" => &[Operate, Read],
         // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
         "is_migrated" | "expired_partitions" | "bloat" => &[Publish, Drain, Operate, Read],
         "plain_wording" | "catalog" | "unvacuumed" | "holders" | "sight" | "settings"
@@ -235,10 +234,48 @@ const BY_HAND: &[(&str, &[Role])] = &[
         &[],
     ),
     ("UPDATE tidegate.event_queue SET payload = NULL", &[]),
+    ("UPDATE tidegate.event_queue SET attempts = 0", &[Drain]),
+    // Who holds what: everybody who looks on may know, and nobody but a drain may change it.
+    ("SELECT * FROM tidegate.lease", &[Drain, Operate, Read]),
+    ("SELECT * FROM tidegate.leases", &[Drain, Operate, Read]),
+    ("SELECT * FROM tidegate.held", &[Drain, Operate, Read]),
     (
-        "UPDATE tidegate.event_queue SET status = 'PENDING'",
+        "INSERT INTO tidegate.lease (token, worker, ids, started_to, taken_at, renewed_at, expires_at, reached, clear_to, as_of)
+         VALUES (gen_random_uuid(), gen_random_uuid(), '{[1,2)}', 0, 'now', 'now', 'now', 0, 0, '0')",
         &[Drain],
     ),
+    ("UPDATE tidegate.lease SET expires_at = 'infinity'", &[Drain]),
+    ("DELETE FROM tidegate.lease", &[Drain]),
+    ("TRUNCATE tidegate.lease", &[]),
+    ("SELECT tidegate.sweep(NULL, '{}')", &[Drain]),
+    (
+        "SELECT tidegate.hand_back(gen_random_uuid(), '{1}')",
+        &[Drain],
+    ),
+    (
+        "SELECT tidegate.end_unreadable(gen_random_uuid(), 1, 'forged')",
+        &[Drain],
+    ),
+    ("SELECT tidegate.busy_groups('{g}')", &[Drain]),
+    (
+        "SELECT * FROM tidegate.unordered_leases()",
+        &[Operate, Read],
+    ),
+    ("SELECT * FROM tidegate.unmarked_events()", &[Operate, Read]),
+    (
+        "SELECT id, lapses, stray, payload_bytes, errors FROM tidegate.event_queue",
+        &[Drain, Operate, Read],
+    ),
+    (
+        "SELECT progress FROM tidegate.event_queue",
+        &[Drain, Operate],
+    ),
+    (
+        "SELECT id, status, lease_token, errors FROM tidegate.events",
+        &[Drain, Operate, Read],
+    ),
+    ("SELECT payload FROM tidegate.events", &[Drain, Operate]),
+    ("SELECT progress FROM tidegate.events", &[Drain, Operate]),
     ("DELETE FROM tidegate.event_queue", &[Drain]),
     (
         "SELECT payload FROM tidegate.event_queue",
@@ -260,7 +297,7 @@ const BY_HAND: &[(&str, &[Role])] = &[
     ("DELETE FROM tidegate.sealed_partition", &[]),
     ("SELECT * FROM tidegate.blocked_groups", &[Operate, Read]),
     ("SELECT * FROM tidegate.stuck_events", &[Operate, Read]),
-    ("SELECT * FROM tidegate.events", &[Operate]),
+    ("SELECT * FROM tidegate.events", &[Drain, Operate]),
     (
         "UPDATE tidegate.events SET status = 'PENDING' WHERE id = 1",
         &[Operate],
@@ -431,6 +468,7 @@ const VERBS: &[(&[&str], &[Role])] = &[
     (&["drain", "--max-events", "1"], &[Drain]),
     (&["status"], &[Operate, Read]),
     (&["list"], &[Drain, Operate, Read]),
+    (&["leases"], &[Drain, Operate, Read]),
     (&["replay", "--id", "1", "--reason", "r"], &[Operate]),
     (&["pause", "case_opened"], &[Operate]),
     (&["resume", "case_opened"], &[Operate]),

@@ -273,8 +273,7 @@ async fn a_password_that_no_version_holds_is_given_up_after_three_tries_and_touc
         "{:?}",
         secrets.asked()
     );
-    let touched =
-        "SELECT count(*) FROM tidegate.event_queue WHERE attempts > 0 OR status <> 'PENDING'";
+    let touched = "SELECT count(*) FROM tidegate.events WHERE attempts > 0 OR status <> 'PENDING'";
     assert_eq!(number(&user.admin, touched).await, 0);
     // The next invocation begins anew, without a restart.
     secrets.set("AWSCURRENT", user.secret("canary-9"));

@@ -165,6 +165,7 @@ fn untouched(report: &DrainReport) -> DrainReport {
     DrainReport {
         elapsed_ms: report.elapsed_ms,
         budget_ms: report.budget_ms,
+        stop_reason: report.stop_reason,
         ..DrainReport::default()
     }
 }
@@ -188,6 +189,7 @@ async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
         Verb::Show { id } => verbs::look::show(&service, id).await,
         Verb::List(args) => verbs::look::list(&service, &args).await,
         Verb::BlockedGroups { limit } => verbs::look::blocked_groups(&service, limit).await,
+        Verb::Leases { limit } => verbs::look::leases(&service, limit).await,
         Verb::Doctor => verbs::doctor::doctor(&service).await,
         Verb::Replay(args) => verbs::operate::replay(&service, args).await,
         Verb::Requeue(args) => verbs::operate::requeue(&service, args).await,

@@ -236,13 +236,8 @@ async fn e9_after_a_crash_in_the_middle_the_rest_is_done_and_the_done_stays() {
             )
             .await;
     }
-    // A worker that took the batch and died: its lease is over, its attempt is counted.
-    world
-        .execute(
-            "UPDATE tidegate.event_queue SET status = 'PROCESSING', attempts = 1,
-                    lease_token = gen_random_uuid(), lease_expires_at = clock_timestamp()",
-        )
-        .await;
+    // A worker that took the batch and died: its lease is over.
+    world.leave_to_a_dead_worker().await;
     assert_eq!(world.drain().await.completed, 4);
     let changes =
         "SELECT jsonb_agg(count) FROM (SELECT count(*) FROM medical.audit GROUP BY event_id) AS c";

@@ -119,6 +119,13 @@ impl World {
             .expect("the statement is right");
     }
 
+    /// All that waits was taken by a worker that is gone.
+    pub async fn leave_to_a_dead_worker(&self) {
+        let ids = "SELECT array_agg(id) FROM tidegate.event_queue";
+        let ids: Vec<i64> = self.client.query_one(ids, &[]).await.unwrap().get(0);
+        support::lease_away(&self.client, &ids, -1.0).await;
+    }
+
     pub async fn value(&self, sql: &str) -> Value {
         let row = self
             .client

@@ -1,4 +1,4 @@
-//! Shipped events by the dozen, for tests of the programs.
+//! Shipped events by the dozen, for tests of the programs, and workers that hold events and are not there.
 
 use tokio_postgres::Client;
 
@@ -16,4 +16,17 @@ pub async fn publish_letters(client: &Client, count: i32) {
                           jsonb_build_object('grant_number', 'canary' || n, 'measure', '{\"case_number\": \"canary\", \"measure_id\": \"M1\"}'::jsonb,
                               'company_number', '000000001', 'amount', 1, 'valid_from', '2027-01-11', 'valid_to', '2027-06-30')))";
     client.query_one(sql, &[&count]).await.unwrap();
+}
+
+/// Leases events for a worker that is not there, and that may have started them all. The lease runs out in so many
+/// seconds; or it did, so many ago.
+pub async fn lease_away(client: &Client, ids: &[i64], seconds: f64) {
+    let lease = "INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at,
+                                             reached, clear_to, as_of)
+                 SELECT gen_random_uuid(), gen_random_uuid(), tidegate.ranges(array_agg(q.id)), max(q.id),
+                        array_agg(DISTINCT hashtext(q.group_key)) FILTER (WHERE q.group_key IS NOT NULL),
+                        clock_timestamp(), clock_timestamp(), clock_timestamp() + make_interval(secs => $2), max(q.id), 0,
+                        pg_snapshot_xmin(pg_current_snapshot())
+                   FROM tidegate.event_queue AS q WHERE q.id = ANY ($1)";
+    assert_eq!(client.execute(lease, &[&ids, &seconds]).await.unwrap(), 1);
 }

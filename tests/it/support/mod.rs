@@ -15,7 +15,7 @@ mod tls;
 
 pub use cluster::Cluster;
 pub use database::{TestDb, connect, database, database_for, empty_database};
-pub use events::{publish_letters, publish_views};
+pub use events::{lease_away, publish_letters, publish_views};
 pub use pooler::{Pooler, cannot_be_pooled};
 pub use program::{command, terminate};
 pub use proxy::{Harm, Proxy};
