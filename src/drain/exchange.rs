@@ -221,6 +221,12 @@ impl<D: Dispatch> Drain<D> {
             self.report.released +=
                 u64::from(event.fate == Fate::Run && !named.contains(&event.lease.id));
         }
+        // What was about to be given back has left with what stands ahead of it.
+        let (gone, waiting) = std::mem::take(&mut self.pending.releases)
+            .into_iter()
+            .partition(|event| left.contains(&event.lease.id));
+        self.pending.releases = waiting;
+        self.take_releases(gone, written);
     }
 
     fn take_ends(&mut self, ends: Vec<End>, written: &Written, whole: bool) {
