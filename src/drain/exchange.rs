@@ -19,7 +19,6 @@ use crate::error::Error;
 use crate::event::{Event, Fate, Lease};
 use crate::handler::{Dispatch, Fault};
 use crate::outcome::Status;
-use crate::queue::{ErrorEntry, Retried};
 
 /// A retry with a delay below this may be ready without ever having counted as delayed.
 const AT_ONCE: Duration = Duration::from_millis(100);
@@ -73,6 +72,7 @@ impl<D: Dispatch> Drain<D> {
             if self.rereads {
                 job.reread = Some(self.hand.tokens());
             }
+            self.take_along(&mut job);
             job.ran = self.started_behind(&job);
         } else {
             self.pending.retries = std::mem::take(&mut job.retries);
@@ -88,6 +88,29 @@ impl<D: Dispatch> Drain<D> {
             .filter(|(token, count)| self.hand.left(**token) == **count);
         job.over = over.chain(last.map(|(token, _)| *token)).collect();
         job
+    }
+
+    /// Ends of events behind one that goes back: they leave with it, and keep what they have done.
+    fn take_along(&mut self, job: &mut Job) {
+        let groups = job.retries.iter().filter_map(|back| back.group.clone());
+        let groups: HashSet<String> = groups.collect();
+        if groups.is_empty() {
+            return;
+        }
+        let stays = |end: &End| {
+            end.progress.is_none() || !end.group.as_ref().is_some_and(|key| groups.contains(key))
+        };
+        let fault = Fault::new(
+            "unwritable",
+            "the end was not written: what stands ahead of it in its group goes back",
+        );
+        for ends in [&mut job.ends, &mut self.busy] {
+            let (stay, leave) = std::mem::take(ends).into_iter().partition(stays);
+            *ends = stay;
+            for end in Vec::<End>::from_iter(leave) {
+                job.retries.push(end.back(&fault, false, BLAMELESS_DELAY));
+            }
+        }
     }
 
     /// Events that were started behind one that goes back: that one had ended, and then could not be written.
@@ -221,6 +244,12 @@ impl<D: Dispatch> Drain<D> {
             self.report.released +=
                 u64::from(event.fate == Fate::Run && !named.contains(&event.lease.id));
         }
+        // What was about to be given back has left with what stands ahead of it.
+        let (gone, waiting) = std::mem::take(&mut self.pending.releases)
+            .into_iter()
+            .partition(|event| left.contains(&event.lease.id));
+        self.pending.releases = waiting;
+        self.take_releases(gone, written);
     }
 
     fn take_ends(&mut self, ends: Vec<End>, written: &Written, whole: bool) {
@@ -234,6 +263,7 @@ impl<D: Dispatch> Drain<D> {
                 };
                 count(&mut self.report, class);
                 self.hand.let_go(lease);
+                self.open_held(&end);
             } else if let Some(reason) = written.refused.get(&lease) {
                 let fault =
                     Fault::new("unwritable", format!("the end cannot be written: {reason}"));
@@ -263,7 +293,14 @@ impl<D: Dispatch> Drain<D> {
             self.count_lost(end.finalization.lease);
         }
         self.hand.let_go(end.finalization.lease);
+        self.open_held(end);
         self.rereads = true;
+    }
+
+    fn open_held(&mut self, end: &End) {
+        if let (Some(group), true) = (&end.group, end.holds_group) {
+            self.hand.open_group(group);
+        }
     }
 
     /// An event that has ended, and whose end cannot be written, goes back with what it has done.
@@ -280,17 +317,7 @@ impl<D: Dispatch> Drain<D> {
             self.hand.close_group(group);
         }
         self.pend();
-        self.pending.retries.push(Back {
-            retried: Retried {
-                lease: end.finalization.lease,
-                charged,
-                delay,
-                errors: vec![ErrorEntry::new(None, fault, attempt)],
-                progress: end.progress,
-            },
-            group: end.group,
-            leased: matches!(end.class, Class::Handled(_)),
-        });
+        self.pending.retries.push(end.back(fault, charged, delay));
     }
 
     fn take_unreadable(&mut self, leases: &[Lease], written: &Written, whole: bool) {

@@ -224,6 +224,9 @@ impl<D: Dispatch> Drain<D> {
         done: Option<Progress>,
     ) {
         self.pend();
+        // Whoever is started behind an end that is then refused loses an attempt. So that happens once: what has been
+        // refused before comes with what its handlers have done.
+        let holds_group = event.progress.is_some() || end.status != Status::Completed;
         self.pending.ends.push(End {
             finalization: end,
             class,
@@ -231,11 +234,14 @@ impl<D: Dispatch> Drain<D> {
             attempt: (event.attempts, event.max_attempts),
             progress: done,
             busy_since: None,
+            holds_group,
         });
         if let Some(group) = &event.group_key {
             self.group_ends.insert(group.clone(), self.completions);
         }
-        self.open_group(event);
+        if !holds_group {
+            self.open_group(event);
+        }
     }
 
     fn open_group(&mut self, event: &LeasedEvent) {

@@ -6,6 +6,7 @@
 //! for a lost lease.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use tokio::time::Instant;
@@ -47,6 +48,25 @@ pub(super) struct End {
     pub progress: Option<Progress>,
     /// Since when one of its follow-ups has waited for another publisher.
     pub busy_since: Option<Instant>,
+    /// Its group stays shut until this is written.
+    pub holds_group: bool,
+}
+
+impl End {
+    /// The event's return to the queue instead, with what has been done of it.
+    pub(super) fn back(self, fault: &Fault, charged: bool, delay: Duration) -> Back {
+        Back {
+            retried: Retried {
+                lease: self.finalization.lease,
+                charged,
+                delay,
+                errors: vec![ErrorEntry::new(None, fault, self.attempt.0)],
+                progress: self.progress,
+            },
+            group: self.group,
+            leased: matches!(self.class, Class::Handled(_)),
+        }
+    }
 }
 
 /// An event's return to the queue.

@@ -39,6 +39,14 @@ pub struct History {
     pub leaks: Vec<String>,
 }
 
+impl History {
+    /// Whether what this attempt of an event had done was kept when it went back.
+    pub fn is_work_kept(&self, id: i64, attempt: u32) -> bool {
+        let mut charges = self.charges.iter();
+        charges.any(|charge| charge.keeps_work_of(id, attempt))
+    }
+}
+
 /// Where a row was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -114,11 +122,20 @@ pub struct Charge {
     pub attempts: u32,
     pub lapses_were: u32,
     pub lapses: u32,
-    /// The attempt named by an error that came with it.
+    /// The attempt named by an error that came with it, and its code.
     pub error_attempt: Option<u32>,
+    pub error_code: Option<String>,
 }
 
 impl Charge {
+    /// Whether handlers had ended the event in this attempt, and only its end could not be written: what they did is kept,
+    /// and whoever has it next starts nothing.
+    pub fn keeps_work_of(&self, id: i64, attempt: u32) -> bool {
+        let code = self.error_code.as_deref();
+        (self.id, self.error_attempt) == (id, Some(attempt))
+            && matches!(code, Some("unwritable" | "group_busy"))
+    }
+
     /// Whether it is for a worker that went away.
     pub fn is_lapse(&self) -> bool {
         self.lapses > self.lapses_were
@@ -490,6 +507,7 @@ impl Findings {
         for row in history.rows.iter().filter(|row| row.place != Place::Queue) {
             if let Some(told) = row.result_attempt
                 && told != row.attempts
+                && !history.is_work_kept(row.id, told)
             {
                 let (id, attempts) = (row.id, row.attempts);
                 self.add(

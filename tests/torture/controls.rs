@@ -54,6 +54,7 @@ pub static ALL: &[Control] = controls![
     a_breach_that_was_seen_under_load_is_found: |h| h.seen.push(("J".to_owned(), String::new())) => ["J"],
     ids_against_the_order_of_commits_are_found: ids_against_commits => ["I4"],
     a_result_of_a_stale_attempt_is_found: |h| h.rows[0].attempts = 2 => ["I5"],
+    a_result_that_was_kept_when_its_end_could_not_be_written_is_none: kept => [],
     a_retry_under_a_stale_token_is_found: |h| charge(h, true, Some(2)) => ["I5"],
     a_retry_of_the_attempt_that_was_leased_is_none: |h| charge(h, true, Some(1)) => [],
     an_attempt_charged_to_what_had_not_started_is_found: |h| charge(h, false, None) => ["I3"],
@@ -227,7 +228,15 @@ fn charge(history: &mut History, started: bool, error_attempt: Option<u32>) {
         lapses_were: 0,
         lapses: 0,
         error_attempt,
+        error_code: None,
     });
+}
+
+/// Event 1 ended in an attempt whose end could not be written.
+fn kept(history: &mut History) {
+    charge(history, true, Some(1));
+    history.charges[0].error_code = Some("unwritable".to_owned());
+    history.rows[0].attempts = 2;
 }
 
 /// Events 1 and 3 lapse together; event 3 had lapsed so often before.
@@ -243,6 +252,7 @@ fn lapses(history: &mut History, before: u32) {
             lapses_were,
             lapses: lapses_were + 1,
             error_attempt: Some(1),
+            error_code: Some("lapsed".to_owned()),
         });
     }
 }

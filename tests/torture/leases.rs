@@ -68,6 +68,7 @@ impl<'a> Leases<'a> {
                     continue;
                 };
                 let done = self.history.requeued.contains(&ahead)
+                    || self.history.is_work_kept(ahead, attempt)
                     || self.gave_up(ahead, attempt)
                     || has_ended(starts, ahead, attempt, start);
                 if !done {

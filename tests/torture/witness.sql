@@ -87,15 +87,16 @@ CREATE TABLE torture.charge (
     attempts      int NOT NULL,
     lapses_were   int NOT NULL,
     lapses        int NOT NULL,
-    error_attempt int
+    error_attempt int,
+    error_code    text
 );
 
 CREATE FUNCTION torture.charged() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO torture.charge (id, attempts_were, attempts, lapses_were, lapses, error_attempt)
-    VALUES (OLD.id, OLD.attempts, NEW.attempts, OLD.lapses, NEW.lapses,
-            CASE WHEN jsonb_array_length(NEW.errors) > jsonb_array_length(OLD.errors)
-                 THEN (NEW.errors->-1->>'attempt')::int END);
+    INSERT INTO torture.charge (id, attempts_were, attempts, lapses_were, lapses, error_attempt, error_code)
+    SELECT OLD.id, OLD.attempts, NEW.attempts, OLD.lapses, NEW.lapses, (e.error->>'attempt')::int, e.error->>'code'
+      FROM (SELECT CASE WHEN jsonb_array_length(NEW.errors) > jsonb_array_length(OLD.errors)
+                        THEN NEW.errors->-1 END AS error) AS e;
     RETURN NULL;
 END $$;
 
@@ -129,7 +130,7 @@ SELECT by, token, worker, id, attempt, ahead, ahead_attempt, together FROM tortu
 CREATE VIEW torture.departures AS
 SELECT by, transaction::text::bigint AS transaction, token, worker, id, started, expired FROM torture.departure ORDER BY position;
 CREATE VIEW torture.charges AS
-SELECT by, transaction::text::bigint AS transaction, id, attempts_were, attempts, lapses_were, lapses, error_attempt
+SELECT by, transaction::text::bigint AS transaction, id, attempts_were, attempts, lapses_were, lapses, error_attempt, error_code
   FROM torture.charge ORDER BY position;
 CREATE VIEW torture.endings AS
 SELECT id, leased, attempts, max_attempts, late FROM torture.ending ORDER BY position;
@@ -150,18 +151,30 @@ UNION ALL
 -- Every row that ever came into the log. A partition that is dropped whole removes rows without a word;
 -- those must have expired by the time anybody looks.
 CREATE TABLE torture.ended (
-    log         tidegate.event_log NOT NULL,
-    id          bigint NOT NULL,
-    removed     boolean NOT NULL DEFAULT false,
-    early       boolean NOT NULL DEFAULT false
+    id             bigint NOT NULL,
+    kind           text NOT NULL,
+    key            text,
+    group_key      text,
+    status         text NOT NULL,
+    attempts       int NOT NULL,
+    max_attempts   int NOT NULL,
+    code           text,
+    result_attempt int,
+    without_lease  boolean NOT NULL,
+    replay_of      bigint,
+    expires_at     timestamptz NOT NULL,
+    removed        boolean NOT NULL DEFAULT false,
+    early          boolean NOT NULL DEFAULT false
 );
 CREATE INDEX ON torture.ended (id);
 
 CREATE FUNCTION torture.log_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
-        INSERT INTO torture.ended (log, id) SELECT l, l.id FROM tidegate.event_log AS l
-         WHERE l.id = NEW.id AND l.finished_at = NEW.finished_at;
+        INSERT INTO torture.ended (id, kind, key, group_key, status, attempts, max_attempts, code, result_attempt,
+                                   without_lease, replay_of, expires_at)
+        VALUES (NEW.id, NEW.kind, NEW.payload->>'key', NEW.group_key, NEW.status, NEW.attempts, NEW.max_attempts,
+                NEW.errors->-1->>'code', (NEW.result->>NEW.kind)::int, NEW.lease_token IS NULL, NEW.replay_of, NEW.expires_at);
     ELSE
         UPDATE torture.ended AS e SET removed = true, early = OLD.expires_at > clock_timestamp() WHERE e.id = OLD.id;
     END IF;
@@ -180,9 +193,7 @@ SELECT id, 'log', kind, payload->>'key', group_key, status, attempts, max_attemp
        (result->>kind)::int, lease_token IS NULL, replay_of, false
   FROM tidegate.event_log
 UNION ALL
-SELECT e.id, 'removed', (e.log).kind, (e.log).payload->>'key', (e.log).group_key, (e.log).status, (e.log).attempts,
-       (e.log).max_attempts, (e.log).errors->-1->>'code', ((e.log).result->>(e.log).kind)::int,
-       (e.log).lease_token IS NULL, (e.log).replay_of,
-       e.early OR NOT e.removed AND (e.log).expires_at > clock_timestamp()
+SELECT id, 'removed', kind, key, group_key, status, attempts, max_attempts, code, result_attempt, without_lease, replay_of,
+       early OR NOT removed AND expires_at > clock_timestamp()
   FROM torture.ended AS e
  WHERE NOT EXISTS (SELECT FROM tidegate.event_log AS l WHERE l.id = e.id);

@@ -151,7 +151,7 @@ impl World {
     }
 
     /// Writes down that handlers will publish these follow-ups, or not.
-    pub fn foretell(&self, works: &[&Work]) {
+    pub fn foretell(&self, works: &[Work]) {
         for work in works {
             let told = Told {
                 key: work.next_key(),

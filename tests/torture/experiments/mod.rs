@@ -2,16 +2,20 @@
 //! checker. Which row of docs/reliability.md each belongs to is said there.
 
 mod async_commit;
+mod blocked_threads;
 mod cleanup_races;
 mod clocks;
 mod commit_order;
 mod crash_points;
 mod duplicate_ticks;
 mod frozen_worker;
+mod held_group;
 mod killed_server;
 mod killed_workers;
+mod large_payloads;
 mod lost_lease;
 mod poison;
+mod refused_writes;
 
 use std::time::Duration;
 
@@ -72,6 +76,12 @@ pub static ALL: &[Experiment] = experiments![
     lost_lease::a_group_waits_for_its_event_that_a_lost_lease_has_taken,
     poison::one_in_a_hundred_that_kills_its_worker_takes_none_of_the_others_with_it,
     poison::an_event_that_kills_its_worker_takes_none_of_thousands_with_it,
+    large_payloads::payloads_of_a_megabyte_are_drained_in_little_memory,
+    refused_writes::a_disk_that_is_full_for_a_while_costs_no_event_more_than_two_attempts,
+    refused_writes::a_server_without_memory_for_a_while_costs_no_event_more_than_two_attempts,
+    refused_writes::a_trigger_that_refuses_an_event_costs_no_other_event_an_attempt,
+    held_group::a_producer_that_holds_a_group_keeps_only_that_groups_parents_waiting,
+    blocked_threads::handlers_that_block_every_thread_stop_neither_renewals_nor_the_runs_end,
     duplicate_ticks::ten_ticks_at_once_start_each_event_once,
     async_commit::negative_control_async_commit_loses_acknowledged_events,
 ];

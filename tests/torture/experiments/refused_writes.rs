@@ -1,0 +1,270 @@
+//! Of row 25: the server refuses what the drain writes. A trigger of somebody's refuses single events; the server has no
+//! memory, or no room on its disk, for a while. What is refused costs nobody else anything, and nobody more than two attempts.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use crate::actor::{Torture, Work, Worker};
+use crate::checker::{History, Violation};
+use crate::experiments::Size;
+use crate::figures::Figures;
+use crate::fleet::{Fleet, worker};
+use crate::journal::Record;
+use crate::world::World;
+
+/// Nothing lapses but what is left by runs that have ended.
+fn patient(world: &World) -> Worker {
+    Worker {
+        lease_ms: 30_000,
+        handler_ms: 20_000,
+        concurrency: 8,
+        batch: 1000,
+        ..worker(world)
+    }
+}
+
+/// As before; a run that fails ends its process, so that what it leaves comes free at once.
+fn run_by_run(world: &World) -> Worker {
+    Worker {
+        once: true,
+        ..patient(world)
+    }
+}
+
+async fn publish(world: &World, count: usize, work: impl Fn(usize) -> Work) {
+    let group = |number: usize| (number % 3 == 0).then(|| format!("g{}", number % 10));
+    let event = |number| (group(number), Torture::Plain(work(number)));
+    let events = (0..count).map(event).collect();
+    world.publish("all", events, 5).await;
+}
+
+pub async fn a_trigger_that_refuses_an_event_costs_no_other_event_an_attempt(
+    seed: u64,
+    _: Size,
+) -> Result<Figures, String> {
+    const ALL: usize = 200;
+    const REFUSED: i64 = 4;
+    let world = World::start("refusing_trigger", seed, &[]).await;
+    let mut further: Vec<Violation> = absurd_retention(&world).await.into_iter().collect();
+    let trigger = "CREATE FUNCTION torture.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                       IF NEW.payload->>'key' LIKE 'refused%' THEN RAISE EXCEPTION 'not this one'; END IF;
+                       RETURN NEW;
+                   END $$;
+                   CREATE TRIGGER refuse BEFORE INSERT ON tidegate.event_log FOR EACH ROW EXECUTE FUNCTION torture.refuse()";
+    world.client().await.batch_execute(trigger).await.unwrap();
+    // In no group, for what stands behind them there has to wait.
+    publish(&world, ALL, |number| Work {
+        silent: number % 2 == 0,
+        ..Work::new(if number % 60 == 1 {
+            format!("refused {number}")
+        } else {
+            number.to_string()
+        })
+    })
+    .await;
+    let mut fleet = Fleet::default();
+    fleet.start_worker(&world, patient(&world));
+    let left = "SELECT count(*) FROM tidegate.event_queue";
+    if !world.comes_to(left, REFUSED).await {
+        let text = "others wait for what a trigger refuses".to_owned();
+        further.push(Violation::new("I10", text));
+    }
+    let heal = "DROP TRIGGER refuse ON tidegate.event_log";
+    world.client().await.batch_execute(heal).await.unwrap();
+    world.drain(&mut fleet).await;
+    further.extend(harmed(&world.history(true).await, 1));
+    world.judge(further).await
+}
+
+/// A time that cannot be added to a clock is refused where it is set.
+async fn absurd_retention(world: &World) -> Option<Violation> {
+    let sql = "UPDATE tidegate.event_kind SET retention_completed = '300000 years'";
+    let refused = world.client().await.batch_execute(sql).await.err();
+    let code = refused.and_then(|error| error.code().map(|code| code.code().to_owned()));
+    let text = format!("an absurd retention is answered with {code:?}");
+    (code.as_deref() != Some("23514")).then(|| Violation::new("I10", text))
+}
+
+pub async fn a_server_without_memory_for_a_while_costs_no_event_more_than_two_attempts(
+    seed: u64,
+    size: Size,
+) -> Result<Figures, String> {
+    let world = World::start("no_memory", seed, &[]).await;
+    // A sequence counts, though what it is counted for is rolled back.
+    let trigger = format!(
+        "CREATE SEQUENCE torture.refusals;
+         CREATE FUNCTION torture.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF nextval('torture.refusals') < {} THEN
+                 RAISE EXCEPTION 'out of memory' USING ERRCODE = 'out_of_memory';
+             END IF;
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER refuse BEFORE INSERT ON tidegate.event_log FOR EACH ROW EXECUTE FUNCTION torture.refuse()",
+        size.pick(400, 2000)
+    );
+    world.client().await.batch_execute(&trigger).await.unwrap();
+    publish(&world, 200, |number| Work {
+        silent: number % 2 == 0,
+        ..Work::new(number.to_string())
+    })
+    .await;
+    let template = run_by_run(&world);
+    let mut fleet = Fleet::default();
+    fleet.start_worker(&world, template.clone());
+    fleet.tend_to_the_end(&world, &template).await;
+    fleet.finish(&world);
+    let mut further = harmed(&world.history(true).await, 3);
+    let healed = world
+        .number("SELECT last_value FROM torture.refusals")
+        .await;
+    if healed < size.pick(400, 2000) {
+        further.push(Violation::new("memory", "nothing was refused".to_owned()));
+    }
+    world.judge(further).await
+}
+
+/// What did not complete, or needed more attempts than so many; and leases that a run took for lost, though nobody else ever
+/// had them.
+fn harmed(history: &History, most: u32) -> Vec<Violation> {
+    let lost = Figures::of(history).lease_lost;
+    let lost = (lost > 0).then(|| Violation::new("report", format!("{lost} leases were lost")));
+    let harm = history.rows.iter().filter(|row| {
+        let refused = row
+            .key
+            .as_ref()
+            .is_some_and(|key| key.starts_with("refused"));
+        row.status != "COMPLETED" || row.attempts > most && !refused
+    });
+    harm.map(|row| {
+        let (id, status, attempts) = (row.id, &row.status, row.attempts);
+        let text = format!("event {id} is {status} after {attempts} attempts");
+        Violation::new("I10", text)
+    })
+    .chain(lost)
+    .collect()
+}
+
+/// A file system of its own, as small as this.
+struct SmallDisk {
+    folder: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    /// `None`, and a line why, where nothing may be mounted.
+    fn mount(owner: u32, size: &str) -> Option<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("tidegate-disk-")
+            .tempdir_in("/tmp")
+            .unwrap();
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let options = format!("size={size},uid={owner},mode=700");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &options, "tmpfs"])
+            .arg(folder.path())
+            .output();
+        if mounted.is_ok_and(|done| done.status.success()) {
+            return Some(Self { folder });
+        }
+        eprintln!("SKIPPED: nothing may be mounted here, so no disk is ever full");
+        None
+    }
+
+    fn grow(&self, size: &str) {
+        let options = format!("remount,size={size}");
+        let grown = Command::new("mount")
+            .args(["-o", &options])
+            .arg(self.folder.path())
+            .status();
+        assert!(grown.unwrap().success(), "the file system is made larger");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // The server may still have files of it open.
+        let _ = Command::new("umount")
+            .arg("-l")
+            .arg(self.folder.path())
+            .status();
+    }
+}
+
+pub async fn a_disk_that_is_full_for_a_while_costs_no_event_more_than_two_attempts(
+    seed: u64,
+    size: Size,
+) -> Result<Figures, String> {
+    let mut world = World::start("full_disk", seed, &[]).await;
+    let client = world.client().await;
+    let data: String = client
+        .query_one("SHOW data_directory", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let owner = std::fs::metadata(Path::new(&data)).unwrap().uid();
+    let Some(disk) = SmallDisk::mount(owner, "512k") else {
+        world.forget();
+        return Ok(Figures::default());
+    };
+    // The log alone is on it: what is full is where ends are written. Rows that are kept for so long have no partition.
+    let long = "UPDATE tidegate.event_kind SET retention_completed = '3000 days', retention_failed = '3000 days'";
+    client.batch_execute(long).await.unwrap();
+    let path = disk.folder.path().display();
+    let tablespace = format!("CREATE TABLESPACE small LOCATION '{path}'");
+    client.batch_execute(&tablespace).await.unwrap();
+    let moved = "ALTER TABLE tidegate.event_log_default SET TABLESPACE small";
+    client.batch_execute(moved).await.unwrap();
+    let ballast = ballast(&mut world.random);
+    let count = size.pick(1_000, 4_000);
+    publish(&world, count, |number| Work {
+        silent: number % 2 == 0,
+        ballast: ballast.clone(),
+        ..Work::new(number.to_string())
+    })
+    .await;
+    let template = run_by_run(&world);
+    let mut fleet = Fleet::default();
+    fleet.start_worker(&world, template.clone());
+    let further = fill_and_heal(&world, &mut fleet, &template, &disk).await;
+    fleet.finish(&world);
+    let mut all = harmed(&world.history(true).await, 3);
+    all.extend(further);
+    let judged = world.judge(all).await;
+    drop(disk);
+    judged
+}
+
+/// What does not become much less when it is compressed, and is not put elsewhere for its length.
+fn ballast(random: &mut fastrand::Rng) -> String {
+    (0..1000).map(|_| random.alphanumeric()).collect()
+}
+
+/// Lets some runs fail before there is room again.
+async fn fill_and_heal(
+    world: &World,
+    fleet: &mut Fleet,
+    template: &Worker,
+    disk: &SmallDisk,
+) -> Option<Violation> {
+    let failed = |journals: &[crate::journal::Left]| {
+        let lines = journals.iter().flat_map(|journal| &journal.lines);
+        let failed = lines.filter(|line| matches!(line.record, Record::Failed { .. }));
+        failed.count()
+    };
+    let mut filled = true;
+    while failed(&world.journals()) < 3 {
+        fleet.tend(world, template).await;
+        if world
+            .number("SELECT count(*) FROM tidegate.event_queue")
+            .await
+            == 0
+        {
+            filled = false;
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    disk.grow("64m");
+    fleet.tend_to_the_end(world, template).await;
+    (!filled).then(|| Violation::new("disk", "it was never full".to_owned()))
+}
