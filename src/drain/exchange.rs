@@ -98,7 +98,7 @@ impl<D: Dispatch> Drain<D> {
             return;
         }
         let stays = |end: &End| {
-            end.progress.is_none() || !end.group.as_ref().is_some_and(|key| groups.contains(key))
+            end.work.is_empty() || !end.group.as_ref().is_some_and(|key| groups.contains(key))
         };
         let fault = Fault::new(
             "unwritable",

@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use super::Drain;
 use super::execute::{Limits, execute, timed_out};
 use super::lanes::{Ended, Work};
-use super::settle::{Settled, count, given_up, log_end, progress, settle};
+use super::settle::{Settled, count, given_up, log_end, settle};
 use super::writer::{Back, Class, End};
 use crate::context::{Context, Flushed};
 use crate::event::{DecodeError, Event, Fate, LeasedEvent};
 use crate::handler::{Dispatch, Fault};
-use crate::outcome::{HandlerEnd, Progress, Status};
+use crate::outcome::{HandlerEnd, Status};
 use crate::queue::Finalization;
 use crate::trace::{self, TraceContext};
 use crate::xray::Attempt;
@@ -109,7 +109,7 @@ impl<D: Dispatch> Drain<D> {
         let settled = Settled::Finish(given_up(event, fault));
         log_end(event, &settled, Duration::ZERO);
         if let Settled::Finish(end) = settled {
-            self.finish(event, end, class, None);
+            self.finish(event, end, class, Vec::new());
         }
     }
 
@@ -162,7 +162,7 @@ impl<D: Dispatch> Drain<D> {
             match took {
                 Some(took) => {
                     let (ends, published) = ctx.take_ends();
-                    self.settle(&ctx, &ends, published, took);
+                    self.settle(&ctx, ends, published, took);
                 }
                 None => self.give_back(ctx.event().clone()),
             }
@@ -170,10 +170,10 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Decides what becomes of an event that ran.
-    fn settle(&mut self, ctx: &Context, ends: &[HandlerEnd], published: u64, took: Duration) {
+    fn settle(&mut self, ctx: &Context, ends: Vec<HandlerEnd>, published: u64, took: Duration) {
         let event = ctx.event();
         self.budget.learn(&event.kind, took);
-        let settled = settle(event, ends, &self.options.retry, fastrand::f64());
+        let settled = settle(event, &ends, &self.options.retry, fastrand::f64());
         log_end(event, &settled, took);
         if let Some(figures) = &mut self.figures {
             figures.note(&event.kind, settled.status(), took);
@@ -199,7 +199,7 @@ impl<D: Dispatch> Drain<D> {
             }
             Settled::Finish(end) => {
                 let class = Class::Handled(end.status);
-                self.finish(event, end, class, progress(ends));
+                self.finish(event, end, class, ends);
             }
             Settled::Retry(retried) => {
                 self.pend();
@@ -221,7 +221,7 @@ impl<D: Dispatch> Drain<D> {
         event: &LeasedEvent,
         end: Finalization,
         class: Class,
-        done: Option<Progress>,
+        work: Vec<HandlerEnd>,
     ) {
         self.pend();
         // Whoever is started behind an end that is then refused loses an attempt. So that happens once: what has been
@@ -232,7 +232,7 @@ impl<D: Dispatch> Drain<D> {
             class,
             group: event.group_key.clone(),
             attempt: (event.attempts, event.max_attempts),
-            progress: done,
+            work,
             busy_since: None,
             holds_group,
         });
@@ -295,7 +295,7 @@ impl<D: Dispatch> Drain<D> {
                 earlier: false,
                 emitted: Vec::new(),
             });
-            self.settle(&ctx, &ends, published, started.elapsed());
+            self.settle(&ctx, ends, published, started.elapsed());
         }
     }
 }

@@ -15,10 +15,11 @@ use uuid::Uuid;
 
 use super::hand::Start;
 use super::link::Link;
+use super::settle;
 use crate::error::Error;
 use crate::event::{Lease, LeasedEvent};
 use crate::handler::Fault;
-use crate::outcome::{Progress, Status};
+use crate::outcome::{HandlerEnd, Status};
 use crate::queue::{
     self, Completed, Completion, ErrorEntry, Finalization, Follow, InHand, Retried,
 };
@@ -44,8 +45,8 @@ pub(super) struct End {
     pub group: Option<String>,
     /// The attempt it is the end of, and how many there may be.
     pub attempt: (u32, u32),
-    /// What is kept of its handlers' work if the end cannot be written.
-    pub progress: Option<Progress>,
+    /// How its handlers ended, which is kept if the end cannot be written; none if nothing ran.
+    pub work: Vec<HandlerEnd>,
     /// Since when one of its follow-ups has waited for another publisher.
     pub busy_since: Option<Instant>,
     /// Its group stays shut until this is written.
@@ -61,7 +62,7 @@ impl End {
                 charged,
                 delay,
                 errors: vec![ErrorEntry::new(None, fault, self.attempt.0)],
-                progress: self.progress,
+                progress: settle::progress(&self.work),
             },
             group: self.group,
             leased: matches!(self.class, Class::Handled(_)),
