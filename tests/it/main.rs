@@ -26,6 +26,7 @@ mod look;
 mod medical;
 mod network;
 mod operate;
+mod payload;
 mod plans;
 mod pooler;
 mod process;

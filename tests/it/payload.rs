@@ -1,0 +1,290 @@
+//! Payloads made to do harm: numbers that print as a gigabyte, the character that no text holds, sizes, and one that the
+//! disk has lost. What can be refused is refused at the publish; what is stored all the same fails alone.
+
+use serde_json::value::RawValue;
+use tidegate::queue::{self, LeaseRequest};
+use tidegate::{Error, NewEvent};
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Json;
+
+use crate::probe::{
+    ProbeApp, act, disorder, drain, lease_request, live, logged, number, options, pair,
+    probe_database, publish_acts,
+};
+
+/// As `jsonb` it takes 8 bytes, and prints as 131,072 digits.
+const NUMBER: &str = "1e131071";
+
+/// Numbers enough that their text is longer than the gigabyte that a field of the database can hold.
+fn bomb() -> String {
+    format!("[{}]", [NUMBER; 8200].join(","))
+}
+
+/// So many that the text is too long for a payload, and fits into a field.
+fn small_bomb() -> String {
+    format!("[{}]", [NUMBER; 9].join(","))
+}
+
+/// What a statement was refused with.
+async fn refusal(client: &Client, sql: &str) -> (SqlState, String) {
+    let error = client.batch_execute(sql).await.unwrap_err();
+    let error = error.as_db_error().unwrap_or_else(|| panic!("{error:?}"));
+    (error.code().clone(), error.message().to_owned())
+}
+
+#[tokio::test]
+async fn b25_a_number_that_prints_as_a_gigabyte_is_refused_at_every_publish_of_jsonb() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    for (bomb, got) in [(bomb(), "got more than 1 GB"), (small_bomb(), "got 1179")] {
+        for call in [
+            format!("SELECT tidegate.publish('act', '{bomb}'::jsonb)"),
+            format!(
+                "SELECT tidegate.publish_many('[{{\"kind\": \"act\"}}, {{\"kind\": \"act\", \"payload\": {bomb}}}]')"
+            ),
+        ] {
+            let (code, message) = refusal(&client, &call).await;
+            assert_eq!(code, SqlState::INVALID_PARAMETER_VALUE, "{message}");
+            assert!(
+                message.contains("payload: at most 1048576 bytes are allowed")
+                    && message.contains(got),
+                "{message}"
+            );
+        }
+    }
+    assert_eq!(live(&client).await, 0);
+}
+
+#[tokio::test]
+async fn what_is_published_as_text_stays_that_text_and_is_bounded_by_its_length() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let text = bomb();
+    let insert =
+        format!("INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', '{text}')");
+    client.batch_execute(&insert).await.unwrap();
+    let raw = RawValue::from_string(text.clone()).unwrap();
+    let event = NewEvent::raw("act", Some(raw));
+    queue::publish(&client, &event).await.unwrap();
+    queue::publish_batch(&client, &[event]).await.unwrap();
+    let stored = "SELECT payload::text, payload_bytes FROM tidegate.event_queue";
+    let rows = client.query(stored, &[]).await.unwrap();
+    assert_eq!(rows.len(), 3);
+    for row in rows {
+        assert_eq!(row.get::<_, &str>(0), text);
+        assert_eq!(row.get::<_, i32>(1), i32::try_from(text.len()).unwrap());
+    }
+    let long = format!("'\"' || repeat('x', {}) || '\"'", 1 << 20);
+    let insert =
+        format!("INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', ({long})::json)");
+    let (code, message) = refusal(&client, &insert).await;
+    assert_eq!(code, SqlState::CHECK_VIOLATION, "{message}");
+    assert!(message.contains("payload_is_at_most_1_mib"), "{message}");
+}
+
+#[tokio::test]
+async fn a_number_that_nothing_can_hold_fails_its_event_and_no_other() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let before = publish_acts(&client, 2).await;
+    let insert = format!(
+        "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', '{{\"name\": {}}}') RETURNING id",
+        bomb()
+    );
+    let bad: i64 = client.query_one(&insert, &[]).await.unwrap().get(0);
+    let behind = publish_acts(&client, 2).await;
+    let app = ProbeApp::succeeding();
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!((report.completed, report.failed), (4, 1), "{report:?}");
+    let mut ran = app.ids();
+    ran.sort_unstable();
+    assert_eq!(ran, [before, behind].concat());
+    let (status, _, codes) = logged(&client, bad).await.unwrap();
+    assert_eq!(
+        (status.as_str(), codes),
+        ("FAILED", vec!["undecodable".to_owned()])
+    );
+}
+
+/// JSON texts and whether they hold the escape of a NUL character.
+const ESCAPES: [(&str, bool); 6] = [
+    (r#""\u0000""#, true),
+    (r#"{"name": "a\u0000b"}"#, true),
+    (r#"{"\u0000": 1}"#, true),
+    (r#""\\\u0000""#, true),
+    (r#""\\u0000""#, false),
+    (r#""\\\\u0000""#, false),
+];
+
+#[tokio::test]
+async fn b25_the_escape_of_a_nul_character_is_refused_and_its_escaped_text_is_not() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    for (text, refused) in ESCAPES {
+        let raw = RawValue::from_string(text.to_owned()).unwrap();
+        let event = NewEvent::raw("act", Some(raw));
+        let published = queue::publish(&client, &event).await;
+        let batch = queue::publish_batch(&client, &[act("fine"), event]).await;
+        let insert =
+            "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', $1::text::json)";
+        let inserted = client.execute(insert, &[&text]).await;
+        if !refused {
+            published.unwrap();
+            batch.unwrap();
+            inserted.unwrap();
+            continue;
+        }
+        let expected = "payload: no \\u0000 is allowed";
+        for (error, expected) in [
+            (published.unwrap_err(), expected.to_owned()),
+            (batch.unwrap_err(), format!("event 2: {expected}")),
+        ] {
+            assert!(
+                matches!(&error, Error::Invalid(text) if *text == expected),
+                "{text}: {error}"
+            );
+        }
+        let error = inserted.unwrap_err();
+        let constraint = error.as_db_error().unwrap().constraint();
+        assert_eq!(constraint, Some("payload_has_no_nul_character"), "{text}");
+    }
+    let accepted = ESCAPES.iter().filter(|(_, refused)| !refused).count();
+    assert_eq!(live(&client).await, i64::try_from(4 * accepted).unwrap());
+    let app = ProbeApp::succeeding();
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!(
+        report.leased,
+        u64::try_from(4 * accepted).unwrap(),
+        "{report:?}"
+    );
+}
+
+/// An event with a payload that is stored aside, without what is stored there.
+async fn lose_payload(client: &Client, event: &NewEvent) -> i64 {
+    let id = queue::publish(client, event).await.unwrap().id;
+    // Random text, which no compression keeps within the row.
+    let fill = "UPDATE tidegate.event_queue SET payload = json_build_object('name',
+                    (SELECT string_agg(md5(n::text || random()), '') FROM generate_series(1, 2000) AS n)) WHERE id = $1";
+    client.execute(fill, &[&id]).await.unwrap();
+    let aside = "SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 'tidegate.event_queue'::regclass";
+    let aside: String = client.query_one(aside, &[]).await.unwrap().get(0);
+    // No statement deletes from where payloads are stored aside, not even a superuser's: for a moment it is a plain table.
+    let lose = format!(
+        "BEGIN;
+         SET LOCAL allow_system_table_mods = on;
+         UPDATE pg_class SET relkind = 'r' WHERE oid = '{aside}'::regclass;
+         DELETE FROM {aside} WHERE chunk_id = (SELECT max(chunk_id) FROM {aside}) AND chunk_seq = 1;
+         UPDATE pg_class SET relkind = 't' WHERE oid = '{aside}'::regclass;
+         COMMIT"
+    );
+    client.batch_execute(&lose).await.unwrap();
+    // What was deleted is read until it is gone.
+    let vacuum = "VACUUM tidegate.event_queue";
+    client.batch_execute(vacuum).await.unwrap();
+    id
+}
+
+#[tokio::test]
+async fn an_event_whose_payload_the_database_cannot_read_fails_and_its_neighbours_complete() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let first = publish_acts(&client, 3).await;
+    let lost = lose_payload(&client, &act("lost").group("g")).await;
+    let behind = queue::publish(&client, &act("behind").group("g"))
+        .await
+        .unwrap()
+        .id;
+    let second = publish_acts(&client, 3).await;
+    let lost_too = lose_payload(&client, &pair("lost too")).await;
+    let read = "SELECT sum(length(payload::text)) FROM tidegate.event_queue";
+    assert!(client.query(read, &[]).await.is_err(), "it is lost");
+    let app = ProbeApp::succeeding();
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!((report.completed, report.failed), (7, 2), "{report:?}");
+    let mut ran = app.ids();
+    ran.sort_unstable();
+    assert_eq!(ran, [first, vec![behind], second].concat());
+    for id in [lost, lost_too] {
+        let (status, attempts, codes) = logged(&client, id).await.unwrap();
+        assert_eq!((status.as_str(), attempts), ("FAILED", 0));
+        assert_eq!(codes, ["unreadable"]);
+    }
+    assert_eq!(live(&client).await, 0);
+    assert_eq!(disorder(&client).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_lease_is_bounded_by_bytes_and_brings_one_event_however_large() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let sizes: [usize; 5] = [1000, 1000, 5000, 1000, 1000];
+    let events = sizes.map(|size| act(&"x".repeat(size - r#"{"name":""}"#.len())));
+    let published = queue::publish_batch(&client, &events).await.unwrap();
+    let ids: Vec<i64> = published.iter().map(|event| event.id).collect();
+    let mut walk = queue::Walk::default();
+    let mut taken: Vec<Vec<i64>> = Vec::new();
+    while taken.concat().len() < ids.len() {
+        let request = LeaseRequest {
+            bytes: 2500,
+            walk,
+            ..lease_request()
+        };
+        let batch = queue::lease(&client, &request).await.unwrap();
+        assert!(
+            batch.scanned == 100 || taken.len() == 2,
+            "not the end of the queue"
+        );
+        taken.push(batch.events.iter().map(|event| event.lease.id).collect());
+        walk = batch.walk;
+    }
+    assert_eq!(taken, [&ids[..2], &ids[2..3], &ids[3..]]);
+}
+
+#[tokio::test]
+async fn a_drain_of_large_events_runs_them_all() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let insert = "INSERT INTO tidegate.event_queue (kind, payload)
+                  SELECT 'act', json_build_object('name', repeat('x', 1000000)) FROM generate_series(1, 24)";
+    client.execute(insert, &[]).await.unwrap();
+    let app = ProbeApp::succeeding();
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!(report.completed, 24);
+    // 8 MB at a time, whatever the number.
+    let leases = "SELECT count(DISTINCT lease_token) FROM tidegate.event_log";
+    assert!(number(&client, leases).await >= 3);
+}
+
+#[tokio::test]
+async fn b25_a_retention_that_no_clock_can_be_added_to_is_refused() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    for column in ["retention_completed", "retention_failed"] {
+        for time in ["300000 years", "-1 day", "3661 days"] {
+            let update = format!("UPDATE tidegate.event_kind SET {column} = '{time}'");
+            let (code, message) = refusal(&client, &update).await;
+            assert_eq!(code, SqlState::CHECK_VIOLATION, "{message}");
+        }
+    }
+    let set =
+        "SELECT tidegate.set_retention('act', completed => '300000 years', reason => 'for ever')";
+    let (code, message) = refusal(&client, set).await;
+    assert_eq!(code, SqlState::INVALID_PARAMETER_VALUE);
+    assert!(
+        message.starts_with("completed: 0 to 3660 days is allowed"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn jsonb_is_published_by_every_client_that_sends_it() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let payload = Json(serde_json::json!({"name": "by jsonb"}));
+    let publish = "SELECT id FROM tidegate.publish('act', $1)";
+    client.query_one(publish, &[&payload]).await.unwrap();
+    let app = ProbeApp::succeeding();
+    drain(&db, &app, &options()).await;
+    assert_eq!(app.calls()[0].name, "by jsonb");
+}
