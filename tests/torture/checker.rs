@@ -40,10 +40,15 @@ pub struct History {
 }
 
 impl History {
-    /// Whether what this attempt of an event had done was kept when it went back.
-    pub fn is_work_kept(&self, id: i64, attempt: u32) -> bool {
-        let mut charges = self.charges.iter();
-        charges.any(|charge| charge.keeps_work_of(id, attempt))
+    /// Attempts of an event that its handlers had ended, and whose end could not be written: what they did is kept, and
+    /// whoever has the event next starts nothing.
+    pub fn kept_attempts(&self, id: i64) -> impl Iterator<Item = u32> {
+        let of_event = self.charges.iter().filter(move |charge| charge.id == id);
+        let kept = of_event.filter(|charge| {
+            let code = charge.error_code.as_deref();
+            matches!(code, Some("unwritable" | "group_busy"))
+        });
+        kept.filter_map(|charge| charge.error_attempt)
     }
 }
 
@@ -128,14 +133,6 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Whether handlers had ended the event in this attempt, and only its end could not be written: what they did is kept,
-    /// and whoever has it next starts nothing.
-    pub fn keeps_work_of(&self, id: i64, attempt: u32) -> bool {
-        let code = self.error_code.as_deref();
-        (self.id, self.error_attempt) == (id, Some(attempt))
-            && matches!(code, Some("unwritable" | "group_busy"))
-    }
-
     /// Whether it is for a worker that went away.
     pub fn is_lapse(&self) -> bool {
         self.lapses > self.lapses_were
@@ -507,7 +504,7 @@ impl Findings {
         for row in history.rows.iter().filter(|row| row.place != Place::Queue) {
             if let Some(told) = row.result_attempt
                 && told != row.attempts
-                && !history.is_work_kept(row.id, told)
+                && !history.kept_attempts(row.id).any(|kept| kept == told)
             {
                 let (id, attempts) = (row.id, row.attempts);
                 self.add(

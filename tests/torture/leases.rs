@@ -67,8 +67,9 @@ impl<'a> Leases<'a> {
                 let Some((ahead, attempt)) = self.ahead_of(*id, start) else {
                     continue;
                 };
+                let mut kept = self.history.kept_attempts(ahead);
                 let done = self.history.requeued.contains(&ahead)
-                    || self.history.is_work_kept(ahead, attempt)
+                    || kept.any(|kept| kept <= attempt)
                     || self.gave_up(ahead, attempt)
                     || has_ended(starts, ahead, attempt, start);
                 if !done {

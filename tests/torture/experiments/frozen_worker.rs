@@ -50,19 +50,22 @@ fn patient(world: &World) -> Worker {
 async fn freeze_and_thaw(world: &World, round: u32) -> u64 {
     let mut fleet = Fleet::default();
     let mut events = Vec::new();
-    for (kept, silent, meanwhile) in [
-        (false, false, true),
-        (false, true, true),
-        (true, false, true),
-        (true, true, true),
-        (false, true, false),
-        (true, false, false),
+    for (kept, silent, meanwhile, retries) in [
+        (false, false, true, 0),
+        (false, true, true, 0),
+        (true, false, true, 0),
+        (true, true, true, 0),
+        (false, true, false, 0),
+        (true, false, false, 0),
+        (false, true, true, 1),
     ] {
-        let key = format!("{round} kept {kept} silent {silent} meanwhile {meanwhile}");
+        let key =
+            format!("{round} kept {kept} silent {silent} meanwhile {meanwhile} retries {retries}");
         let work = Work {
             takes_ms: vec![0, if meanwhile { 1500 } else { 0 }],
             freeze: true,
             silent,
+            retries,
             ..Work::new(&key)
         };
         let event = if kept {

@@ -1,5 +1,5 @@
-//! Of row 2: the answer to a lease is lost, and the worker leases again. What the lost lease took and could not
-//! be given back is in nobody's hands until it lapses; its group has to wait.
+//! Of row 2: the answer to a lease is lost, and the worker leases again. What the lost lease took is not the worker's own
+//! until it has been given back, which it is at once and without a charge; its group has to wait.
 
 use std::time::Duration;
 
@@ -28,17 +28,22 @@ pub async fn a_group_waits_for_its_event_that_a_lost_lease_has_taken(
     let overtaken = world.number(overtaken).await;
     let mut further = Vec::new();
     if overtaken > 0 {
-        further.push(Violation {
-            invariant: "I4",
-            text: format!(
-                "{overtaken} events were leased while an earlier one of their group was open"
-            ),
-        });
+        let text =
+            format!("{overtaken} events were leased while an earlier one of their group was open");
+        further.push(Violation::new("I4", text));
+    }
+    // What the lost lease took was given back: nobody went away, and nothing had started.
+    let charged =
+        "SELECT count(*) FROM tidegate.event_log WHERE attempts <> 1 OR status <> 'COMPLETED'";
+    let charged = world.number(charged).await;
+    if charged > 0 {
+        let text = format!("{charged} events lost an attempt by an answer that was lost");
+        further.push(Violation::new("I10", text));
     }
     world.judge(further).await
 }
 
-/// The first event has one attempt, which the lost lease spends, so that it cannot be given back.
+/// The first event has one attempt, which the lost lease must not spend.
 async fn lose_a_lease(world: &World, round: u32) {
     let mut proxy = Proxy::before(&world.url, b"FROM tidegate.lease(").await;
     let event = |name: &str, group: Option<String>| {
