@@ -384,9 +384,10 @@ impl Scenario {
         },
         ..Self::APART
     };
-    /// Walks past publishes that are open.
+    /// One that walks past publishes that are open.
     pub const WALK_APART: Self = Self {
-        name: "two events of a group, one without, and walks statement by statement",
+        name: "two events of a group, one without, and a walk statement by statement",
+        workers: 1,
         apart: true,
         joins: false,
         ..Self::WALK
