@@ -23,7 +23,7 @@ SELECT set_config('search_path', 'pg_catalog, pg_temp', true), set_config('Inter
        set_config('quote_all_identifiers', 'off', true)",
 };
 
-/// The schema as lines, one for each thing that a migration makes, worded alike by Postgres 14 to 18.
+/// The schema as lines, one for each thing that a migration makes, worded alike by Postgres 15 to 18.
 ///
 /// Left out: what a version words in its own way (NOT NULL as a constraint, bodies in standard SQL),
 /// what is not the same in every database (the log's partitions by day, the body of
