@@ -1753,22 +1753,27 @@ BEGIN
         -- A statement of its own: it sees what the worker has taken before the first had locked.
         SELECT count(*) INTO locked FROM (SELECT FROM tidegate.lease AS o WHERE o.worker = dead FOR UPDATE SKIP LOCKED) AS t;
         CONTINUE WHEN locked < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead);
-        FOR l IN SELECT o.token, o.ids, o.started_to, o.taken_at FROM tidegate.lease AS o WHERE o.worker = dead LOOP
-            UPDATE tidegate.event_queue AS q
-               SET attempts = q.attempts + ran.ran::int, lapses = q.lapses + ran.ran::int, stray = true,
-                   last_error = CASE WHEN ran.ran THEN 'lapsed: its worker went away' ELSE q.last_error END,
-                   errors = CASE WHEN ran.ran THEN q.errors || jsonb_build_array(jsonb_build_object('handler', NULL,
-                            'code', 'lapsed', 'message', 'its worker went away', 'attempt', q.attempts + 1, 'at', instant))
-                            ELSE q.errors END
-              FROM unnest(l.ids) AS r
-              JOIN tidegate.event_queue AS e ON e.id >= lower(r) AND e.id < upper(r)
-             CROSS JOIN LATERAL (SELECT e.id <= l.started_to AND e.attempts < e.max_attempts
-                                        AND (e.expires_at IS NULL OR e.expires_at > l.taken_at) AS ran) AS ran
-             WHERE q.id = e.id AND (ran.ran OR q.group_key IS NOT NULL);
-            DELETE FROM tidegate.lease AS o WHERE o.token = l.token;
-            broken := broken + 1;
-            lowest := least(lowest, lower(l.ids));
-        END LOOP;
+        BEGIN
+            FOR l IN SELECT o.token, o.ids, o.started_to, o.taken_at FROM tidegate.lease AS o WHERE o.worker = dead LOOP
+                UPDATE tidegate.event_queue AS q
+                   SET attempts = q.attempts + ran.ran::int, lapses = q.lapses + ran.ran::int, stray = true,
+                       last_error = CASE WHEN ran.ran THEN 'lapsed: its worker went away' ELSE q.last_error END,
+                       errors = CASE WHEN ran.ran THEN q.errors || jsonb_build_array(jsonb_build_object('handler', NULL,
+                                'code', 'lapsed', 'message', 'its worker went away', 'attempt', q.attempts + 1, 'at', instant))
+                                ELSE q.errors END
+                  FROM unnest(l.ids) AS r
+                  JOIN tidegate.event_queue AS e ON e.id >= lower(r) AND e.id < upper(r)
+                 CROSS JOIN LATERAL (SELECT e.id <= l.started_to AND e.attempts < e.max_attempts
+                                            AND (e.expires_at IS NULL OR e.expires_at > l.taken_at) AS ran) AS ran
+                 WHERE q.id = e.id AND (ran.ran OR q.group_key IS NOT NULL);
+                DELETE FROM tidegate.lease AS o WHERE o.token = l.token;
+                broken := broken + 1;
+                lowest := least(lowest, lower(l.ids));
+            END LOOP;
+        EXCEPTION WHEN OTHERS THEN
+            -- A trigger of somebody's, say, refuses one of its events. Nobody else may have to wait for it.
+            RAISE WARNING 'the leases of worker % cannot be broken: %', dead, SQLERRM;
+        END;
     END LOOP;
     SELECT least(min(o.born), pg_snapshot_xmin(pg_current_snapshot())) INTO low FROM tidegate.lease AS o;
 END $$;

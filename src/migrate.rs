@@ -37,6 +37,9 @@ fn queue_migrations() -> MigrationSet {
     }
 }
 
+/// The oldest Postgres that leases can be made on: it brought `range_agg` over multiranges.
+const OLDEST_SERVER: u32 = 15;
+
 /// How long a migration waits for another one to end.
 const LOCK_WAIT: Duration = Duration::from_mins(1);
 
@@ -86,8 +89,8 @@ const ROLES: &str = include_str!("../migrations/roles.sql");
 /// come. Safe to run twice, also at once.
 ///
 /// # Errors
-/// [`Error::Migrate`] when a migration fails, when the database is newer than this program, or when
-/// another migration holds the lock for longer than a minute.
+/// [`Error::Migrate`] when a migration fails, when the server is too old or the database newer than this program, or
+/// when another migration holds the lock for longer than a minute.
 pub async fn migrate(
     database: &Database,
     kinds: &[&str],
@@ -97,6 +100,7 @@ pub async fn migrate(
     // The lock lives in a transaction of a second connection, so that it also holds through a pooler,
     // and ends with that connection whatever happens to this process.
     let guard = database.connect().await?;
+    check_server(&guard).await?;
     lock(&guard).await?;
     let mut client = database.connect().await?;
     let queue = queue_migrations();
@@ -121,6 +125,29 @@ pub async fn migrate(
         kinds: kinds.len(),
         roles,
     })
+}
+
+/// Before anything is changed: half a schema on a server that cannot take the other half helps nobody.
+async fn check_server(client: &Client) -> Result<(), Error> {
+    let sql =
+        "SELECT current_setting('server_version'), current_setting('server_version_num')::int";
+    let rows = client.query_typed(sql, &[]).await;
+    let rows = rows.map_err(|error| Error::Migrate(describe(&error)))?;
+    let Some(row) = rows.first() else {
+        return Ok(());
+    };
+    let number: i32 = row.get(1);
+    refuse_old_server(row.get(0), number.unsigned_abs()).map_err(Error::Migrate)
+}
+
+/// Says what is wrong with a server of this version, if anything is. The number is as `server_version_num` has it.
+pub(crate) fn refuse_old_server(version: &str, number: u32) -> Result<(), String> {
+    if number / 10_000 >= OLDEST_SERVER {
+        return Ok(());
+    }
+    Err(format!(
+        "Postgres {version} is too old: upgrade to {OLDEST_SERVER} or newer"
+    ))
 }
 
 /// Roles belong to the whole server: that they exist does not say that this database uses them.
@@ -284,4 +311,18 @@ fn with_causes(error: &refinery::Error) -> String {
         cause = source.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_before_15_is_refused_with_its_version_and_what_is_needed() {
+        let told = refuse_old_server("14.19", 140_019).unwrap_err();
+        assert_eq!(told, "Postgres 14.19 is too old: upgrade to 15 or newer");
+        for (version, number) in [("15.0", 150_000), ("18.6", 180_006)] {
+            assert_eq!(refuse_old_server(version, number), Ok(()));
+        }
+    }
 }

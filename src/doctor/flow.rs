@@ -18,6 +18,9 @@ const UNTOUCHED: Duration = Duration::from_mins(10);
 /// With the default backoff of at most ten minutes and five attempts, a head has ended by then.
 const BLOCKED: Duration = Duration::from_hours(1);
 
+/// Of each sort of disorder; one is too many.
+const MOST_TOLD: i64 = 5;
+
 pub(super) async fn leases(on: &Examination<'_>) -> Result<Finding, Error> {
     let limit = LEASE_OVERDUE.as_secs_f64();
     let rows = query(&on.client, &sql::doctor::LEASES, &[&limit]).await?;
@@ -48,6 +51,28 @@ pub(super) async fn leases(on: &Examination<'_>) -> Result<Finding, Error> {
         }
         None => Finding::ok("none running, none overdue"),
     })
+}
+
+/// What no statement lets happen: if it has happened, somebody has changed the queue's tables by hand, or it is a fault.
+pub(super) async fn order(on: &Examination<'_>) -> Result<Finding, Error> {
+    let rows = query(&on.client, &sql::doctor::DISORDER, &[&MOST_TOLD]).await?;
+    if rows.is_empty() {
+        return Ok(Finding::ok("every group is leased in its order"));
+    }
+    let named: Vec<String> = rows
+        .iter()
+        .map(|row| {
+            let (id, group): (i64, String) = (row.get(0), row.get(1));
+            format!("event {id} of group {group:?}")
+        })
+        .collect();
+    let text = format!("out of the order of its group: {}", named.join(", "));
+    let ids: Vec<String> = rows
+        .iter()
+        .map(|row| row.get::<_, i64>(0).to_string())
+        .collect();
+    let remedy = format!("tidegate requeue --id {} --reason disorder", ids.join(" "));
+    Ok(Finding::problem(text, remedy))
 }
 
 pub(super) async fn drains(on: &Examination<'_>) -> Result<Finding, Error> {

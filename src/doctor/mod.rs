@@ -65,6 +65,7 @@ static CHECKS: &[Check] = &[
     of_queue("log expiry", |on| log::expired_partitions(on).boxed()),
     of_queue("log default", |on| log::stray_rows(on).boxed()),
     of_queue("leases", |on| flow::leases(on).boxed()),
+    of_queue("order of groups", |on| flow::order(on).boxed()),
     of_queue("drains", |on| flow::drains(on).boxed()),
     of_queue("groups", |on| flow::groups(on).boxed()),
     of_queue("paused kinds", |on| flow::paused(on).boxed()),

@@ -4,10 +4,8 @@ use tokio_postgres::Row;
 
 use super::{Examination, Finding};
 use crate::error::Error;
+use crate::migrate::refuse_old_server;
 use crate::queue::{query, sql};
-
-/// `prosqlbody` and with it functions in standard SQL, which the migrations use, came with it.
-const OLDEST_VERSION: u32 = 140_000;
 
 pub(super) async fn version(on: &Examination<'_>) -> Result<Finding, Error> {
     let names = ["server_version", "server_version_num"];
@@ -22,13 +20,10 @@ pub(super) async fn version(on: &Examination<'_>) -> Result<Finding, Error> {
 }
 
 fn judge_version(version: &str, number: u32) -> Finding {
-    if number >= OLDEST_VERSION {
-        return Finding::ok(format!("Postgres {version}"));
+    match refuse_old_server(version, number) {
+        Ok(()) => Finding::ok(format!("Postgres {version}")),
+        Err(told) => Finding::beyond_us(told),
     }
-    Finding::beyond_us(format!(
-        "Postgres {version} is too old: upgrade to {} or newer",
-        OLDEST_VERSION / 10_000
-    ))
 }
 
 pub(super) async fn writable(on: &Examination<'_>) -> Result<Finding, Error> {
@@ -112,9 +107,9 @@ mod tests {
     use crate::doctor::State;
 
     #[test]
-    fn versions_before_14_are_too_old() {
-        assert_eq!(judge_version("13.22", 130_022).state, State::Problem);
-        assert_eq!(judge_version("14.0", 140_000).state, State::Ok);
+    fn versions_before_15_are_too_old() {
+        assert_eq!(judge_version("14.19", 140_019).state, State::Problem);
+        assert_eq!(judge_version("15.0", 150_000).state, State::Ok);
         assert_eq!(judge_version("18.6", 180_006).state, State::Ok);
     }
 }

@@ -341,6 +341,10 @@ impl<D: Dispatch> Drain<D> {
         };
         for back in backs {
             let lease = back.retried.lease;
+            if written.stuck.contains(&lease.id) {
+                self.leave_to_lapse(&back);
+                continue;
+            }
             self.hand.let_go(lease);
             if left.contains(&lease.id) {
                 self.report.retried += u64::from(back.leased);
@@ -351,11 +355,26 @@ impl<D: Dispatch> Drain<D> {
                 if back.leased {
                     self.count_lost(lease);
                 }
-                self.rereads |= !written.stuck.contains(&lease.id);
+                self.rereads = true;
             }
             if let Some(group) = &back.group {
                 self.hand.reopen_group(group);
             }
+        }
+    }
+
+    /// An event that the database does not let go back. It would run at once again if it were free.
+    fn leave_to_lapse(&mut self, back: &Back) {
+        let (lease, group) = (back.retried.lease, back.group.as_deref());
+        if back.leased {
+            self.count_lost(lease);
+        }
+        let behind = self.hand.leave_to_lapse(lease, group);
+        if let Some(group) = group.filter(|_| behind.is_empty()) {
+            self.hand.reopen_group(group);
+        }
+        for event in behind {
+            self.give_back(event);
         }
     }
 

@@ -16,6 +16,8 @@ pub(super) struct Held {
     /// Handlers of events up to here may start.
     started_to: i64,
     suspect: bool,
+    /// One of its events cannot be given back, and stays until the lease has run out after this drain.
+    lapses: bool,
     /// How often something was taken from it that we know of.
     cuts: i32,
     /// When it was last prolonged, on this machine's clock.
@@ -88,6 +90,7 @@ impl Hand {
             Held {
                 started_to,
                 suspect,
+                lapses: false,
                 cuts: 0,
                 renewed,
                 left,
@@ -313,6 +316,30 @@ impl Hand {
         }
     }
 
+    /// An event has ended, and nothing can be written of it: it stays in its lease, which is held and prolonged like
+    /// the others, until it lapses. Nothing here waits for it. Returns what stands behind it in its group, which must
+    /// go back.
+    pub(super) fn leave_to_lapse(&mut self, lease: Lease, group: Option<&str>) -> Vec<LeasedEvent> {
+        if let Some(held) = self.leases.get_mut(&lease.token) {
+            if lease.id <= held.started_to {
+                held.open -= 1;
+                self.open -= 1;
+            } else if let Ok(at) = held.rest.binary_search(&lease.id) {
+                held.rest.remove(at);
+            }
+            self.suspects -= usize::from(std::mem::take(&mut held.suspect));
+            held.lapses = true;
+        }
+        let line = group.and_then(|key| self.groups.get_mut(key));
+        let behind = line.map(|group| std::mem::take(&mut group.line));
+        let behind = Vec::from(behind.unwrap_or_default());
+        self.behind -= behind.len();
+        for event in &behind {
+            self.bytes -= event.payload.as_ref().map_or(0, Vec::len);
+        }
+        behind
+    }
+
     /// How many of a lease's events are in hand, or ended and not written.
     pub(super) fn left(&self, token: Uuid) -> usize {
         self.leases.get(&token).map_or(0, |held| held.left)
@@ -363,10 +390,15 @@ impl Hand {
         self.leases.keys().copied().collect()
     }
 
-    /// The tokens behind which more of a group may be leased: all but those of suspects.
+    /// The tokens behind which more of a group may be leased: all but those of suspects, and of what will lapse.
     pub(super) fn trusted(&self) -> Vec<Uuid> {
-        let trusted = self.leases.iter().filter(|(_, held)| !held.suspect);
-        trusted.map(|(token, _)| *token).collect()
+        let mut trusted = Vec::new();
+        for (token, held) in &self.leases {
+            if !held.suspect && !held.lapses {
+                trusted.push(*token);
+            }
+        }
+        trusted
     }
 
     pub(super) fn has_suspect(&self) -> bool {
@@ -629,5 +661,28 @@ mod tests {
         hand.take_in(TWO, other, &[], (2, false), Instant::now());
         assert_eq!(hand.start_more(1, 1, true), None);
         assert_eq!(hand.pop(true).unwrap().lease.id, 2);
+    }
+
+    #[test]
+    fn what_lapses_stays_in_its_lease_and_nothing_waits_for_it_or_comes_behind_it() {
+        let mut hand = hand(&[(1, Some("g")), (2, Some("g")), (3, None)], 3);
+        assert_eq!(hand.pop(false).unwrap().lease.id, 1);
+        let stuck = Lease { id: 1, token: ONE };
+        assert_eq!(ids(&hand.leave_to_lapse(stuck, Some("g"))), [2]);
+        assert!(hand.trusted().is_empty());
+        assert_eq!(popped(&mut hand), [3]);
+        assert_eq!(hand.waiting(), 0);
+        for id in [2, 3] {
+            hand.let_go(Lease { id, token: ONE });
+        }
+        assert!(!hand.has_over(), "the lease is not over");
+        assert_eq!(hand.tokens(), [ONE]);
+        let mut suspect = event(4, None, TWO);
+        suspect.attempts = 2;
+        hand.take_in(TWO, vec![suspect], &[], (0, true), Instant::now());
+        assert!(
+            hand.start_more(1, 1, true).is_some(),
+            "a suspect's turn comes"
+        );
     }
 }

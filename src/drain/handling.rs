@@ -55,7 +55,7 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// An unstarted event goes back, and keeps its attempt.
-    fn give_back(&mut self, event: LeasedEvent) {
+    pub(super) fn give_back(&mut self, event: LeasedEvent) {
         if let Some(group) = &event.group_key {
             self.hand.close_group(group);
         }

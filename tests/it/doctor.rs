@@ -13,7 +13,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, NoTls};
 
 use crate::look::{Ran, run};
-use crate::support::{self, TestDb, project_file, wait_until};
+use crate::support::{self, TestDb, lease_away, project_file, wait_until};
 
 /// What the doctor says of a database, check by check.
 struct Examined {
@@ -250,7 +250,7 @@ async fn drift_is_told_part_by_part_and_mended_by_its_remedy() {
         "ALTER TABLE tidegate.event_queue DISABLE TRIGGER event_queue_delayed_update",
         "ALTER TABLE tidegate.event_queue DROP CONSTRAINT attempts_is_not_negative",
         "ALTER TABLE tidegate.event_queue ADD CONSTRAINT \"Mine\" CHECK (id > 0)",
-        "CREATE INDEX too_much ON tidegate.event_queue (status)",
+        "CREATE INDEX too_much ON tidegate.event_queue (last_error)",
     ] {
         breaking(&client, sql).await;
     }
@@ -400,11 +400,6 @@ async fn the_logs_partitions_are_looked_after() {
         .finds("log partitions", "warning", &[&day]);
     mend(&db, &client, &remedy).await;
     examine(&db).await.is_ok("log partitions");
-    // So long that no partition is ever made for it: nothing is missing.
-    let for_ever =
-        "UPDATE tidegate.event_kind SET retention_failed = '200 years' WHERE kind = 'case_opened'";
-    breaking(&client, for_ever).await;
-    examine(&db).await.is_ok("log partitions");
     breaking(
         &client,
         "CREATE TABLE tidegate.event_log_20200101 PARTITION OF tidegate.event_log FOR VALUES FROM ('2020-01-01') TO ('2020-01-02');
@@ -432,26 +427,22 @@ async fn d13_leases_that_ran_out_and_work_that_does_not_end_are_told() {
     let db = support::database().await;
     let client = db.client().await;
     support::publish_views(&client, 2).await;
-    let leased = "UPDATE tidegate.event_queue SET status = 'PROCESSING', attempts = 1, lease_token = gen_random_uuid(),
-                         processing_started_at = clock_timestamp() - interval '16 min'";
-    breaking(
-        &client,
-        &format!("{leased}, lease_expires_at = clock_timestamp() + interval '1 min'"),
-    )
-    .await;
+    lease_away(&client, &[1, 2], 60.0).await;
+    let long_ago = "UPDATE tidegate.lease SET taken_at = clock_timestamp() - interval '16 min'";
+    breaking(&client, long_ago).await;
     let report = examine(&db).await;
     let remedy = report.finds("leases", "warning", &["has been worked on for 16m"]);
     assert!(remedy.starts_with("tidegate show "), "{remedy}");
     mend(&db, &client, &remedy).await;
     breaking(
         &client,
-        "UPDATE tidegate.event_queue SET processing_started_at = clock_timestamp()",
+        "UPDATE tidegate.lease SET taken_at = clock_timestamp()",
     )
     .await;
     examine(&db).await.finds("leases", "ok", &["2 running"]);
     breaking(
         &client,
-        &format!("{leased}, lease_expires_at = clock_timestamp() - interval '6 min'"),
+        "UPDATE tidegate.lease SET expires_at = clock_timestamp() - interval '6 min'",
     )
     .await;
     let remedy =
@@ -460,6 +451,41 @@ async fn d13_leases_that_ran_out_and_work_that_does_not_end_are_told() {
             .finds("leases", "problem", &["2 leases ran out more than 5m ago"]);
     mend(&db, &client, &remedy).await;
     examine(&db).await.is_ok("leases");
+}
+
+#[tokio::test]
+async fn an_event_that_is_leased_ahead_of_its_group_or_left_behind_it_is_told() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let viewed = "SELECT id FROM tidegate.publish('grant_letter_viewed', '{\"grant_number\": \"G-1\"}', group_key => $1)";
+    let publish = async |group: Option<&str>| -> i64 {
+        let row = client.query_one(viewed, &[&group]).await.unwrap();
+        row.get(0)
+    };
+    publish(Some("first")).await;
+    let ahead = publish(Some("first")).await;
+    examine(&db).await.is_ok("order of groups");
+    lease_away(&client, &[ahead], 60.0).await;
+    let named = format!("event {ahead} of group \"first\"");
+    let remedy = examine(&db)
+        .await
+        .finds("order of groups", "problem", &[&named]);
+    mend(&db, &client, &remedy).await;
+    examine(&db).await.is_ok("order of groups");
+
+    breaking(&client, "DELETE FROM tidegate.event_queue").await;
+    let behind = publish(Some("second")).await;
+    let other = publish(None).await;
+    lease_away(&client, &[other], 60.0).await;
+    examine(&db).await.is_ok("order of groups");
+    let passed = "UPDATE tidegate.lease SET clear_to = reached, as_of = pg_snapshot_xmax(pg_current_snapshot())";
+    breaking(&client, passed).await;
+    let named = format!("event {behind} of group \"second\"");
+    let remedy = examine(&db)
+        .await
+        .finds("order of groups", "problem", &[&named]);
+    mend(&db, &client, &remedy).await;
+    examine(&db).await.is_ok("order of groups");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use tidegate::drain::{Hooks, drain_with};
@@ -16,7 +16,7 @@ use crate::probe::{
     Act, Call, Probe, ProbeApp, act, drain, live, logged, number, options, pair, probe_database,
     publish_acts,
 };
-use crate::support::wait_until;
+use crate::support::{Harm, Proxy, wait_until};
 
 /// One handler at a time.
 fn sequential() -> DrainOptions {
@@ -1263,4 +1263,358 @@ fn drain_until_it_has(id: i64, app: &Arc<ProbeApp>, database: &Database) {
                 .unwrap();
         }
     });
+}
+
+// What one event, one producer or one write can do to the others. Options are the default ones: 1,000 events a lease.
+
+/// What a hang alone exceeds.
+const HANG: Duration = Duration::from_mins(2);
+
+/// Handlers that keep their threads to themselves until it is opened.
+#[derive(Default)]
+struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_all();
+    }
+
+    fn wait(&self) {
+        let closed = self.0.lock().unwrap();
+        drop(self.1.wait_while(closed, |open| !*open).unwrap());
+    }
+}
+
+#[tokio::test]
+async fn handlers_that_block_every_thread_stop_neither_renewals_nor_the_end() {
+    blocked_everywhere(8).await;
+}
+
+#[tokio::test]
+async fn one_handler_at_a_time_that_blocks_stops_neither_renewals_nor_the_end() {
+    blocked_everywhere(1).await;
+}
+
+/// Handlers have two threads and block both, if more than one may run.
+async fn blocked_everywhere(concurrency: usize) {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 300).await;
+    let threads = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let gate = Arc::new(Gate::default());
+    let shut = gate.clone();
+    let app = ProbeApp::new(move |_, _| {
+        shut.wait();
+        Box::pin(async { Ok(Done::ok()) })
+    });
+    let options = DrainOptions {
+        concurrency,
+        lease_timeout: Duration::from_secs(9),
+        handler_timeout: Duration::from_secs(8),
+        ..DrainOptions::default()
+    };
+    let (stop, stopped) = watch::channel(false);
+    let hooks = Hooks {
+        stop: Some(stopped),
+        handlers: Some(threads.handle().clone()),
+        ..Hooks::default()
+    };
+    let database = db.database();
+    let draining = drain_with(&database, app.clone(), &options, hooks);
+    let looking = async {
+        let renewed = "SELECT count(*) FROM tidegate.lease WHERE renewed_at > taken_at";
+        wait_until("the leases are renewed", async || {
+            !app.calls().is_empty() && number(&client, renewed).await > 0
+        })
+        .await;
+        stop.send(true).unwrap();
+    };
+    let both = tokio::time::timeout(HANG, async { tokio::join!(draining, looking) }).await;
+    let report = both.expect("the drain ends though its handlers do not").0;
+    let report = report.expect("it ends within its time");
+    assert!(report.is_balanced(), "{report:?}");
+    assert_eq!((report.completed, report.lease_lost), (0, 0), "{report:?}");
+    let charged = "SELECT coalesce(sum(attempts), 0) FROM tidegate.event_queue";
+    let charged = number(&client, charged).await;
+    assert!(
+        charged >= 1 && charged <= i64::try_from(concurrency).unwrap(),
+        "{charged}: {report:?}"
+    );
+    let most = "SELECT max(attempts)::bigint FROM tidegate.event_queue";
+    assert_eq!(number(&client, most).await, 1);
+    let held = "SELECT count(*) FROM tidegate.lease";
+    assert_eq!((number(&client, held).await, live(&client).await), (0, 300));
+    gate.open();
+    threads.shutdown_background();
+}
+
+#[tokio::test]
+async fn a_producer_that_idles_with_a_groups_lock_keeps_only_events_waiting_that_publish_to_it() {
+    idle_producer("").await;
+}
+
+#[tokio::test]
+async fn time_limits_of_the_role_change_nothing_about_a_producer_that_idles() {
+    let limits = "ALTER DATABASE $1 SET lock_timeout = '100ms'; ALTER DATABASE $1 SET statement_timeout = '10s'";
+    idle_producer(limits).await;
+}
+
+async fn idle_producer(limits: &str) {
+    const WAITING: usize = 20;
+    let db = probe_database().await;
+    let (client, producer) = (db.client().await, db.client().await);
+    client
+        .batch_execute(&limits.replace("$1", db.name()))
+        .await
+        .unwrap();
+    publish_acts(&client, 300).await;
+    let idles = "BEGIN; SELECT count(*) FROM tidegate.publish('note', NULL, group_key => 'shared')";
+    producer.batch_execute(idles).await.unwrap();
+    let app = ProbeApp::new(|call, ctx| {
+        Box::pin(async move {
+            // Every fifteenth event has a follow-up in the producer's group.
+            if call.name.parse::<usize>().is_ok_and(|n| n % 15 == 7) {
+                ctx.emit_new(NewEvent::of(&Probe::Note(())).unwrap().group("shared"))?;
+            }
+            Ok(Done::ok())
+        })
+    });
+    let options = DrainOptions::default();
+    let report = drain(&db, &app, &options).await;
+    let others = u64::try_from(300 - WAITING).unwrap();
+    assert_eq!(
+        (report.completed, report.published),
+        (others, 0),
+        "{report:?}"
+    );
+    assert_eq!((report.failed, report.lease_lost), (0, 0), "{report:?}");
+    let waiting = "SELECT count(*) FROM tidegate.events WHERE attempts = 0 AND status = 'PENDING'
+                      AND last_error LIKE 'group_busy%'";
+    assert_eq!(
+        number(&client, waiting).await,
+        i64::try_from(WAITING).unwrap()
+    );
+    producer.batch_execute("COMMIT").await.unwrap();
+    let due = "UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE delayed";
+    client.execute(due, &[]).await.unwrap();
+    let report = drain(&db, &app, &options).await;
+    let rest = u64::try_from(WAITING).unwrap();
+    assert_eq!(
+        (report.completed, report.published, report.backlog),
+        (rest * 2 + 1, rest, 0),
+        "{report:?}"
+    );
+    let at_once = "SELECT count(*) FROM tidegate.event_log WHERE attempts <> 1";
+    assert_eq!(number(&client, at_once).await, 0);
+}
+
+/// Raises for the row of event "7", whatever else a statement writes.
+const REFUSE: &str = "
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF NEW.payload->>'name' = '7' THEN
+            RAISE EXCEPTION 'not this one';
+        END IF;
+        RETURN NEW;
+    END $$;";
+
+#[tokio::test]
+async fn an_end_that_the_database_refuses_sends_one_event_back_and_no_other() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let ids = publish_acts(&client, 300).await;
+    let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON tidegate.event_log FOR EACH ROW EXECUTE FUNCTION refuse()";
+    client
+        .batch_execute(&format!("{REFUSE}{refuse}"))
+        .await
+        .unwrap();
+    let (app, options) = (ProbeApp::succeeding(), DrainOptions::default());
+    let report = drain(&db, &app, &options).await;
+    assert!(report.retried >= 1, "{report:?}");
+    assert_eq!(
+        (report.completed, report.lease_lost, report.backlog),
+        (299, 0, 1),
+        "{report:?}"
+    );
+    let left = "SELECT id FROM tidegate.events WHERE status = 'PENDING' AND last_error LIKE 'unwritable%not this one%'";
+    assert_eq!(number(&client, left).await, ids[7]);
+    let mend = "DROP TRIGGER refuse ON tidegate.event_log;
+                UPDATE tidegate.event_queue SET available_at = clock_timestamp()";
+    client.batch_execute(mend).await.unwrap();
+    let report = drain(&db, &app, &options).await;
+    assert_eq!((report.completed, report.backlog), (1, 0), "{report:?}");
+    let once = "SELECT count(*) FROM tidegate.event_log WHERE attempts = 1";
+    assert_eq!(number(&client, once).await, 299);
+}
+
+#[tokio::test]
+async fn a_retry_that_the_database_refuses_lets_one_event_lapse_and_no_other() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let ids = publish_acts(&client, 300).await;
+    let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON tidegate.event_queue FOR EACH ROW EXECUTE FUNCTION refuse()";
+    client
+        .batch_execute(&format!("{REFUSE}{refuse}"))
+        .await
+        .unwrap();
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            if ["3", "7", "11"].contains(&call.name.as_str()) && call.attempt == 1 {
+                let delay = Duration::from_mins(1);
+                return Err(HandlerError::retry("down", "not yet").after(delay));
+            }
+            Ok(Done::ok())
+        })
+    });
+    let options = DrainOptions::default();
+    let report = drain(&db, &app, &options).await;
+    assert_eq!(
+        (report.completed, report.retried, report.lease_lost),
+        (297, 2, 1),
+        "{report:?}"
+    );
+    let held = "SELECT id FROM tidegate.events WHERE status = 'PROCESSING'";
+    assert_eq!(number(&client, held).await, ids[7]);
+    // Its lease has run out, and it cannot even be told so: others do not wait for it.
+    let lapse = "UPDATE tidegate.lease SET expires_at = clock_timestamp();
+                 SELECT count(*) FROM tidegate.publish('note', NULL)";
+    client.batch_execute(lapse).await.unwrap();
+    let report = drain(&db, &app, &options).await;
+    assert_eq!((report.completed, report.backlog), (1, 3), "{report:?}");
+    let mend = "DROP TRIGGER refuse ON tidegate.event_queue;
+                UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE delayed";
+    client.batch_execute(mend).await.unwrap();
+    let report = drain(&db, &app, &options).await;
+    assert_eq!((report.completed, report.backlog), (3, 0), "{report:?}");
+    let lapsed = logged(&client, ids[7]).await.unwrap();
+    assert_eq!(
+        lapsed,
+        ("COMPLETED".to_owned(), 2, vec!["lapsed".to_owned()])
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_events_are_leased_by_their_bytes() {
+    const EVENTS: i64 = 600;
+    const LEASE: i64 = 8 << 20;
+    let db = probe_database().await;
+    let client = db.client().await;
+    let publish = "SELECT count(*) FROM generate_series(1, $1::bigint) AS n,
+                          tidegate.publish('act', jsonb_build_object('name', repeat('x', 1000000), 'n', n))";
+    client.query_one(publish, &[&EVENTS]).await.unwrap();
+    let database = db.database();
+    let app = ProbeApp::succeeding();
+    let drained = app.clone();
+    let draining =
+        tokio::spawn(
+            async move { tidegate::drain(&database, drained, &DrainOptions::default()).await },
+        );
+    let in_hand = "SELECT coalesce(sum(q.payload_bytes), 0)::bigint
+                     FROM tidegate.lease AS l, unnest(l.ids) AS r, tidegate.event_queue AS q
+                    WHERE q.id >= lower(r) AND q.id < upper(r)";
+    let (mut most, mut looks) = (0, 0);
+    while !draining.is_finished() {
+        most = most.max(number(&client, in_hand).await);
+        looks += 1;
+    }
+    let report = draining.await.unwrap().unwrap();
+    assert_eq!(report.completed, EVENTS.unsigned_abs(), "{report:?}");
+    assert!(most > 0 && looks > 10, "{most} bytes seen in {looks} looks");
+    assert!(most <= 2 * LEASE + (1 << 20), "{most} bytes in hand");
+}
+
+#[tokio::test]
+async fn a_lease_whose_answer_is_lost_is_given_back_by_the_next_sweep_and_charged_to_nobody() {
+    let mut lost = false;
+    // Whether the statement was through before the connection was cut is the server's luck.
+    for _ in 0..20 {
+        let db = probe_database().await;
+        let client = db.client().await;
+        let leases = "CREATE TABLE taken (token uuid);
+                      CREATE FUNCTION note_lease() RETURNS trigger LANGUAGE plpgsql AS $$
+                      BEGIN INSERT INTO public.taken VALUES (NEW.token); RETURN NEW; END $$;
+                      CREATE TRIGGER note_lease AFTER INSERT ON tidegate.lease
+                         FOR EACH ROW EXECUTE FUNCTION note_lease();";
+        client.batch_execute(leases).await.unwrap();
+        publish_acts(&client, 300).await;
+        let proxy = Proxy::before(&db.url).await;
+        proxy.harm_when_said("FROM tidegate.lease(", Harm::CutBeforeAnswer);
+        let url = format!(
+            "postgres://postgres@127.0.0.1:{}/{}",
+            proxy.port(),
+            db.name()
+        );
+        let (database, app) = (Database::new(&url, 8).unwrap(), ProbeApp::succeeding());
+        let drained = tidegate::drain(&database, app.clone(), &DrainOptions::default()).await;
+        let report = drained.unwrap();
+        assert!(proxy.has_harmed());
+        assert_eq!(
+            (report.leased, report.completed, report.backlog),
+            (300, 300, 0),
+            "{report:?}"
+        );
+        assert_eq!(app.calls().len(), 300);
+        let once = "SELECT count(*) FROM tidegate.event_log WHERE attempts = 1 AND errors = '[]'";
+        assert_eq!(number(&client, once).await, 300);
+        let held = "SELECT count(*) FROM tidegate.lease";
+        assert_eq!(number(&client, held).await, 0);
+        let taken = number(&client, "SELECT count(*) FROM taken").await;
+        lost = taken > i64::try_from(report.batches).unwrap();
+        if lost {
+            break;
+        }
+    }
+    assert!(lost, "no answer to a lease that was made was ever lost");
+}
+
+/// What a worker that went away may have died of runs while nothing else does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_suspect_runs_alone() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let events: Vec<NewEvent> = (0..300)
+        .map(|n| {
+            let event = act(&n.to_string());
+            if n % 4 == 0 {
+                event.group(format!("g{}", n % 5))
+            } else {
+                event
+            }
+        })
+        .collect();
+    queue::publish_batch(&client, &events).await.unwrap();
+    let suspects = "UPDATE tidegate.event_queue SET lapses = 1, attempts = 1 WHERE id % 30 < 2";
+    let suspects = client.execute(suspects, &[]).await.unwrap();
+    assert_eq!(suspects, 20);
+    let (running, starts) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let neighbours = Arc::new(Mutex::new(Vec::new()));
+    let found = neighbours.clone();
+    let app = ProbeApp::new(move |call, _| {
+        let (running, starts, found) = (running.clone(), starts.clone(), found.clone());
+        Box::pin(async move {
+            let started = starts.fetch_add(1, Ordering::SeqCst) + 1;
+            let others = running.fetch_add(1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let since = starts.load(Ordering::SeqCst) - started;
+            if call.attempt > 1 && (others, since) != (0, 0) {
+                found.lock().unwrap().push((call.name, others, since));
+            }
+            running.fetch_sub(1, Ordering::SeqCst);
+            Ok(Done::ok())
+        })
+    });
+    let report = drain(&db, &app, &DrainOptions::default()).await;
+    assert_eq!((report.completed, report.backlog), (300, 0), "{report:?}");
+    let found = neighbours.lock().unwrap().clone();
+    assert!(
+        found.is_empty(),
+        "suspects with others beside them: {found:?}"
+    );
+    let again = app.calls().iter().filter(|call| call.attempt > 1).count();
+    assert_eq!(again, 20);
 }

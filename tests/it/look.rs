@@ -695,6 +695,64 @@ async fn blocked_groups_are_listed_with_what_holds_them_back() {
     assert!(!told.contains(&heads[1].to_string()), "{told}");
 }
 
+// leases
+
+#[tokio::test]
+async fn leases_are_listed_with_who_holds_how_much_since_when() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let none = run(&db, &["leases"]).await;
+    assert_eq!(
+        (none.code, none.stdout.trim()),
+        (Some(0), "nothing is leased")
+    );
+    assert_eq!(json(&db, &["leases"]).await, json!([]));
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(publish(&client, "form_archived", None, None).await);
+    }
+    lease_away(&client, &ids[1..4], 3600.0).await;
+    lease_away(&client, &ids[4..], -60.0).await;
+    let long_ago = "UPDATE tidegate.lease SET taken_at = '2020-02-03T04:05:06Z', started_to = $1 WHERE ids @> $1::bigint";
+    client.execute(long_ago, &[&ids[2]]).await.unwrap();
+    let listed = json(&db, &["leases"]).await;
+    assert_eq!(listed.as_array().unwrap().len(), 2, "{listed}");
+    let held = |lease: &Value| {
+        ["events", "started", "first_id", "last_id", "expired"].map(|field| lease[field].clone())
+    };
+    let first = [
+        json!(3),
+        json!(2),
+        json!(ids[1]),
+        json!(ids[3]),
+        json!(false),
+    ];
+    assert_eq!(held(&listed[0]), first);
+    let second = [
+        json!(1),
+        json!(1),
+        json!(ids[4]),
+        json!(ids[4]),
+        json!(true),
+    ];
+    assert_eq!(held(&listed[1]), second);
+    let worker = |lease: &Value| lease["worker"].as_str().unwrap().to_owned();
+    assert_ne!(worker(&listed[0]), worker(&listed[1]));
+    let told = run(&db, &["leases"]).await.stdout;
+    for text in [
+        &worker(&listed[0]),
+        &worker(&listed[1]),
+        "2020-02-03 04:05:06",
+        "expired",
+        "tidegate requeue --id ID",
+    ] {
+        assert!(told.contains(text), "{text:?} is not in {told}");
+    }
+    let told = run(&db, &["leases", "--limit", "1"]).await.stdout;
+    assert!(told.contains(&worker(&listed[0])), "{told}");
+    assert!(!told.contains(&worker(&listed[1])), "{told}");
+}
+
 // plans
 
 /// A queue and a log large enough that reading them from end to end is the planner's last choice.

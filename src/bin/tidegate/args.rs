@@ -90,6 +90,13 @@ pub enum Verb {
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
     },
+    /// List the leases: which worker holds how many events since when.
+    #[command(after_help = "Example:\n  tidegate leases --limit 20")]
+    Leases {
+        /// At most this many, the oldest first.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
+    },
     /// Examine database, schema and queue, and say how to mend what is wrong.
     ///
     /// Exit code 0 when all is well, 3 when a check has a warning or a problem or could not be made.

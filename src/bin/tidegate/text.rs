@@ -265,6 +265,35 @@ pub fn blocked_groups(groups: &[Value]) -> String {
     )
 }
 
+/// Who holds what, a line for each lease.
+pub fn leases(leases: &[Value]) -> String {
+    if leases.is_empty() {
+        return "nothing is leased".to_owned();
+    }
+    let mut table = plain_table(&[
+        "worker", "events", "started", "first", "last", "since", "renewed", "expires", "",
+    ]);
+    for lease in leases {
+        let expired = if lease["expired"] == true {
+            "expired"
+        } else {
+            ""
+        };
+        table.add_row(vec![
+            cell(&lease["worker"]),
+            cell(&lease["events"]),
+            cell(&lease["started"]),
+            cell(&lease["first_id"]),
+            cell(&lease["last_id"]),
+            instant(&lease["taken_at"]),
+            instant(&lease["renewed_at"]),
+            instant(&lease["expires_at"]),
+            expired.to_owned(),
+        ]);
+    }
+    format!("{table}\ntake an event from its worker: tidegate requeue --id ID --reason TEXT")
+}
+
 /// What the doctor found, a line for each check and one for each remedy.
 pub fn doctor(report: &DoctorReport) -> String {
     let mut text = String::new();

@@ -82,3 +82,10 @@ pub async fn blocked_groups(service: &Service, limit: u32) -> Result<Answer, Fai
     let text = text::blocked_groups(&groups);
     Ok(Answer::new(Value::Array(groups), text))
 }
+
+pub async fn leases(service: &Service, limit: u32) -> Result<Answer, Failed> {
+    let client = service.database.connect().await?;
+    let leases = queue::leases(&client, limit).await?;
+    let text = text::leases(&leases);
+    Ok(Answer::new(Value::Array(leases), text))
+}
