@@ -71,7 +71,7 @@ bench-peers: tools ## measure the queue beside other Postgres queues; PEERS="pgm
 torture: tools ## break everything again and again and check every promise; DURATION=8h for how long, SEED=7 to repeat, POSTGRES=18
 	@DURATION=$(DURATION) SEED=$(SEED) python3 scripts/torture.py
 
-mutants: tools ## remove one guard at a time from a copy and see that the fault suite notices; MUTANTS="finalize" for some
+mutants: tools ## remove one guard at a time from a copy and see that a test notices; MUTANTS="finalize" for some
 	@python3 scripts/mutants.py $(MUTANTS)
 
 deny: tools ## check the dependencies' licences, sources, duplicates and known faults against deny.toml
