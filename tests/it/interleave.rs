@@ -21,7 +21,7 @@ use uuid::Uuid;
 use crate::probe::{
     Probe, ProbeApp, act, drain, live, logged, number, options, probe_database, publish_acts,
 };
-use crate::support::wait_until;
+use crate::support::{self, wait_until};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -111,7 +111,7 @@ async fn wait_for_a_lock(client: &Client) {
 
 /// Without a wait for a lock, which a lease and a sweep never have.
 async fn at_once<T>(work: impl Future<Output = T>) -> T {
-    let answer = tokio::time::timeout(Duration::from_secs(10), work).await;
+    let answer = tokio::time::timeout(support::PATIENCE, work).await;
     answer.expect("no lock is waited for")
 }
 
