@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(running(&lanes), [4]);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn more_are_taken_on_only_while_handlers_are_quick() {
         let lanes = Lanes::new(3, Handle::current());
         assert_eq!(lanes.room(), 3, "nothing is known yet");

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::{DrainReport, Event as _, StopReason, app};
@@ -13,9 +12,6 @@ use tokio_postgres::Client;
 use crate::probe::{live, number};
 use crate::services::{Mode, Services};
 use crate::support::{self, TestDb, publish_letters, publish_views, wait_until};
-
-/// No test waits longer for the program to end.
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The program with the settings it will see.
 pub struct Cli(Vec<(String, String)>);
@@ -94,10 +90,8 @@ impl Cli {
 
 impl Ran {
     async fn of(child: tokio::process::Child) -> Self {
-        let output = tokio::time::timeout(PATIENCE, child.wait_with_output())
-            .await
-            .expect("the program ends")
-            .unwrap();
+        let ended = support::ended("the program", child.wait_with_output());
+        let output = ended.await.unwrap();
         Self {
             code: output.status.code(),
             stdout: String::from_utf8(output.stdout).unwrap(),

@@ -5,10 +5,10 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
-use tidegate::{Database, Error};
+use tidegate::{Database, Error, queue};
 use tokio_postgres::Client;
 
 use crate::function::Function;
@@ -144,7 +144,7 @@ async fn f7_a_downgrading_proxy_hears_nothing_after_its_refusal_of_tls() {
         .err()
         .unwrap();
     assert!(error.to_string().contains("TLS"), "{error}");
-    let further = hearing.recv_timeout(Duration::from_secs(10)).unwrap();
+    let further = hearing.recv_timeout(support::PATIENCE).unwrap();
     assert_eq!(further, b"", "said after the refusal");
     assert!(hearing.try_recv().is_err(), "tried again");
 }
@@ -216,8 +216,9 @@ async fn a_function_that_was_frozen_while_its_connections_died_answers_at_once()
         for action in ["drain", "stats"] {
             let answer = function.invoke(&json!({"action": action})).await;
             assert!(!answer.is_error, "{answer:?}");
+            // Nobody waited for an answer on a connection that is dead.
             assert!(
-                answer.took < Duration::from_secs(2),
+                answer.took < queue::STATEMENT_TIMEOUT,
                 "{round}, {action}: {:?}",
                 answer.took
             );
@@ -246,15 +247,10 @@ async fn a_request_over_http_finds_its_connection_dead_and_takes_another() {
     ));
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     for connections in 1..=3 {
-        let started = Instant::now();
         for _ in 0..2 {
+            // Who waits for a dead connection for as long as a request may take says 503.
             assert_eq!(http.get(&ready).send().await.unwrap().status(), 200);
         }
-        assert!(
-            started.elapsed() < Duration::from_secs(3),
-            "{:?}",
-            started.elapsed()
-        );
         assert_eq!(proxy.accepted(), connections, "kept while it lives");
         proxy.lose_connections();
     }

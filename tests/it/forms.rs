@@ -807,7 +807,7 @@ async fn a_handler_that_is_cut_finds_its_work_done_at_the_next_attempt() {
         .services
         .set("archive", Mode::Slow { delay_ms: 600_000 });
     world.submit(&form("f1")).await;
-    assert_eq!(world.drain_with(Duration::from_secs(2)).await.retried, 1);
+    assert_eq!(world.drain_with(Duration::from_secs(5)).await.retried, 1);
 
     world.services.set("archive", Mode::Up);
     world.requeue().await;

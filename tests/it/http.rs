@@ -140,7 +140,7 @@ impl Api {
 fn client() -> reqwest::Client {
     reqwest::Client::builder()
         .redirect(redirect::Policy::none())
-        .timeout(Duration::from_secs(30))
+        .timeout(support::PATIENCE)
         .no_proxy()
         .build()
         .unwrap()
@@ -860,7 +860,7 @@ async fn serve_prints_its_address_logs_no_payload_and_stops_when_asked() {
         .json(&body);
     assert_eq!(request.send().await.unwrap().status(), 422);
     support::terminate(&server);
-    let ended = tokio::time::timeout(Duration::from_secs(30), server.wait_with_output()).await;
+    let ended = tokio::time::timeout(support::PATIENCE, server.wait_with_output()).await;
     let ended = ended.expect("it ends").unwrap();
     let log = String::from_utf8(ended.stderr).unwrap();
     assert!(ended.status.success(), "{log}");
@@ -886,7 +886,7 @@ fn gateway(method: &str, path: &str, body: &Value) -> String {
 
 /// Asks the real function; its status and body.
 async fn invoke(api: &RuntimeApi, method: &str, path: &str, body: &Value) -> (Value, Value) {
-    let deadline = Deadline::In(Duration::from_secs(30));
+    let deadline = Deadline::In(support::PATIENCE);
     let answer = api.invoke(gateway(method, path, body), deadline).await;
     assert!(!answer.is_error, "{:?}", answer.body);
     assert_eq!(answer.body["headers"]["x-request-id"], "trace-me");

@@ -22,7 +22,7 @@ use crate::probe::{
     ProbeApp, act, disorder, drain, expire_leases, lease_request, live, logged, number, options,
     probe_database, publish_acts, sweep,
 };
-use crate::support::wait_until;
+use crate::support::{self, wait_until};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -97,7 +97,7 @@ async fn wait_for_a_lock(client: &Client) {
 
 /// Without a wait for a lock, which a lease and a sweep never have.
 async fn at_once<T>(work: impl Future<Output = T>) -> T {
-    let answer = tokio::time::timeout(Duration::from_secs(10), work).await;
+    let answer = tokio::time::timeout(support::PATIENCE, work).await;
     answer.expect("no lock is waited for")
 }
 

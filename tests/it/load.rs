@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use reqwest::header::RETRY_AFTER;
@@ -18,9 +18,6 @@ use uuid::Uuid;
 
 use crate::probe::number;
 use crate::support::{self, Cluster, TestDb, wait_until};
-
-/// Nothing here takes longer, however many ask at once.
-const BOUND: Duration = Duration::from_secs(10);
 
 /// Clients of the interface at once: beyond the requests that it takes at once.
 const CLIENTS: usize = http::IN_FLIGHT + 32;
@@ -113,14 +110,13 @@ async fn i1_jobs_asked_for_by_too_many_clients_at_once_are_taken_or_refused_and_
     let serving = http::serve(listener, http::router(database), std::future::pending());
     let server = tokio::spawn(serving);
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
-    let started = Instant::now();
 
     // Somebody else has all connections: everyone is refused.
     let mut held = Vec::new();
     for _ in 0..GRANTED {
         held.push(support::connect(&narrow).await);
     }
-    let refused = burst(&http, &base, 1).await;
+    let refused = support::ended("a burst", burst(&http, &base, 1)).await;
     assert_eq!((refused.acknowledged.len(), refused.refused), (0, CLIENTS));
     assert_eq!(queued(&client).await.len(), 0);
 
@@ -131,7 +127,7 @@ async fn i1_jobs_asked_for_by_too_many_clients_at_once_are_taken_or_refused_and_
         number(&client, gone).await == 0
     })
     .await;
-    let mixed = burst(&http, &base, 4).await;
+    let mixed = support::ended("a burst", burst(&http, &base, 4)).await;
     assert_eq!(mixed.acknowledged.len() + mixed.refused, 4 * CLIENTS);
     assert!(!mixed.acknowledged.is_empty());
     let acknowledged: HashSet<i64> = mixed.acknowledged.iter().copied().collect();
@@ -144,7 +140,6 @@ async fn i1_jobs_asked_for_by_too_many_clients_at_once_are_taken_or_refused_and_
         ask(&http, &base, &mut after).await;
     }
     assert_eq!((after.acknowledged.len(), after.refused), (2 * GRANTED, 0));
-    assert!(started.elapsed() < BOUND, "{:?}", started.elapsed());
     server.abort();
 }
 
@@ -199,7 +194,6 @@ async fn i1_publishers_beyond_the_servers_connections_are_told_why_and_lose_noth
     .await
     .unwrap();
     let observer = support::connect(&url).await;
-    let started = Instant::now();
 
     // All at once, and nobody lets go before everyone has tried.
     let all_tried = Arc::new(Barrier::new(PUBLISHERS));
@@ -215,12 +209,13 @@ async fn i1_publishers_beyond_the_servers_connections_are_told_why_and_lose_noth
             }
         }
     });
-    let first: Vec<i64> = join_all(first).await.into_iter().flatten().collect();
+    let first = support::ended("a burst", join_all(first)).await;
+    let first: Vec<i64> = first.into_iter().flatten().collect();
     assert!(first.len() < CONNECTIONS, "{} were let in", first.len());
 
     // Whoever comes again gets through.
     let again = (0..PUBLISHERS).map(|n| publish_in_the_end(&database, n));
-    let again = join_all(again).await;
+    let again = support::ended("those who come again", join_all(again)).await;
     let mut acknowledged: Vec<i64> = again.iter().map(|(id, _)| *id).collect();
     acknowledged.extend(&first);
     let distinct: HashSet<i64> = acknowledged.iter().copied().collect();
@@ -234,5 +229,4 @@ async fn i1_publishers_beyond_the_servers_connections_are_told_why_and_lose_noth
     .await;
     let (_, refusals) = publish_in_the_end(&database, 0).await;
     assert_eq!(refusals, 0, "the burst is over");
-    assert!(started.elapsed() < BOUND, "{:?}", started.elapsed());
 }

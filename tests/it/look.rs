@@ -14,7 +14,7 @@ use crate::probe::number;
 use crate::support::{self, TestDb, binary, lease_away};
 
 /// No test waits longer for a program to end.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = support::PATIENCE;
 
 /// How a run of the program ended.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use crate::cli::Cli;
 use crate::probe::{
     Probe, ProbeApp, act, drain, live, logged, number, options, pair, probe_database, publish_acts,
 };
-use crate::support::{TestDb, lease_away, wait_until};
+use crate::support::{self, TestDb, lease_away, wait_until};
 
 /// One handler at a time.
 fn sequential() -> DrainOptions {
@@ -708,7 +708,7 @@ async fn i7_a_log_row_that_another_session_is_deleting_neither_blocks_a_replay_n
         .await
         .unwrap();
     let asked = by_ids(&[id]);
-    let unhindered = tokio::time::timeout(Duration::from_secs(15), replay(&client, &asked));
+    let unhindered = tokio::time::timeout(support::PATIENCE, replay(&client, &asked));
     assert_eq!(unhindered.await.unwrap().replayed, 1);
     assert_eq!(replay(&client, &by_ids(&[id])).await.replayed, 0);
     transaction.commit().await.unwrap();

@@ -461,7 +461,7 @@ async fn c2_d6_a_row_that_another_transaction_has_locked_is_skipped_without_wait
         )
         .await
         .unwrap();
-    let leased = tokio::time::timeout(Duration::from_secs(5), lease(&client, 10))
+    let leased = tokio::time::timeout(crate::support::PATIENCE, lease(&client, 10))
         .await
         .unwrap();
     assert_eq!(ids(&leased), published[1..]);
@@ -813,7 +813,8 @@ async fn a_group_keeps_commit_order_though_ids_are_drawn_in_one_order_and_commit
     );
     assert!(lease(&reader, 10).await.is_empty());
     let other = act("other").group("h");
-    let other_group = tokio::time::timeout(Duration::from_secs(5), queue::publish(&reader, &other));
+    let other_group =
+        tokio::time::timeout(crate::support::PATIENCE, queue::publish(&reader, &other));
     other_group
         .await
         .expect("other groups do not wait")

@@ -18,9 +18,6 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
-/// No test waits longer for an answer.
-const PATIENCE: Duration = Duration::from_mins(1);
-
 /// When an invocation must be answered.
 #[derive(Debug, Clone, Copy)]
 pub enum Deadline {
@@ -102,7 +99,7 @@ impl RuntimeApi {
     /// Has an invocation answered.
     ///
     /// # Panics
-    /// When there is no answer within [`PATIENCE`].
+    /// When there is no answer within [`super::PATIENCE`].
     pub async fn invoke(&self, payload: impl Into<Vec<u8>>, deadline: Deadline) -> Answer {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
@@ -113,10 +110,8 @@ impl RuntimeApi {
             answer,
         };
         assert!(self.invocations.send(invocation).is_ok(), "the stub runs");
-        tokio::time::timeout(PATIENCE, answered)
-            .await
-            .expect("the function answers")
-            .expect("the stub runs")
+        let answer = super::ended("an invocation", answered).await;
+        answer.expect("the stub runs")
     }
 }
 
