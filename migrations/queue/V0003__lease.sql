@@ -86,6 +86,7 @@ DECLARE
     kept bigint;
     page int8multirange;
     mine int8multirange;
+    locked uuid[];
     own int8multirange;
     others int8multirange;
     busy integer[];
@@ -178,10 +179,14 @@ BEGIN
             clear_to := greatest(clear_to, last_id);
         END IF;
     ELSE
-        -- The facts, all of one moment. Our own leases are locked: nothing leaves them before this call has ended.
+        -- Our own leases are locked, in a statement of its own: nothing leaves them from here on, and what has left them
+        -- before is seen by the next. (Locked by the statement that reads the facts, a lease is read as it is after a
+        -- give-back that the rest of the facts does not know of yet.)
+        locked := ARRAY(SELECT l.token FROM tidegate.lease AS l
+                         WHERE l.token = ANY (held) AND l.worker = lease.worker FOR KEY SHARE SKIP LOCKED);
+        -- The facts, all of one moment.
         WITH own AS MATERIALIZED (
-            SELECT l.token, l.ids FROM tidegate.lease AS l
-             WHERE l.token = ANY (held) AND l.worker = lease.worker FOR KEY SHARE SKIP LOCKED
+            SELECT l.token, l.ids FROM tidegate.lease AS l WHERE l.token = ANY (locked)
         ), live AS MATERIALIZED (
             SELECT l.token, l.ids, l.groups, l.born FROM tidegate.lease AS l WHERE l.born >= lease.low
         ), sets AS MATERIALIZED (
@@ -297,9 +302,12 @@ CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precis
 $$;
 
 -- Events leave their worker's leases without having ended, and with each what stands behind it in its group there. Tells all
--- that left. `ran`: those of what stands behind that have been started all the same, for what was ahead of them had ended
--- and then could not be written; they have had an attempt. `taken_away`: by somebody else than the worker, who must notice.
-CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], ran bigint[] DEFAULT '{}', taken_away boolean DEFAULT false)
+-- that left. `under`: the lease of each, which must hold it: the same worker may have leased the event anew since.
+-- `ran`: those of what stands behind that have been started all the same, for what was ahead of them had ended and was not
+-- written; they have had an attempt. `taken_away`: by somebody else than the worker, who must notice. Nobody but the
+-- worker knows then what was started behind, so all that may have been is charged, and may have one attempt more.
+CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[] DEFAULT NULL, ran bigint[] DEFAULT '{}',
+                                   taken_away boolean DEFAULT false)
     RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
@@ -313,6 +321,10 @@ BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.worker = hand_back.worker ORDER BY l.token FOR UPDATE;
     -- A statement of its own: a lease that was under way when we began to wait for the first lock is seen, too.
     SELECT coalesce(range_agg(l.ids), '{}') INTO own FROM tidegate.lease AS l WHERE l.worker = hand_back.worker;
+    IF under IS NOT NULL THEN
+        wanted := ARRAY(SELECT u.id FROM unnest(wanted, under) AS u(id, token)
+                          JOIN tidegate.lease AS l ON l.token = u.token AND l.worker = hand_back.worker WHERE l.ids @> u.id);
+    END IF;
     -- Of each group the first, and by a subselect of its own what stands behind it: joined, a plan that is kept from an empty
     -- queue walks the index of all groups.
     WITH given AS MATERIALIZED (
@@ -326,8 +338,14 @@ BEGIN
                                        WHERE b.group_key = first.group_key AND b.id > first.id AND b.id <@ own OFFSET 0) AS behind)
       INTO leaving;
     hole := tidegate.ranges(leaving);
+    IF taken_away THEN
+        ran := ARRAY(SELECT u.id FROM unnest(leaving) AS u(id)
+                       JOIN tidegate.lease AS l ON l.worker = hand_back.worker AND l.ids @> u.id WHERE u.id <= l.started_to);
+    END IF;
+    ran := ARRAY(SELECT r FROM unnest(ran) AS r WHERE r <> ALL (wanted));
     UPDATE tidegate.event_queue AS q
-       SET stray = true, attempts = q.attempts + (q.id = ANY (ran) AND q.id <> ALL (wanted) AND q.attempts < q.max_attempts)::int
+       SET stray = true, attempts = q.attempts + (q.id = ANY (ran) AND q.attempts < q.max_attempts)::int,
+           max_attempts = least(1000, q.max_attempts + (taken_away AND q.id = ANY (ran) AND q.attempts < q.max_attempts)::int)
      WHERE q.id = ANY (leaving) AND CASE WHEN q.group_key IS NOT NULL THEN NOT q.stray OR q.id = ANY (ran) ELSE false END;
     -- (Not `ids <@ hole`: a GiST index misses multiranges with gaps there, Postgres 15.)
     DELETE FROM tidegate.lease AS l WHERE l.worker = hand_back.worker AND isempty(l.ids - hole);

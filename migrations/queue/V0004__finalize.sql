@@ -207,14 +207,14 @@ END $$;
 
 -- Events that shall be tried again later, with what they have done so far. `charged`: an attempt has ended, and with it the
 -- suspicion that the event kills its worker. Tells all that left the worker's hands, those behind them in their groups too.
-CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], charged boolean[], delays double precision[], last_errors text[],
+CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], under uuid[], charged boolean[], delays double precision[], last_errors text[],
                                error_lists text[], progresses text[], ran bigint[] DEFAULT '{}') RETURNS bigint[]
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
     AS $$
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
-    left_hand CONSTANT bigint[] := tidegate.hand_back(retry.worker, retry.ids, retry.ran);
+    left_hand CONSTANT bigint[] := tidegate.hand_back(retry.worker, retry.ids, retry.under, retry.ran);
 BEGIN
     UPDATE tidegate.event_queue AS q
        SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,

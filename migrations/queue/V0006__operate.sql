@@ -62,7 +62,7 @@ BEGIN
         PERFORM FROM tidegate.lease AS l WHERE l.worker = owner ORDER BY l.token FOR UPDATE;
         ran := ran || ARRAY(SELECT u.id FROM unnest(event_ids) AS u(id) JOIN tidegate.lease AS l ON l.worker = owner AND l.ids @> u.id
                              WHERE u.id <= l.started_to);
-        PERFORM tidegate.hand_back(owner, event_ids, '{}', true);
+        PERFORM tidegate.hand_back(owner, event_ids, taken_away => true);
     END LOOP;
     RETURN QUERY
     WITH found AS MATERIALIZED (

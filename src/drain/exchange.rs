@@ -387,8 +387,12 @@ impl<D: Dispatch> Drain<D> {
             let leased = event.fate == Fate::Run;
             if left.contains(&event.lease.id) {
                 self.report.released += u64::from(leased);
-            } else if leased {
-                self.count_lost(event.lease);
+            } else {
+                // Somebody has taken it; or an earlier try, whose answer was lost, has given it back with what is behind it.
+                self.rereads = true;
+                if leased {
+                    self.count_lost(event.lease);
+                }
             }
             if let Some(group) = &event.group_key {
                 self.hand.reopen_group(group);

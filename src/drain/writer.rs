@@ -228,13 +228,8 @@ impl Writer<'_> {
         if self.job.releases.is_empty() {
             return Ok(HashSet::new());
         }
-        let ids: Vec<i64> = self
-            .job
-            .releases
-            .iter()
-            .map(|event| event.lease.id)
-            .collect();
-        let left = queue::hand_back(client, self.worker, &ids).await?;
+        let leases: Vec<Lease> = self.job.releases.iter().map(|event| event.lease).collect();
+        let left = queue::hand_back(client, self.worker, &leases).await?;
         Ok(left.into_iter().collect())
     }
 

@@ -341,9 +341,10 @@ pub async fn renew(
 pub async fn hand_back(
     client: &(impl GenericClient + Sync),
     worker: Uuid,
-    ids: &[i64],
+    leases: &[Lease],
 ) -> Result<Vec<i64>, Error> {
-    let rows = query(client, &sql::live::HAND_BACK, &[&worker, &ids]).await?;
+    let (ids, tokens) = columns(leases);
+    let rows = query(client, &sql::live::HAND_BACK, &[&worker, &ids, &tokens]).await?;
     Ok(rows.first().map_or_else(Vec::new, |row| row.get(0)))
 }
 

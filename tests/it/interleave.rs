@@ -306,7 +306,7 @@ impl Write {
                     .await?
                     .is_empty()
             }
-            Self::HandBack => !queue::hand_back(client, worker, &ids).await?.is_empty(),
+            Self::HandBack => !queue::hand_back(client, worker, &[lease]).await?.is_empty(),
             Self::Renew => {
                 let renewed = queue::renew(client, worker, &[lease.token], MINUTE).await;
                 !renewed?.is_empty()

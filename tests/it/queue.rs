@@ -617,7 +617,7 @@ async fn a_stale_finalizer_changes_nothing() {
         queue::complete(&client, &[completion]).await.unwrap(),
         [Completed::default()]
     );
-    let back = queue::hand_back(&client, gone, &[stale.id]).await;
+    let back = queue::hand_back(&client, gone, &[stale]).await;
     assert!(back.unwrap().is_empty());
     let retried = queue::retry(&client, gone, &[again(stale)], &[]).await;
     assert!(retried.unwrap().is_empty());
@@ -699,8 +699,8 @@ async fn f2_a_released_event_has_its_attempt_back() {
     let client = db.client().await;
     let id = publish_acts(&client, 1).await[0];
     let worker = Uuid::new_v4();
-    lease_of(&client, worker).await;
-    let back = queue::hand_back(&client, worker, &[id]).await;
+    let held = lease_of(&client, worker).await[0].lease;
+    let back = queue::hand_back(&client, worker, &[held]).await;
     assert_eq!(back.unwrap(), [id]);
     let fresh = "SELECT count(*) FROM tidegate.events
                   WHERE status = 'PENDING' AND attempts = 0 AND processing_started_at IS NULL AND lease_token IS NULL";

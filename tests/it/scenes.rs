@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use tidegate::event::Lease;
 use tidegate::operate::RequeueRequest;
 use tidegate::queue::{self, Completion, LeaseRequest, Walk};
 use tidegate::{Event, NewEvent};
@@ -87,6 +88,12 @@ struct Taken {
     walk: Walk,
 }
 
+/// One of a lease's events.
+fn of(taken: &Taken, id: i64) -> Lease {
+    let token = taken.token;
+    Lease { id, token }
+}
+
 async fn lease(client: &(impl GenericClient + Sync), request: LeaseRequest<'_>) -> Taken {
     let batch = queue::lease(client, &request).await.unwrap();
     Taken {
@@ -104,6 +111,15 @@ fn request(worker: Uuid, held: &[Uuid], walk: Walk) -> LeaseRequest<'_> {
         walk,
         ..lease_request()
     }
+}
+
+async fn requeue(client: &Client, id: i64) {
+    let request = RequeueRequest {
+        ids: vec![id],
+        reason: "its worker hangs".to_owned(),
+        actor: None,
+    };
+    queue::requeue(client, &request).await.unwrap();
 }
 
 /// The scene ends well with the guard, and not without.
@@ -166,6 +182,8 @@ const FENCE: Guard = (
     "WHERE l.token = tokens[n] FOR KEY SHARE;",
     "WHERE l.token = tokens[n];",
 );
+const UNDER: Guard = ("hand_back", "IF under IS NOT NULL THEN", "IF false THEN");
+const STARTED_BEHIND: Guard = ("hand_back", "IF taken_away THEN", "IF false THEN");
 const OVER: Guard = (
     "complete",
     "AND q.id < upper(r)) THEN",
@@ -249,7 +267,7 @@ async fn i4_what_was_handed_back_behind_the_walk_bars_what_stands_behind_it() {
         let walk = scene.walk().await;
         let taken = scene.lease(request(ONE, &[], walk)).await;
         let [second, free] = scene.publish(["g", ""]).await;
-        queue::hand_back(&scene.client, ONE, &[first])
+        queue::hand_back(&scene.client, ONE, &[of(&taken, first)])
             .await
             .unwrap();
         let walk = scene.informed(taken.walk).await;
@@ -328,7 +346,7 @@ async fn i4_what_is_handed_back_takes_what_stands_behind_it_along_out_of_all_lea
         let taken = scene.lease(request(ONE, &[], walk)).await;
         let [second] = scene.publish(["g"]).await;
         scene.lease(request(ONE, &[taken.token], taken.walk)).await;
-        let back = queue::hand_back(&scene.client, ONE, &[first]).await;
+        let back = queue::hand_back(&scene.client, ONE, &[of(&taken, first)]).await;
         let mut back = back.unwrap();
         back.sort_unstable();
         back == [first, second] && leases(&scene.client).await == 0
@@ -359,7 +377,8 @@ async fn i4_what_is_handed_back_takes_along_what_a_lease_under_way_has_taken_beh
         let under_way = leasing.transaction().await.unwrap();
         let next = request(ONE, std::slice::from_ref(&taken.token), taken.walk);
         assert_eq!(lease(&under_way, next).await.ids.len(), 1);
-        let back = tokio::spawn(async move { queue::hand_back(&writing, ONE, &[first]).await });
+        let head = of(&taken, first);
+        let back = tokio::spawn(async move { queue::hand_back(&writing, ONE, &[head]).await });
         // It stops where it is guarded, or where it takes the event from the lease that we have locked.
         wait_for_a_lock(&scene.client).await;
         under_way.commit().await.unwrap();
@@ -575,6 +594,38 @@ async fn i4_a_lease_that_is_said_to_be_over_and_is_not_stays() {
         let completed = queue::complete(&scene.client, &[completion]).await;
         assert_eq!(completed.unwrap()[0].ended, 1);
         leases(&scene.client).await == 2
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i5_what_goes_back_from_a_lease_that_was_lost_leaves_a_newer_one_of_the_same_worker_alone()
+{
+    hangs_on(UNDER, async |scene| {
+        let [event] = scene.publish([""]).await;
+        let walk = scene.walk().await;
+        let stale = scene.lease(request(ONE, &[], walk)).await;
+        requeue(&scene.client, event).await;
+        let walk = scene.walk().await;
+        let anew = scene.lease(request(ONE, &[], walk)).await;
+        assert_eq!(anew.ids, [event]);
+        let back = queue::hand_back(&scene.client, ONE, &[of(&stale, event)]).await;
+        back.unwrap().is_empty() && leases(&scene.client).await == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn i3_who_takes_an_event_away_charges_what_may_have_been_started_behind_it_and_gives_it_one_more()
+ {
+    hangs_on(STARTED_BEHIND, async |scene| {
+        let [first, second] = scene.publish(["g", "g"]).await;
+        let walk = scene.walk().await;
+        scene.lease(request(ONE, &[], walk)).await;
+        requeue(&scene.client, first).await;
+        let sql = "SELECT attempts, max_attempts FROM tidegate.event_queue WHERE id = $1";
+        let row = scene.client.query_one(sql, &[&second]).await.unwrap();
+        (row.get::<_, i32>(0), row.get::<_, i32>(1)) == (1, 6)
     })
     .await;
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tidegate::event::Lease;
 use tidegate::queue::{self, LeaseRequest, LeasedBatch, Walk};
 use tidegate::{Done, DrainOptions, HandlerError, NewEvent};
 use tokio::sync::Mutex;
@@ -219,9 +220,13 @@ async fn drains_that_join_share_one_walk_and_one_that_does_not_keeps_to_its_own(
         worker: other,
         ..from(Walk::default(), 4)
     };
+    let token = theirs.token;
+    let theirs_of = |id| [Lease { id, token }];
     let theirs = lease(&client, &theirs).await;
     assert_eq!(leased(&theirs), ids[2..6]);
-    queue::hand_back(&client, other, &ids[2..3]).await.unwrap();
+    queue::hand_back(&client, other, &theirs_of(ids[2]))
+        .await
+        .unwrap();
     let joins = LeaseRequest {
         join: true,
         ..from(own.walk, 2)
@@ -232,7 +237,9 @@ async fn drains_that_join_share_one_walk_and_one_that_does_not_keeps_to_its_own(
     let alone = lease(&client, &from(own.walk, 2)).await;
     assert_eq!(leased(&alone), [ids[2], ids[8]]);
     // A walk begins where the queue does, whoever has gone on.
-    queue::hand_back(&client, other, &ids[3..4]).await.unwrap();
+    queue::hand_back(&client, other, &theirs_of(ids[3]))
+        .await
+        .unwrap();
     let joins = LeaseRequest {
         join: true,
         ..from(Walk::default(), 1)

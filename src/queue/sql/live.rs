@@ -69,8 +69,8 @@ pub static RENEW: Statement = Statement {
 /// Gives back events that were never started, with their attempt (decision 9).
 pub static HAND_BACK: Statement = Statement {
     name: "hand_back",
-    params: &[Type::UUID, Type::INT8_ARRAY],
-    text: "SELECT tidegate.hand_back($1, $2)",
+    params: &[Type::UUID, Type::INT8_ARRAY, Type::UUID_ARRAY],
+    text: "SELECT tidegate.hand_back($1, $2, $3)",
 };
 
 /// Moves completed events that leave nothing but their rows to the log: most events. The ranges travel as text.
@@ -140,6 +140,7 @@ pub static RETRY: Statement = Statement {
     params: &[
         Type::UUID,
         Type::INT8_ARRAY,
+        Type::UUID_ARRAY,
         Type::BOOL_ARRAY,
         Type::FLOAT8_ARRAY,
         Type::TEXT_ARRAY,
@@ -147,7 +148,7 @@ pub static RETRY: Statement = Statement {
         Type::TEXT_ARRAY,
         Type::INT8_ARRAY,
     ],
-    text: "SELECT tidegate.retry($1, $2, $3, $4, $5, $6, $7, $8)",
+    text: "SELECT tidegate.retry($1, $2, $3, $4, $5, $6, $7, $8, $9)",
 };
 
 /// Keeps a step's result or a handler's end with an event that is still held.
