@@ -416,7 +416,7 @@ BEGIN
         PERFORM FROM tidegate.lease AS l WHERE l.worker = owner ORDER BY l.token FOR UPDATE;
         ran := ran || ARRAY(SELECT u.id FROM unnest(event_ids) AS u(id) JOIN tidegate.lease AS l ON l.worker = owner AND l.ids @> u.id
                              WHERE u.id <= l.started_to);
-        PERFORM tidegate.hand_back(owner, event_ids, '{}', true);
+        PERFORM tidegate.hand_back(owner, event_ids, taken_away => true);
     END LOOP;
     RETURN QUERY
     WITH found AS MATERIALIZED (
@@ -539,7 +539,7 @@ BEGIN
     SELECT coalesce(array_agg(logged.id), '{}'), coalesce((SELECT created FROM put), 0) INTO ended_ids, published FROM logged;
 END $$;
 
-CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], ran bigint[] DEFAULT '{}'::bigint[], taken_away boolean DEFAULT false) RETURNS bigint[]
+CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[] DEFAULT NULL::uuid[], ran bigint[] DEFAULT '{}'::bigint[], taken_away boolean DEFAULT false) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -555,15 +555,32 @@ BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.worker = hand_back.worker ORDER BY l.token FOR UPDATE;
     -- A statement of its own: a lease that was under way when we began to wait for the first lock is seen, too.
     SELECT coalesce(range_agg(l.ids), '{}') INTO own FROM tidegate.lease AS l WHERE l.worker = hand_back.worker;
-    leaving := ARRAY(
-        SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (wanted) AND q.id <@ own
-        UNION
-        SELECT b.id FROM tidegate.event_queue AS q JOIN tidegate.event_queue AS b ON b.group_key = q.group_key AND b.id > q.id
-         WHERE q.id = ANY (wanted) AND q.id <@ own AND b.id <@ own);
+    IF under IS NOT NULL THEN
+        wanted := ARRAY(SELECT u.id FROM unnest(wanted, under) AS u(id, token)
+                          JOIN tidegate.lease AS l ON l.token = u.token AND l.worker = hand_back.worker WHERE l.ids @> u.id);
+    END IF;
+    -- Of each group the first, and by a subselect of its own what stands behind it: joined, a plan that is kept from an empty
+    -- queue walks the index of all groups.
+    WITH given AS MATERIALIZED (
+        SELECT q.id, q.group_key FROM tidegate.event_queue AS q WHERE q.id = ANY (wanted) AND q.id <@ own
+    )
+    SELECT ARRAY(SELECT g.id FROM given AS g
+                  UNION
+                 SELECT behind.id
+                   FROM (SELECT g.group_key, min(g.id) AS id FROM given AS g WHERE g.group_key IS NOT NULL GROUP BY g.group_key) AS first
+                  CROSS JOIN LATERAL (SELECT b.id FROM tidegate.event_queue AS b
+                                       WHERE b.group_key = first.group_key AND b.id > first.id AND b.id <@ own OFFSET 0) AS behind)
+      INTO leaving;
     hole := tidegate.ranges(leaving);
+    IF taken_away THEN
+        ran := ARRAY(SELECT u.id FROM unnest(leaving) AS u(id)
+                       JOIN tidegate.lease AS l ON l.worker = hand_back.worker AND l.ids @> u.id WHERE u.id <= l.started_to);
+    END IF;
+    ran := ARRAY(SELECT r FROM unnest(ran) AS r WHERE r <> ALL (wanted));
     UPDATE tidegate.event_queue AS q
-       SET stray = true, attempts = q.attempts + (q.id = ANY (ran) AND q.id <> ALL (wanted) AND q.attempts < q.max_attempts)::int
-     WHERE q.id = ANY (leaving) AND q.group_key IS NOT NULL AND (NOT q.stray OR q.id = ANY (ran));
+       SET stray = true, attempts = q.attempts + (q.id = ANY (ran) AND q.attempts < q.max_attempts)::int,
+           max_attempts = least(1000, q.max_attempts + (taken_away AND q.id = ANY (ran) AND q.attempts < q.max_attempts)::int)
+     WHERE q.id = ANY (leaving) AND CASE WHEN q.group_key IS NOT NULL THEN NOT q.stray OR q.id = ANY (ran) ELSE false END;
     -- (Not `ids <@ hole`: a GiST index misses multiranges with gaps there, Postgres 15.)
     DELETE FROM tidegate.lease AS l WHERE l.worker = hand_back.worker AND isempty(l.ids - hole);
     UPDATE tidegate.lease AS l SET ids = l.ids - hole, cuts = l.cuts + taken_away::int
@@ -673,6 +690,7 @@ DECLARE
     kept bigint;
     page int8multirange;
     mine int8multirange;
+    locked uuid[];
     own int8multirange;
     others int8multirange;
     busy integer[];
@@ -759,15 +777,20 @@ BEGIN
         SELECT coalesce(range_agg(l.ids), '{}'), least(min(l.born), pg_snapshot_xmin(pg_current_snapshot()))
           INTO others, low FROM tidegate.lease AS l WHERE l.born >= lease.low;
         mine := page - others;
+        -- Inside a CASE, whether there is a group offers no index: the one of groups would be read from end to end.
         IF start <= clear_to AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q
-                WHERE NOT q.delayed AND q.id > start AND q.id <= last_id AND q.group_key IS NOT NULL) THEN
+                WHERE NOT q.delayed AND q.id > start AND q.id <= last_id AND CASE WHEN q.group_key IS NOT NULL THEN true ELSE false END) THEN
             clear_to := greatest(clear_to, last_id);
         END IF;
     ELSE
-        -- The facts, all of one moment. Our own leases are locked: nothing leaves them before this call has ended.
+        -- Our own leases are locked, in a statement of its own: nothing leaves them from here on, and what has left them
+        -- before is seen by the next. (Locked by the statement that reads the facts, a lease is read as it is after a
+        -- give-back that the rest of the facts does not know of yet.)
+        locked := ARRAY(SELECT l.token FROM tidegate.lease AS l
+                         WHERE l.token = ANY (held) AND l.worker = lease.worker FOR KEY SHARE SKIP LOCKED);
+        -- The facts, all of one moment.
         WITH own AS MATERIALIZED (
-            SELECT l.token, l.ids FROM tidegate.lease AS l
-             WHERE l.token = ANY (held) AND l.worker = lease.worker FOR KEY SHARE SKIP LOCKED
+            SELECT l.token, l.ids FROM tidegate.lease AS l WHERE l.token = ANY (locked)
         ), live AS MATERIALIZED (
             SELECT l.token, l.ids, l.groups, l.born FROM tidegate.lease AS l WHERE l.born >= lease.low
         ), sets AS MATERIALIZED (
@@ -785,7 +808,9 @@ BEGIN
                SELECT array_agg(q.group_key) AS keys, min(q.id) AS first
                  FROM tidegate.event_queue AS q
                 WHERE start <= clear_to AND NOT q.delayed AND NOT q.stray AND q.id > start AND q.id <= last_id
-                  AND q.group_key IS NOT NULL AND NOT (q.id <@ page) AND NOT (q.id <@ sets.live)) AS p;
+                  -- Inside a CASE, as above.
+                  AND CASE WHEN q.group_key IS NOT NULL THEN true ELSE false END
+                  AND NOT (q.id <@ page) AND NOT (q.id <@ sets.live)) AS p;
         doubtful := CASE
             WHEN start > clear_to THEN ARRAY(SELECT DISTINCT k FROM unnest(keys) AS k WHERE k IS NOT NULL)
             WHEN busy IS NULL AND NOT strays THEN passed || young
@@ -1558,7 +1583,7 @@ BEGIN
     RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
 END $$;
 
-CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[] DEFAULT '{}'::bigint[]) RETURNS bigint[]
+CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], under uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[] DEFAULT '{}'::bigint[]) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1568,7 +1593,7 @@ CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], charged boolean[], del
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
-    left_hand CONSTANT bigint[] := tidegate.hand_back(retry.worker, retry.ids, retry.ran);
+    left_hand CONSTANT bigint[] := tidegate.hand_back(retry.worker, retry.ids, retry.under, retry.ran);
 BEGIN
     UPDATE tidegate.event_queue AS q
        SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,
@@ -1727,6 +1752,7 @@ CREATE FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT 
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
     SET jit TO 'off'
     AS $$
 #variable_conflict use_column
@@ -1740,7 +1766,8 @@ BEGIN
     FOR l IN SELECT o.token, o.ids FROM tidegate.lease AS o
               WHERE o.worker = sweep.worker AND o.token <> ALL (held) ORDER BY o.token FOR UPDATE SKIP LOCKED LOOP
         UPDATE tidegate.event_queue AS q SET stray = true
-          FROM unnest(l.ids) AS r WHERE q.id >= lower(r) AND q.id < upper(r) AND q.group_key IS NOT NULL AND NOT q.stray;
+          FROM unnest(l.ids) AS r
+         WHERE q.id >= lower(r) AND q.id < upper(r) AND CASE WHEN q.group_key IS NOT NULL THEN NOT q.stray ELSE false END;
         DELETE FROM tidegate.lease AS o WHERE o.token = l.token;
         broken := broken + 1;
         lowest := least(lowest, lower(l.ids));
@@ -2716,7 +2743,7 @@ REVOKE ALL ON FUNCTION tidegate.expired_rows(now timestamp with time zone) FROM 
 
 REVOKE ALL ON FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], ran bigint[], taken_away boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[], ran bigint[], taken_away boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.has_nul(payload json) FROM PUBLIC;
 
@@ -2792,7 +2819,7 @@ REVOKE ALL ON FUNCTION tidegate.requeue(ids bigint[], reason text, actor text) F
 
 REVOKE ALL ON FUNCTION tidegate.resume(kind text, reason text, actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.retry(worker uuid, ids bigint[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.retry(worker uuid, ids bigint[], under uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.rows_in_default(day date) FROM PUBLIC;
 
