@@ -50,7 +50,7 @@ impl<D: Dispatch> Drain<D> {
             return;
         }
         if let Some(link) = self.writing.take() {
-            self.writing_back = job.is_exclusive();
+            self.between.writes_back = job.is_exclusive();
             self.writing = Slot::Busy(write(link, job, self.worker).boxed());
         }
     }
@@ -61,7 +61,8 @@ impl<D: Dispatch> Drain<D> {
         let aged = Instant::now() >= self.pending_since + FLUSH_AGE;
         let quiet = self.running.is_empty() && !self.hand.has_startable();
         let waits = outcomes > 0 || self.hand.has_over();
-        let goes_back = (self.pending.is_exclusive() || self.rereads) && self.leasing.is_idle();
+        let goes_back =
+            (self.pending.is_exclusive() || self.between.rereads) && self.leasing.is_idle();
         !self.pending.starts.is_empty() || goes_back || waits && (enough || aged || quiet)
     }
 
@@ -69,7 +70,7 @@ impl<D: Dispatch> Drain<D> {
     fn next_job(&mut self) -> Job {
         let mut job = std::mem::take(&mut self.pending);
         if self.leasing.is_idle() {
-            if self.rereads {
+            if self.between.rereads {
                 job.reread = Some(self.hand.tokens());
             }
             self.take_along(&mut job);
@@ -150,10 +151,10 @@ impl<D: Dispatch> Drain<D> {
 
     /// Asks for more of a lease to start, before the handlers run out of work.
     fn start_more(&mut self) {
-        if self.rereads || self.is_spent() || !self.pending.starts.is_empty() {
+        if self.between.rereads || self.is_spent() || !self.pending.starts.is_empty() {
             return;
         }
-        let alone = !self.window_under_way && self.running.is_empty();
+        let alone = !self.between.brings_window && self.running.is_empty();
         let window = self.window();
         if let Some(start) = self
             .hand
@@ -171,7 +172,7 @@ impl<D: Dispatch> Drain<D> {
             failed,
         } = round;
         self.writing = Slot::Idle(Box::new(link));
-        self.writing_back = false;
+        self.between.writes_back = false;
         self.note_failure(failed.is_none(), failed)?;
         let whole = self.write_failures == 0;
         self.take_gone(&job, &written);
@@ -294,7 +295,7 @@ impl<D: Dispatch> Drain<D> {
         }
         self.hand.let_go(end.finalization.lease);
         self.open_held(end);
-        self.rereads = true;
+        self.between.rereads = true;
     }
 
     fn open_held(&mut self, end: &End) {
@@ -328,7 +329,7 @@ impl<D: Dispatch> Drain<D> {
             } else if whole {
                 self.count_lost(*lease);
                 self.hand.let_go(*lease);
-                self.rereads = true;
+                self.between.rereads = true;
             } else {
                 self.pending.unreadable.push(*lease);
             }
@@ -355,7 +356,7 @@ impl<D: Dispatch> Drain<D> {
                 if back.leased {
                     self.count_lost(lease);
                 }
-                self.rereads = true;
+                self.between.rereads = true;
             }
             if let Some(group) = &back.group {
                 self.hand.reopen_group(group);
@@ -389,7 +390,7 @@ impl<D: Dispatch> Drain<D> {
                 self.report.released += u64::from(leased);
             } else {
                 // Somebody has taken it; or an earlier try, whose answer was lost, has given it back with what is behind it.
-                self.rereads = true;
+                self.between.rereads = true;
                 if leased {
                     self.count_lost(event.lease);
                 }
@@ -403,10 +404,10 @@ impl<D: Dispatch> Drain<D> {
     /// Something was taken from a lease, or a lease is gone: what is in hand is read again before anything starts.
     fn notice_cuts(&mut self, written: &Written) {
         for (token, cuts) in &written.cuts {
-            self.rereads |= self.hand.is_cut(*token, *cuts);
+            self.between.rereads |= self.hand.is_cut(*token, *cuts);
         }
         if let Some(now) = &written.in_hand {
-            self.rereads = false;
+            self.between.rereads = false;
             for event in self.hand.keep_only(now) {
                 self.hand.let_go(event.lease);
                 if event.fate == Fate::Run {
@@ -428,7 +429,7 @@ impl<D: Dispatch> Drain<D> {
     /// session, the busier one, was idle for a seventh of a drain of quick handlers (5 % slower). Prolongs leases that are
     /// older than a third of their time.
     pub(super) fn send_lease(&mut self) {
-        if !self.leasing.is_idle() || self.writing_back {
+        if !self.leasing.is_idle() || self.between.writes_back {
             return;
         }
         let now = Instant::now();
@@ -452,7 +453,7 @@ impl<D: Dispatch> Drain<D> {
         let kinds = self.budget.kinds_with_time(D::Event::KINDS);
         if stretch.is_some() {
             self.kinds_left_out = kinds.len() < D::Event::KINDS.len();
-            self.window_under_way = first_window > 0;
+            self.between.brings_window = first_window > 0;
         }
         if let Some(link) = self.leasing.take() {
             let order = Order {
@@ -480,7 +481,7 @@ impl<D: Dispatch> Drain<D> {
     fn wants_more(&self, now: Instant) -> bool {
         let enough = self.hand.waiting() > self.walk.want() as usize
             || self.hand.waiting_bytes() as u64 > LEASE_BYTES;
-        let goes_back = self.pending.is_exclusive() || self.rereads;
+        let goes_back = self.pending.is_exclusive() || self.between.rereads;
         !enough
             && !goes_back
             && self.unwritten() < self.most_unwritten()
@@ -496,7 +497,7 @@ impl<D: Dispatch> Drain<D> {
             brought,
         } = arrival;
         self.leasing = Slot::Idle(Box::new(link));
-        self.window_under_way = false;
+        self.between.brings_window = false;
         match brought {
             Ok(brought) => self.take_brought(order, brought),
             // What is in hand is brought to its end as far as that goes, and given back.
@@ -534,14 +535,14 @@ impl<D: Dispatch> Drain<D> {
     /// Leases that did not come back are gone, or were cut.
     fn take_renewed(&mut self, asked: &[Uuid], renewed: &[(Uuid, i32)], sent: Instant) {
         for (token, cuts) in renewed {
-            self.rereads |= self.hand.is_cut(*token, Some(*cuts));
+            self.between.rereads |= self.hand.is_cut(*token, Some(*cuts));
             if let Some(held) = self.hand.held_mut(*token) {
                 held.renewed = sent;
             }
         }
         let found: HashSet<Uuid> = renewed.iter().map(|(token, _)| *token).collect();
         for token in asked.iter().filter(|token| !found.contains(token)) {
-            self.rereads |= self.hand.left(*token) > 0;
+            self.between.rereads |= self.hand.left(*token) > 0;
         }
     }
 }

@@ -25,7 +25,7 @@ const OVERDUE: Duration = Duration::from_millis(500);
 impl<D: Dispatch> Drain<D> {
     /// Starts handlers while there are events, free places and time, and while it is certain what is in hand.
     pub(super) fn start_handlers(&mut self) {
-        if self.rereads {
+        if self.between.rereads {
             return self.take_back_waiting();
         }
         let room = self.lanes.room();

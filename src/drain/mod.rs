@@ -265,12 +265,7 @@ struct Drain<D: Dispatch> {
     /// Either the idle link or the work it is busy with.
     leasing: Slot<Arrival>,
     writing: Slot<Round>,
-    /// What is being written leaves our hands without an end, or is read again.
-    writing_back: bool,
-    /// The lease that is under way brings events that may start at once.
-    window_under_way: bool,
-    /// Something was taken from us: nothing starts until it was read again what is in hand.
-    rereads: bool,
+    between: Between,
     completions: u64,
     flushed: (watch::Sender<u64>, watch::Receiver<u64>),
     /// Number of each group's last completion that is not written yet.
@@ -283,6 +278,17 @@ struct Drain<D: Dispatch> {
     write_after: Instant,
     /// Why the run will end as failed.
     failed: Option<Error>,
+}
+
+/// What the leasing and the writing session must know of each other.
+#[derive(Default)]
+struct Between {
+    /// What is being written leaves our hands without an end, or is read again.
+    writes_back: bool,
+    /// The lease that is under way brings events that may start at once.
+    brings_window: bool,
+    /// Something was taken from us: nothing starts until it was read again what is in hand.
+    rereads: bool,
 }
 
 impl<D: Dispatch> Drain<D> {
@@ -315,9 +321,7 @@ impl<D: Dispatch> Drain<D> {
             busy_until: now,
             leasing: Slot::new(&database),
             writing: Slot::new(&database),
-            writing_back: false,
-            window_under_way: false,
-            rereads: false,
+            between: Between::default(),
             completions: 0,
             flushed: watch::channel(0),
             group_ends: HashMap::new(),
@@ -417,7 +421,7 @@ impl<D: Dispatch> Drain<D> {
             && !self.hand.has_over()
             && self.pending.is_empty()
             && self.busy.is_empty()
-            && !self.rereads
+            && !self.between.rereads
             && self.writing.is_idle()
     }
 

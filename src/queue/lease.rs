@@ -157,10 +157,10 @@ fn take_in(batch: &mut LeasedBatch, rows: Vec<Row>, token: Uuid) {
 async fn read_around(
     client: &(impl GenericClient + Sync),
     token: Uuid,
-    taken: i64,
+    count: i64,
     batch: &mut LeasedBatch,
 ) -> Result<(), Error> {
-    let (mut after, mut most) = (0, taken.max(2) / 2);
+    let (mut after, mut most) = (0, count.max(2) / 2);
     loop {
         match read(client, token, after, most).await {
             Ok(rows) => {
@@ -170,7 +170,7 @@ async fn read_around(
                 if !full {
                     return Ok(());
                 }
-                most = most.saturating_mul(2).min(taken.max(1));
+                most = most.saturating_mul(2).min(count.max(1));
             }
             Err(error) if error.is_refusal() && most > 1 => most /= 2,
             Err(error) if error.is_refusal() => {
