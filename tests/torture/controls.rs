@@ -363,7 +363,7 @@ fn first_of_another(history: &mut History) {
         name: "other".to_owned(),
         lines: first,
     });
-    history.takings[0].by = "other".to_owned();
+    "other".clone_into(&mut history.takings[0].by);
 }
 
 /// The worker leases event 1 again with the next one, and starts that one first.

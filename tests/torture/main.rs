@@ -83,7 +83,7 @@ fn run(experiment: &Experiment, seed: u64, size: Size) -> Result<Figures, String
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    let limit = size.seconds(150, 600);
+    let limit = size.seconds(400, 1500);
     let ended =
         runtime.block_on(async { tokio::time::timeout(limit, (experiment.run)(seed, size)).await });
     ended.unwrap_or_else(|_| Err(format!("no end within {limit:?}; seed {seed}")))

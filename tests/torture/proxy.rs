@@ -53,9 +53,9 @@ impl Proxy {
         }
     }
 
-    /// Until a client has said the word, at most 20 s.
+    /// Until a client has said the word, at most a minute.
     pub async fn wait_for_marker(&mut self) {
-        let limit = Duration::from_secs(20);
+        let limit = Duration::from_mins(1);
         let said = self.withheld.wait_for(|withheld| *withheld);
         let said = tokio::time::timeout(limit, said).await;
         assert!(said.is_ok_and(|said| said.is_ok()), "nobody said the word");

@@ -64,7 +64,7 @@ impl World {
             seed,
             random: fastrand::Rng::with_seed(seed),
             journal: Journal::open(&evidence.join("journals/test.jsonl")),
-            patience: Duration::from_mins(1),
+            patience: Duration::from_mins(3),
             evidence,
             server,
         }
@@ -105,9 +105,9 @@ impl World {
         journal::read_all(&self.evidence.join("journals"))
     }
 
-    /// Waits for a fact in the journals, at most half a minute.
+    /// Waits for a fact in the journals, as long as [`World::patience`].
     pub async fn wait_for(&self, what: &str, holds: impl Fn(&[journal::Left]) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + self.patience;
         while !holds(&self.journals()) {
             assert!(
                 Instant::now() < deadline,

@@ -26,7 +26,7 @@ pub async fn a_worker_that_dies_at_a_set_point_costs_an_attempt_and_no_more(
     size: Size,
 ) -> Result<Figures, String> {
     let mut world = World::start("crash_points", seed, &[]).await;
-    world.patience = Duration::from_secs(20);
+    world.patience = Duration::from_mins(1);
     let mut expected = Vec::new();
     for round in 0..size.pick(2, 10) {
         for kept in [false, true] {
@@ -165,7 +165,7 @@ async fn unanswered(world: &World, round: u32, write: Write, expected: &mut Vec<
     };
     let mut fleet = Fleet::default();
     let place = fleet.start_worker(world, through_proxy);
-    let limit = Duration::from_secs(20);
+    let limit = Duration::from_mins(1);
     proxy.wait_for_marker().await;
     let deadline = Instant::now() + limit;
     while !is_over(world, id).await {

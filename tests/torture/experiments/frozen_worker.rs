@@ -47,18 +47,22 @@ fn patient(world: &World) -> Worker {
     }
 }
 
+/// Whether it works in its own transaction, leaves no result, and is still at work elsewhere when its worker goes on; and
+/// how often it asks for a retry.
+const WORK: [(bool, bool, bool, u32); 7] = [
+    (false, false, true, 0),
+    (false, true, true, 0),
+    (true, false, true, 0),
+    (true, true, true, 0),
+    (false, true, false, 0),
+    (true, false, false, 0),
+    (false, true, true, 1),
+];
+
 async fn freeze_and_thaw(world: &World, round: u32) -> u64 {
     let mut fleet = Fleet::default();
     let mut events = Vec::new();
-    for (kept, silent, meanwhile, retries) in [
-        (false, false, true, 0),
-        (false, true, true, 0),
-        (true, false, true, 0),
-        (true, true, true, 0),
-        (false, true, false, 0),
-        (true, false, false, 0),
-        (false, true, true, 1),
-    ] {
+    for (kept, silent, meanwhile, retries) in WORK {
         let key =
             format!("{round} kept {kept} silent {silent} meanwhile {meanwhile} retries {retries}");
         let work = Work {

@@ -2,8 +2,6 @@
 //! what it had in hand comes free at once; an innocent event may lose the attempt in which it stood beside one that
 //! kills, and no more, for what has lapsed runs alone.
 
-use std::time::Duration;
-
 use crate::actor::{Crash, Torture, Work, Worker};
 use crate::checker::{History, Violation};
 use crate::experiments::Size;
@@ -18,26 +16,27 @@ pub async fn an_event_that_kills_its_worker_takes_none_of_thousands_with_it(
     seed: u64,
     size: Size,
 ) -> Result<Figures, String> {
-    poisoned("one_poison", seed, size.pick(2_000, 5_000), 1, 1).await
+    let events = size.pick(2_000, 5_000);
+    poisoned("one_poison", seed, size, (events, 1), 1).await
 }
 
 pub async fn one_in_a_hundred_that_kills_its_worker_takes_none_of_the_others_with_it(
     seed: u64,
     size: Size,
 ) -> Result<Figures, String> {
-    let (events, poisons) = size.pick((2_000, 20), (10_000, 100));
-    poisoned("many_poisons", seed, events, poisons, 4).await
+    let events = size.pick((2_000, 20), (10_000, 100));
+    poisoned("many_poisons", seed, size, events, 4).await
 }
 
 async fn poisoned(
     name: &str,
     seed: u64,
-    events: usize,
-    poisons: usize,
+    size: Size,
+    (events, poisons): (usize, usize),
     workers: usize,
 ) -> Result<Figures, String> {
     let mut world = World::start(name, seed, &[]).await;
-    world.patience = Duration::from_secs(500);
+    world.patience = size.seconds(300, 1400);
     publish(&mut world, events, poisons).await;
     // Leases that a worker which lives will always renew in time: what lapses is the dead ones'.
     let patient = Worker {

@@ -33,7 +33,11 @@ fn run_by_run(world: &World) -> Worker {
 }
 
 async fn publish(world: &World, count: usize, work: impl Fn(usize) -> Work) {
-    let group = |number: usize| (number % 3 == 0).then(|| format!("g{}", number % 10));
+    let group = |number: usize| {
+        number
+            .is_multiple_of(3)
+            .then(|| format!("g{}", number % 10))
+    };
     let event = |number| (group(number), Torture::Plain(work(number)));
     let events = (0..count).map(event).collect();
     world.publish("all", events, 5).await;
@@ -56,7 +60,7 @@ pub async fn a_trigger_that_refuses_an_event_costs_no_other_event_an_attempt(
     world.client().await.batch_execute(trigger).await.unwrap();
     // What is refused is in no group here: what stands behind it there has to wait.
     publish(&world, ALL, |number| Work {
-        silent: number % 2 == 0,
+        silent: number.is_multiple_of(2),
         ..Work::new(if number % 60 == 1 {
             format!("refused {number}")
         } else {
@@ -121,7 +125,7 @@ pub async fn a_server_without_memory_for_a_while_costs_no_event_more_than_two_at
     );
     world.client().await.batch_execute(&trigger).await.unwrap();
     publish(&world, 200, |number| Work {
-        silent: number % 2 == 0,
+        silent: number.is_multiple_of(2),
         ..Work::new(number.to_string())
     })
     .await;
@@ -235,7 +239,7 @@ pub async fn a_disk_that_is_full_for_a_while_costs_no_event_more_than_two_attemp
     let ballast = ballast(&mut world.random);
     let count = size.pick(1_000, 4_000);
     publish(&world, count, |number| Work {
-        silent: number % 2 == 0,
+        silent: number.is_multiple_of(2),
         ballast: ballast.clone(),
         ..Work::new(number.to_string())
     })
