@@ -451,7 +451,8 @@ pub async fn retry(
     retries: &[Retried],
     ran: &[i64],
 ) -> Result<Vec<i64>, Error> {
-    let ids: Vec<i64> = retries.iter().map(|r| r.lease.id).collect();
+    let (ids, tokens): (Vec<i64>, Vec<Uuid>) =
+        retries.iter().map(|r| (r.lease.id, r.lease.token)).unzip();
     let charged: Vec<bool> = retries.iter().map(|r| r.charged).collect();
     let delays: Vec<f64> = retries.iter().map(|r| r.delay.as_secs_f64()).collect();
     let last_errors: Vec<Option<String>> = retries
@@ -470,6 +471,7 @@ pub async fn retry(
         &[
             &worker,
             &ids,
+            &tokens,
             &charged,
             &delays,
             &last_errors,

@@ -140,6 +140,7 @@ pub static RETRY: Statement = Statement {
     params: &[
         Type::UUID,
         Type::INT8_ARRAY,
+        Type::UUID_ARRAY,
         Type::BOOL_ARRAY,
         Type::FLOAT8_ARRAY,
         Type::TEXT_ARRAY,
@@ -147,7 +148,7 @@ pub static RETRY: Statement = Statement {
         Type::TEXT_ARRAY,
         Type::INT8_ARRAY,
     ],
-    text: "SELECT tidegate.retry($1, $2, $3, $4, $5, $6, $7, $8)",
+    text: "SELECT tidegate.retry($1, $2, $3, $4, $5, $6, $7, $8, $9)",
 };
 
 /// Keeps a step's result or a handler's end with an event that is still held.
