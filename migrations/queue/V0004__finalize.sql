@@ -205,17 +205,23 @@ BEGIN
         ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
 END $$;
 
--- Events that shall be tried again later, with what they have done so far. `charged`: an attempt has ended, and with it the
--- suspicion that the event kills its worker. Tells all that left the worker's hands, those behind them in their groups too.
-CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], under uuid[], charged boolean[], delays double precision[], last_errors text[],
+-- Events that shall be tried again later, with what they have done so far; those that are under their tokens no more are left
+-- alone, for the worker may have leased them anew. `charged`: an attempt has ended, and with it the suspicion that the event
+-- kills its worker. Tells all that left the worker's hands, those behind them in their groups too.
+CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[],
                                error_lists text[], progresses text[], ran bigint[] DEFAULT '{}') RETURNS bigint[]
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
     AS $$
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
-    left_hand CONSTANT bigint[] := tidegate.hand_back(retry.worker, retry.ids, retry.under, retry.ran);
+    held bigint[];
+    left_hand bigint[];
 BEGIN
+    PERFORM FROM tidegate.lease AS l WHERE l.worker = retry.worker ORDER BY l.token FOR UPDATE;
+    held := ARRAY(SELECT o.id FROM unnest(retry.ids, tokens) AS o(id, token)
+                    JOIN tidegate.lease AS l ON l.token = o.token AND l.worker = retry.worker AND l.ids @> o.id);
+    left_hand := tidegate.hand_back(retry.worker, held, ran => retry.ran);
     UPDATE tidegate.event_queue AS q
        SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,
            available_at = instant + make_interval(secs => o.delay), last_error = o.last_error,
@@ -223,7 +229,7 @@ BEGIN
            progress = tidegate.merge_progress(q.progress, o.progress::jsonb)
       FROM unnest(retry.ids, retry.charged, delays, last_errors, error_lists, progresses)
            AS o(id, charged, delay, last_error, errors, progress)
-     WHERE q.id = o.id AND q.id = ANY (left_hand);
+     WHERE q.id = o.id AND q.id = ANY (held) AND q.id = ANY (left_hand);
     RETURN left_hand;
 END $$;
 

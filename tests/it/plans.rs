@@ -319,6 +319,7 @@ fn retry(count: u32) -> Vec<String> {
     let mut values = vec![
         quoted(WORKER),
         each(count, &|id| id.to_string()),
+        each(count, &|_| TOKEN.to_owned()),
         each(count, &|_| "true".to_owned()),
         each(count, &|_| "1.5".to_owned()),
     ];

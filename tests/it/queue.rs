@@ -637,6 +637,23 @@ async fn a_stale_finalizer_changes_nothing() {
     );
 }
 
+#[tokio::test]
+async fn i5_a_retry_under_a_lost_lease_leaves_what_its_worker_has_leased_anew() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let id = publish_acts(&client, 1).await[0];
+    let worker = Uuid::new_v4();
+    let lost = lease_of(&client, worker).await[0].lease;
+    let requeue = "UPDATE tidegate.events SET status = 'PENDING' WHERE id = $1";
+    client.execute(requeue, &[&id]).await.unwrap();
+    let anew = lease_of(&client, worker).await[0].lease;
+    assert_ne!(lost.token, anew.token);
+    let left = queue::retry(&client, worker, &[again(lost)], &[]).await;
+    assert!(left.unwrap().is_empty());
+    let left = queue::retry(&client, worker, &[again(anew)], &[]).await;
+    assert_eq!(left.unwrap(), [id]);
+}
+
 /// To be tried again at once, after a failed attempt.
 fn again(lease: Lease) -> Retried {
     Retried {
