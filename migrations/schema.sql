@@ -1583,7 +1583,7 @@ BEGIN
     RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
 END $$;
 
-CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], under uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[] DEFAULT '{}'::bigint[]) RETURNS bigint[]
+CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[] DEFAULT '{}'::bigint[]) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1593,8 +1593,13 @@ CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], under uuid[], charged 
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
-    left_hand CONSTANT bigint[] := tidegate.hand_back(retry.worker, retry.ids, retry.under, retry.ran);
+    held bigint[];
+    left_hand bigint[];
 BEGIN
+    PERFORM FROM tidegate.lease AS l WHERE l.worker = retry.worker ORDER BY l.token FOR UPDATE;
+    held := ARRAY(SELECT o.id FROM unnest(retry.ids, tokens) AS o(id, token)
+                    JOIN tidegate.lease AS l ON l.token = o.token AND l.worker = retry.worker AND l.ids @> o.id);
+    left_hand := tidegate.hand_back(retry.worker, held, ran => retry.ran);
     UPDATE tidegate.event_queue AS q
        SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,
            available_at = instant + make_interval(secs => o.delay), last_error = o.last_error,
@@ -1602,7 +1607,7 @@ BEGIN
            progress = tidegate.merge_progress(q.progress, o.progress::jsonb)
       FROM unnest(retry.ids, retry.charged, delays, last_errors, error_lists, progresses)
            AS o(id, charged, delay, last_error, errors, progress)
-     WHERE q.id = o.id AND q.id = ANY (left_hand);
+     WHERE q.id = o.id AND q.id = ANY (held) AND q.id = ANY (left_hand);
     RETURN left_hand;
 END $$;
 
@@ -2819,7 +2824,7 @@ REVOKE ALL ON FUNCTION tidegate.requeue(ids bigint[], reason text, actor text) F
 
 REVOKE ALL ON FUNCTION tidegate.resume(kind text, reason text, actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.retry(worker uuid, ids bigint[], under uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.rows_in_default(day date) FROM PUBLIC;
 
