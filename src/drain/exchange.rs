@@ -50,7 +50,8 @@ impl<D: Dispatch> Drain<D> {
             return;
         }
         if let Some(link) = self.writing.take() {
-            self.between.writes_back = job.is_exclusive();
+            let ends_leases = self.options.concurrency == 1 && !job.over.is_empty();
+            self.between.writes_back = job.is_exclusive() || ends_leases;
             self.writing = Slot::Busy(write(link, job, self.worker).boxed());
         }
     }
@@ -82,6 +83,11 @@ impl<D: Dispatch> Drain<D> {
         let mut ends: HashMap<Uuid, usize> = HashMap::new();
         for lease in job.ends.iter().map(|end| end.finalization.lease) {
             *ends.entry(lease.token).or_default() += 1;
+        }
+        // A lease passes the groups of leases that are being ended. One handler at a time keeps the order of all (A2): so
+        // leases end while none is under way.
+        if self.options.concurrency == 1 && !self.leasing.is_idle() {
+            return job;
         }
         let over = self.hand.take_over().into_iter();
         let last = ends
@@ -480,7 +486,7 @@ impl<D: Dispatch> Drain<D> {
 
     fn wants_more(&self, now: Instant) -> bool {
         let enough = self.hand.waiting() > self.walk.want() as usize
-            || self.hand.waiting_bytes() as u64 > LEASE_BYTES;
+            || self.hand.bytes() as u64 > LEASE_BYTES;
         let goes_back = self.pending.is_exclusive() || self.between.rereads;
         !enough
             && !goes_back

@@ -38,6 +38,9 @@ struct Group {
     closed: bool,
 }
 
+/// Payloads above this are counted until their events' ends are written: handlers may keep them, and the server does.
+const LARGE: usize = 4096;
+
 /// Everything in hand.
 #[derive(Default)]
 pub(super) struct Hand {
@@ -47,8 +50,10 @@ pub(super) struct Hand {
     groups: HashMap<String, Group>,
     /// In the lines of groups.
     behind: usize,
-    /// Bytes of payload that wait.
+    /// Bytes of payload: of small events while they wait, of large ones until their ends are written.
     bytes: usize,
+    /// Sizes of the large ones.
+    large: HashMap<i64, usize>,
     /// Events whose end is not written and which may have started, in all leases.
     open: usize,
     suspects: usize,
@@ -104,7 +109,12 @@ impl Hand {
     }
 
     fn push(&mut self, event: LeasedEvent) {
-        self.bytes += event.payload.as_ref().map_or(0, Vec::len);
+        let bytes = event.payload.as_ref().map_or(0, Vec::len);
+        self.bytes += bytes;
+        if bytes > LARGE {
+            let before = self.large.insert(event.lease.id, bytes);
+            self.bytes -= before.unwrap_or(0);
+        }
         if let Some(key) = &event.group_key {
             if let Some(group) = self.groups.get_mut(key) {
                 group.line.push_back(event);
@@ -134,8 +144,21 @@ impl Hand {
         });
         let id = first.filter(|event| self.is_startable(event))?.lease.id;
         let event = self.ready.remove(&id)?;
-        self.bytes -= event.payload.as_ref().map_or(0, Vec::len);
+        self.waits_no_more(&event);
         Some(event)
+    }
+
+    fn waits_no_more(&mut self, event: &LeasedEvent) {
+        let bytes = event.payload.as_ref().map_or(0, Vec::len);
+        if bytes <= LARGE {
+            self.bytes -= bytes;
+        }
+    }
+
+    fn forget_large(&mut self, id: i64) {
+        if !self.large.is_empty() {
+            self.bytes -= self.large.remove(&id).unwrap_or(0);
+        }
     }
 
     fn is_suspect(&self, token: Uuid) -> bool {
@@ -257,7 +280,7 @@ impl Hand {
             self.open_group(&head);
         }
         for event in &removed {
-            self.bytes -= event.payload.as_ref().map_or(0, Vec::len);
+            self.waits_no_more(event);
         }
         removed
     }
@@ -286,19 +309,23 @@ impl Hand {
     /// Everything that waits, at the end of the run.
     pub(super) fn take_all(&mut self) -> Vec<LeasedEvent> {
         self.behind = 0;
-        self.bytes = 0;
         let behind = self
             .groups
             .values_mut()
             .flat_map(|group| std::mem::take(&mut group.line));
-        std::mem::take(&mut self.ready)
+        let all: Vec<LeasedEvent> = std::mem::take(&mut self.ready)
             .into_values()
             .chain(behind)
-            .collect()
+            .collect();
+        for event in &all {
+            self.waits_no_more(event);
+        }
+        all
     }
 
     /// An event's end is written, or it has left our hands.
     pub(super) fn let_go(&mut self, lease: Lease) {
+        self.forget_large(lease.id);
         let Some(held) = self.leases.get_mut(&lease.token) else {
             return;
         };
@@ -335,8 +362,9 @@ impl Hand {
         let behind = Vec::from(behind.unwrap_or_default());
         self.behind -= behind.len();
         for event in &behind {
-            self.bytes -= event.payload.as_ref().map_or(0, Vec::len);
+            self.waits_no_more(event);
         }
+        self.forget_large(lease.id);
         behind
     }
 
@@ -410,8 +438,8 @@ impl Hand {
         self.ready.len() + self.behind
     }
 
-    /// Bytes of payload that wait.
-    pub(super) fn waiting_bytes(&self) -> usize {
+    /// Bytes of payload in hand, but for those of small events that have been started.
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 }
@@ -684,5 +712,27 @@ mod tests {
             hand.start_more(1, 1, true).is_some(),
             "a suspect's turn comes"
         );
+    }
+
+    #[test]
+    fn large_payloads_count_until_their_ends_are_written_and_small_ones_while_they_wait() {
+        let mut hand = Hand::default();
+        let mut events = [event(1, None, ONE), event(2, None, ONE)];
+        events[0].payload = Some(vec![0; LARGE + 1]);
+        events[1].payload = Some(vec![0; 10]);
+        hand.take_in(ONE, events.to_vec(), &[], (2, false), Instant::now());
+        assert_eq!(hand.bytes(), LARGE + 11);
+        assert_eq!(popped(&mut hand), [1, 2]);
+        assert_eq!(hand.bytes(), LARGE + 1);
+        // Taken away by an operator and leased again, while the first run still goes on.
+        let mut again = events[0].clone();
+        again.lease.token = TWO;
+        hand.take_in(TWO, vec![again], &[], (1, false), Instant::now());
+        assert_eq!(hand.bytes(), LARGE + 1);
+        for token in [ONE, TWO] {
+            hand.let_go(Lease { id: 1, token });
+        }
+        hand.let_go(Lease { id: 2, token: ONE });
+        assert_eq!(hand.bytes(), 0);
     }
 }

@@ -15,8 +15,8 @@ use crate::queue::{self, LeaseRequest, LeasedBatch};
 /// Delayed events made ready at once.
 const PROMOTE_LIMIT: u32 = 1000;
 
-/// Bytes of payload that one lease brings, and as many may wait while it is under way: what a function of the smallest
-/// size can hold beside the program.
+/// Bytes of payload that one lease brings, and as many may be in hand when it is asked for: what a function of the
+/// smallest size can hold beside the program.
 pub(super) const LEASE_BYTES: u64 = 8 << 20;
 
 /// What to ask for.
