@@ -522,6 +522,7 @@ impl<D: Dispatch> Drain<D> {
             .walk
             .arrived(stretch, brought.promoted, &mut batch, left);
         self.seen_empty = empty && self.is_idle();
+        self.looked_at = order.sent;
         if batch.events.is_empty() && batch.unreadable.is_empty() {
             return;
         }

@@ -271,6 +271,8 @@ struct Drain<D: Dispatch> {
     /// Number of each group's last completion that is not written yet.
     group_ends: HashMap<String, u64>,
     seen_empty: bool,
+    /// When the last lease that has arrived was asked for.
+    looked_at: Instant,
     /// The last lease left out kinds that there was no time for.
     kinds_left_out: bool,
     idle_since: Option<Instant>,
@@ -326,6 +328,7 @@ impl<D: Dispatch> Drain<D> {
             flushed: watch::channel(0),
             group_ends: HashMap::new(),
             seen_empty: false,
+            looked_at: now,
             kinds_left_out: false,
             idle_since: None,
             write_failures: 0,
@@ -449,13 +452,22 @@ impl<D: Dispatch> Drain<D> {
             .clamp(least, (self.options.batch as usize).max(least))
     }
 
-    /// The queue was seen empty and linger is over.
+    /// The queue was seen empty, and again when linger was over.
     fn is_settled_empty(&mut self) -> bool {
         if !self.seen_empty || !self.is_idle() {
             self.idle_since = None;
             return false;
         }
-        self.idle_since.get_or_insert_with(Instant::now).elapsed() >= self.options.linger
+        let now = Instant::now();
+        let over = *self.idle_since.get_or_insert(now) + self.options.linger;
+        if now < over {
+            return false;
+        }
+        if self.options.linger.is_zero() || self.looked_at >= over {
+            return true;
+        }
+        self.walk.hurry();
+        false
     }
 
     /// Whether the run is over, and why.

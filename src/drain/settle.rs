@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::millis;
 use super::writer::Class;
-use crate::event::{LeasedEvent, NewEvent};
+use crate::event::{Fate, LeasedEvent, NewEvent};
 use crate::handler::{Committed, Done, Fault};
 use crate::invocation::DrainReport;
 use crate::outcome::{Disposition, HandlerEnd, HandlerRecord, Progress, RetryPolicy, Status};
@@ -109,7 +109,8 @@ pub(crate) fn finalization(
 
 /// The end of an event that no handler decided, after the attempts that it has had.
 pub(super) fn given_up(event: &LeasedEvent, fault: &Fault) -> Finalization {
-    let attempts = event.attempts.saturating_sub(1);
+    let to_come = u32::from(event.fate == Fate::Run);
+    let attempts = event.attempts.saturating_sub(to_come);
     Finalization {
         lease: event.lease,
         status: Status::Failed,

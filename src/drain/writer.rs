@@ -147,7 +147,8 @@ pub(super) struct Written {
 impl Written {
     /// Whether this end is in the log.
     pub(super) fn has_ended(&self, end: &Finalization) -> bool {
-        end.is_plain() && self.whole.contains(&end.lease.token) || self.ended.contains(&end.lease)
+        let with_all = end.is_plain() && self.whole.contains(&end.lease.token);
+        (with_all && !self.refused.contains_key(&end.lease)) || self.ended.contains(&end.lease)
     }
 
     /// Whether this event was ended without its payload.
@@ -398,7 +399,7 @@ impl Writer<'_> {
     fn take_completed(&mut self, completions: &[Completion], completed: &[Completed]) {
         for (completion, answer) in completions.iter().zip(completed) {
             self.written.cuts.push((completion.token, answer.cuts));
-            if answer.ended == completion.done.len() as u64 {
+            if !completion.done.is_empty() && answer.ended == completion.done.len() as u64 {
                 self.written.whole.insert(completion.token);
             }
         }
