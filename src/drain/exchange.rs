@@ -99,13 +99,21 @@ impl<D: Dispatch> Drain<D> {
 
     /// Ends of events behind one that goes back: they leave with it, and keep what they have done.
     fn take_along(&mut self, job: &mut Job) {
-        let groups = job.retries.iter().filter_map(|back| back.group.clone());
-        let groups: HashSet<String> = groups.collect();
-        if groups.is_empty() {
+        let mut heads: HashMap<String, i64> = HashMap::new();
+        for back in &job.retries {
+            if let Some(group) = &back.group {
+                let id = back.retried.lease.id;
+                let head = heads.entry(group.clone()).or_insert(id);
+                *head = id.min(*head);
+            }
+        }
+        if heads.is_empty() {
             return;
         }
+        // What stands ahead of it has ended in order, and is written.
         let stays = |end: &End| {
-            end.work.is_empty() || !end.group.as_ref().is_some_and(|key| groups.contains(key))
+            let head = end.group.as_ref().and_then(|group| heads.get(group));
+            end.work.is_empty() || head.is_none_or(|head| end.finalization.lease.id < *head)
         };
         let fault = Fault::new(
             "unwritable",

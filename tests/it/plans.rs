@@ -239,7 +239,11 @@ fn under_the_lease() -> Vec<(&'static Statement, Vec<String>)> {
         (&live::FINALIZE, finalize(500)),
         (
             &live::HAND_BACK,
-            vec![quoted(WORKER), each(500, &|id| id.to_string())],
+            vec![
+                quoted(WORKER),
+                each(500, &|id| id.to_string()),
+                each(500, &|_| TOKEN.to_owned()),
+            ],
         ),
         (&live::RETRY, retry(1)),
         (&live::RETRY, retry(500)),
