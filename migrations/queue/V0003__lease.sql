@@ -343,9 +343,13 @@ BEGIN
                        JOIN tidegate.lease AS l ON l.worker = hand_back.worker AND l.ids @> u.id WHERE u.id <= l.started_to);
     END IF;
     ran := ARRAY(SELECT r FROM unnest(ran) AS r WHERE r <> ALL (wanted));
+    IF taken_away THEN
+        -- A statement of its own: a worker that hands back has no right to it.
+        UPDATE tidegate.event_queue AS q SET max_attempts = least(1000, q.max_attempts + 1)
+         WHERE q.id = ANY (ran) AND q.attempts < q.max_attempts;
+    END IF;
     UPDATE tidegate.event_queue AS q
-       SET stray = true, attempts = q.attempts + (q.id = ANY (ran) AND q.attempts < q.max_attempts)::int,
-           max_attempts = least(1000, q.max_attempts + (taken_away AND q.id = ANY (ran) AND q.attempts < q.max_attempts)::int)
+       SET stray = true, attempts = q.attempts + (q.id = ANY (ran) AND q.attempts < q.max_attempts)::int
      WHERE q.id = ANY (leaving) AND CASE WHEN q.group_key IS NOT NULL THEN NOT q.stray OR q.id = ANY (ran) ELSE false END;
     -- (Not `ids <@ hole`: a GiST index misses multiranges with gaps there, Postgres 15.)
     DELETE FROM tidegate.lease AS l WHERE l.worker = hand_back.worker AND isempty(l.ids - hole);

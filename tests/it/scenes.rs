@@ -183,7 +183,11 @@ const FENCE: Guard = (
     "WHERE l.token = tokens[n];",
 );
 const UNDER: Guard = ("hand_back", "IF under IS NOT NULL THEN", "IF false THEN");
-const STARTED_BEHIND: Guard = ("hand_back", "IF taken_away THEN", "IF false THEN");
+const STARTED_BEHIND: Guard = (
+    "hand_back",
+    "IF taken_away THEN\n        ran",
+    "IF false THEN\n        ran",
+);
 const OVER: Guard = (
     "complete",
     "AND q.id < upper(r)) THEN",
