@@ -18,7 +18,7 @@ const NUMBER: &str = "1e131071";
 
 /// Numbers enough that their text is longer than the gigabyte that a field of the database can hold.
 fn bomb() -> String {
-    format!("[{}]", [NUMBER; 8200].join(","))
+    format!("[{}]", vec![NUMBER; 8200].join(","))
 }
 
 /// So many that the text is too long for a payload, and fits into a field.

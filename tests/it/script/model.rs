@@ -1,8 +1,10 @@
 //! The queue as a sequential program: what each statement does when nothing happens beside it. Time is
 //! counted in hours since the script began.
 
+use std::collections::BTreeSet;
+
 use tidegate::event::Lease;
-use tidegate::queue::Known;
+use tidegate::queue;
 use uuid::Uuid;
 
 use super::step::End;
@@ -12,33 +14,45 @@ pub const LEASE: i64 = 1;
 
 const DAY: i64 = 24;
 
-/// Everything was written since.
-const FIRST_TRANSACTION: i64 = 3;
-
 /// A live event. Times are what the tables show: hours from now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     pub id: i64,
+    pub kind: usize,
     pub group: Option<String>,
     pub dedup: Option<String>,
     pub attempts: i32,
+    pub lapses: i32,
     pub max_attempts: i32,
     pub delayed: bool,
     pub available: i64,
     pub deadline: Option<i64>,
-    pub started: bool,
-    pub token: Option<Uuid>,
-    pub leased_until: Option<i64>,
     pub last_error: Option<String>,
     pub codes: Vec<String>,
     pub parent: Option<i64>,
     pub replay_of: Option<i64>,
 }
 
+/// A lease. An end does not shrink it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    pub token: Uuid,
+    pub worker: usize,
+    pub ids: BTreeSet<i64>,
+    /// Handlers of events up to here may have started.
+    pub started_to: i64,
+    pub taken: i64,
+    pub until: i64,
+    pub cuts: i32,
+    /// Where its walk stood.
+    pub reached: i64,
+}
+
 /// An event in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     pub id: i64,
+    pub kind: usize,
     pub group: Option<String>,
     pub dedup: Option<String>,
     pub status: &'static str,
@@ -57,6 +71,8 @@ pub struct Ended {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Tables {
     pub queue: Vec<Row>,
+    /// In the order of their tokens.
+    pub leases: Vec<Hold>,
     pub log: Vec<Ended>,
     /// Operators' actions: which, and on what.
     pub audit: Vec<(String, Vec<i64>)>,
@@ -66,7 +82,9 @@ pub struct Tables {
 #[derive(Debug, Clone, Copy)]
 pub struct Granted {
     pub lease: Lease,
-    pub counted: bool,
+    pub worker: usize,
+    /// Whether the event was to run.
+    pub runs: bool,
 }
 
 #[derive(Debug, Default)]
@@ -75,12 +93,43 @@ pub struct Model {
     pub granted: Vec<Granted>,
     /// Each worker's tokens.
     pub tokens: [Vec<Uuid>; 2],
+    /// Where each worker's walk stands.
+    pub walks: [Walk; 2],
     /// Every id that was ever given.
     pub ids: Vec<i64>,
 }
 
-/// What a lease brings: id, fate, attempts of each; and how many rows were looked at.
-pub type Batch = (Vec<(i64, i32, i32)>, usize);
+/// What a worker's walk knows. Only the database can say how old it is.
+#[derive(Debug, Default, Clone)]
+pub struct Walk {
+    pub at: queue::Walk,
+    /// Groups that it has found blocked.
+    pub blocked: Vec<String>,
+}
+
+/// What to lease.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    pub worker: usize,
+    pub token: Uuid,
+    pub limit: usize,
+    pub window: usize,
+    pub joins: bool,
+    pub says_held: bool,
+    pub kinds: usize,
+}
+
+/// What a lease brings.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Id, fate and attempts of each.
+    pub events: Vec<(i64, i32, i32)>,
+    pub started_to: i64,
+    pub suspect: bool,
+    pub scanned: usize,
+    pub blocked: Vec<String>,
+    pub after: i64,
+}
 
 impl Model {
     pub fn tables(&self) -> Tables {
@@ -91,9 +140,20 @@ impl Model {
         self.tables.queue.iter_mut().find(|row| row.id == id)
     }
 
-    fn held(&mut self, lease: Lease) -> Option<&mut Row> {
-        self.live(lease.id)
-            .filter(|row| row.token == Some(lease.token))
+    /// The lease under which an event is in hand.
+    fn hold_of(&self, id: i64) -> Option<&Hold> {
+        self.tables
+            .leases
+            .iter()
+            .find(|hold| hold.ids.contains(&id))
+    }
+
+    fn is_held(&self, lease: Lease) -> bool {
+        let is_live = self.tables.queue.iter().any(|row| row.id == lease.id);
+        is_live
+            && self
+                .hold_of(lease.id)
+                .is_some_and(|hold| hold.token == lease.token)
     }
 
     /// One of all leases ever granted, most of which are held no more.
@@ -126,100 +186,141 @@ impl Model {
         Ok(())
     }
 
-    /// What is true of so many of the first events.
-    pub fn known(&self, (count, of_all): (usize, bool)) -> Known {
-        let last = self.ids.iter().take(count).next_back();
-        let clear_to = last.copied().unwrap_or(0);
-        let behind = self.tables.queue.iter().filter(|row| row.id <= clear_to);
-        Known {
-            clear_to,
-            as_of: (!of_all).then_some(FIRST_TRANSACTION),
-            doubtful: behind.filter_map(|row| row.group.clone()).collect(),
+    /// Takes the next free events of a walk. One with a group is taken only if everything ahead of it in its group is
+    /// taken with it, or is in a lease of the worker that it says to hold. How the database knows that is its own affair.
+    pub fn lease(&mut self, wanted: Wanted) -> Batch {
+        let after = self.start(wanted);
+        let ready = self.ready(wanted, after);
+        let mut page: Vec<&Row> = ready.iter().take(wanted.limit).collect();
+        let Some(first) = page.first() else {
+            return Batch {
+                after,
+                ..Batch::default()
+            };
+        };
+        let suspect = first.lapses > 0;
+        let looked_at = page.len();
+        let alone = page.iter().position(|row| row.lapses > 0);
+        page.truncate(if suspect {
+            1
+        } else {
+            alone.unwrap_or(looked_at)
+        });
+        // Not the end of the queue.
+        let cut = page.len() < looked_at;
+        let scanned = if cut { wanted.limit } else { looked_at };
+        let (mine, blocked) = self.cut(wanted, &page);
+        let after = page.last().map_or(after, |row| row.id);
+        let suspect = suspect && !mine.is_empty();
+        let started = mine.iter().take(wanted.window).next_back();
+        let started_to = started.copied().filter(|_| !suspect).unwrap_or(0);
+        let rows = mine
+            .iter()
+            .filter_map(|id| ready.iter().find(|row| row.id == *id));
+        let events = rows.map(Row::handed_over).collect();
+        self.grant(wanted, mine, started_to, after, &events);
+        Batch {
+            events,
+            started_to,
+            suspect,
+            scanned,
+            blocked,
+            after,
         }
     }
 
-    /// What a lease that knows this meets besides, before it takes anything.
-    pub fn met(
-        &self,
-        known: &Known,
-        worker: usize,
-        page: u32,
-        says_held: bool,
-    ) -> Option<Vec<String>> {
-        let scan = self.scan(worker, page, says_held);
-        let looked_at: Vec<&Row> = self
-            .tables
-            .queue
-            .iter()
-            .filter(|row| row.id > known.clear_to && Some(&row.id) <= scan.last())
-            .collect();
-        let has_a_group = |row: &Row| row.group.is_some() && scan.contains(&row.id);
-        let is_asked =
-            self.tables.queue.iter().any(has_a_group) && looked_at.len() < 8 * page as usize;
-        let is_skipped = |row: &Row| says_held && self.is_own(row, worker);
-        let strange = |row: &&Row| !scan.contains(&row.id) && !is_skipped(row);
-        let groups = looked_at
-            .into_iter()
-            .filter(strange)
-            .filter_map(|row| row.group.clone())
-            .filter(|group| !known.doubtful.contains(group));
-        is_asked.then(|| groups.collect())
+    /// Where the lease begins: a walk under way may go on where the newest lease has ended.
+    fn start(&self, wanted: Wanted) -> i64 {
+        let after = self.walks[wanted.worker].at.after;
+        let leases = &self.tables.leases;
+        let is_behind = leases.iter().any(|hold| hold.ids.last() > Some(&after));
+        if !wanted.joins || after == 0 || !is_behind {
+            return after;
+        }
+        let reached = leases.iter().map(|hold| hold.reached).max();
+        reached.unwrap_or(0).max(after)
     }
 
-    fn is_own(&self, row: &Row, worker: usize) -> bool {
-        row.token
-            .is_some_and(|token| self.tokens[worker].contains(&token))
-    }
-
-    /// The ids that a lease looks at.
-    fn scan(&self, worker: usize, page: u32, says_held: bool) -> Vec<i64> {
+    /// What is free behind an id.
+    fn ready(&self, wanted: Wanted, after: i64) -> Vec<Row> {
+        let passed_by = &self.walks[wanted.worker].blocked;
         let is_ready = |row: &&Row| {
-            !row.delayed
+            row.id > after
+                && !row.delayed
                 && row.available <= 0
-                && row.is_free()
-                && !(says_held && self.is_own(row, worker))
+                && row.kind < wanted.kinds
+                && self.hold_of(row.id).is_none()
+                && !row
+                    .group
+                    .as_ref()
+                    .is_some_and(|group| passed_by.contains(group))
         };
-        let ready = self.tables.queue.iter().filter(is_ready);
-        ready.take(page as usize).map(|row| row.id).collect()
+        self.tables.queue.iter().filter(is_ready).cloned().collect()
     }
 
-    pub fn lease(
-        &mut self,
-        worker: usize,
-        token: Uuid,
-        (limit, page): (u32, u32),
-        says_held: bool,
-    ) -> Batch {
-        let queue = &self.tables.queue;
-        let scan = self.scan(worker, page, says_held);
-        let is_cut = |row: &Row| {
-            row.group.is_some()
-                && queue.iter().any(|ahead| {
-                    ahead.group == row.group
-                        && ahead.id < row.id
-                        && !(says_held && self.is_own(ahead, worker))
-                        && !scan.contains(&ahead.id)
-                })
+    /// What may be taken of a page, and the groups of which nothing may.
+    fn cut(&self, wanted: Wanted, page: &[&Row]) -> (BTreeSet<i64>, Vec<String>) {
+        let in_page = |id: i64| page.iter().any(|row| row.id == id);
+        let is_own = |id: i64| {
+            let hold = self.hold_of(id);
+            wanted.says_held && hold.is_some_and(|hold| hold.worker == wanted.worker)
         };
-        let chosen: Vec<i64> = queue
-            .iter()
-            .filter(|row| scan.contains(&row.id) && !is_cut(row))
-            .take(limit as usize)
-            .map(|row| row.id)
-            .collect();
-        let mut events = Vec::new();
-        for row in &mut self.tables.queue {
-            if chosen.contains(&row.id) {
-                events.push(row.take(token));
+        let stranger = |group: &String| {
+            let strange = |row: &&Row| {
+                row.group.as_ref() == Some(group) && !in_page(row.id) && !is_own(row.id)
+            };
+            self.tables.queue.iter().find(strange).map(|row| row.id)
+        };
+        let bar = |row: &Row| row.group.as_ref().and_then(stranger);
+        let may = |row: &&&Row| bar(row).is_none_or(|id| id > row.id);
+        let mine: BTreeSet<i64> = page.iter().filter(may).map(|row| row.id).collect();
+        let mut blocked = BTreeSet::new();
+        for group in page.iter().filter_map(|row| row.group.clone()) {
+            let of_it = |row: &&&Row| row.group.as_ref() == Some(&group);
+            if page.iter().filter(of_it).all(|row| !mine.contains(&row.id)) {
+                blocked.insert(group);
             }
         }
-        for (id, fate, _) in &events {
-            let lease = Lease { id: *id, token };
-            let counted = *fate == 0;
-            self.granted.push(Granted { lease, counted });
-        }
+        (mine, blocked.into_iter().collect())
+    }
+
+    fn grant(
+        &mut self,
+        wanted: Wanted,
+        ids: BTreeSet<i64>,
+        started_to: i64,
+        reached: i64,
+        events: &Vec<(i64, i32, i32)>,
+    ) {
+        let Wanted { token, worker, .. } = wanted;
         self.tokens[worker].push(token);
-        (events, scan.len())
+        if ids.is_empty() {
+            return;
+        }
+        for (id, fate, _) in events {
+            let lease = Lease { id: *id, token };
+            let runs = *fate == 0;
+            self.granted.push(Granted {
+                lease,
+                worker,
+                runs,
+            });
+        }
+        let leases = &mut self.tables.leases;
+        let place = leases.partition_point(|hold| hold.token < token);
+        leases.insert(
+            place,
+            Hold {
+                token,
+                worker,
+                ids,
+                started_to,
+                taken: 0,
+                until: LEASE,
+                cuts: 0,
+                reached,
+            },
+        );
     }
 
     /// Ids, and the lowest.
@@ -234,24 +335,67 @@ impl Model {
     }
 
     /// Whether it was held, and so is in the log now.
-    pub fn finalize(&mut self, lease: Lease, end: End) -> bool {
+    pub fn finalize(&mut self, granted: Granted, end: End) -> bool {
         let (status, code) = match end {
             End::Completed => ("COMPLETED", None),
             End::CompletedWithErrors => ("COMPLETED_WITH_ERRORS", Some("odd")),
             End::Failed => ("FAILED", Some("given_up")),
         };
-        let is_held = self.held(lease).is_some();
+        let is_held = self.is_held(granted.lease);
         if is_held {
-            self.end(lease.id, status, code, Some(lease.token));
+            let by = By::Worker(granted.lease.token, granted.runs);
+            self.end(granted.lease.id, status, code, by);
         }
         is_held
     }
 
-    fn end(&mut self, id: i64, status: &'static str, code: Option<&str>, token: Option<Uuid>) {
+    /// How many were held, and how often something was taken from the lease, if it is there.
+    pub fn complete(
+        &mut self,
+        token: Uuid,
+        done: &[i64],
+        start_to: Option<i64>,
+        over: bool,
+    ) -> (u64, Option<i32>) {
+        let Some(hold) = self
+            .tables
+            .leases
+            .iter_mut()
+            .find(|hold| hold.token == token)
+        else {
+            return (0, None);
+        };
+        let cuts = hold.cuts;
+        if let (Some(id), false) = (start_to, over) {
+            hold.started_to = hold.started_to.max(id);
+        }
+        let ids = hold.ids.clone();
+        let mut ended = 0;
+        for id in done {
+            if self.is_held(Lease { id: *id, token }) {
+                self.end(*id, "COMPLETED", None, By::Worker(token, true));
+                ended += 1;
+            }
+        }
+        if over && self.tables.queue.iter().all(|row| !ids.contains(&row.id)) {
+            self.tables.leases.retain(|hold| hold.token != token);
+        }
+        (ended, Some(cuts))
+    }
+
+    fn end(&mut self, id: i64, status: &'static str, code: Option<&str>, by: By) {
         let Some(place) = self.tables.queue.iter().position(|row| row.id == id) else {
             return;
         };
+        let hold = self.hold_of(id);
+        let has_run = hold.is_some_and(|hold| id <= hold.started_to);
+        let is_leased = hold.is_some();
         let row = self.tables.queue.remove(place);
+        let attempts = match by {
+            By::Worker(_, runs) => row.attempts + i32::from(runs),
+            By::Operator => (row.attempts + i32::from(has_run)).min(row.max_attempts),
+            By::Nobody => row.attempts,
+        };
         let kept = if status == "COMPLETED" { 30 } else { 90 };
         let mut codes = row.codes;
         codes.extend(code.map(ToOwned::to_owned));
@@ -261,14 +405,15 @@ impl Model {
             place,
             Ended {
                 id,
+                kind: row.kind,
                 group: row.group,
                 dedup: row.dedup,
                 status,
-                attempts: row.attempts,
+                attempts,
                 max_attempts: row.max_attempts,
                 deadline: row.deadline,
-                started: row.started,
-                token,
+                started: is_leased,
+                token: by.token(),
                 codes,
                 parent: row.parent,
                 replay_of: row.replay_of,
@@ -277,36 +422,115 @@ impl Model {
         );
     }
 
-    pub fn retry(&mut self, lease: Lease, delay: i64) -> bool {
-        self.held(lease).is_some_and(|row| {
-            row.put_back();
+    /// All that leave their worker's hands.
+    pub fn retry(&mut self, granted: Granted, delay: i64, charged: bool) -> Vec<i64> {
+        let id = granted.lease.id;
+        let token = granted.lease.token;
+        let is_there = self.hold_of(id).is_some_and(|hold| hold.token == token);
+        if !is_there {
+            return Vec::new();
+        }
+        let left = self.hand_back(granted.worker, id, false);
+        if let Some(row) = self.live(id) {
+            row.attempts += i32::from(charged);
+            row.lapses *= i32::from(!charged);
             (row.available, row.delayed) = (delay, delay > 0);
             row.last_error = Some("again: because".to_owned());
             row.codes.push("again".to_owned());
-            true
-        })
+        }
+        left
     }
 
-    pub fn release(&mut self, granted: Granted) -> bool {
-        self.held(granted.lease).is_some_and(|row| {
-            let counted = i32::from(granted.counted);
-            row.put_back();
-            row.started &= row.attempts > counted;
-            row.attempts -= counted;
-            true
-        })
+    /// An event leaves its worker's hands, and what stands behind it in its group there.
+    pub fn hand_back(&mut self, worker: usize, id: i64, taken_away: bool) -> Vec<i64> {
+        let of_worker = |row: &&Row| {
+            let hold = self.hold_of(row.id);
+            hold.is_some_and(|hold| hold.worker == worker)
+        };
+        let held: Vec<&Row> = self.tables.queue.iter().filter(of_worker).collect();
+        let Some(first) = held.iter().find(|row| row.id == id) else {
+            return Vec::new();
+        };
+        let goes = |row: &&&Row| {
+            row.id == id || row.id > id && row.group.is_some() && row.group == first.group
+        };
+        let left: Vec<i64> = held.iter().filter(goes).map(|row| row.id).collect();
+        for hold in &mut self.tables.leases {
+            let before = hold.ids.len();
+            hold.ids.retain(|id| !left.contains(id));
+            hold.cuts += i32::from(taken_away && hold.ids.len() < before);
+        }
+        self.tables.leases.retain(|hold| !hold.ids.is_empty());
+        left
     }
 
-    pub fn renew(&mut self, lease: Lease) -> bool {
-        self.held(lease).is_some_and(|row| {
-            row.leased_until = Some(LEASE);
-            true
-        })
+    /// Whether the lease is there, and how often something was taken from it.
+    pub fn renew(&mut self, granted: Granted) -> Option<i32> {
+        let token = granted.lease.token;
+        let hold = self
+            .tables
+            .leases
+            .iter_mut()
+            .find(|hold| hold.token == token)?;
+        hold.until = LEASE;
+        Some(hold.cuts)
+    }
+
+    /// How many leases are broken or given back, and the lowest id that came free.
+    pub fn sweep(&mut self, worker: Option<usize>, says_held: bool) -> (u64, Option<i64>) {
+        let leases = std::mem::take(&mut self.tables.leases);
+        let is_dead = |hold: &Hold| {
+            let expired = |other: &Hold| other.worker == hold.worker && other.until <= 0;
+            Some(hold.worker) != worker && leases.iter().any(expired)
+        };
+        let is_lost = |hold: &Hold| Some(hold.worker) == worker && !says_held;
+        let lost: Vec<Hold> = leases
+            .iter()
+            .filter(|hold| is_lost(hold))
+            .cloned()
+            .collect();
+        let dead: Vec<Hold> = leases
+            .iter()
+            .filter(|hold| is_dead(hold))
+            .cloned()
+            .collect();
+        self.tables.leases = leases
+            .iter()
+            .filter(|hold| !is_lost(hold) && !is_dead(hold))
+            .cloned()
+            .collect();
+        for hold in &dead {
+            self.lapse(hold);
+        }
+        let broken = || lost.iter().chain(&dead);
+        let lowest = broken().filter_map(|hold| hold.ids.first().copied()).min();
+        (broken().count() as u64, lowest)
+    }
+
+    fn lapse(&mut self, hold: &Hold) {
+        for row in &mut self.tables.queue {
+            let started = hold.ids.contains(&row.id) && row.id <= hold.started_to;
+            let in_time = row.deadline.is_none_or(|deadline| deadline > hold.taken);
+            if started && in_time && !row.is_exhausted() {
+                row.attempts += 1;
+                row.lapses += 1;
+                row.last_error = Some("lapsed: its worker went away".to_owned());
+                row.codes.push("lapsed".to_owned());
+            }
+        }
     }
 
     pub fn requeue(&mut self, id: i64) -> bool {
+        let found = self
+            .hold_of(id)
+            .map(|hold| (hold.worker, id <= hold.started_to));
+        let mut ran = false;
+        if let Some((worker, started)) = found {
+            self.hand_back(worker, id, true);
+            ran = started;
+        }
         let found = self.live(id).is_some_and(|row| {
-            row.requeue();
+            row.requeue(ran);
             true
         });
         self.note("requeue", found.then_some(id));
@@ -323,10 +547,18 @@ impl Model {
         self.tables.queue.iter().find(is_of_it)
     }
 
+    fn end_by_operator(&mut self, id: i64, code: &str) {
+        self.end(id, "FAILED", Some(code), By::Operator);
+        let leases = &mut self.tables.leases;
+        for hold in leases.iter_mut().filter(|hold| hold.ids.contains(&id)) {
+            hold.cuts += 1;
+        }
+    }
+
     pub fn cancel(&mut self, group: &str) -> Option<i64> {
         let id = self.head(group).map(|row| row.id);
         if let Some(id) = id {
-            self.end(id, "FAILED", Some("cancelled"), None);
+            self.end_by_operator(id, "cancelled");
         }
         self.note("unblock", id);
         id
@@ -337,7 +569,7 @@ impl Model {
         let head = self.head(group).filter(|row| !row.is_late());
         let id = head.map(|row| row.id);
         if let Some(id) = id {
-            self.end(id, "FAILED", Some("skipped"), None);
+            self.end_by_operator(id, "skipped");
         }
         self.note("unblock", id);
         id.and_then(|id| self.ended(id))
@@ -363,17 +595,19 @@ impl Model {
     }
 
     /// Those past their deadline, those abandoned.
-    pub fn sweep(&mut self) -> (Vec<i64>, Vec<i64>) {
-        let is_over = |row: &&Row| row.is_free() && (row.is_late() || row.is_exhausted());
+    pub fn end_hopeless(&mut self) -> (Vec<i64>, Vec<i64>) {
+        self.sweep(None, true);
+        let is_over =
+            |row: &&Row| self.hold_of(row.id).is_none() && (row.is_late() || row.is_exhausted());
         let over = self.tables.queue.iter().filter(is_over);
         let (late, rest): (Vec<&Row>, Vec<&Row>) = over.partition(|row| row.is_late());
         let ids = |rows: Vec<&Row>| rows.iter().map(|row| row.id).collect::<Vec<_>>();
         let (expired, abandoned) = (ids(late), ids(rest));
         for id in &expired {
-            self.end(*id, "FAILED", Some("expired"), None);
+            self.end(*id, "FAILED", Some("expired"), By::Nobody);
         }
         for id in &abandoned {
-            self.end(*id, "FAILED", Some("abandoned"), None);
+            self.end(*id, "FAILED", Some("abandoned"), By::Nobody);
         }
         (expired, abandoned)
     }
@@ -389,7 +623,9 @@ impl Model {
         for row in &mut self.tables.queue {
             row.available -= hours;
             row.deadline = row.deadline.map(|time| time - hours);
-            row.leased_until = row.leased_until.map(|time| time - hours);
+        }
+        for hold in &mut self.tables.leases {
+            (hold.taken, hold.until) = (hold.taken - hours, hold.until - hours);
         }
         for ended in &mut self.tables.log {
             ended.deadline = ended.deadline.map(|time| time - hours);
@@ -403,16 +639,15 @@ impl Row {
     pub fn new(id: i64, max_attempts: i32) -> Self {
         Self {
             id,
+            kind: 0,
             group: None,
             dedup: None,
             attempts: 0,
+            lapses: 0,
             max_attempts,
             delayed: false,
             available: 0,
             deadline: None,
-            started: false,
-            token: None,
-            leased_until: None,
             last_error: None,
             codes: Vec::new(),
             parent: None,
@@ -424,6 +659,7 @@ impl Row {
     pub fn replay(id: i64, original: &Ended) -> Self {
         let is_late = original.deadline.is_some_and(|deadline| deadline <= 0);
         Self {
+            kind: original.kind,
             group: original.group.clone(),
             dedup: original.dedup.clone(),
             deadline: original
@@ -434,10 +670,6 @@ impl Row {
         }
     }
 
-    fn is_free(&self) -> bool {
-        self.leased_until.is_none_or(|time| time <= 0)
-    }
-
     fn is_late(&self) -> bool {
         self.deadline.is_some_and(|time| time <= 0)
     }
@@ -446,7 +678,8 @@ impl Row {
         self.attempts >= self.max_attempts
     }
 
-    fn take(&mut self, token: Uuid) -> (i64, i32, i32) {
+    /// Id, fate and attempts, as a lease tells them.
+    fn handed_over(&self) -> (i64, i32, i32) {
         let fate = if self.is_late() {
             1
         } else if self.is_exhausted() {
@@ -454,20 +687,31 @@ impl Row {
         } else {
             0
         };
-        self.attempts += i32::from(fate == 0);
-        self.started = true;
-        (self.token, self.leased_until) = (Some(token), Some(LEASE));
-        (self.id, fate, self.attempts)
+        (self.id, fate, self.attempts + i32::from(fate == 0))
     }
 
-    fn put_back(&mut self) {
-        (self.token, self.leased_until) = (None, None);
-    }
-
-    fn requeue(&mut self) {
-        self.put_back();
+    fn requeue(&mut self, ran: bool) {
+        self.attempts += i32::from(ran);
         (self.available, self.delayed) = (self.available.min(0), false);
         self.max_attempts = self.max_attempts.max(self.attempts + 1);
+    }
+}
+
+/// Who ends an event.
+#[derive(Debug, Clone, Copy)]
+enum By {
+    /// Its worker, under this token, after an attempt or without one.
+    Worker(Uuid, bool),
+    Operator,
+    Nobody,
+}
+
+impl By {
+    fn token(self) -> Option<Uuid> {
+        match self {
+            Self::Worker(token, _) => Some(token),
+            Self::Operator | Self::Nobody => None,
+        }
     }
 }
 

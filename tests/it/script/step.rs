@@ -7,6 +7,7 @@ use proptest::prelude::*;
 #[derive(Debug, Clone)]
 pub enum Step {
     Publish {
+        kind: usize,
         group: Option<u8>,
         dedup: Option<u8>,
         delay: i64,
@@ -16,12 +17,15 @@ pub enum Step {
     Lease {
         worker: usize,
         limit: u32,
-        /// How many more rows than the limit are looked at.
-        extra: u32,
+        /// How many of them may start at once.
+        window: u32,
+        from: From,
+        /// Go on where another worker's lease has ended.
+        joins: bool,
         /// Whether the worker says what it holds.
         says_held: bool,
-        /// How many of the first events it says to know, and whether for all that may stand behind or for none.
-        knows: Option<(usize, bool)>,
+        /// How many of the kinds the program knows.
+        kinds: usize,
     },
     Promote,
     Finalize {
@@ -29,15 +33,29 @@ pub enum Step {
         end: End,
         follow_up: bool,
     },
+    Complete {
+        pick: usize,
+        /// All of the lease, or this event alone.
+        all: bool,
+        /// Handlers of the lease up to this one are to start.
+        starts: Option<usize>,
+        over: bool,
+    },
     Retry {
         pick: usize,
         delay: i64,
+        charged: bool,
     },
-    Release {
+    HandBack {
         pick: usize,
     },
     Renew {
         pick: usize,
+    },
+    /// What goes before a walk.
+    Sweep {
+        worker: usize,
+        says_held: bool,
     },
     Requeue {
         pick: usize,
@@ -53,12 +71,24 @@ pub enum Step {
         /// Gives passed deadlines anew.
         renews: bool,
     },
-    Sweep,
+    /// What the cleanup does to events that nobody will run any more.
+    End,
     Cleanup,
     /// Time passes.
     Pass {
         hours: i64,
     },
+}
+
+/// Where a lease begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// A new walk.
+    Start,
+    /// Where the worker's last lease ended.
+    On,
+    /// There, called back to before one of all ids ever.
+    Back(usize),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,15 +106,19 @@ pub fn step() -> impl Strategy<Value = Step> {
         6 => publish(),
         8 => lease(),
         2 => Just(Step::Promote),
-        5 => finalize(),
-        4 => (pick(), few_hours()).prop_map(|(pick, delay)| Step::Retry { pick, delay }),
-        3 => pick().prop_map(|pick| Step::Release { pick }),
+        4 => finalize(),
+        3 => complete(),
+        4 => (pick(), few_hours(), proptest::bool::weighted(0.7))
+            .prop_map(|(pick, delay, charged)| Step::Retry { pick, delay, charged }),
+        3 => pick().prop_map(|pick| Step::HandBack { pick }),
+        3 => (0..2usize, proptest::bool::weighted(0.8))
+            .prop_map(|(worker, says_held)| Step::Sweep { worker, says_held }),
         2 => pick().prop_map(|pick| Step::Renew { pick }),
         3 => pick().prop_map(|pick| Step::Requeue { pick }),
         2 => (0..2u8).prop_map(|group| Step::Cancel { group }),
         2 => (0..2u8).prop_map(|group| Step::Skip { group }),
         3 => (pick(), any::<bool>()).prop_map(|(pick, renews)| Step::Replay { pick, renews }),
-        2 => Just(Step::Sweep),
+        2 => Just(Step::End),
         1 => Just(Step::Cleanup),
         4 => prop_oneof![6 => 1..4i64, 1 => Just(31 * 24), 1 => Just(91 * 24)]
             .prop_map(|hours| Step::Pass { hours }),
@@ -93,14 +127,16 @@ pub fn step() -> impl Strategy<Value = Step> {
 
 fn publish() -> impl Strategy<Value = Step> {
     (
-        proptest::option::of(0..2u8),
+        prop_oneof![4 => Just(0), 1 => Just(1usize)],
+        proptest::option::weighted(0.7, 0..2u8),
         proptest::option::weighted(0.3, 0..2u8),
         prop_oneof![3 => Just(0), 1 => 1..4i64],
         proptest::option::weighted(0.3, 1..5i64),
         1..4u16,
     )
         .prop_map(
-            |(group, dedup, delay, expires_in, max_attempts)| Step::Publish {
+            |(kind, group, dedup, delay, expires_in, max_attempts)| Step::Publish {
+                kind,
                 group,
                 dedup,
                 delay,
@@ -111,16 +147,45 @@ fn publish() -> impl Strategy<Value = Step> {
 }
 
 fn lease() -> impl Strategy<Value = Step> {
-    let knows = proptest::option::of((0..5usize, proptest::bool::weighted(0.8)));
-    (0..2usize, 1..4u32, 0..3u32, any::<bool>(), knows).prop_map(
-        |(worker, limit, extra, says_held, knows)| Step::Lease {
-            worker,
-            limit,
-            extra,
-            says_held,
-            knows,
-        },
+    let from = prop_oneof![
+        3 => Just(From::Start),
+        4 => Just(From::On),
+        1 => (0..64usize).prop_map(From::Back)
+    ];
+    let likely = || proptest::bool::weighted(0.7);
+    let kinds = prop_oneof![4 => Just(2usize), 1 => Just(1)];
+    (
+        0..2usize,
+        1..4u32,
+        0..4u32,
+        from,
+        any::<bool>(),
+        likely(),
+        kinds,
     )
+        .prop_map(
+            |(worker, limit, window, from, joins, says_held, kinds)| Step::Lease {
+                worker,
+                limit,
+                window,
+                from,
+                joins,
+                says_held,
+                kinds,
+            },
+        )
+}
+
+fn complete() -> impl Strategy<Value = Step> {
+    let starts = proptest::option::of(0..64usize);
+    (0..64usize, any::<bool>(), starts, any::<bool>()).prop_map(|(pick, all, starts, over)| {
+        Step::Complete {
+            pick,
+            all,
+            starts,
+            over,
+        }
+    })
 }
 
 fn finalize() -> impl Strategy<Value = Step> {

@@ -5,22 +5,23 @@ use std::time::Duration;
 use tidegate::event::Fate;
 use tidegate::operate::{How, ReplayRequest, RequeueRequest, UnblockRequest};
 use tidegate::outcome::Status;
-use tidegate::queue::{self, ErrorEntry, Finalization, LeaseRequest, Released, Retried};
+use tidegate::queue::{self, Completion, ErrorEntry, Finalization, LeaseRequest, Retried};
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
 use tidegate::{Event, Fault, NewEvent};
 use tokio_postgres::{Client, Row as SqlRow, Statement};
 use uuid::Uuid;
 
-use super::model::{Ended, Granted, LEASE, Model, RENEWED, Row, Tables};
-use super::step::{End, Step};
-use crate::probe::{Probe, act, probe_database};
+use super::model::{Batch, Ended, Granted, Hold, LEASE, Model, RENEWED, Row, Tables, Walk, Wanted};
+use super::step::{End, From, Step};
+use crate::probe::{Probe, act, lease_request, probe_database};
 use crate::support::TestDb;
 
 pub struct World {
     db: TestDb,
     client: Client,
-    /// What reads the queue, the log and the audit: prepared, for they are asked after each step.
-    reads: [Statement; 3],
+    /// What reads the queue, the leases, the log, the audit and what is out of order: prepared, for they are asked after
+    /// each step.
+    reads: [Statement; 5],
 }
 
 /// Both said the same.
@@ -37,6 +38,20 @@ fn hours(count: i64) -> Duration {
     Duration::from_hours(count.unsigned_abs())
 }
 
+/// The workers' names.
+fn name(worker: usize) -> Uuid {
+    Uuid::from_u128(worker as u128 + 1)
+}
+
+fn worker(name: Uuid) -> usize {
+    usize::try_from(name.as_u128()).unwrap() - 1
+}
+
+fn sorted(mut ids: Vec<i64>) -> Vec<i64> {
+    ids.sort_unstable();
+    ids
+}
+
 fn group_name(group: u8) -> String {
     format!("group {group}")
 }
@@ -46,21 +61,24 @@ impl World {
     pub async fn new(sql: &str) -> Self {
         let db = probe_database().await;
         let client = db.client().await;
-        let known = "CREATE TABLE public.known AS SELECT 0::bigint AS audit";
+        // What is read after each step is expected to be much and is little: it would be compiled each time.
+        let known = "SET jit = off; CREATE TABLE public.known AS SELECT 0::bigint AS audit";
         client.batch_execute(known).await.unwrap();
         client.batch_execute(sql).await.unwrap();
-        let [queue, log, audit] = reads();
-        let reads = [
-            client.prepare(&queue).await.unwrap(),
-            client.prepare(&log).await.unwrap(),
-            client.prepare(&audit).await.unwrap(),
-        ];
-        Self { db, client, reads }
+        let mut prepared = Vec::new();
+        for read in reads() {
+            prepared.push(client.prepare(&read).await.unwrap());
+        }
+        Self {
+            db,
+            client,
+            reads: prepared.try_into().unwrap(),
+        }
     }
 
     /// Empties the tables. The audit cannot be emptied; what is there already is not shown.
     pub async fn reset(&self) {
-        let sql = "DELETE FROM tidegate.event_queue; DELETE FROM tidegate.event_log;
+        let sql = "DELETE FROM tidegate.lease; DELETE FROM tidegate.event_queue; DELETE FROM tidegate.event_log;
                    UPDATE public.known SET audit = (SELECT coalesce(max(id), 0) FROM tidegate.audit)";
         self.client.batch_execute(sql).await.unwrap();
     }
@@ -70,7 +88,7 @@ impl World {
             Step::Publish { .. } => self.publish(model, step).await,
             Step::Lease { .. } => self.lease(model, step).await,
             Step::Promote => {
-                let found = queue::promote(&self.client, 1000, None).await.unwrap();
+                let found = queue::promote(&self.client, 1000).await.unwrap();
                 same(&model.promote(), &found)
             }
             Step::Finalize {
@@ -81,17 +99,19 @@ impl World {
                 Some(granted) => self.finalize(model, granted, end, follow_up).await,
                 None => Ok(()),
             },
-            Step::Retry { pick, .. } | Step::Release { pick } | Step::Renew { pick } => {
-                match model.pick_lease(pick) {
-                    Some(granted) => self.give_back(model, granted, step).await,
-                    None => Ok(()),
-                }
-            }
+            Step::Complete { pick, .. }
+            | Step::Retry { pick, .. }
+            | Step::HandBack { pick }
+            | Step::Renew { pick } => match model.pick_lease(pick) {
+                Some(granted) => self.write(model, granted, step).await,
+                None => Ok(()),
+            },
+            Step::Sweep { worker, says_held } => self.sweep(model, worker, says_held).await,
             Step::Requeue { pick } => self.requeue(model, pick).await,
             Step::Cancel { group } => self.unblock(model, &group_name(group), How::Cancel).await,
             Step::Skip { group } => self.unblock(model, &group_name(group), How::Skip).await,
             Step::Replay { pick, renews } => self.replay(model, pick, renews).await,
-            Step::Sweep => self.sweep(model).await,
+            Step::End => self.end(model).await,
             Step::Cleanup => self.clean(model).await,
             Step::Pass { hours } => {
                 model.pass(hours);
@@ -103,6 +123,7 @@ impl World {
 
     async fn publish(&self, model: &mut Model, step: &Step) -> Result<(), String> {
         let Step::Publish {
+            kind,
             group,
             dedup,
             delay,
@@ -112,8 +133,13 @@ impl World {
         else {
             return Ok(());
         };
-        let mut event = act("x").max_attempts(max_attempts).delay(hours(delay));
+        let event = match kind {
+            0 => act("x"),
+            kind => NewEvent::raw(Probe::KINDS[kind], None),
+        };
+        let mut event = event.max_attempts(max_attempts).delay(hours(delay));
         let mut row = Row {
+            kind,
             available: delay,
             delayed: delay > 0,
             deadline: expires_in,
@@ -123,7 +149,7 @@ impl World {
             event = event.group(group.clone());
             row.group = Some(group);
         }
-        if let Some(key) = dedup.map(|key| format!("key {key}")) {
+        if let Some(key) = dedup.map(|key| format!("key {key} of {kind}")) {
             event = event.dedup(key.clone());
             row.dedup = Some(key);
         }
@@ -143,47 +169,50 @@ impl World {
         let Step::Lease {
             worker,
             limit,
-            extra,
+            window,
+            from,
+            joins,
             says_held,
-            knows,
+            kinds,
         } = *step
         else {
             return Ok(());
         };
+        begin(model, worker, from);
         let token = Uuid::new_v4();
         let held = if says_held {
             model.tokens[worker].clone()
         } else {
             Vec::new()
         };
-        let known = knows.map(|knows| model.known(knows));
+        let walk = model.walks[worker].clone();
         let request = LeaseRequest {
-            limit,
-            page: limit + extra,
-            after: 0,
             token,
+            worker: name(worker),
             held: &held,
             timeout: hours(LEASE),
-            kinds: Probe::KINDS,
-            blocked: &[],
-            known: known.as_ref(),
-            now: None,
+            kinds: &Probe::KINDS[..kinds],
+            limit,
+            first_window: window,
+            join: joins,
+            passed_by: &walk.blocked,
+            walk: walk.at,
+            ..lease_request()
         };
         let batch = queue::lease(&self.client, &request).await.unwrap();
-        let fate = |fate: Fate| match fate {
-            Fate::Run => 0,
-            Fate::Expired => 1,
-            Fate::Abandoned => 2,
-        };
-        let events = batch.events.iter().map(|event| {
-            let attempts = i32::try_from(event.attempts).unwrap();
-            (event.lease.id, fate(event.fate), attempts)
+        let expected = model.lease(Wanted {
+            worker,
+            token,
+            limit: limit as usize,
+            window: window as usize,
+            joins,
+            says_held,
+            kinds,
         });
-        let found = (events.collect(), batch.scanned as usize);
-        let page = (limit, limit + extra);
-        let met = known.and_then(|known| model.met(&known, worker, page.1, says_held));
-        same(&met, &batch.met)?;
-        same(&model.lease(worker, token, page, says_held), &found)
+        let walk = &mut model.walks[worker];
+        walk.at = batch.walk;
+        walk.blocked.extend(batch.blocked.iter().cloned());
+        same(&expected, &brought(batch))
     }
 
     async fn finalize(
@@ -208,11 +237,12 @@ impl World {
             result: None,
             progress: None,
             follow_ups,
+            ran: granted.runs,
         };
         let flushed = queue::finalize(&self.client, &[finalization])
             .await
             .unwrap();
-        let ended = model.finalize(granted.lease, end);
+        let ended = model.finalize(granted, end);
         same(&ended, &!flushed.ended.is_empty())?;
         same(&u64::from(ended && follow_up), &flushed.published)?;
         if ended && follow_up {
@@ -226,37 +256,70 @@ impl World {
         Ok(())
     }
 
-    async fn give_back(
-        &self,
-        model: &mut Model,
-        granted: Granted,
-        step: &Step,
-    ) -> Result<(), String> {
-        let lease = granted.lease;
-        let (expected, found) = match *step {
-            Step::Retry { delay, .. } => {
+    /// What a worker writes under a lease that it got, whoever holds the event by now.
+    async fn write(&self, model: &mut Model, granted: Granted, step: &Step) -> Result<(), String> {
+        let (lease, owner) = (granted.lease, name(granted.worker));
+        match *step {
+            Step::Complete {
+                all, starts, over, ..
+            } => {
+                let of_it = |id: &i64| {
+                    let lease = |other: &&Granted| {
+                        other.lease.token == lease.token && other.lease.id == *id
+                    };
+                    model.granted.iter().any(|other| lease(&other))
+                };
+                let whole = model.ids.iter().copied().filter(of_it);
+                let completion = Completion {
+                    token: lease.token,
+                    done: if all { whole.collect() } else { vec![lease.id] },
+                    start_to: starts.map(|pick| model.pick_id(pick)),
+                    over,
+                };
+                let found = queue::complete(&self.client, std::slice::from_ref(&completion)).await;
+                let found = found.unwrap()[0];
+                let (done, start_to) = (&completion.done, completion.start_to);
+                let expected = model.complete(lease.token, done, start_to, over);
+                same(&expected, &(found.ended, found.cuts))
+            }
+            Step::Retry { delay, charged, .. } => {
                 let fault = Fault::new("again", "because");
                 let retried = Retried {
                     lease,
+                    charged,
                     delay: hours(delay),
                     errors: vec![ErrorEntry::new(None, &fault, 1)],
                     progress: None,
                 };
-                let found = queue::retry(&self.client, &[retried]).await;
-                (model.retry(lease, delay), found)
+                let found = queue::retry(&self.client, owner, &[retried], &[]).await;
+                same(
+                    &model.retry(granted, delay, charged),
+                    &sorted(found.unwrap()),
+                )
             }
-            Step::Release { .. } => {
-                let counted = granted.counted;
-                let released = Released { lease, counted };
-                let found = queue::release(&self.client, &[released]).await;
-                (model.release(granted), found)
+            Step::HandBack { .. } => {
+                let found = queue::hand_back(&self.client, owner, &[lease.id]).await;
+                let expected = model.hand_back(granted.worker, lease.id, false);
+                same(&expected, &sorted(found.unwrap()))
             }
             _ => {
-                let found = queue::renew(&self.client, &[lease], hours(LEASE)).await;
-                (model.renew(lease), found)
+                let found = queue::renew(&self.client, owner, &[lease.token], hours(LEASE)).await;
+                let found = found.unwrap().first().map(|(_, cuts)| *cuts);
+                same(&model.renew(granted), &found)
             }
+        }
+    }
+
+    async fn sweep(&self, model: &mut Model, worker: usize, says_held: bool) -> Result<(), String> {
+        let held = if says_held {
+            model.tokens[worker].clone()
+        } else {
+            Vec::new()
         };
-        same(&expected, &!found.unwrap().is_empty())
+        let found = queue::sweep(&self.client, name(worker), &held).await;
+        let found = found.unwrap();
+        let expected = model.sweep(Some(worker), says_held);
+        same(&expected, &(found.broken, found.lowest))
     }
 
     async fn requeue(&self, model: &mut Model, pick: usize) -> Result<(), String> {
@@ -307,20 +370,20 @@ impl World {
         }
     }
 
-    async fn sweep(&self, model: &mut Model) -> Result<(), String> {
+    async fn end(&self, model: &mut Model) -> Result<(), String> {
         let sql = "SELECT expired, abandoned FROM tidegate.sweep_events(0)";
         let row = self.client.query_one(sql, &[]).await.unwrap();
         let mut found: (Vec<i64>, Vec<i64>) = (row.get(0), row.get(1));
         found.0.sort_unstable();
         found.1.sort_unstable();
-        same(&model.sweep(), &found)
+        same(&model.end_hopeless(), &found)
     }
 
     async fn clean(&self, model: &mut Model) -> Result<(), String> {
         let options = CleanupOptions::default();
         let report = cleanup(&self.db.database(), &options, CleanupHooks::default()).await;
         let report = report.unwrap();
-        let (expired, abandoned) = model.sweep();
+        let (expired, abandoned) = model.end_hopeless();
         let gone = model.clean();
         let count = |number: u64| usize::try_from(number).unwrap();
         let removed = count(report.rows_deleted) + count(report.rows_dropped);
@@ -337,8 +400,10 @@ impl World {
              SET LOCAL session_replication_role = replica;
              UPDATE tidegate.event_queue
                 SET available_at = available_at - interval '{hours} hours', expires_at = expires_at - interval '{hours} hours',
-                    lease_expires_at = lease_expires_at - interval '{hours} hours', created_at = created_at - interval '{hours} hours',
-                    processing_started_at = processing_started_at - interval '{hours} hours';
+                    created_at = created_at - interval '{hours} hours';
+             UPDATE tidegate.lease
+                SET taken_at = taken_at - interval '{hours} hours', renewed_at = renewed_at - interval '{hours} hours',
+                    expires_at = expires_at - interval '{hours} hours';
              UPDATE tidegate.event_log
                 SET finished_at = finished_at - interval '{hours} hours', deadline = deadline - interval '{hours} hours',
                     expires_at = expires_at - interval '{hours} hours', created_at = created_at - interval '{hours} hours';
@@ -347,63 +412,131 @@ impl World {
         self.client.batch_execute(&sql).await.unwrap();
     }
 
-    pub async fn tables(&self) -> Tables {
-        let [queue, log, audit] = &self.reads;
-        let (queue, log, audit) = tokio::try_join!(
+    /// The tables, and what in them is out of order.
+    pub async fn tables(&self) -> (Tables, Vec<String>) {
+        let [queue, leases, log, audit, disorder] = &self.reads;
+        let (queue, leases, log, audit, disorder) = tokio::try_join!(
             self.client.query(queue, &[]),
+            self.client.query(leases, &[]),
             self.client.query(log, &[]),
-            self.client.query(audit, &[])
+            self.client.query(audit, &[]),
+            self.client.query(disorder, &[])
         )
         .unwrap();
-        Tables {
+        let tables = Tables {
             queue: queue.iter().map(live_row).collect(),
+            leases: leases.iter().map(hold).collect(),
             log: log.iter().map(ended_row).collect(),
             audit: audit.iter().map(|row| (row.get(0), row.get(1))).collect(),
-        }
+        };
+        (tables, disorder.iter().map(|row| row.get(0)).collect())
     }
 }
 
-/// The queue, the log and the audit, with times as hours from now.
-fn reads() -> [String; 3] {
+/// Where the worker's next lease begins.
+fn begin(model: &mut Model, worker: usize, from: From) {
+    let id = match from {
+        From::Back(pick) => model.pick_id(pick),
+        From::Start | From::On => i64::MAX,
+    };
+    let walk = &mut model.walks[worker];
+    walk.at.after = walk.at.after.min(id - 1).max(0);
+    if from == From::Start || walk.at.after == 0 {
+        *walk = Walk::default();
+    }
+    if from != From::On {
+        walk.blocked.clear();
+    }
+}
+
+/// What a lease brought, as the model says it.
+fn brought(batch: queue::LeasedBatch) -> Batch {
+    let fate = |fate: Fate| match fate {
+        Fate::Run => 0,
+        Fate::Expired => 1,
+        Fate::Abandoned => 2,
+    };
+    let events = batch.events.iter().map(|event| {
+        let attempts = i32::try_from(event.attempts).unwrap();
+        (event.lease.id, fate(event.fate), attempts)
+    });
+    let mut blocked = batch.blocked;
+    blocked.sort_unstable();
+    Batch {
+        events: events.collect(),
+        started_to: batch.started_to,
+        suspect: batch.suspect,
+        scanned: batch.scanned as usize,
+        blocked,
+        after: batch.walk.after,
+    }
+}
+
+/// The queue, the leases, the log and the audit, with times as hours from now; and what is out of order.
+fn reads() -> [String; 5] {
     let left = |column: &str, name: &str| {
         format!("round(extract(epoch FROM {column} - clock_timestamp()) / 3600)::bigint AS {name}")
     };
-    let both =
-        "id, group_key, dedup_key, attempts, max_attempts, lease_token, parent_id, replay_of,
-                processing_started_at IS NOT NULL AS started,
+    let both = "id, kind, group_key, dedup_key, attempts, max_attempts, parent_id, replay_of,
                 ARRAY(SELECT e->>'code' FROM jsonb_array_elements(errors) AS e) AS codes";
     let queue = format!(
-        "SELECT {both}, status = 'PROCESSING' AS processing, delayed, last_error, {}, {}, {}
-           FROM tidegate.event_queue ORDER BY id",
+        "SELECT {both}, lapses, delayed, last_error, {}, {} FROM tidegate.event_queue ORDER BY id",
         left("available_at", "available"),
         left("expires_at", "deadline_in"),
-        left("lease_expires_at", "leased_for"),
+    );
+    let leases = format!(
+        "SELECT token, worker, started_to, cuts, reached, {}, {},
+                ARRAY(SELECT id FROM unnest(ids) AS r, generate_series(lower(r), upper(r) - 1) AS id ORDER BY id) AS held
+           FROM tidegate.lease ORDER BY token",
+        left("taken_at", "taken"),
+        left("expires_at", "lasts"),
     );
     let log = format!(
-        "SELECT {both}, status, {}, {} FROM tidegate.event_log ORDER BY id",
+        "SELECT {both}, lease_token, processing_started_at IS NOT NULL AS started, status, {}, {}
+           FROM tidegate.event_log ORDER BY id",
         left("deadline", "deadline_in"),
         left("expires_at", "kept_for"),
     );
     let audit = "SELECT action, ids FROM tidegate.audit, public.known
                   WHERE id > known.audit AND action <> 'cleanup' ORDER BY id";
-    [queue, log, audit.to_owned()]
+    let disorder = "SELECT 'unordered: ' || u FROM tidegate.unordered_leases() AS u
+                    UNION ALL SELECT 'unmarked: ' || u FROM tidegate.unmarked_events() AS u";
+    [queue, leases, log, audit.to_owned(), disorder.to_owned()]
+}
+
+fn kind(row: &SqlRow) -> usize {
+    let kind: &str = row.get("kind");
+    Probe::KINDS
+        .iter()
+        .position(|known| *known == kind)
+        .unwrap()
+}
+
+fn hold(row: &SqlRow) -> Hold {
+    Hold {
+        token: row.get("token"),
+        worker: worker(row.get("worker")),
+        ids: row.get::<_, Vec<i64>>("held").into_iter().collect(),
+        started_to: row.get("started_to"),
+        taken: row.get("taken"),
+        until: row.get("lasts"),
+        cuts: row.get("cuts"),
+        reached: row.get("reached"),
+    }
 }
 
 fn live_row(row: &SqlRow) -> Row {
-    let token: Option<Uuid> = row.get("lease_token");
-    assert_eq!(row.get::<_, bool>("processing"), token.is_some(), "{row:?}");
     Row {
         id: row.get("id"),
+        kind: kind(row),
         group: row.get("group_key"),
         dedup: row.get("dedup_key"),
         attempts: row.get("attempts"),
+        lapses: row.get("lapses"),
         max_attempts: row.get("max_attempts"),
         delayed: row.get("delayed"),
         available: row.get("available"),
         deadline: row.get("deadline_in"),
-        started: row.get("started"),
-        token,
-        leased_until: row.get("leased_for"),
         last_error: row.get("last_error"),
         codes: row.get("codes"),
         parent: row.get("parent_id"),
@@ -414,6 +547,7 @@ fn live_row(row: &SqlRow) -> Row {
 fn ended_row(row: &SqlRow) -> Ended {
     Ended {
         id: row.get("id"),
+        kind: kind(row),
         group: row.get("group_key"),
         dedup: row.get("dedup_key"),
         status: match row.get("status") {
