@@ -26,10 +26,10 @@ CERTIFICATES = Path("certs/rds.pem")
 AWS_CERTIFICATES = Path("certs/aws.pem")
 AUTHORITIES = ("Amazon Root CA", "Starfield Services Root")
 CERTIFI = "certifi==2026.10.18"
-# Of OpenSSL, too, size matters more than speed: half a megabyte, a fifth of one zipped.
+# Of OpenSSL size matters more than speed: half a megabyte, a fifth of one zipped.
 OPENSSL_CFLAGS = "-Os -ffunction-sections -fdata-sections"
-# Measured: 11.9 and 4.7 MB. What makes them outgrow these has to be worth it.
-BINARY_LIMIT, ZIP_LIMIT = 12_000_000, 5_000_000
+# Measured: 15.6 and 6.2 MB; a tenth more is let pass. What makes them outgrow these has to be worth it.
+BINARY_LIMIT, ZIP_LIMIT = 17_200_000, 6_800_000
 
 
 def main():
