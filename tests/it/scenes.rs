@@ -89,9 +89,11 @@ struct Taken {
 }
 
 /// One of a lease's events.
-fn of(taken: &Taken, id: i64) -> Lease {
-    let token = taken.token;
-    Lease { id, token }
+fn of(lease: &Taken, id: i64) -> Lease {
+    Lease {
+        id,
+        token: lease.token,
+    }
 }
 
 async fn lease(client: &(impl GenericClient + Sync), request: LeaseRequest<'_>) -> Taken {
