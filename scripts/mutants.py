@@ -130,7 +130,7 @@ MUTANTS = [
             "    cuts := lease.cuts;\n", 1),
            (ENDS, "AND q.id <> ALL (busy_ids) AND q.id <@ lease.ids\n", "AND q.id <> ALL (busy_ids)\n", 1)),
     Mutant("retry: does not look at the lease", FROZEN,
-           (ENDS, "WHERE q.id = o.id AND q.id = ANY (left_hand);", "WHERE q.id = o.id;", 1)),
+           (ENDS, "WHERE q.id = o.id AND q.id = ANY (held) AND q.id = ANY (left_hand);", "WHERE q.id = o.id;", 1)),
     Mutant("save_progress: does not look at the lease",
            ("it", "interleave::i5_a_write_that_waited_for_the_lease_that_takes_its_event_away_changes_nothing"),
            (ENDS, "    IF NOT FOUND THEN\n        RETURN false;\n    END IF;\n    UPDATE tidegate.event_queue AS q SET progress",
