@@ -821,7 +821,8 @@ BEGIN
             ELSE passed || young || ARRAY(
                  SELECT DISTINCT k FROM unnest(keys) AS k
                   WHERE hashtext(k) IN (SELECT unnest(busy))
-                     OR strays AND EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.stray AND q.group_key = k)) END;
+                     -- OFFSET 0: asked by the index, group by group, and never by a hash of all strays.
+                     OR strays AND EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.stray AND q.group_key = k OFFSET 0)) END;
         mine := page - others;
         IF cardinality(doubtful) > 0 THEN
             -- The cut: the first of each doubtful group that is not in our hands; what stands behind it stays.
