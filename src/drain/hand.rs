@@ -68,6 +68,15 @@ pub(super) struct Start {
     pub upto: i64,
 }
 
+impl Start {
+    fn of(event: Lease) -> Self {
+        Self {
+            token: event.token,
+            upto: event.id,
+        }
+    }
+}
+
 impl Hand {
     /// Takes in a lease. Events of one group come in order, as a lease returns them.
     pub(super) fn take_in(
@@ -173,18 +182,18 @@ impl Hand {
     /// Whether so few events can start before the first that cannot that it should be allowed to; then of which lease, and
     /// how far. (A younger lease may have come with a larger window, and must not go first for long.) A suspect's turn
     /// comes when nothing else is between its start and its end, and `alone` says that no lease under way will change
-    /// that. Until then the windows are left to run dry.
+    /// that. Until then the windows are left to run dry. A suspect that waits in its group's line stops nothing: it may
+    /// be behind one that has no window yet.
     pub(super) fn start_more(&self, few: usize, window: usize, alone: bool) -> Option<Start> {
-        if self.suspects > 0 {
-            let mut ready = self.ready.values();
-            let first =
-                ready.find(|event| event.fate == Fate::Run && self.is_suspect(event.lease.token));
-            let start = first.map(|event| Start {
-                token: event.lease.token,
-                upto: event.lease.id,
-            });
-            return start.filter(|_| alone && self.open == 0);
+        match self.ready_suspect() {
+            Some(suspect) if self.open == 0 => alone.then(|| Start::of(suspect)),
+            Some(_) => self.ahead_of_open().map(Start::of),
+            None if self.runs_suspect() => None,
+            None => self.next_window(few, window),
         }
+    }
+
+    fn next_window(&self, few: usize, window: usize) -> Option<Start> {
         let mut next = self.ready.values().take(few);
         let shut = next.find(|event| !self.is_startable(event))?;
         let rest = &self.leases.get(&shut.lease.token)?.rest;
@@ -194,6 +203,43 @@ impl Hand {
             token: shut.lease.token,
             upto: *upto,
         })
+    }
+
+    /// An event without a window, behind which one that has a window waits in their group's line: the windows would not
+    /// run dry without it.
+    fn ahead_of_open(&self) -> Option<Lease> {
+        if self.has_startable() {
+            return None;
+        }
+        let mut shut = self
+            .ready
+            .values()
+            .filter(|event| !self.is_suspect(event.lease.token));
+        let ahead = shut.find(|event| {
+            let group = event
+                .group_key
+                .as_ref()
+                .and_then(|key| self.groups.get(key));
+            group.is_some_and(|group| group.line.iter().any(|event| self.is_startable(event)))
+        });
+        ahead.map(|event| event.lease)
+    }
+
+    /// The first suspect that nothing of its group is ahead of.
+    fn ready_suspect(&self) -> Option<Lease> {
+        if self.suspects == 0 {
+            return None;
+        }
+        let mut leases = self.ready.values().filter(|event| event.fate == Fate::Run);
+        leases
+            .find(|event| self.is_suspect(event.lease.token))
+            .map(|event| event.lease)
+    }
+
+    /// A suspect is between its start and its end.
+    fn runs_suspect(&self) -> bool {
+        let mut leases = self.leases.values();
+        self.suspects > 0 && leases.any(|held| held.suspect && held.open > 0)
     }
 
     /// The database knows that more of a lease may start.
@@ -572,6 +618,87 @@ mod tests {
                 upto: 2
             })
         );
+    }
+
+    #[test]
+    fn a_suspect_in_line_behind_one_without_a_window_holds_nobody_up() {
+        let mut hand = hand(&[(1, Some("a")), (2, None)], 0);
+        let suspect = vec![event(3, Some("a"), TWO)];
+        hand.take_in(TWO, suspect, &[], (0, true), Instant::now());
+        let start = hand.start_more(8, 1, true).unwrap();
+        assert_eq!((start.token, start.upto), (ONE, 1));
+    }
+
+    /// Whatever leases come, each event is started once, in the order of its group, and no suspect beside another.
+    #[test]
+    fn everything_in_hand_comes_to_its_end() {
+        for seed in 0..2_000 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut hand = Hand::default();
+            let mut id = 0;
+            let mut suspects = HashSet::new();
+            // Nothing of a suspect's group is leased behind it.
+            let mut groups = vec![None, Some("a"), Some("b"), Some("c")];
+            while id < 30 {
+                let token = Uuid::from_u128(random.u128(1..));
+                let suspect = random.u8(0..4) == 0;
+                let count = if suspect { 1 } else { random.i64(1..8) };
+                let first = id + 1;
+                id += count;
+                let mut events = Vec::new();
+                for id in first..=id {
+                    let group = random.choice(groups.iter().copied()).flatten();
+                    groups.retain(|other| !suspect || *other != group || group.is_none());
+                    events.push(event(id, group, token));
+                }
+                // A lease brings no window while a suspect is in hand.
+                let window = suspects.is_empty() && !suspect;
+                let started_to = if window { random.i64(0..=id) } else { 0 };
+                if suspect {
+                    suspects.insert(id);
+                }
+                hand.take_in(token, events, &[], (started_to, suspect), Instant::now());
+            }
+            let mut running: Vec<LeasedEvent> = Vec::new();
+            let mut ended = Vec::new();
+            while ended.len() < usize::try_from(id).unwrap() {
+                while running.len() < 3
+                    && let Some(event) = hand.pop(false)
+                {
+                    running.push(event);
+                }
+                let beside = running
+                    .iter()
+                    .any(|event| suspects.contains(&event.lease.id));
+                assert!(
+                    !beside || hand.open == 1,
+                    "seed {seed}: a suspect runs beside another"
+                );
+                let start =
+                    hand.start_more(random.usize(1..4), random.usize(1..4), running.is_empty());
+                assert!(
+                    start.is_some() || !running.is_empty(),
+                    "seed {seed}: nothing goes on"
+                );
+                if let Some(start) = start {
+                    hand.started(start);
+                }
+                if !running.is_empty() && random.bool() {
+                    let event = running.swap_remove(random.usize(..running.len()));
+                    if let Some(group) = &event.group_key {
+                        hand.open_group(group);
+                    }
+                    hand.let_go(event.lease);
+                    ended.push((event.group_key, event.lease.id));
+                }
+            }
+            for key in ["a", "b", "c"] {
+                let of_group = ended
+                    .iter()
+                    .filter(|(group, _)| group.as_deref() == Some(key));
+                assert!(of_group.is_sorted(), "seed {seed}: out of order");
+            }
+        }
     }
 
     #[test]
