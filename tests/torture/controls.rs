@@ -44,6 +44,12 @@ pub static ALL: &[Control] = controls![
     an_order_violation_is_found: overtaken => ["I4", "I4"],
     a_start_between_an_earlier_events_attempts_is_found: between_attempts => ["I4", "I4"],
     a_redelivery_of_what_had_ended_is_no_order_violation: redelivered => [],
+    a_start_behind_a_commit_whose_answer_was_lost_is_none: |h| answer_lost(h) => [],
+    a_start_behind_a_commit_that_was_refused_is_found: |h| {
+        answer_lost(h);
+        h.rows[0].status = "FAILED".to_owned();
+        h.rows[0].attempts = 2;
+    } => ["I4", "I5"],
     a_late_end_under_a_lost_lease_is_no_order_violation: ended_late => [],
     who_ended_an_event_may_go_on_while_another_repeats_it: repeated_meanwhile => [],
     a_lease_past_what_is_not_its_own_is_found: |h| h.takings[1].together = false => ["I4"],
@@ -343,6 +349,20 @@ fn between_attempts(history: &mut History) {
 
 fn redelivered(history: &mut History) {
     retried(history, Verdict::Done, 80);
+}
+
+/// The worker takes its first event's end for one that is to be repeated.
+fn answer_lost(history: &mut History) {
+    let retry = Record::Ended {
+        id: 1,
+        attempt: 1,
+        verdict: Verdict::Retry,
+    };
+    let told = Line {
+        at: 57,
+        record: retry,
+    };
+    history.journals[1].lines.insert(2, told);
 }
 
 fn ended_late(history: &mut History) {

@@ -71,7 +71,7 @@ impl<'a> Leases<'a> {
                 let done = self.history.requeued.contains(&ahead)
                     || kept.any(|kept| kept <= attempt)
                     || self.gave_up(ahead, attempt)
-                    || has_ended(starts, ahead, attempt, start);
+                    || self.has_ended(starts, ahead, attempt, start);
                 if !done {
                     let by = start.process;
                     let text = format!(
@@ -97,6 +97,27 @@ impl<'a> Leases<'a> {
     fn gave_up(&self, id: i64, attempt: u32) -> bool {
         self.rows.get(&id).is_some_and(|row| {
             row.place != Place::Queue && row.status == "FAILED" && row.attempts == attempt
+        })
+    }
+
+    /// Whether the process of a start had ended this attempt for good by then: or had done so without knowing, because the
+    /// answer to the handler's own commit was lost.
+    fn has_ended(
+        &self,
+        starts: &BTreeMap<i64, Vec<Start<'_>>>,
+        id: i64,
+        attempt: u32,
+        next: &Start<'_>,
+    ) -> bool {
+        let committed = self.rows.get(&id).is_some_and(|row| {
+            row.place != Place::Queue && row.status == "COMPLETED" && row.attempts == attempt
+        });
+        starts.get(&id).into_iter().flatten().any(|start| {
+            let of_attempt = start.process == next.process && start.attempt == attempt;
+            of_attempt
+                && start.end.is_some_and(|(at, verdict)| {
+                    at <= next.at && (verdict != Verdict::Retry || committed)
+                })
         })
     }
 
@@ -161,18 +182,4 @@ impl<'a> Leases<'a> {
             }
         }
     }
-}
-
-/// Whether the process of a start had ended this attempt for good by then.
-fn has_ended(
-    starts: &BTreeMap<i64, Vec<Start<'_>>>,
-    id: i64,
-    attempt: u32,
-    next: &Start<'_>,
-) -> bool {
-    starts.get(&id).into_iter().flatten().any(|start| {
-        let ended =
-            matches!(start.end, Some((at, Verdict::Done | Verdict::Reject)) if at <= next.at);
-        ended && start.process == next.process && start.attempt == attempt
-    })
 }
