@@ -16,7 +16,7 @@ use super::settle::count;
 use super::writer::{Back, Class, End, Job, Round, Written, write};
 use super::{Drain, FLUSH_AGE, Slot, millis};
 use crate::error::Error;
-use crate::event::{Event, Fate, Lease};
+use crate::event::{Event, Fate, Lease, LeasedEvent};
 use crate::handler::{Dispatch, Fault};
 use crate::outcome::Status;
 
@@ -254,7 +254,7 @@ impl<D: Dispatch> Drain<D> {
         if let Some(lowest) = left.iter().filter(|id| !named.contains(id)).min() {
             self.walk.back_to(*lowest);
         }
-        for event in self.hand.remove(left) {
+        for event in self.hand.remove(|lease| left.contains(&lease.id)) {
             self.hand.let_go(event.lease);
             self.report.released +=
                 u64::from(event.fate == Fate::Run && !named.contains(&event.lease.id));
@@ -393,7 +393,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    fn take_releases(&mut self, events: Vec<crate::event::LeasedEvent>, written: &Written) {
+    fn take_releases(&mut self, events: Vec<LeasedEvent>, written: &Written) {
         let Some(left) = &written.left else {
             return self.pending.releases.extend(events);
         };
@@ -422,11 +422,17 @@ impl<D: Dispatch> Drain<D> {
         }
         if let Some(now) = &written.in_hand {
             self.between.rereads = false;
-            for event in self.hand.keep_only(now) {
-                self.hand.let_go(event.lease);
-                if event.fate == Fate::Run {
-                    self.count_lost(event.lease);
-                }
+            let gone = self.hand.keep_only(now);
+            self.lose(gone);
+        }
+    }
+
+    /// What waited here is not ours any more.
+    fn lose(&mut self, events: Vec<LeasedEvent>) {
+        for event in events {
+            self.hand.let_go(event.lease);
+            if event.fate == Fate::Run {
+                self.count_lost(event.lease);
             }
         }
     }
@@ -539,8 +545,10 @@ impl<D: Dispatch> Drain<D> {
         self.report.leased += (run.count() + batch.unreadable.len()) as u64;
         let window = (batch.started_to, batch.suspect);
         let token = brought.token;
-        self.hand
+        let stale = self
+            .hand
             .take_in(token, batch.events, &batch.unreadable, window, order.sent);
+        self.lose(stale);
         for id in batch.unreadable {
             self.pend();
             self.pending.unreadable.push(Lease { id, token });

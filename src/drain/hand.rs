@@ -78,7 +78,8 @@ impl Start {
 }
 
 impl Hand {
-    /// Takes in a lease. Events of one group come in order, as a lease returns them.
+    /// Takes in a lease. Events of one group come in order, as a lease returns them. Returns what had been taken away from
+    /// an older lease, is here again, and has not ended for the older one.
     pub(super) fn take_in(
         &mut self,
         token: Uuid,
@@ -86,7 +87,7 @@ impl Hand {
         unreadable: &[i64],
         window: (i64, bool),
         renewed: Instant,
-    ) {
+    ) -> Vec<LeasedEvent> {
         let (started_to, suspect) = window;
         let ids = events.iter().map(|event| event.lease.id);
         let mut rest: Vec<i64> = ids
@@ -112,12 +113,13 @@ impl Hand {
                 rest,
             },
         );
-        for event in events {
-            self.push(event);
-        }
+        events
+            .into_iter()
+            .filter_map(|event| self.push(event))
+            .collect()
     }
 
-    fn push(&mut self, event: LeasedEvent) {
+    fn push(&mut self, event: LeasedEvent) -> Option<LeasedEvent> {
         let bytes = event.payload.as_ref().map_or(0, Vec::len);
         self.bytes += bytes;
         if bytes > LARGE {
@@ -128,11 +130,13 @@ impl Hand {
             if let Some(group) = self.groups.get_mut(key) {
                 group.line.push_back(event);
                 self.behind += 1;
-                return;
+                return None;
             }
             self.groups.insert(key.clone(), Group::default());
         }
-        self.ready.insert(event.lease.id, event);
+        let stale = self.ready.insert(event.lease.id, event)?;
+        self.waits_no_more(&stale);
+        Some(stale)
     }
 
     /// Whether the event's handlers may start, or need not.
@@ -297,26 +301,19 @@ impl Hand {
         }
     }
 
-    /// Takes out events that have left our hands, if they wait here.
-    pub(super) fn remove(&mut self, gone: &HashSet<i64>) -> Vec<LeasedEvent> {
-        let mut removed = Vec::new();
-        let mut heads = Vec::new();
-        for id in gone {
-            if let Some(event) = self.ready.remove(id) {
-                heads.extend(event.group_key.clone());
-                removed.push(event);
-            }
-        }
+    /// Takes out what has left our hands and waits here.
+    pub(super) fn remove(&mut self, gone: impl Fn(Lease) -> bool) -> Vec<LeasedEvent> {
+        let ready = self.ready.extract_if(.., |_, event| gone(event.lease));
+        let mut removed: Vec<LeasedEvent> = ready.map(|(_, event)| event).collect();
+        let heads: Vec<String> = removed
+            .iter()
+            .filter_map(|event| event.group_key.clone())
+            .collect();
         for group in self.groups.values_mut() {
-            if group
-                .line
-                .iter()
-                .any(|event| gone.contains(&event.lease.id))
-            {
+            if group.line.iter().any(|event| gone(event.lease)) {
                 let line = std::mem::take(&mut group.line);
-                let (out, stay): (VecDeque<_>, VecDeque<_>) = line
-                    .into_iter()
-                    .partition(|event| gone.contains(&event.lease.id));
+                let (out, stay): (VecDeque<_>, VecDeque<_>) =
+                    line.into_iter().partition(|event| gone(event.lease));
                 self.behind -= out.len();
                 removed.extend(out);
                 group.line = stay;
@@ -340,16 +337,8 @@ impl Hand {
                 lease.cuts = found.cuts;
             }
         }
-        let lines = self.groups.values().flat_map(|group| &group.line);
-        let gone: HashSet<i64> = self
-            .ready
-            .values()
-            .chain(lines)
-            .map(|event| event.lease)
-            .filter(|lease| !held.contains(&(lease.token, lease.id)))
-            .map(|lease| lease.id)
-            .collect();
-        self.remove(&gone)
+        // By lease, not by id: what an operator took away may have been leased again, and waits here twice.
+        self.remove(|lease| !held.contains(&(lease.token, lease.id)))
     }
 
     /// Everything that waits, at the end of the run.
@@ -724,7 +713,7 @@ mod tests {
         );
         hand.open_group("a");
         assert!(!hand.has_startable());
-        assert_eq!(ids(&hand.remove(&HashSet::from([1, 2, 3, 4]))), [2, 3, 4]);
+        assert_eq!(ids(&hand.remove(|_| true)), [2, 3, 4]);
         hand.reopen_group("a");
         assert_eq!(hand.waiting(), 0);
         hand.take_in(
@@ -744,7 +733,7 @@ mod tests {
         hand.open_group("a");
         hand.close_group("a");
         assert!(!hand.has_startable());
-        assert_eq!(ids(&hand.remove(&HashSet::from([1, 2]))), [2]);
+        assert_eq!(ids(&hand.remove(|_| true)), [2]);
     }
 
     #[test]
@@ -760,6 +749,30 @@ mod tests {
         assert_eq!(ids(&hand.keep_only(&now)), [2, 3]);
         assert!(!hand.is_cut(ONE, Some(1)));
         assert_eq!(popped(&mut hand), [1]);
+    }
+
+    #[test]
+    fn what_was_taken_away_and_leased_again_waits_under_its_new_lease() {
+        let mut hand = hand(&[(1, None), (2, Some("a"))], 9);
+        let again = vec![event(1, None, TWO), event(2, Some("a"), TWO)];
+        let stale = hand.take_in(TWO, again, &[], (9, false), Instant::now());
+        assert_eq!(stale[0].lease, Lease { id: 1, token: ONE });
+        let now = [1, 2].map(|id| InHand {
+            token: TWO,
+            cuts: 0,
+            started_to: 9,
+            id,
+        });
+        let gone = hand.keep_only(&now);
+        assert_eq!(
+            (gone.len(), gone[0].lease),
+            (1, Lease { id: 2, token: ONE })
+        );
+        for event in stale.into_iter().chain(gone) {
+            hand.let_go(event.lease);
+        }
+        assert_eq!(hand.take_over(), [ONE]);
+        assert_eq!((popped(&mut hand), hand.left(TWO)), (vec![1, 2], 2));
     }
 
     #[test]
