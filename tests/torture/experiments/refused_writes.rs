@@ -261,20 +261,26 @@ fn ballast(random: &mut fastrand::Rng) -> String {
     (0..1000).map(|_| random.alphanumeric()).collect()
 }
 
-/// Lets some runs fail before there is room again.
+/// Lets some runs meet the full disk before there is room again. What is left of the first runs goes on alone, of which few
+/// are refused in a run: such a run does not fail.
 async fn fill_and_heal(
     world: &World,
     fleet: &mut Fleet,
     template: &Worker,
     disk: &SmallDisk,
 ) -> Option<Violation> {
-    let failed = |journals: &[crate::journal::Left]| {
+    let count = |is: fn(&Record) -> bool| {
+        let journals = world.journals();
         let lines = journals.iter().flat_map(|journal| &journal.lines);
-        let failed = lines.filter(|line| matches!(line.record, Record::Failed { .. }));
-        failed.count()
+        lines.filter(|line| is(&line.record)).count()
     };
     let mut filled = true;
-    while failed(&world.journals()) < 3 {
+    let enough = || {
+        let failed = count(|record| matches!(record, Record::Failed { .. }));
+        let reported = count(|record| matches!(record, Record::Reported { .. }));
+        failed > 0 && failed + reported > 3
+    };
+    while !enough() {
         fleet.tend(world, template).await;
         if world
             .number("SELECT count(*) FROM tidegate.event_queue")
