@@ -144,8 +144,7 @@ CREATE FUNCTION tidegate.missing_log_days(now timestamptz DEFAULT NULL) RETURNS 
           FROM (SELECT least(missing_log_days.now, clock_timestamp()) AS now) AS clock,
                (SELECT retention_completed FROM tidegate.event_kind
                  UNION SELECT retention_failed FROM tidegate.event_kind) AS used(retention),
-               LATERAL (SELECT CASE WHEN used.retention <= interval '100 years'
-                                    THEN clock.now + used.retention END AS first) AS until,
+               LATERAL (SELECT clock.now + used.retention AS first) AS until,
                LATERAL generate_series((until.first AT TIME ZONE 'UTC')::date,
                                        ((until.first + interval '7 days') AT TIME ZONE 'UTC')::date,
                                        interval '1 day') AS ahead(day))

@@ -618,39 +618,44 @@ mod tests {
         assert_eq!((start.token, start.upto), (ONE, 1));
     }
 
+    /// Leases of about thirty events, some of them suspects' and some in groups; how many events, and the suspects.
+    fn random_hand(random: &mut fastrand::Rng) -> (Hand, i64, HashSet<i64>) {
+        let mut hand = Hand::default();
+        let mut last = 0;
+        let mut suspects = HashSet::new();
+        // Nothing of a suspect's group is leased behind it.
+        let mut groups = vec![None, Some("a"), Some("b"), Some("c")];
+        while last < 30 {
+            let token = Uuid::from_u128(random.u128(1..));
+            let suspect = random.u8(0..4) == 0;
+            let first = last + 1;
+            last += if suspect { 1 } else { random.i64(1..8) };
+            let mut events = Vec::new();
+            for id in first..=last {
+                let group = random.choice(groups.iter().copied()).flatten();
+                groups.retain(|other| !suspect || *other != group || group.is_none());
+                events.push(event(id, group, token));
+            }
+            // A lease brings no window while a suspect is in hand.
+            let window = suspects.is_empty() && !suspect;
+            let started_to = if window { random.i64(0..=last) } else { 0 };
+            if suspect {
+                suspects.insert(last);
+            }
+            hand.take_in(token, events, &[], (started_to, suspect), Instant::now());
+        }
+        (hand, last, suspects)
+    }
+
     /// Whatever leases come, each event is started once, in the order of its group, and no suspect beside another.
     #[test]
     fn everything_in_hand_comes_to_its_end() {
         for seed in 0..2_000 {
             let mut random = fastrand::Rng::with_seed(seed);
-            let mut hand = Hand::default();
-            let mut id = 0;
-            let mut suspects = HashSet::new();
-            // Nothing of a suspect's group is leased behind it.
-            let mut groups = vec![None, Some("a"), Some("b"), Some("c")];
-            while id < 30 {
-                let token = Uuid::from_u128(random.u128(1..));
-                let suspect = random.u8(0..4) == 0;
-                let count = if suspect { 1 } else { random.i64(1..8) };
-                let first = id + 1;
-                id += count;
-                let mut events = Vec::new();
-                for id in first..=id {
-                    let group = random.choice(groups.iter().copied()).flatten();
-                    groups.retain(|other| !suspect || *other != group || group.is_none());
-                    events.push(event(id, group, token));
-                }
-                // A lease brings no window while a suspect is in hand.
-                let window = suspects.is_empty() && !suspect;
-                let started_to = if window { random.i64(0..=id) } else { 0 };
-                if suspect {
-                    suspects.insert(id);
-                }
-                hand.take_in(token, events, &[], (started_to, suspect), Instant::now());
-            }
+            let (mut hand, count, suspects) = random_hand(&mut random);
             let mut running: Vec<LeasedEvent> = Vec::new();
             let mut ended = Vec::new();
-            while ended.len() < usize::try_from(id).unwrap() {
+            while ended.len() < usize::try_from(count).unwrap() {
                 while running.len() < 3
                     && let Some(event) = hand.pop(false)
                 {
@@ -663,12 +668,10 @@ mod tests {
                     !beside || hand.open == 1,
                     "seed {seed}: a suspect runs beside another"
                 );
-                let start =
-                    hand.start_more(random.usize(1..4), random.usize(1..4), running.is_empty());
-                assert!(
-                    start.is_some() || !running.is_empty(),
-                    "seed {seed}: nothing goes on"
-                );
+                let (few, window) = (random.usize(1..4), random.usize(1..4));
+                let start = hand.start_more(few, window, running.is_empty());
+                let goes_on = start.is_some() || !running.is_empty();
+                assert!(goes_on, "seed {seed}: nothing goes on");
                 if let Some(start) = start {
                     hand.started(start);
                 }

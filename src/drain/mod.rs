@@ -542,3 +542,75 @@ async fn stop_signal(stop: &mut Option<watch::Receiver<bool>>) {
     }
     std::future::pending::<()>().await;
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::handler::{DATABASE_ONLY, Done, Handlers};
+
+    crate::events! {
+        enum Nothing {
+            Nothing(serde_json::Value) = "nothing",
+        }
+    }
+
+    struct Idle;
+
+    impl Dispatch for Idle {
+        type Event = Nothing;
+
+        fn handlers<'a>(&'a self, _: &'a Nothing, _: &'a Context) -> Handlers<'a> {
+            Handlers::one("idle", DATABASE_ONLY, async { Ok(Done::ok()) })
+        }
+    }
+
+    /// A server that says nothing: not even hello, or nothing more once it has let somebody in.
+    async fn silent_server(lets_in: bool) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(say_nothing(stream, lets_in));
+            }
+        });
+        format!("postgres://nobody@127.0.0.1:{port}/nothing?sslmode=disable")
+    }
+
+    async fn say_nothing(mut stream: TcpStream, lets_in: bool) {
+        let mut heard = [0; 1024];
+        let mut first = lets_in;
+        while stream.read(&mut heard).await.is_ok_and(|count| count > 0) {
+            if std::mem::take(&mut first) {
+                // AuthenticationOk, ReadyForQuery.
+                let welcome = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I";
+                stream.write_all(welcome).await.unwrap();
+            }
+        }
+    }
+
+    /// In virtual time: it jumps ahead whenever nothing is under way in this process.
+    #[tokio::test(start_paused = true)]
+    async fn i8_no_run_outlives_its_budget_by_more_than_a_second_under_a_server_that_says_nothing()
+    {
+        for lets_in in [false, true] {
+            let url = silent_server(lets_in).await;
+            for seconds in [1, 84, 300, 800] {
+                let options = DrainOptions {
+                    budget: Duration::from_secs(seconds),
+                    ..DrainOptions::default()
+                };
+                let database = Database::new(&url, 1).unwrap();
+                let lanes = Lanes::new(options.concurrency, Handle::current());
+                let limit = options.budget + OVERRUN;
+                let began = Instant::now();
+                let drain = Drain::new(database, Arc::new(Idle), options, Hooks::default(), lanes);
+                let ended = drain.run_to_end().await;
+                assert!(ended.is_err());
+                assert!(began.elapsed() <= limit, "{lets_in}, {:?}", began.elapsed());
+            }
+        }
+    }
+}

@@ -94,9 +94,7 @@ SELECT DISTINCT to_char(wanted.day, 'YYYYMMDD')
   FROM (SELECT ((clock_timestamp() AT TIME ZONE 'UTC') + r.retention)::date + ahead.days AS day
           FROM tidegate.event_kind AS k
          CROSS JOIN LATERAL (VALUES (k.retention_completed), (k.retention_failed)) AS r(retention)
-         CROSS JOIN generate_series(0, $1) AS ahead(days)
-         -- For longer ones no partition is ever made; see missing_log_days().
-         WHERE r.retention <= interval '100 years') AS wanted
+         CROSS JOIN generate_series(0, $1) AS ahead(days)) AS wanted
  WHERE NOT EXISTS (
        SELECT FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
         WHERE i.inhparent = 'tidegate.event_log'::regclass
