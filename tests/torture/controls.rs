@@ -47,7 +47,7 @@ pub static ALL: &[Control] = controls![
     a_start_behind_a_commit_whose_answer_was_lost_is_none: |h| answer_lost(h) => [],
     a_start_behind_a_commit_that_was_refused_is_found: |h| {
         answer_lost(h);
-        h.rows[0].status = "FAILED".to_owned();
+        "FAILED".clone_into(&mut h.rows[0].status);
         h.rows[0].attempts = 2;
     } => ["I4", "I5"],
     a_late_end_under_a_lost_lease_is_no_order_violation: ended_late => [],
