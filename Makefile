@@ -21,8 +21,9 @@ run: tools ## start a local Postgres, publish sample events, drain them, show th
 
 test: check deny unit newest check-schema lambda api template ## everything CI runs
 
-check: tools ## format, lints with warnings denied, docs
+check: tools ## format, circles of modules, lints with warnings denied, docs
 	cargo fmt --check
+	@python3 scripts/circles.py
 	cargo clippy $(CARGO_FLAGS) --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --no-deps
 

@@ -9,10 +9,7 @@ use serde::{Deserialize, Deserializer};
 use tracing::{Level, Metadata};
 use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
 
-use crate::drain::DrainOptions;
 use crate::error::Error;
-use crate::outcome::RetryPolicy;
-use crate::xray;
 
 /// Looks a variable up; tests bring their own.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -21,29 +18,6 @@ pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 #[must_use]
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// Reads the drain's options: `TIDEGATE_BUDGET`, `_BATCH`, `_CONCURRENCY`, `_LEASE_TIMEOUT`,
-/// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`, `_XRAY`.
-///
-/// # Errors
-/// [`Error::Config`] names the variable and what is allowed.
-pub fn drain_options(lookup: Lookup<'_>) -> Result<DrainOptions, Error> {
-    let default = DrainOptions::default();
-    Ok(DrainOptions {
-        budget: duration(lookup, "TIDEGATE_BUDGET", default.budget)?,
-        batch: number(lookup, "TIDEGATE_BATCH", default.batch, 1, 10_000)?,
-        concurrency: number(lookup, "TIDEGATE_CONCURRENCY", default.concurrency, 1, 1000)?,
-        lease_timeout: duration(lookup, "TIDEGATE_LEASE_TIMEOUT", default.lease_timeout)?,
-        handler_timeout: duration(lookup, "TIDEGATE_HANDLER_TIMEOUT", default.handler_timeout)?,
-        linger: duration(lookup, "TIDEGATE_LINGER", default.linger)?,
-        max_events: None,
-        retry: RetryPolicy {
-            base: duration(lookup, "TIDEGATE_BACKOFF_BASE", default.retry.base)?,
-            max: duration(lookup, "TIDEGATE_BACKOFF_MAX", default.retry.max)?,
-        },
-        xray: xray::daemon(lookup)?,
-    })
 }
 
 /// The global attempt limit, if `TIDEGATE_MAX_ATTEMPTS` sets one (B6).
@@ -225,13 +199,23 @@ pub(crate) fn named<'de, T, D: Deserializer<'de>>(
         .map_err(|allowed| D::Error::custom(format!("{field}: {allowed}")))
 }
 
-fn duration(lookup: Lookup<'_>, name: &str, default: Duration) -> Result<Duration, Error> {
+pub(crate) fn duration(
+    lookup: Lookup<'_>,
+    name: &str,
+    default: Duration,
+) -> Result<Duration, Error> {
     lookup(name).map_or(Ok(default), |text| {
         parse_duration(&text).map_err(|allowed| Error::Config(format!("{name}: {allowed}")))
     })
 }
 
-fn number<T>(lookup: Lookup<'_>, name: &str, default: T, least: T, most: T) -> Result<T, Error>
+pub(crate) fn number<T>(
+    lookup: Lookup<'_>,
+    name: &str,
+    default: T,
+    least: T,
+    most: T,
+) -> Result<T, Error>
 where
     T: std::str::FromStr + PartialOrd + std::fmt::Display + Copy,
 {
@@ -249,21 +233,6 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn c12_defaults_are_the_documented_ones_and_can_be_overridden() {
-        let options = drain_options(&|_| None).unwrap();
-        assert_eq!(options.budget, Duration::from_secs(50));
-        assert_eq!(options.concurrency, 8);
-        assert_eq!(options.lease_timeout, Duration::from_mins(1));
-        assert_eq!(options.handler_timeout, Duration::from_secs(30));
-        assert_eq!(options.retry.base, Duration::from_secs(1));
-        assert_eq!(options.retry.max, Duration::from_mins(10));
-        let options =
-            drain_options(&|name| (name == "TIDEGATE_LEASE_TIMEOUT").then(|| "5m".to_owned()))
-                .unwrap();
-        assert_eq!(options.lease_timeout, Duration::from_mins(5));
-    }
 
     #[test]
     fn f7_the_database_is_found_in_one_way_and_contradictions_are_refused_by_name() {
@@ -318,20 +287,6 @@ mod tests {
 
     #[test]
     fn a_bad_value_is_refused_by_name_with_what_is_allowed() {
-        for (variable, value, allowed) in [
-            ("TIDEGATE_BUDGET", "soon", "500ms, 30s, 5m or 1h"),
-            ("TIDEGATE_BUDGET", "11y", "longer than ten years"),
-            ("TIDEGATE_BATCH", "0", "1 to 10000"),
-            ("TIDEGATE_CONCURRENCY", "many", "1 to 1000"),
-        ] {
-            let error = drain_options(&|name| (name == variable).then(|| value.to_owned()))
-                .unwrap_err()
-                .to_string();
-            assert!(
-                error.contains(variable) && error.contains(allowed) && error.contains(value),
-                "{error}"
-            );
-        }
         for text in ["=,=", "info,", "tidegate=", "tidegate=loud"] {
             let error = log_filter(&|_| Some(text.to_owned()), LevelFilter::INFO).unwrap_err();
             assert!(error.to_string().contains("TIDEGATE_LOG"), "{error}");

@@ -17,12 +17,12 @@ use tokio::time::Instant;
 use tokio_postgres::{Client, SimpleQueryStream};
 
 use crate::connect::{Database, Pooled};
-use crate::drain::settle;
 use crate::error::Error;
-use crate::event::{Event, LeasedEvent, NewEvent};
+use crate::event::{Event, NewEvent};
 use crate::handler::{Committed, Done, HandlerError, HandlerResult, Verdicts};
+use crate::lease::LeasedEvent;
 use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
-use crate::queue::{self, Follow};
+use crate::queue::{self, Follow, ending};
 use crate::trace::TraceContext;
 
 /// What the handlers of one event share.
@@ -298,74 +298,6 @@ impl Context {
     }
 }
 
-impl NewEvent {
-    /// Checks what can be checked without the database, by the limits of the schema.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] names the field and what is allowed.
-    pub fn check(&self) -> Result<(), Error> {
-        let length = |field: &str, value: Option<&str>, limit: usize| match value
-            .map(|text| text.chars().count())
-        {
-            Some(count) if count == 0 || count > limit => Err(Error::Invalid(format!(
-                "{field}: 1 to {limit} characters are allowed, got {count}"
-            ))),
-            _ if value.is_some_and(|text| text.contains('\0')) => Err(Error::Invalid(format!(
-                "{field}: no NUL character is allowed"
-            ))),
-            _ => Ok(()),
-        };
-        length("kind", Some(&self.kind), 100)?;
-        length("group_key", self.group_key.as_deref(), 200)?;
-        length("dedup_key", self.dedup_key.as_deref(), 200)?;
-        length("correlation_id", self.correlation_id.as_deref(), 200)?;
-        if self
-            .max_attempts
-            .is_some_and(|attempts| !(1..=1000).contains(&attempts))
-        {
-            return Err(Error::Invalid(
-                "max_attempts: 1 to 1000 is allowed".to_owned(),
-            ));
-        }
-        let traceparent = self.traceparent.as_deref();
-        if traceparent.is_some_and(|header| TraceContext::parse(header).is_none()) {
-            return Err(Error::Invalid(
-                "traceparent: a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01 is allowed"
-                    .to_owned(),
-            ));
-        }
-        let text = self.payload.as_ref().map_or("", |payload| payload.get());
-        if text.len() > PAYLOAD_LIMIT {
-            return Err(Error::Invalid(format!(
-                "payload: at most {PAYLOAD_LIMIT} bytes are allowed, got {}",
-                text.len()
-            )));
-        }
-        if has_nul_escape(text) {
-            return Err(Error::Invalid(
-                "payload: \\u0000 cannot be stored in jsonb".to_owned(),
-            ));
-        }
-        Ok(())
-    }
-}
-
-/// Largest payload, in bytes.
-pub const PAYLOAD_LIMIT: usize = 1_048_576;
-
-/// Whether JSON text holds the escape of a NUL character, which jsonb refuses.
-pub(crate) fn has_nul_escape(text: &str) -> bool {
-    let mut rest = text;
-    while let Some(at) = rest.find('\\') {
-        if rest[at..].starts_with("\\u0000") {
-            return true;
-        }
-        // The character behind a backslash is ASCII in valid JSON; skip it, it may be a backslash.
-        rest = rest.get(at + 2..).unwrap_or("");
-    }
-    false
-}
-
 /// A handler's transaction; use it as a [`tokio_postgres::Client`], end it with
 /// [`Transaction::complete`].
 pub struct Transaction<'a> {
@@ -432,7 +364,7 @@ impl Transaction<'_> {
         } else {
             Status::CompletedWithErrors
         };
-        let end = settle::finalization(&self.ctx.event, &ends, status);
+        let end = ending::finalization(&self.ctx.event, &ends, status);
         if end.is_plain() {
             queue::complete_and_commit(client, lease).await?;
             return Ok(Committed::Event);

@@ -8,7 +8,9 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use uuid::Uuid;
+
+use crate::error::Error;
+use crate::trace::TraceContext;
 
 /// The closed set of events a program publishes and handles. Made by [`events!`](crate::events).
 pub trait Event: Sized + Send + Sync + 'static {
@@ -231,6 +233,74 @@ impl NewEvent {
     }
 }
 
+impl NewEvent {
+    /// Checks what can be checked without the database, by the limits of the schema.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the field and what is allowed.
+    pub fn check(&self) -> Result<(), Error> {
+        let length = |field: &str, value: Option<&str>, limit: usize| match value
+            .map(|text| text.chars().count())
+        {
+            Some(count) if count == 0 || count > limit => Err(Error::Invalid(format!(
+                "{field}: 1 to {limit} characters are allowed, got {count}"
+            ))),
+            _ if value.is_some_and(|text| text.contains('\0')) => Err(Error::Invalid(format!(
+                "{field}: no NUL character is allowed"
+            ))),
+            _ => Ok(()),
+        };
+        length("kind", Some(&self.kind), 100)?;
+        length("group_key", self.group_key.as_deref(), 200)?;
+        length("dedup_key", self.dedup_key.as_deref(), 200)?;
+        length("correlation_id", self.correlation_id.as_deref(), 200)?;
+        if self
+            .max_attempts
+            .is_some_and(|attempts| !(1..=1000).contains(&attempts))
+        {
+            return Err(Error::Invalid(
+                "max_attempts: 1 to 1000 is allowed".to_owned(),
+            ));
+        }
+        let traceparent = self.traceparent.as_deref();
+        if traceparent.is_some_and(|header| TraceContext::parse(header).is_none()) {
+            return Err(Error::Invalid(
+                "traceparent: a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01 is allowed"
+                    .to_owned(),
+            ));
+        }
+        let text = self.payload.as_ref().map_or("", |payload| payload.get());
+        if text.len() > PAYLOAD_LIMIT {
+            return Err(Error::Invalid(format!(
+                "payload: at most {PAYLOAD_LIMIT} bytes are allowed, got {}",
+                text.len()
+            )));
+        }
+        if has_nul_escape(text) {
+            return Err(Error::Invalid(
+                "payload: \\u0000 cannot be stored in jsonb".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Largest payload, in bytes.
+pub const PAYLOAD_LIMIT: usize = 1_048_576;
+
+/// Whether JSON text holds the escape of a NUL character, which jsonb refuses.
+pub(crate) fn has_nul_escape(text: &str) -> bool {
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        if rest[at..].starts_with("\\u0000") {
+            return true;
+        }
+        // The character behind a backslash is ASCII in valid JSON; skip it, it may be a backslash.
+        rest = rest.get(at + 2..).unwrap_or("");
+    }
+    false
+}
+
 /// Derives a deduplication key: SHA-256, in hex, over the kind, the canonical payload (object keys
 /// sorted, no white space) and any further fields, such as the user who asks (requirement E2).
 ///
@@ -256,80 +326,6 @@ pub fn dedup_key(
         hex.push(char::from(b"0123456789abcdef"[usize::from(byte & 15)]));
     }
     Ok(hex)
-}
-
-/// The right to finish one event: its id and the token of the lease it was taken under. Whoever
-/// holds a stale one changes nothing (invariant I5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Lease {
-    /// The event.
-    pub id: i64,
-    /// Random, one for each lease statement.
-    pub token: Uuid,
-}
-
-/// What the queue says of a row at the moment it was leased.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
-    /// To be handled; its attempt is counted.
-    Run,
-    /// Its deadline had passed (B13): to be ended unhandled, no attempt counted.
-    Expired,
-    /// Its last permitted attempt was abandoned (decision 9): to be ended, no attempt counted.
-    Abandoned,
-}
-
-/// A row in hand.
-#[derive(Debug, Clone)]
-pub struct LeasedEvent {
-    /// Id and token.
-    pub lease: Lease,
-    /// Whether to run it or to end it.
-    pub fate: Fate,
-    /// Stored kind; not necessarily one this program knows.
-    pub kind: String,
-    /// Stored payload, JSON text.
-    pub payload: Option<Vec<u8>>,
-    /// Order group.
-    pub group_key: Option<String>,
-    /// Business object.
-    pub correlation_id: Option<String>,
-    /// Attempts including this one (C7).
-    pub attempts: u32,
-    /// Attempts after which it is given up.
-    pub max_attempts: u32,
-    /// When it was published, database clock.
-    pub created_at: SystemTime,
-    /// Start-before deadline, database clock.
-    pub expires_at: Option<SystemTime>,
-    /// What earlier attempts have already done.
-    pub progress: Option<crate::outcome::Progress>,
-    /// The W3C trace context it was published under.
-    pub traceparent: Option<String>,
-}
-
-#[cfg(test)]
-impl LeasedEvent {
-    /// A first attempt, without a payload.
-    pub(crate) fn sample(id: i64, group: Option<&str>) -> Self {
-        Self {
-            lease: Lease {
-                id,
-                token: Uuid::nil(),
-            },
-            fate: Fate::Run,
-            kind: "sample".to_owned(),
-            payload: None,
-            group_key: group.map(ToOwned::to_owned),
-            correlation_id: None,
-            attempts: 1,
-            max_attempts: 5,
-            created_at: SystemTime::UNIX_EPOCH,
-            expires_at: None,
-            progress: None,
-            traceparent: None,
-        }
-    }
 }
 
 #[cfg(test)]

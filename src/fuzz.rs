@@ -21,6 +21,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::app::{App, Event as AppEvent, checks, forms, medical};
 use crate::config;
 use crate::connect::{self, Database};
+use crate::drain::DrainOptions;
 use crate::event::{DecodeError, Event};
 use crate::invocation::{Actions, Request};
 use crate::operate::{Moment, parse_moment};
@@ -333,7 +334,7 @@ fn settings(input: &[u8]) {
         found.map(|(_, value)| value.to_owned())
     };
     let errors = [
-        config::drain_options(&lookup).err(),
+        DrainOptions::from_settings(&lookup).err(),
         config::max_attempts(&lookup).err(),
         config::log_filter(&lookup, LevelFilter::INFO).err(),
         Actions::from_setting(&lookup).err(),

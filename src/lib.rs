@@ -7,8 +7,8 @@
 //!
 //! 1. [`budget`]: how long the run has;
 //! 2. [`queue`]: lease a batch (all SQL is there);
-//! 3. [`event`]: decode each row into the program's enum;
-//! 4. [`handler`]: one `match` lists the handlers, [`context`] is what they may ask for;
+//! 3. [`event`]: decode each row in hand ([`lease`]) into the program's enum;
+//! 4. [`dispatch`]: one `match` lists the handlers, [`context`] is what they may ask for, [`handler`] what they answer;
 //! 5. [`outcome`]: from verdicts to what is stored;
 //! 6. [`queue`] again: finalize, retry, release;
 //! 7. [`mod@drain`]: the loop around it all, and its report.
@@ -25,6 +25,7 @@ pub mod budget;
 pub mod config;
 pub mod connect;
 pub mod context;
+pub mod dispatch;
 pub mod doctor;
 pub mod drain;
 pub mod error;
@@ -35,6 +36,7 @@ pub mod fuzz;
 pub mod handler;
 pub mod http;
 pub mod invocation;
+pub mod lease;
 pub mod metrics;
 pub mod migrate;
 pub mod operate;
@@ -47,13 +49,11 @@ pub mod xray;
 
 pub use connect::Database;
 pub use context::{Context, Transaction};
-pub use drain::{DrainOptions, drain};
+pub use dispatch::{DATABASE_ONLY, Dispatch, Handler, Handlers};
+pub use drain::{DrainOptions, DrainReport, StopReason, drain};
 pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, dedup_key};
-pub use handler::{
-    DATABASE_ONLY, Dispatch, Done, Fault, Handler, HandlerError, HandlerResult, Handlers, Verdicts,
-};
-pub use invocation::{DrainReport, StopReason};
+pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
 pub use queue::{Published, publish, publish_batch};
 
 /// What [`events!`] expands to; not for direct use.

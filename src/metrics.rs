@@ -12,9 +12,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value, json};
 
 use crate::config::Lookup;
+use crate::drain::DrainReport;
 use crate::error::Error;
 use crate::figures::{Figures, Histogram, KindFigures};
-use crate::invocation::DrainReport;
 
 /// The namespace of all metrics.
 pub const NAMESPACE: &str = "Tidegate";

@@ -14,14 +14,16 @@ use crate::app::{App, Event as AppEvent};
 use crate::config::{self, Lookup};
 use crate::connect::Database;
 use crate::doctor::{self, DoctorReport, Patient};
+use crate::drain::DrainReport;
 use crate::drain::{DrainError, DrainOptions, Hooks, drain_with};
 use crate::error::{Error, describe};
 use crate::event::Event;
-use crate::invocation::{CleanupReport, DrainReport, ReceiveIssuingReport, Request, StatsReport};
+use crate::invocation::{ReceiveIssuingReport, Request, StatsReport};
 use crate::metrics::Metrics;
 use crate::migrate::{MigrateOptions, MigrateReport, app_migrations, migrate};
 use crate::operate::{ReplayReport, ReplayRequest, RequeueReport, RequeueRequest};
 use crate::queue;
+use crate::retention::CleanupReport;
 use crate::retention::{self, CleanupHooks, CleanupOptions};
 
 /// The shipped application, ready to answer requests.
@@ -61,7 +63,7 @@ impl Service {
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn new(lookup: Lookup<'_>) -> Result<Self, Error> {
-        let options = config::drain_options(lookup)?;
+        let options = DrainOptions::from_settings(lookup)?;
         options.check()?;
         // Handlers that wait for a service need no connection; eight serve the others.
         let database = Database::from_settings(lookup, options.concurrency.min(8))?;

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::config::Lookup;
 use crate::error::Error;
-use crate::event::LeasedEvent;
+use crate::lease::LeasedEvent;
 use crate::outcome::Status;
 use crate::trace::TraceContext;
 

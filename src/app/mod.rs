@@ -9,8 +9,8 @@ pub mod medical;
 use std::env;
 
 use crate::context::Context;
+use crate::dispatch::{DATABASE_ONLY, Dispatch, Handlers};
 use crate::error::Error;
-use crate::handler::{DATABASE_ONLY, Dispatch, Handlers};
 
 use checks::IssuingCheck;
 use checks::handler::{AI_CHECK, Checks};
@@ -262,7 +262,8 @@ mod tests {
     use super::*;
     use crate::connect::Database;
     use crate::context::Flushed;
-    use crate::event::{DecodeError, Event as _, LeasedEvent};
+    use crate::event::{DecodeError, Event as _};
+    use crate::lease::LeasedEvent;
 
     /// What the documentation promises: each kind's handlers, in order, with their one service.
     const HANDLERS: &[(&str, &[(&str, &str)])] = &[

@@ -15,9 +15,11 @@ use super::leaser::{Arrival, Brought, LEASE_BYTES, Order, lease};
 use super::settle::count;
 use super::writer::{Back, Class, End, Job, Round, Written, write};
 use super::{Drain, FLUSH_AGE, Slot, millis};
+use crate::dispatch::Dispatch;
 use crate::error::Error;
-use crate::event::{Event, Fate, Lease, LeasedEvent};
-use crate::handler::{Dispatch, Fault};
+use crate::event::Event;
+use crate::handler::Fault;
+use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::outcome::Status;
 
 /// A retry with a delay below this may be ready without ever having counted as delayed.

@@ -10,7 +10,8 @@ use futures_util::FutureExt;
 use tokio::time::Instant;
 
 use crate::context::Context;
-use crate::handler::{Dispatch, Handler, HandlerError, HandlerResult};
+use crate::dispatch::{Dispatch, Handler};
+use crate::handler::{HandlerError, HandlerResult};
 
 /// The time that handlers have.
 #[derive(Debug, Clone, Copy)]

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::event::{Fate, Lease, LeasedEvent};
+use crate::lease::{Fate, Lease, LeasedEvent};
 
 /// A lease, while something of it is in hand.
 pub(super) struct Held {

@@ -9,13 +9,15 @@ use tokio::time::Instant;
 use super::Drain;
 use super::execute::{Limits, execute, timed_out};
 use super::lanes::{Ended, Work};
-use super::settle::{Settled, count, given_up, log_end, settle};
+use super::settle::{Settled, count, log_end, settle};
 use super::writer::{Back, Class, End};
 use crate::context::{Context, Flushed};
-use crate::event::{DecodeError, Event, Fate, LeasedEvent};
-use crate::handler::{Dispatch, Fault};
+use crate::dispatch::Dispatch;
+use crate::event::{DecodeError, Event};
+use crate::handler::Fault;
+use crate::lease::{Fate, LeasedEvent};
 use crate::outcome::{HandlerEnd, Status};
-use crate::queue::Finalization;
+use crate::queue::{Finalization, ending};
 use crate::trace::{self, TraceContext};
 use crate::xray::Attempt;
 
@@ -106,7 +108,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// Ends an event that no handler will see.
     fn give_up(&mut self, event: &LeasedEvent, fault: &Fault, class: Class) {
-        let settled = Settled::Finish(given_up(event, fault));
+        let settled = Settled::Finish(ending::given_up(event, fault));
         log_end(event, &settled, Duration::ZERO);
         if let Settled::Finish(end) = settled {
             self.finish(event, end, class, Vec::new());

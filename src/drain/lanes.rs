@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::event::Lease;
+use crate::lease::Lease;
 
 /// Handlers that take less than this, on the average of the last ones, are worth lining up for.
 const QUICK: Duration = Duration::from_millis(1);

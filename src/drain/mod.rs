@@ -20,6 +20,7 @@ mod handling;
 mod lanes;
 mod leaser;
 mod link;
+mod report;
 pub(crate) mod settle;
 mod walk;
 mod writer;
@@ -39,19 +40,21 @@ use self::hand::Hand;
 use self::lanes::Lanes;
 use self::leaser::Arrival;
 use self::link::Slot;
+pub use self::report::{DrainReport, StopReason};
 use self::walk::Cursor;
 use self::writer::{End, Job, Round};
 use crate::budget::Budget;
+use crate::config::{Lookup, duration, number};
 use crate::connect::Database;
 use crate::context::Context;
+use crate::dispatch::Dispatch;
 use crate::error::Error;
-use crate::event::{Event, Lease};
+use crate::event::Event;
 use crate::figures::Figures;
-use crate::handler::Dispatch;
-use crate::invocation::{DrainReport, StopReason};
+use crate::lease::Lease;
 use crate::outcome::RetryPolicy;
 use crate::queue;
-use crate::xray::Exporter;
+use crate::xray::{self, Exporter};
 
 /// How to drain. Every duration is of this machine's clock, but for the lease's, which is the database's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +97,29 @@ impl Default for DrainOptions {
 }
 
 impl DrainOptions {
+    /// Reads the drain's options: `TIDEGATE_BUDGET`, `_BATCH`, `_CONCURRENCY`, `_LEASE_TIMEOUT`,
+    /// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`, `_XRAY`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable and what is allowed.
+    pub fn from_settings(lookup: Lookup<'_>) -> Result<Self, Error> {
+        let default = Self::default();
+        Ok(Self {
+            budget: duration(lookup, "TIDEGATE_BUDGET", default.budget)?,
+            batch: number(lookup, "TIDEGATE_BATCH", default.batch, 1, 10_000)?,
+            concurrency: number(lookup, "TIDEGATE_CONCURRENCY", default.concurrency, 1, 1000)?,
+            lease_timeout: duration(lookup, "TIDEGATE_LEASE_TIMEOUT", default.lease_timeout)?,
+            handler_timeout: duration(lookup, "TIDEGATE_HANDLER_TIMEOUT", default.handler_timeout)?,
+            linger: duration(lookup, "TIDEGATE_LINGER", default.linger)?,
+            max_events: None,
+            retry: RetryPolicy {
+                base: duration(lookup, "TIDEGATE_BACKOFF_BASE", default.retry.base)?,
+                max: duration(lookup, "TIDEGATE_BACKOFF_MAX", default.retry.max)?,
+            },
+            xray: xray::daemon(lookup)?,
+        })
+    }
+
     /// Checks ranges, and that a handler's limit fits into a lease with a tenth to spare (decision 3).
     ///
     /// # Errors
@@ -549,7 +575,8 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::handler::{DATABASE_ONLY, Done, Handlers};
+    use crate::dispatch::{DATABASE_ONLY, Handlers};
+    use crate::handler::Done;
 
     crate::events! {
         enum Nothing {
@@ -588,6 +615,41 @@ mod tests {
                 let welcome = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I";
                 stream.write_all(welcome).await.unwrap();
             }
+        }
+    }
+
+    #[test]
+    fn c12_defaults_are_the_documented_ones_and_can_be_overridden() {
+        let options = DrainOptions::from_settings(&|_| None).unwrap();
+        assert_eq!(options.budget, Duration::from_secs(50));
+        assert_eq!(options.concurrency, 8);
+        assert_eq!(options.lease_timeout, Duration::from_mins(1));
+        assert_eq!(options.handler_timeout, Duration::from_secs(30));
+        assert_eq!(options.retry.base, Duration::from_secs(1));
+        assert_eq!(options.retry.max, Duration::from_mins(10));
+        let options = DrainOptions::from_settings(&|name| {
+            (name == "TIDEGATE_LEASE_TIMEOUT").then(|| "5m".to_owned())
+        })
+        .unwrap();
+        assert_eq!(options.lease_timeout, Duration::from_mins(5));
+    }
+
+    #[test]
+    fn a_bad_option_is_refused_by_name_with_what_is_allowed() {
+        for (variable, value, allowed) in [
+            ("TIDEGATE_BUDGET", "soon", "500ms, 30s, 5m or 1h"),
+            ("TIDEGATE_BUDGET", "11y", "longer than ten years"),
+            ("TIDEGATE_BATCH", "0", "1 to 10000"),
+            ("TIDEGATE_CONCURRENCY", "many", "1 to 1000"),
+        ] {
+            let error =
+                DrainOptions::from_settings(&|name| (name == variable).then(|| value.to_owned()))
+                    .unwrap_err()
+                    .to_string();
+            assert!(
+                error.contains(variable) && error.contains(allowed) && error.contains(value),
+                "{error}"
+            );
         }
     }
 

@@ -245,7 +245,7 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::LeasedEvent;
+    use crate::lease::LeasedEvent;
 
     fn batch(scanned: u32, after: i64) -> LeasedBatch {
         LeasedBatch {

@@ -15,13 +15,12 @@ use uuid::Uuid;
 
 use super::hand::Start;
 use super::link::Link;
-use super::settle;
 use crate::error::Error;
-use crate::event::{Lease, LeasedEvent};
 use crate::handler::Fault;
+use crate::lease::{Lease, LeasedEvent};
 use crate::outcome::{HandlerEnd, Status};
 use crate::queue::{
-    self, Completed, Completion, ErrorEntry, Finalization, Follow, InHand, Retried,
+    self, Completed, Completion, ErrorEntry, Finalization, Follow, InHand, Retried, ending,
 };
 
 /// What is refused oftener than this in one round is no event's fault: the round ends, and is tried again later.
@@ -62,7 +61,7 @@ impl End {
                 charged,
                 delay,
                 errors: vec![ErrorEntry::new(None, fault, self.attempt.0)],
-                progress: settle::progress(&self.work),
+                progress: ending::progress(&self.work),
             },
             group: self.group,
             leased: matches!(self.class, Class::Handled(_)),

@@ -13,8 +13,9 @@ use uuid::Uuid;
 use super::lease::{as_leases, columns};
 use super::{query, sql, within_limit};
 use crate::error::Error;
-use crate::event::{Lease, NewEvent};
+use crate::event::NewEvent;
 use crate::handler::Fault;
+use crate::lease::Lease;
 use crate::outcome::{Progress, Status};
 
 /// One entry of the `errors` array; the database adds `at`.

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{query, sql};
 use crate::error::Error;
-use crate::event::{Fate, Lease, LeasedEvent};
+use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::outcome::Progress;
 
 /// How far a walk along the queue has come, as the last lease of it answered. The default is its start.

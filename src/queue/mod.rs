@@ -5,6 +5,7 @@
 //! (`query_typed`), keep no state in the session, and so work through a pooler in transaction mode.
 //! Every call has a time limit; after [`Error::is_connection_lost`] the connection must be dropped.
 
+pub(crate) mod ending;
 mod finalize;
 mod lease;
 mod lineage;

@@ -5,9 +5,9 @@ use std::process::Stdio;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tidegate::invocation::{CleanupReport, CleanupStop};
 use tidegate::queue::retention as steps;
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
+use tidegate::retention::{CleanupReport, CleanupStop};
 use tidegate::{Done, HandlerError, queue};
 use tokio_postgres::Client;
 

@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::event::Lease;
+use tidegate::lease::Lease;
 use tidegate::operate::{How, RequeueReport, RequeueRequest, UnblockReport, UnblockRequest};
 use tidegate::outcome::{Progress, Status};
 use tidegate::queue::{self, Completion, Finalization, LeaseRequest, Retried};

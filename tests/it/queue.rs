@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::event::{Fate, Lease, LeasedEvent};
+use tidegate::lease::{Fate, Lease, LeasedEvent};
 use tidegate::outcome::Status;
 use tidegate::queue::{
     self, Completed, Completion, ErrorEntry, Finalization, Finalized, LeaseRequest, LeasedBatch,

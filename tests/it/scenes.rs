@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tidegate::event::Lease;
+use tidegate::lease::Lease;
 use tidegate::operate::RequeueRequest;
 use tidegate::queue::{self, Completion, LeaseRequest, Walk};
 use tidegate::{Event, NewEvent};

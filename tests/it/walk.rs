@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::event::Lease;
+use tidegate::lease::Lease;
 use tidegate::queue::{self, LeaseRequest, LeasedBatch, Walk};
 use tidegate::{Done, DrainOptions, HandlerError, NewEvent};
 use tokio::sync::Mutex;

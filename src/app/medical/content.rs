@@ -17,7 +17,7 @@ use super::entity::{EntityKind, EntityStatus};
 use super::payload;
 use super::schema::FieldError;
 use super::verdict::invalid;
-use crate::context::has_nul_escape;
+use crate::event::has_nul_escape;
 use crate::handler::HandlerError;
 
 /// A signed content of one shape.

@@ -17,8 +17,9 @@ use super::store::{self, Author, Change, NewEntity};
 use super::verdict::{self, fit, invalid};
 use super::{ValidJob, new_event};
 use crate::context::{Context, Transaction};
+use crate::dispatch::{DATABASE_ONLY, Handlers};
 use crate::event::NewEvent;
-use crate::handler::{DATABASE_ONLY, Done, HandlerError, HandlerResult, Handlers, Verdicts};
+use crate::handler::{Done, HandlerError, HandlerResult, Verdicts};
 
 /// The rules of a kind: the arm that a new kind needs beside its variant and its payload.
 pub trait Transition: Job {

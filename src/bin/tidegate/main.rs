@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tidegate::Error;
 use tidegate::config::{details_of_ours_alone, environment, log_filter};
 use tidegate::drain::DrainError;
-use tidegate::invocation::DrainReport;
+use tidegate::drain::DrainReport;
 use tidegate::service::{Service, log_panics};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;

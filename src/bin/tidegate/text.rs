@@ -10,7 +10,8 @@ use comfy_table::{Table, presets};
 use serde_json::Value;
 use tidegate::StopReason;
 use tidegate::doctor::DoctorReport;
-use tidegate::invocation::{DrainReport, StatsReport};
+use tidegate::drain::DrainReport;
+use tidegate::invocation::StatsReport;
 use tidegate::queue::{Kin, Lineage, Relation};
 
 /// What is in the queue and how it is doing: the whole, then a line for each kind.

@@ -4,7 +4,7 @@
 use tokio_postgres::types::Type;
 
 use super::Statement;
-use crate::event::Lease;
+use crate::lease::Lease;
 
 /// Takes ready events; the function says how. There is always one row, which carries how far the scan came.
 pub static LEASE: Statement = Statement {

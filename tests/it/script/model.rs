@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use tidegate::event::Lease;
+use tidegate::lease::Lease;
 use tidegate::queue;
 use uuid::Uuid;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::event::Fate;
+use tidegate::lease::Fate;
 use tidegate::operate::{How, ReplayRequest, RequeueRequest, UnblockRequest};
 use tidegate::outcome::Status;
 use tidegate::queue::{self, Completion, ErrorEntry, Finalization, LeaseRequest, Retried};

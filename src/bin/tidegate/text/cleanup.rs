@@ -1,7 +1,7 @@
 //! How a cleanup and the retention of kinds look to people.
 
-use tidegate::invocation::{CleanupReport, CleanupStop, RetentionReport};
 use tidegate::queue::retention::KindRetention;
+use tidegate::retention::{CleanupReport, CleanupStop, RetentionReport};
 
 use super::{coarse, plain_table};
 

@@ -44,7 +44,7 @@ fn follow(hooks: &mut CleanupHooks) -> ProgressBar {
     if let Ok(style) = ProgressStyle::with_template("{elapsed} {pos} rows removed, {msg}") {
         bar.set_style(style);
     }
-    let (told, mut progress) = watch::channel(tidegate::invocation::CleanupReport::default());
+    let (told, mut progress) = watch::channel(tidegate::retention::CleanupReport::default());
     hooks.progress = Some(told);
     let shown = bar.clone();
     tokio::spawn(async move {

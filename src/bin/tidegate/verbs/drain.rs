@@ -5,8 +5,8 @@ use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use tidegate::Error;
+use tidegate::drain::DrainReport;
 use tidegate::drain::{DrainOptions, Hooks};
-use tidegate::invocation::DrainReport;
 use tidegate::queue;
 use tidegate::service::{Service, stop_signal};
 use tokio::sync::watch;

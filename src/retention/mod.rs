@@ -6,17 +6,19 @@
 //! then left to the next run and counted; producers and drains, which would queue up behind a waiting
 //! cleanup, come first.
 
+mod report;
+
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_postgres::Client;
 
-use crate::connect::Database;
-use crate::error::Error;
-use crate::invocation::{
+pub use self::report::{
     CleanupReport, CleanupStop, DroppedPartition, KindsReport, RedateReport, RetentionReport,
 };
+use crate::connect::Database;
+use crate::error::Error;
 use crate::queue::retention::{self as steps, Counts, Made, Partition, Reason, Sweep, Walked};
 
 /// How to clean up.

@@ -1,0 +1,99 @@
+//! Owns the `match` from an event to its handlers.
+//!
+//! The surprise: listing is not running. [`Dispatch::handlers`] builds futures and names them; the
+//! engine polls only those that an earlier attempt has not finished.
+
+use futures_util::future::{BoxFuture, FutureExt};
+
+use crate::context::Context;
+use crate::event::Event;
+use crate::handler::HandlerResult;
+
+/// A program's dispatcher: one exhaustive `match` from event to handlers (requirement A12). A kind
+/// that is added to the enum and not to the `match` does not compile (E6):
+///
+/// ```compile_fail,E0004
+/// use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, Handlers};
+///
+/// tidegate::events! {
+///     pub enum Shop {
+///         Opened(()) = "opened",
+///         Closed(()) = "closed",
+///     }
+/// }
+///
+/// struct App;
+///
+/// impl Dispatch for App {
+///     type Event = Shop;
+///
+///     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
+///         match event {
+///             Shop::Opened(()) => Handlers::one("greet", DATABASE_ONLY, async { Ok(Done::ok()) }),
+///         }
+///     }
+/// }
+/// ```
+pub trait Dispatch: Send + Sync + 'static {
+    /// The program's event enum.
+    type Event: Event;
+
+    /// Lists the handlers of an event, in the order they run. Must only list: the futures are lazy,
+    /// and those that an earlier attempt finished are dropped unpolled.
+    fn handlers<'a>(&'a self, event: &'a Self::Event, ctx: &'a Context) -> Handlers<'a>;
+}
+
+/// The handlers of one event.
+pub struct Handlers<'a>(pub(crate) Vec<Handler<'a>>);
+
+/// A named handler and the lazy future that does its work.
+pub struct Handler<'a> {
+    /// Unique among the handlers of its kind; stored with the event's results.
+    pub name: &'static str,
+    /// The one external service it talks to (A18), or [`DATABASE_ONLY`].
+    pub service: &'static str,
+    pub(crate) work: BoxFuture<'a, HandlerResult>,
+}
+
+/// The service of a handler that talks to nothing but the database.
+pub const DATABASE_ONLY: &str = "database";
+
+impl<'a> Handlers<'a> {
+    /// One handler: its name, the external service it talks to, its work.
+    pub fn one(
+        name: &'static str,
+        service: &'static str,
+        work: impl Future<Output = HandlerResult> + Send + 'a,
+    ) -> Self {
+        Self(vec![Handler {
+            name,
+            service,
+            work: work.boxed(),
+        }])
+    }
+
+    /// A further handler for the same event; it runs whatever became of the ones before it (C10).
+    #[must_use]
+    pub fn and(
+        mut self,
+        name: &'static str,
+        service: &'static str,
+        work: impl Future<Output = HandlerResult> + Send + 'a,
+    ) -> Self {
+        self.0.push(Handler {
+            name,
+            service,
+            work: work.boxed(),
+        });
+        self
+    }
+
+    /// Names and services, in order, for documentation and tests; runs nothing.
+    #[must_use]
+    pub fn list(&self) -> Vec<(&'static str, &'static str)> {
+        self.0
+            .iter()
+            .map(|handler| (handler.name, handler.service))
+            .collect()
+    }
+}

@@ -1,0 +1,69 @@
+//! What a drain answers.
+
+use serde::{Deserialize, Serialize};
+
+/// Why a drain ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// Nothing ready was left.
+    #[default]
+    QueueEmpty,
+    /// Time was up, or a stop signal came.
+    BudgetSpent,
+    /// `max_events` were leased.
+    LimitReached,
+}
+
+/// What a drain did. Always `leased = completed + completed_with_errors + failed + retried +
+/// released + lease_lost`; events swept as expired or abandoned were never leased to a handler.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename = "drain")]
+pub struct DrainReport {
+    /// Events taken to be handled.
+    pub leased: u64,
+    /// Ended COMPLETED.
+    pub completed: u64,
+    /// Ended `COMPLETED_WITH_ERRORS`: a handler rejected them.
+    pub completed_with_errors: u64,
+    /// Ended FAILED: attempts spent, no handler, undecodable.
+    pub failed: u64,
+    /// Back in the queue for another attempt.
+    pub retried: u64,
+    /// Back in the queue unstarted, with their attempt.
+    pub released: u64,
+    /// Not ours any more when we were done: requeued, or taken over after the lease had run out.
+    pub lease_lost: u64,
+    /// Ended FAILED unhandled: their start-before deadline had passed.
+    pub expired: u64,
+    /// Ended FAILED unhandled: their last attempt had been abandoned by a worker.
+    pub abandoned: u64,
+    /// Follow-ups published.
+    pub published: u64,
+    /// Leases that brought something.
+    pub batches: u64,
+    /// How long the run took.
+    pub elapsed_ms: u64,
+    /// How long it was allowed to take.
+    pub budget_ms: u64,
+    /// Why it ended.
+    pub stop_reason: StopReason,
+    /// Live events left, whatever their state.
+    pub backlog: u64,
+    /// Age of the oldest of them.
+    pub oldest_age_ms: u64,
+}
+
+impl DrainReport {
+    /// Whether every leased event is accounted for.
+    #[must_use]
+    pub fn is_balanced(&self) -> bool {
+        self.leased
+            == self.completed
+                + self.completed_with_errors
+                + self.failed
+                + self.retried
+                + self.released
+                + self.lease_lost
+    }
+}

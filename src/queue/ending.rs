@@ -1,0 +1,102 @@
+//! From how the handlers of an event ended to the row that is stored for it.
+
+use serde_json::{Map, Value};
+
+use super::{ErrorEntry, Finalization};
+use crate::event::NewEvent;
+use crate::handler::{Done, Fault};
+use crate::lease::{Fate, LeasedEvent};
+use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
+
+/// The end of an event whose handlers ended like this.
+pub(crate) fn finalization(
+    event: &LeasedEvent,
+    ends: &[HandlerEnd],
+    status: Status,
+) -> Finalization {
+    let mut errors = errors(event, ends);
+    if status == Status::Failed {
+        let spent = format!(
+            "gave up after attempt {} of {}",
+            event.attempts, event.max_attempts
+        );
+        errors.push(ErrorEntry::new(
+            None,
+            &Fault::new("attempts_exhausted", spent),
+            event.attempts,
+        ));
+    }
+    // A replay of the failed handlers only needs to know which ones succeeded.
+    let partly = ends.len() > 1 && ends.iter().any(|end| end.result.is_err());
+    Finalization {
+        lease: event.lease,
+        status,
+        errors,
+        result: result(ends),
+        progress: if partly { progress(ends) } else { None },
+        follow_ups: follow_ups(ends),
+        ran: true,
+    }
+}
+
+/// The end of an event that no handler decided, after the attempts that it has had.
+pub(crate) fn given_up(event: &LeasedEvent, fault: &Fault) -> Finalization {
+    let to_come = u32::from(event.fate == Fate::Run);
+    let attempts = event.attempts.saturating_sub(to_come);
+    Finalization {
+        lease: event.lease,
+        status: Status::Failed,
+        errors: vec![ErrorEntry::new(None, fault, attempts)],
+        result: None,
+        progress: None,
+        follow_ups: Vec::new(),
+        ran: false,
+    }
+}
+
+/// The errors of this attempt; those of earlier ones are stored already.
+pub(crate) fn errors(event: &LeasedEvent, ends: &[HandlerEnd]) -> Vec<ErrorEntry> {
+    let fresh = ends.iter().filter(|end| !end.earlier);
+    fresh
+        .filter_map(|end| end.result.as_ref().err().map(|error| (end.handler, error)))
+        .flat_map(|(handler, error)| {
+            error
+                .faults
+                .iter()
+                .map(move |fault| ErrorEntry::new(Some(handler), fault, event.attempts))
+        })
+        .collect()
+}
+
+/// What need not be done again.
+pub(crate) fn progress(ends: &[HandlerEnd]) -> Option<Progress> {
+    let records = ends
+        .iter()
+        .filter_map(|end| Some((end.handler.to_owned(), HandlerRecord::of(end)?)));
+    let progress = Progress {
+        handlers: records.collect(),
+        ..Progress::default()
+    };
+    (!progress.handlers.is_empty()).then_some(progress)
+}
+
+/// Results by handler; null when no handler told any.
+fn result(ends: &[HandlerEnd]) -> Option<Value> {
+    let told = ends.iter().filter_map(|end| match &end.result {
+        Ok(Done {
+            result: Some(result),
+            ..
+        }) => Some((end.handler.to_owned(), result.clone())),
+        _ => None,
+    });
+    let results: Map<String, Value> = told.collect();
+    (!results.is_empty()).then_some(Value::Object(results))
+}
+
+/// A final error of one handler does not undo the others (decision 11): what they emitted goes out.
+fn follow_ups(ends: &[HandlerEnd]) -> Vec<NewEvent> {
+    ends.iter()
+        .filter(|end| end.result.is_ok())
+        .flat_map(|end| end.emitted.iter().cloned())
+        .collect()
+}
