@@ -205,7 +205,7 @@ DECLARE
 BEGIN
     FOR n IN 1 .. cardinality(tokens) LOOP
         IF over[n] THEN
-            SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = tokens[n] FOR UPDATE;
+            SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = tokens[n] FOR NO KEY UPDATE;
         ELSIF upto[n] IS NOT NULL THEN
             UPDATE tidegate.lease AS l SET started_to = greatest(l.started_to, upto[n]) WHERE l.token = tokens[n]
             RETURNING l.ids, l.taken_at, l.cuts INTO lease;
@@ -235,7 +235,7 @@ BEGIN
         IF over[n] AND lease.ids IS NOT NULL AND NOT EXISTS (
             SELECT FROM unnest(lease.ids - done[n]) AS r
               JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)) THEN
-            DELETE FROM tidegate.lease AS l WHERE l.token = tokens[n];
+            UPDATE tidegate.lease AS l SET ended = true WHERE l.token = tokens[n];
         END IF;
     END LOOP;
 END $$;
@@ -430,6 +430,17 @@ BEGIN
      WHERE q.id = found.id AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id)
     RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false);
 END $$;
+
+CREATE FUNCTION tidegate.end_leases(tokens uuid[]) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+    DELETE FROM tidegate.lease AS l
+     WHERE l.token = ANY (ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.token = ANY (tokens) AND o.ended
+                                   FOR UPDATE SKIP LOCKED))
+$$;
 
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -668,7 +679,7 @@ CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finishe
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN isfinite(created_at) THEN ((date_part('epoch'::text, (finished_at - created_at)) * (1000)::double precision))::bigint ELSE (0)::bigint END;
 
-CREATE FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[]) RETURNS record
+CREATE FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -709,6 +720,9 @@ BEGIN
             current_setting('transaction_isolation') USING ERRCODE = 'invalid_transaction_state';
     END IF;
     taken := 0;
+    IF cardinality(over) > 0 THEN
+        PERFORM tidegate.end_leases(over);
+    END IF;
     -- A server whose transactions are counted anew (a copy of the database behind the same name) knows nothing of ours.
     IF after = 0 OR as_of IS NULL OR clear_to IS NULL OR as_of > pg_snapshot_xmax(pg_current_snapshot()) THEN
         as_of := pg_snapshot_xmin(pg_current_snapshot());
@@ -2369,6 +2383,7 @@ CREATE TABLE tidegate.lease (
     renewed_at timestamp with time zone NOT NULL,
     expires_at timestamp with time zone NOT NULL,
     cuts integer DEFAULT 0 NOT NULL,
+    ended boolean DEFAULT false NOT NULL,
     born xid8 DEFAULT pg_current_xact_id() NOT NULL,
     reached bigint NOT NULL,
     clear_to bigint NOT NULL,
@@ -2474,7 +2489,8 @@ CREATE VIEW tidegate.leases AS
             min(q.id) AS first_id,
             max(q.id) AS last_id
            FROM (unnest(l.ids) r(r)
-             JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)))))) in_hand);
+             JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)))))) in_hand)
+  WHERE (NOT l.ended);
 
 CREATE TABLE tidegate.queue_migrations (
     version integer NOT NULL,
@@ -2746,6 +2762,8 @@ REVOKE ALL ON FUNCTION tidegate.end_by_operator(event_id bigint, code text, mess
 
 REVOKE ALL ON FUNCTION tidegate.end_leases(event_ids bigint[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.end_leases(tokens uuid[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.expired_rows(now timestamp with time zone) FROM PUBLIC;
@@ -2764,7 +2782,7 @@ REVOKE ALL ON FUNCTION tidegate.insert_replays(originals bigint[], failed_handle
 
 REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.listed_at_most() FROM PUBLIC;
 

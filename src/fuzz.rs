@@ -19,9 +19,10 @@ use tower::Service;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::app::{App, Event as AppEvent, checks, forms, medical};
-use crate::config;
+use crate::config::{self, Lookup};
 use crate::connect::{self, Database};
 use crate::drain::DrainOptions;
+use crate::error::Error;
 use crate::event::{DecodeError, Event};
 use crate::invocation::{Actions, Request};
 use crate::operate::{Moment, parse_moment};
@@ -200,9 +201,15 @@ fn invocation(input: &[u8]) {
         return;
     };
     let only_drain = |name: &str| (name == "TIDEGATE_ACTIONS").then(|| "drain".to_owned());
-    let allowed = Actions::from_setting(&only_drain).map(|actions| actions.check(&payload));
-    assert!(allowed.is_ok());
-    match Request::decode(payload) {
+    let decode = |lookup: Lookup<'_>, payload| {
+        Actions::from_setting(lookup, Vec::new()).and_then(|actions| actions.request(payload))
+    };
+    let allowed = decode(&only_drain, payload.clone());
+    assert!(matches!(
+        allowed,
+        Ok(Request::Drain(_)) | Err(Error::Invalid(_))
+    ));
+    match decode(&|_| None, payload) {
         Ok(Request::Drain(asked)) => {
             let options = asked.over(&crate::DrainOptions::default());
             assert!(options.budget < Duration::MAX);
@@ -337,7 +344,7 @@ fn settings(input: &[u8]) {
         DrainOptions::from_settings(&lookup).err(),
         config::max_attempts(&lookup).err(),
         config::log_filter(&lookup, LevelFilter::INFO).err(),
-        Actions::from_setting(&lookup).err(),
+        Actions::from_setting(&lookup, Vec::new()).err(),
         App::from_settings(lookup).err(),
         lines()
             .any(|(name, _)| name == "DATABASE_SECRET_ID")

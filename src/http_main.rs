@@ -6,7 +6,7 @@
 //! answered with 503, and the log says why.
 
 use tidegate::config::{details_of_ours_alone, environment, log_filter};
-use tidegate::service::log_panics;
+use tidegate::program::log_panics;
 use tidegate::{Database, Error, http};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;

@@ -28,56 +28,113 @@ pub enum Request {
     Replay(ReplayRequest),
     /// Run live events again.
     Requeue(RequeueRequest),
-    /// Receive a message that may ask for an AI check.
-    ReceiveIssuing(ReceiveIssuingRequest),
+    /// An action of the program's own.
+    #[serde(skip)]
+    Further {
+        /// Its name.
+        action: String,
+        /// All fields of the request but `action`.
+        fields: Value,
+    },
 }
 
-/// The actions, as an error message lists them.
-const ACTIONS: &str = "drain, cleanup, replay, requeue, stats, migrate, receive_issuing";
+/// What every program answers.
+const ACTIONS: [&str; 6] = ["drain", "cleanup", "replay", "requeue", "stats", "migrate"];
 
-/// The actions that a function may be asked for: `TIDEGATE_ACTIONS`, a list such as `drain, cleanup`. A
-/// function that a schedule wakes need not be one that replays.
+/// What may be asked for: the actions that there are, and which of them are allowed here by `TIDEGATE_ACTIONS`, a list such as
+/// `drain, cleanup`. A function that a schedule wakes need not be one that replays.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Actions(Option<Vec<String>>);
+pub struct Actions {
+    /// The program's own.
+    further: Vec<&'static str>,
+    /// All of them if `None`.
+    allowed: Option<Vec<String>>,
+}
 
 impl Actions {
-    /// Reads `TIDEGATE_ACTIONS`; unset, all actions are allowed.
+    /// Reads `TIDEGATE_ACTIONS`; unset, all actions are allowed. `further` are the program's own.
     ///
     /// # Errors
     /// [`Error::Config`] when it names no action, or one that there is not.
-    pub fn from_setting(lookup: Lookup<'_>) -> Result<Self, Error> {
+    pub fn from_setting(lookup: Lookup<'_>, further: Vec<&'static str>) -> Result<Self, Error> {
+        let mut actions = Self {
+            further,
+            allowed: None,
+        };
         let Some(text) = lookup("TIDEGATE_ACTIONS") else {
-            return Ok(Self(None));
+            return Ok(actions);
         };
         let named: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
-        match named
-            .iter()
-            .find(|name| !ACTIONS.split(", ").any(|known| known == *name))
-        {
-            None => Ok(Self(Some(named))),
-            Some(unknown) => Err(Error::Config(format!(
-                "TIDEGATE_ACTIONS: a comma-separated list of {ACTIONS} is allowed, got {unknown:?}"
-            ))),
+        if let Some(unknown) = named.iter().find(|name| !actions.knows(name)) {
+            return Err(Error::Config(format!(
+                "TIDEGATE_ACTIONS: must be a comma-separated list of {}, got {unknown:?}",
+                actions.list()
+            )));
         }
+        actions.allowed = Some(named);
+        Ok(actions)
     }
 
-    /// Refuses a payload whose action is one that there is and that is not allowed here.
+    fn all(&self) -> impl Iterator<Item = &'static str> {
+        ACTIONS.into_iter().chain(self.further.iter().copied())
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        self.all().any(|known| known == name)
+    }
+
+    /// As an error message lists them.
+    fn list(&self) -> String {
+        self.all().collect::<Vec<_>>().join(", ")
+    }
+
+    /// Decodes an invocation's payload. `EventBridge`'s own scheduled-event envelope, which carries no action, is a drain
+    /// (F1).
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the allowed ones.
-    pub fn check(&self, payload: &Value) -> Result<(), Error> {
-        let asked = match payload.get("action") {
-            None if is_scheduled_event(payload) => "drain",
-            action => action.and_then(Value::as_str).unwrap_or_default(),
+    /// [`Error::Invalid`] names the field and what is allowed.
+    pub fn request(&self, payload: Value) -> Result<Request, Error> {
+        let is_tick = is_scheduled_event(&payload);
+        let Value::Object(mut fields) = payload else {
+            let list = self.list();
+            let text = format!("invocation: must be an object with an action: {list}");
+            return Err(Error::Invalid(text));
         };
-        match &self.0 {
-            // What is no action at all is refused in its own words.
-            Some(allowed)
-                if ACTIONS.split(", ").any(|known| known == asked)
-                    && !allowed.iter().any(|name| name == asked) =>
-            {
+        let action = match fields.get("action") {
+            None if is_tick => "drain",
+            None => return Err(self.refused("is missing")),
+            Some(Value::String(action)) => match self.all().find(|known| known == action) {
+                Some(action) => action,
+                None => return Err(self.refused(&format!("got {action:?}"))),
+            },
+            Some(_) => return Err(self.refused("got no string")),
+        };
+        self.check(action)?;
+        if is_tick && !fields.contains_key("action") {
+            return Ok(Request::Drain(DrainRequest::default()));
+        }
+        if self.further.contains(&action) {
+            fields.remove("action");
+            return Ok(Request::Further {
+                action: action.to_owned(),
+                fields: Value::Object(fields),
+            });
+        }
+        serde_json::from_value(Value::Object(fields))
+            .map_err(|error| Error::Invalid(format!("invocation: {error}")))
+    }
+
+    fn refused(&self, what: &str) -> Error {
+        let list = self.list();
+        Error::Invalid(format!("action: must be one of {list}; {what}"))
+    }
+
+    /// Refuses an action that is not allowed here.
+    fn check(&self, action: &str) -> Result<(), Error> {
+        match &self.allowed {
+            Some(allowed) if !allowed.iter().any(|name| name == action) => {
                 Err(Error::Invalid(format!(
-                    "action: this function answers {} (TIDEGATE_ACTIONS), got {asked:?}",
+                    "action: this function answers {} (TIDEGATE_ACTIONS), got {action:?}",
                     allowed.join(", ")
                 )))
             }
@@ -98,14 +155,6 @@ pub struct MigrateRequest {
     /// Create the database roles and grant them what is theirs.
     #[serde(default)]
     pub roles: bool,
-}
-
-/// A message of the bus, as [`crate::app::checks::receive`] reads it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ReceiveIssuingRequest {
-    /// The whole message, relevant or not.
-    pub message: Value,
 }
 
 /// Options of a drain; what is not given comes from the environment.
@@ -186,37 +235,6 @@ impl DrainRequest {
     }
 }
 
-impl Request {
-    /// Decodes an invocation's payload. `EventBridge`'s own scheduled-event envelope, which carries no
-    /// action, is a drain (F1).
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] names the field and what is allowed.
-    pub fn decode(payload: Value) -> Result<Self, Error> {
-        let Value::Object(fields) = &payload else {
-            return Err(Error::Invalid(format!(
-                "invocation: an object with an action is allowed: {ACTIONS}"
-            )));
-        };
-        match fields.get("action") {
-            None if is_scheduled_event(&payload) => Ok(Self::Drain(DrainRequest::default())),
-            None => Err(Error::Invalid(format!(
-                "action: is missing; one of {ACTIONS} is allowed"
-            ))),
-            Some(Value::String(action)) if ACTIONS.split(", ").any(|known| known == action) => {
-                serde_json::from_value(payload)
-                    .map_err(|error| Error::Invalid(format!("invocation: {error}")))
-            }
-            Some(Value::String(other)) => Err(Error::Invalid(format!(
-                "action: one of {ACTIONS} is allowed, got {other:?}"
-            ))),
-            Some(_) => Err(Error::Invalid(format!(
-                "action: one of {ACTIONS} is allowed, as a string"
-            ))),
-        }
-    }
-}
-
 /// <https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-rule-schedule.html>
 fn is_scheduled_event(payload: &Value) -> bool {
     payload["detail-type"] == "Scheduled Event"
@@ -252,29 +270,21 @@ pub struct StatsReport {
     pub kinds: Vec<Value>,
 }
 
-/// What became of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(tag = "action", rename = "receive_issuing")]
-pub struct ReceiveIssuingReport {
-    /// Whether it asks for a check. If not, nothing was stored.
-    pub relevant: bool,
-    /// The event that makes the check.
-    pub id: Option<i64>,
-    /// Whether that event is new; if not, nothing was stored.
-    pub created: bool,
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
 
+    fn decode(payload: Value) -> Result<Request, Error> {
+        Actions::from_setting(&|_| None, vec!["greet"])?.request(payload)
+    }
+
     #[test]
     fn f1_a_scheduled_event_is_a_drain() {
         let envelope = json!({"version": "0", "source": "aws.events", "detail-type": "Scheduled Event", "detail": {}});
         assert_eq!(
-            Request::decode(envelope).unwrap(),
+            decode(envelope).unwrap(),
             Request::Drain(DrainRequest::default())
         );
     }
@@ -282,8 +292,7 @@ mod tests {
     #[test]
     fn options_are_read_in_snake_case_with_durations_as_people_write_them() {
         let request =
-            Request::decode(json!({"action": "drain", "budget": "500ms", "max_events": 3}))
-                .unwrap();
+            decode(json!({"action": "drain", "budget": "500ms", "max_events": 3})).unwrap();
         let Request::Drain(drain) = request else {
             panic!("not a drain")
         };
@@ -294,7 +303,7 @@ mod tests {
     #[test]
     fn a_cleanup_takes_what_is_not_asked_from_the_settings() {
         let asked = json!({"action": "cleanup", "dry_run": true, "older_than": "1h"});
-        let Request::Cleanup(cleanup) = Request::decode(asked).unwrap() else {
+        let Request::Cleanup(cleanup) = decode(asked).unwrap() else {
             panic!("not a cleanup")
         };
         let options = cleanup.over(Duration::from_secs(7), None);
@@ -308,34 +317,39 @@ mod tests {
     }
 
     #[test]
+    fn an_action_of_the_programs_own_has_fields_of_its_own() {
+        let asked = decode(json!({"action": "greet", "whom": "all"})).unwrap();
+        let fields = json!({"whom": "all"});
+        let expected = Request::Further {
+            action: "greet".to_owned(),
+            fields,
+        };
+        assert_eq!(asked, expected);
+    }
+
+    #[test]
     fn only_actions_that_are_listed_are_allowed_and_a_list_of_others_is_refused() {
         let setting = |text: &'static str| {
-            Actions::from_setting(&move |name| {
-                (name == "TIDEGATE_ACTIONS").then(|| text.to_owned())
-            })
+            let lookup = move |name: &str| (name == "TIDEGATE_ACTIONS").then(|| text.to_owned());
+            Actions::from_setting(&lookup, vec!["greet"])
         };
-        let allowed = setting("drain, stats").unwrap();
+        let allowed = setting("drain, stats, greet").unwrap();
         let tick = json!({"source": "aws.scheduler", "detail-type": "Scheduled Event"});
         for payload in [
             json!({"action": "stats"}),
             tick.clone(),
-            json!({"action": "explode"}),
+            json!({"action": "greet"}),
         ] {
-            assert!(allowed.check(&payload).is_ok(), "{payload}");
+            assert!(allowed.request(payload.clone()).is_ok(), "{payload}");
         }
-        let error = allowed.check(&json!({"action": "migrate"})).unwrap_err();
+        let error = allowed.request(json!({"action": "migrate"})).unwrap_err();
         let error = error.to_string();
         assert!(
             error.contains("drain, stats") && error.contains("migrate"),
             "{error}"
         );
-        assert!(setting("stats").unwrap().check(&tick).is_err());
-        assert!(
-            Actions::from_setting(&|_| None)
-                .unwrap()
-                .check(&json!({"action": "migrate"}))
-                .is_ok()
-        );
+        assert!(setting("stats").unwrap().request(tick).is_err());
+        assert!(decode(json!({"action": "migrate"})).is_ok());
         for text in ["drain,explode", "drain,", " "] {
             let error = setting(text).unwrap_err().to_string();
             assert!(
@@ -356,7 +370,6 @@ mod tests {
                 "older_than: a duration",
             ),
             (json!({"action": "explode"}), "explode"),
-            (json!({"action": "receive_issuing"}), "message"),
             (json!({"action": "replay", "ids": [1]}), "reason"),
             (
                 json!({"action": "requeue", "ids": [1], "since": "1h"}),
@@ -378,7 +391,7 @@ mod tests {
                 "budget: a duration",
             ),
         ] {
-            let error = Request::decode(payload).unwrap_err().to_string();
+            let error = decode(payload).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
         }
     }

@@ -17,7 +17,7 @@
 //! [`retention`] (cleanup: how finished events leave the log), [`operate`] (what operators may ask for),
 //! [`doctor`] (is everything well?), [`figures`] and [`metrics`] (what CloudWatch is told), [`trace`]
 //! (a trace crosses the queue), [`xray`] (and is shown in X-Ray), [`invocation`] (both ends of the wire to Lambda and the command line),
-//! [`app`] (the shipped events and their handlers), [`service`] (what both shells do with them), [`http`]
+//! [`program`] (a whole program, ready for a shell), [`app`] (the shipped one), [`http`]
 //! (the HTTP interface of the jobs).
 
 pub mod app;
@@ -41,9 +41,9 @@ pub mod metrics;
 pub mod migrate;
 pub mod operate;
 pub mod outcome;
+pub mod program;
 pub mod queue;
 pub mod retention;
-pub mod service;
 pub mod trace;
 pub mod xray;
 
@@ -54,6 +54,7 @@ pub use drain::{DrainOptions, DrainReport, StopReason, drain};
 pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, dedup_key};
 pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
+pub use program::{Program, Service};
 pub use queue::{Published, publish, publish_batch};
 
 /// What [`events!`] expands to; not for direct use.

@@ -14,8 +14,7 @@ use lambda_runtime::{Diagnostic, LambdaEvent, LambdaInvocation, Runtime, service
 use serde_json::Value;
 use tidegate::config::{details_of_ours_alone, environment, log_filter};
 use tidegate::drain::Hooks;
-use tidegate::invocation::{Actions, Request};
-use tidegate::service::{Failure, Service, log_panics};
+use tidegate::program::{Failure, Service, log_panics};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::Instrument;
@@ -43,10 +42,10 @@ fn main() -> Result<(), lambda_runtime::Error> {
         ))
         .with(details_of_ours_alone())
         .init();
-    let mut ready = filter.and_then(|_| Ready::from_environment());
-    if let Ok(ready) = &mut ready {
+    let mut ready = filter.and_then(|_| tidegate::app::program().start(&environment));
+    if let Ok(service) = &mut ready {
         // The function's log is where CloudWatch looks for them.
-        ready.service.metrics_to = |line| println!("{line}");
+        service.metrics_to = |line| println!("{line}");
     }
     if let Err(error) = &ready {
         tracing::error!(error = %error, "settings do not hold; every invocation will fail");
@@ -63,28 +62,13 @@ fn main() -> Result<(), lambda_runtime::Error> {
     served
 }
 
-/// What answers invocations.
-struct Ready {
-    service: Service,
-    allowed: Actions,
-}
-
-impl Ready {
-    fn from_environment() -> Result<Self, tidegate::Error> {
-        Ok(Self {
-            service: Service::new(&environment)?,
-            allowed: Actions::from_setting(&environment)?,
-        })
-    }
-}
-
 async fn serve(
-    ready: Arc<Result<Ready, tidegate::Error>>,
+    ready: Arc<Result<Service, tidegate::Error>>,
     handlers: Handle,
 ) -> Result<(), lambda_runtime::Error> {
     // While the first invocation is fetched.
-    if let Ok(ready) = &*ready {
-        ready.service.database.prepare();
+    if let Ok(service) = &*ready {
+        service.database.prepare();
     }
     let (stop, stopped) = watch::channel(false);
     let (busy, idle) = watch::channel(false);
@@ -110,7 +94,7 @@ async fn serve(
 /// Answers an invocation, and says so in the log.
 async fn logged(
     event: LambdaEvent<Value>,
-    ready: Result<&Ready, &tidegate::Error>,
+    ready: Result<&Service, &tidegate::Error>,
     hooks: Hooks,
 ) -> Result<Value, Refusal> {
     let request_id = event.context.request_id.clone();
@@ -140,15 +124,15 @@ fn loggable(report: &Value) -> Value {
 
 async fn answer(
     event: LambdaEvent<Value>,
-    ready: Result<&Ready, &tidegate::Error>,
+    ready: Result<&Service, &tidegate::Error>,
     hooks: Hooks,
 ) -> Result<Value, Refusal> {
-    let ready = ready.map_err(|error| Refusal::new("Configuration", error))?;
-    let request = (ready.allowed.check(&event.payload))
-        .and_then(|()| Request::decode(event.payload))
+    let service = ready.map_err(|error| Refusal::new("Configuration", error))?;
+    let request = service
+        .actions
+        .request(event.payload)
         .map_err(|error| Refusal::new("InvalidInvocation", &error))?;
-    ready
-        .service
+    service
         .answer(&request, time_left(event.context.deadline), hooks)
         .await
         .map_err(|error| Refusal::new(error_type(&error), &error))
@@ -223,7 +207,7 @@ where
 
 /// Stops a running drain as its budget would, waits until its answer is posted, and ends the process.
 async fn exit_on_signal(stop: watch::Sender<bool>, mut idle: watch::Receiver<bool>) {
-    tidegate::service::stop_signal().await;
+    tidegate::program::stop_signal().await;
     stop.send_replace(true);
     let _ = idle.wait_for(|busy| !busy).await;
     std::process::exit(0);

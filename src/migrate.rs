@@ -17,19 +17,6 @@ mod embedded {
     refinery::embed_migrations!("migrations/queue");
 }
 
-mod embedded_app {
-    refinery::embed_migrations!("migrations/app");
-}
-
-/// The tables of the shipped application ([`crate::app`]).
-#[must_use]
-pub fn app_migrations() -> MigrationSet {
-    MigrationSet {
-        history: "tidegate.app_migrations",
-        runner: embedded_app::migrations::runner(),
-    }
-}
-
 fn queue_migrations() -> MigrationSet {
     MigrationSet {
         history: "tidegate.queue_migrations",

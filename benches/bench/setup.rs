@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use tidegate::migrate::{MigrateOptions, app_migrations, migrate};
+use tidegate::app::app_migrations;
+use tidegate::migrate::{MigrateOptions, migrate};
 use tidegate::{Database, DrainOptions, DrainReport, Event, app};
 use tokio_postgres::{Client, NoTls};
 
@@ -186,7 +187,7 @@ impl Bench {
             &database,
             kinds,
             MigrateOptions::default(),
-            vec![app_migrations()],
+            app_migrations(),
         )
         .await?;
         let client = connect(&url).await?;

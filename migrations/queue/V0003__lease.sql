@@ -3,9 +3,10 @@
 -- Whoever changes anything locks the lease row first, event rows after it, several leases in the order of their tokens:
 --
 --   its worker works under it (leases more of its groups, ends events)      FOR KEY SHARE
---   its worker moves started_to or expires_at (starts, renews)              FOR NO KEY UPDATE (a plain UPDATE)
+--   its worker moves started_to or expires_at (starts, renews), or notes
+--   that nothing of it is left                                              FOR NO KEY UPDATE (a plain UPDATE)
 --   something leaves it without having ended (hand_back, requeue, sweep),
---   and its own end                                                         FOR UPDATE
+--   and its removal                                                         FOR UPDATE
 --
 -- So the worker's own statements run beside each other, and nobody takes an event away under a write of it.
 --
@@ -24,6 +25,15 @@
 CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN coalesce((SELECT range_agg(int8range(i, i, '[]')) FROM unnest(ids) AS i), '{}');
+
+-- Removes leases that are marked as ended. One that somebody has locked is left to a sweep.
+CREATE FUNCTION tidegate.end_leases(tokens uuid[]) RETURNS void
+    LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+    AS $$
+    DELETE FROM tidegate.lease AS l
+     WHERE l.token = ANY (ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.token = ANY (tokens) AND o.ended
+                                   FOR UPDATE SKIP LOCKED))
+$$;
 
 -- Takes the next free events behind `after`, up to `most` of them and about `bytes` of payload, in id order, under `token`.
 --
@@ -56,11 +66,13 @@ CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
 -- what else is theirs is passed without a lock. With `join` the walk goes on where the newest lease ended, so that drains
 -- share one walk. Before a walk's start goes `sweep`.
 --
+-- `over`: the worker's leases that are marked as ended. They are removed first.
+--
 -- Kinds that are registered but unknown to this program (`kinds`) or paused are left alone; a kind that nobody registered
 -- passes, so that the drain can end it. Expired and exhausted events are taken too, so that they end without a scan of
 -- their own.
 CREATE FUNCTION tidegate.lease(
-    token uuid, worker uuid, held uuid[], seconds double precision, kinds text[], most bigint, bytes bigint,
+    token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint,
     first_window integer, "join" boolean, passed_by text[],
     INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8,
     OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[]
@@ -101,6 +113,9 @@ BEGIN
             current_setting('transaction_isolation') USING ERRCODE = 'invalid_transaction_state';
     END IF;
     taken := 0;
+    IF cardinality(over) > 0 THEN
+        PERFORM tidegate.end_leases(over);
+    END IF;
     -- A server whose transactions are counted anew (a copy of the database behind the same name) knows nothing of ours.
     IF after = 0 OR as_of IS NULL OR clear_to IS NULL OR as_of > pg_snapshot_xmax(pg_current_snapshot()) THEN
         as_of := pg_snapshot_xmin(pg_current_snapshot());

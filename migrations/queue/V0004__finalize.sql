@@ -17,8 +17,8 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
                      'handlers', coalesce(progress->'handlers', '{}') || coalesce(added->'handlers', '{}'),
                      'steps', coalesce(progress->'steps', '{}') || coalesce(added->'steps', '{}')) END;
 
--- Moves completed events that leave nothing but their rows to the log; starts more of leases, and ends leases of which
--- nothing is left in hand. One element a lease, in the order of the tokens, which is the order of their locks:
+-- Moves completed events that leave nothing but their rows to the log; starts more of leases, and marks leases of which
+-- nothing is left in hand as ended. One element a lease, in the order of the tokens, which is the order of their locks:
 --
 --   done    the events that have completed, as ranges; ids between them that are not the lease's do no harm
 --   upto    handlers up to this id are to start; null moves nothing
@@ -43,7 +43,7 @@ DECLARE
 BEGIN
     FOR n IN 1 .. cardinality(tokens) LOOP
         IF over[n] THEN
-            SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = tokens[n] FOR UPDATE;
+            SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = tokens[n] FOR NO KEY UPDATE;
         ELSIF upto[n] IS NOT NULL THEN
             UPDATE tidegate.lease AS l SET started_to = greatest(l.started_to, upto[n]) WHERE l.token = tokens[n]
             RETURNING l.ids, l.taken_at, l.cuts INTO lease;
@@ -73,7 +73,7 @@ BEGIN
         IF over[n] AND lease.ids IS NOT NULL AND NOT EXISTS (
             SELECT FROM unnest(lease.ids - done[n]) AS r
               JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)) THEN
-            DELETE FROM tidegate.lease AS l WHERE l.token = tokens[n];
+            UPDATE tidegate.lease AS l SET ended = true WHERE l.token = tokens[n];
         END IF;
     END LOOP;
 END $$;

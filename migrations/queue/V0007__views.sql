@@ -90,7 +90,8 @@ SELECT l.token, l.worker, l.taken_at, l.renewed_at, l.expires_at, l.expires_at <
  CROSS JOIN LATERAL (
        SELECT count(*) AS events, count(*) FILTER (WHERE q.id <= l.started_to) AS started,
               min(q.id) AS first_id, max(q.id) AS last_id
-         FROM unnest(l.ids) AS r JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)) AS in_hand;
+         FROM unnest(l.ids) AS r JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)) AS in_hand
+ WHERE NOT l.ended;
 
 -- In the hands of a worker without a sign of life: it died, or froze.
 CREATE VIEW tidegate.stuck_events AS

@@ -6,11 +6,11 @@ pub mod forms;
 pub mod http;
 pub mod medical;
 
-use std::env;
-
 use crate::context::Context;
 use crate::dispatch::{DATABASE_ONLY, Dispatch, Handlers};
 use crate::error::Error;
+use crate::migrate::MigrationSet;
+use crate::program::Program;
 
 use checks::IssuingCheck;
 use checks::handler::{AI_CHECK, Checks};
@@ -109,25 +109,35 @@ pub struct App {
     medical: medical::services::Services,
 }
 
+mod migrations {
+    refinery::embed_migrations!("migrations/app");
+}
+
+/// This program's own tables.
+#[must_use]
+pub fn app_migrations() -> Vec<MigrationSet> {
+    vec![MigrationSet {
+        history: "tidegate.app_migrations",
+        runner: migrations::migrations::runner(),
+    }]
+}
+
+/// The whole program, for whoever runs it.
+#[must_use]
+pub fn program() -> Program {
+    Program::new(|lookup| App::from_settings(lookup))
+        .migrations(app_migrations)
+        .action("receive_issuing", checks::answer)
+}
+
 impl App {
-    /// Reads the services' base URLs from the environment: `ARCHIVE_URL`, `CASES_URL`,
-    /// `NOTIFICATIONS_URL`; `AI_CHECK_URL`; `OTP_URL`, `SMS_URL`, `SIGNATURE_URL`. The handlers of a
-    /// service that is not set retry, but for the signature's, which is optional; everything else works.
-    /// `AI_CHECK_RETRY_DELAY` is how long a check is put off when others are under way; by default as
-    /// long as a drain's budget.
+    /// Reads the services' base URLs: `ARCHIVE_URL`, `CASES_URL`, `NOTIFICATIONS_URL`; `AI_CHECK_URL`; `OTP_URL`,
+    /// `SMS_URL`, `SIGNATURE_URL`. The handlers of a service that is not set retry, but for the signature's, which is
+    /// optional; everything else works. `AI_CHECK_RETRY_DELAY` is how long a check is put off when others are under way; by
+    /// default as long as a drain's budget.
     ///
     /// # Errors
     /// [`Error::Config`] when one is malformed; names it and what is allowed.
-    pub fn from_env() -> Result<Self, Error> {
-        Self::from_settings(|name| {
-            env::var_os(name).map(|value| value.to_string_lossy().into_owned())
-        })
-    }
-
-    /// As [`App::from_env`], from anything that knows settings by name.
-    ///
-    /// # Errors
-    /// As [`App::from_env`].
     pub fn from_settings(setting: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let http = HttpClient::default();
         Ok(Self {

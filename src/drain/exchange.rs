@@ -52,8 +52,7 @@ impl<D: Dispatch> Drain<D> {
             return;
         }
         if let Some(link) = self.writing.take() {
-            let ends_leases = self.options.concurrency == 1 && !job.over.is_empty();
-            self.between.writes_back = job.is_exclusive() || ends_leases;
+            self.between.writes_back = job.is_exclusive();
             self.writing = Slot::Busy(write(link, job, self.worker).boxed());
         }
     }
@@ -85,11 +84,6 @@ impl<D: Dispatch> Drain<D> {
         let mut ends: HashMap<Uuid, usize> = HashMap::new();
         for lease in job.ends.iter().map(|end| end.finalization.lease) {
             *ends.entry(lease.token).or_default() += 1;
-        }
-        // A lease passes the groups of leases that are being ended. One handler at a time keeps the order of all (A2): so
-        // leases end while none is under way.
-        if self.options.concurrency == 1 && !self.leasing.is_idle() {
-            return job;
         }
         let over = self.hand.take_over().into_iter();
         let last = ends
@@ -482,6 +476,11 @@ impl<D: Dispatch> Drain<D> {
                 worker: self.worker,
                 held: self.hand.tokens(),
                 trusted: self.hand.trusted(),
+                over: if stretch.is_some() {
+                    self.hand.take_ended()
+                } else {
+                    Vec::new()
+                },
                 timeout: self.options.lease_timeout,
                 renews,
                 stretch,

@@ -57,8 +57,10 @@ pub(super) struct Hand {
     /// Events whose end is not written and which may have started, in all leases.
     open: usize,
     suspects: usize,
-    /// Leases of which nothing is left, to be ended.
+    /// Leases of which nothing is left, to be marked as ended.
     over: Vec<Uuid>,
+    /// Leases that are marked, to be removed.
+    ended: Vec<Uuid>,
 }
 
 /// More of a lease is to start.
@@ -408,20 +410,27 @@ impl Hand {
         self.leases.get(&token).map_or(0, |held| held.left)
     }
 
-    /// Leases of which nothing is left, to be ended in the database.
+    /// Leases of which nothing is left, to be marked as ended in the database.
     pub(super) fn take_over(&mut self) -> Vec<Uuid> {
         std::mem::take(&mut self.over)
     }
 
-    /// Such a lease has been ended with its last event, or could not be.
+    /// Such a lease has been marked with its last event, or could not be.
     pub(super) fn note_over(&mut self, token: Uuid, written: bool) {
         self.over.retain(|other| *other != token);
-        if !written && !self.leases.contains_key(&token) {
+        if written {
+            self.ended.push(token);
+        } else if !self.leases.contains_key(&token) {
             self.over.push(token);
         }
     }
 
-    /// Whether leases are to be ended.
+    /// Leases that are marked, to be removed.
+    pub(super) fn take_ended(&mut self) -> Vec<Uuid> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Whether leases are to be marked.
     pub(super) fn has_over(&self) -> bool {
         !self.over.is_empty()
     }

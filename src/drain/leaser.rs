@@ -26,6 +26,8 @@ pub(super) struct Order {
     pub held: Vec<Uuid>,
     /// Of them, those behind which more of a group may be leased.
     pub trusted: Vec<Uuid>,
+    /// Leases that are marked as ended.
+    pub over: Vec<Uuid>,
     pub timeout: Duration,
     /// Whether the leases are to be prolonged, too.
     pub renews: bool,
@@ -97,6 +99,7 @@ async fn attempt(link: &mut Link, order: &Order, unsure: bool) -> Result<Brought
         token,
         worker: order.worker,
         held: &order.trusted,
+        over: &order.over,
         timeout: order.timeout,
         kinds: &order.kinds,
         limit: stretch.limit,

@@ -545,12 +545,18 @@ impl<D: Dispatch> Drain<D> {
         wake.max(now + Duration::from_millis(1))
     }
 
-    /// The last question to the database.
+    /// The last question to the database, and the last of our leases.
     async fn count_backlog(&mut self) -> Result<(), Error> {
+        let ended = self.hand.take_ended();
         let Some(link) = self.leasing.idle() else {
             return Ok(());
         };
-        let backlog = queue::backlog(link.client().await?).await?;
+        let client = link.client().await?;
+        let (removed, backlog) =
+            futures_util::future::join(queue::end_leases(client, &ended), queue::backlog(client))
+                .await;
+        removed?;
+        let backlog = backlog?;
         self.report.backlog = backlog.events;
         self.report.oldest_age_ms = backlog.oldest_age_ms;
         Ok(())

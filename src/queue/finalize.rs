@@ -124,7 +124,7 @@ pub struct Completion {
     pub done: Vec<i64>,
     /// Handlers of its events up to this id are to start.
     pub start_to: Option<i64>,
-    /// Nothing of it is left in hand.
+    /// Nothing of it is left in hand: it is marked as ended, for the next lease to remove.
     pub over: bool,
 }
 
@@ -146,7 +146,7 @@ fn errors_json(errors: &[ErrorEntry]) -> Option<String> {
     (!errors.is_empty()).then(|| json(Some(&errors))).flatten()
 }
 
-/// Moves completed events to the log, starts more of leases, ends leases: one statement for all of it.
+/// Moves completed events to the log, starts more of leases, marks leases as ended: one statement for all of it.
 ///
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied, which

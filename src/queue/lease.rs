@@ -33,6 +33,8 @@ pub struct LeaseRequest<'a> {
     pub worker: Uuid,
     /// The worker's tokens with something in hand, but for those of suspects.
     pub held: &'a [Uuid],
+    /// Its leases that are marked as ended, to be removed.
+    pub over: &'a [Uuid],
     /// The lease's length.
     pub timeout: Duration,
     /// Kinds this program knows; others are left alone if they are registered.
@@ -83,10 +85,11 @@ pub async fn lease(
     let seconds = request.timeout.as_secs_f64();
     let (limit, bytes) = (i64::from(request.limit), bytes(request.bytes));
     let window = i32::try_from(request.first_window).unwrap_or(i32::MAX);
-    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 14] = [
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 15] = [
         &request.token,
         &request.worker,
         &request.held,
+        &request.over,
         &seconds,
         &request.kinds,
         &limit,
@@ -128,6 +131,22 @@ pub async fn lease(
         Err(error) => return Err(error),
     }
     Ok(batch)
+}
+
+/// Removes leases that are marked as ended, when no lease follows that would.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn end_leases(
+    client: &(impl GenericClient + Sync),
+    tokens: &[Uuid],
+) -> Result<(), Error> {
+    if tokens.is_empty() {
+        return Ok(());
+    }
+    query(client, &sql::live::END_LEASES, &[&tokens])
+        .await
+        .map(drop)
 }
 
 fn bytes(limit: u64) -> i64 {

@@ -738,15 +738,13 @@ async fn b32_the_command_line_receives_a_message_and_tells_what_became_of_it() {
 #[tokio::test]
 async fn b32_an_invocation_receives_a_message() {
     use tidegate::drain::Hooks;
-    use tidegate::invocation::Request;
-    use tidegate::service::Service;
 
     let world = World::new().await;
     let file = support::project_file("events/receive_issuing.json");
     let payload = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-    let request = Request::decode(payload).unwrap();
     let lookup = |name: &str| (name == "DATABASE_URL").then(|| world.db.url.clone());
-    let service = Service::new(&lookup).unwrap();
+    let service = tidegate::app::program().start(&lookup).unwrap();
+    let request = service.actions.request(payload).unwrap();
     for created in [true, false] {
         let report = service.answer(&request, None, Hooks::default()).await;
         let report = report.unwrap();

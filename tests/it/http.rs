@@ -89,6 +89,7 @@ impl Api {
             token,
             worker: Uuid::new_v4(),
             held: &[],
+            over: &[],
             timeout: Duration::from_mins(1),
             kinds: AppEvent::KINDS,
             limit: 100,

@@ -391,6 +391,7 @@ async fn the_two_sessions_of_a_worker_do_not_wait_for_each_other() {
     let request = LeaseRequest {
         worker,
         held: &[token],
+        over: &[],
         ..lease_request()
     };
     let batch = at_once(queue::lease(&leasing, &request)).await.unwrap();

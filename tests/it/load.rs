@@ -9,7 +9,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use reqwest::header::RETRY_AFTER;
 use serde_json::{Value, json};
-use tidegate::migrate::{MigrateOptions, app_migrations, migrate};
+use tidegate::app::app_migrations;
+use tidegate::migrate::{MigrateOptions, migrate};
 use tidegate::{Database, Error, Event, NewEvent, app, http, queue};
 use tokio::net::TcpListener;
 use tokio::sync::Barrier;
@@ -184,7 +185,7 @@ async fn i1_publishers_beyond_the_servers_connections_are_told_why_and_lose_noth
     let cluster = Cluster::start(&[OsStr::new("--set"), OsStr::new(&cap)]);
     let url = cluster.url("postgres");
     let database = Database::new(&url, 1).unwrap();
-    let further = vec![app_migrations()];
+    let further = app_migrations();
     migrate(
         &database,
         app::Event::KINDS,

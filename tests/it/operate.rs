@@ -6,12 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tidegate::drain::Hooks;
-use tidegate::invocation::Request;
 use tidegate::operate::{
     How, Moment, PauseRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
     UnblockReport, UnblockRequest,
 };
-use tidegate::service::Service;
 use tidegate::{Done, DrainOptions, Error, HandlerError, NewEvent, queue};
 use tokio::sync::{Barrier, Notify};
 use tokio_postgres::Client;
@@ -1445,19 +1443,19 @@ async fn f5_an_invocation_replays_and_requeues() {
     let client = db.client().await;
     let ids = ended(&db, &client, 2).await;
     let url = db.url.clone();
-    let service = Service::new(&move |name| match name {
+    let lookup = move |name: &str| match name {
         "DATABASE_URL" => Some(url.clone()),
         "USER" => Some("lambda".to_owned()),
         _ => None,
-    })
-    .unwrap();
+    };
+    let service = tidegate::app::program().start(&lookup).unwrap();
     let answer = async |payload: Value| {
-        let request = Request::decode(payload)?;
+        let request = service.actions.request(payload)?;
         service
             .answer(&request, None, Hooks::default())
             .await
             .map_err(|failure| match failure {
-                tidegate::service::Failure::Other(error) => error,
+                tidegate::program::Failure::Other(error) => error,
                 other => panic!("{other}"),
             })
     };

@@ -272,11 +272,12 @@ fn note_indexes(statement: &str, node: &Value, walked: &mut Vec<String>) {
 }
 
 /// A lease's parameters as a drain sends them, with what it knows from earlier leases of the walk or without.
-fn lease(after: u32, page: u32, known: bool) -> [String; 14] {
+fn lease(after: u32, page: u32, known: bool) -> [String; 15] {
     let if_known = |value: String| if known { value } else { "NULL".to_owned() };
     [
         quoted(TOKEN),
         quoted(WORKER),
+        array(&[OTHER]),
         array(&[OTHER]),
         "60".to_owned(),
         array(Probe::KINDS),

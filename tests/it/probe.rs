@@ -157,6 +157,7 @@ pub fn lease_request() -> LeaseRequest<'static> {
         token: Uuid::new_v4(),
         worker: Uuid::new_v4(),
         held: &[],
+        over: &[],
         timeout: Duration::from_mins(1),
         kinds: Probe::KINDS,
         limit: 100,

@@ -119,7 +119,7 @@ async fn worker() {
     });
     let (stop, stopped) = tokio::sync::watch::channel(false);
     tokio::spawn(async move {
-        tidegate::service::stop_signal().await;
+        tidegate::program::stop_signal().await;
         let _ = stop.send(true);
     });
     let database = Database::new(&std::env::var("DATABASE_URL").unwrap(), 2).unwrap();

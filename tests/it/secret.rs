@@ -56,7 +56,7 @@ impl User {
         server.batch_execute(&create).await.unwrap();
         let database = Database::new(&cluster.url(name), 1).unwrap();
         let kinds = <tidegate::app::Event as tidegate::Event>::KINDS;
-        let further = vec![tidegate::migrate::app_migrations()];
+        let further = tidegate::app::app_migrations();
         let migrated =
             tidegate::migrate::migrate(&database, kinds, MigrateOptions::default(), further);
         migrated.await.unwrap();

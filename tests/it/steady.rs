@@ -8,7 +8,8 @@ use std::fmt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use tidegate::migrate::{MigrateOptions, app_migrations, migrate};
+use tidegate::app::app_migrations;
+use tidegate::migrate::{MigrateOptions, migrate};
 use tidegate::{Database, DrainReport, Event, app};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -49,7 +50,7 @@ impl Site {
         let options: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
         let cluster = Cluster::start(&options);
         let url = cluster.url("postgres");
-        let further = vec![app_migrations()];
+        let further = app_migrations();
         let options = MigrateOptions::default();
         let database = Database::new(&url, 1).unwrap();
         migrate(&database, app::Event::KINDS, options, further)

@@ -3,7 +3,8 @@
 //! How the command line tells of it is tried in `cli`; here a queue in use lives through it.
 
 use refinery::{Runner, Target};
-use tidegate::migrate::{MigrateOptions, MigrateReport, app_migrations, check, migrate};
+use tidegate::app::app_migrations;
+use tidegate::migrate::{MigrateOptions, MigrateReport, check, migrate};
 use tidegate::{Error, Event, queue};
 
 use crate::probe::{Probe, ProbeApp, act, drain, live, number, options, probe_database};
@@ -14,7 +15,7 @@ mod embedded {
 }
 
 async fn migrate_now(db: &TestDb) -> Result<MigrateReport, Error> {
-    let further = vec![app_migrations()];
+    let further = app_migrations();
     let options = MigrateOptions::default();
     migrate(&db.database(), Probe::KINDS, options, further).await
 }

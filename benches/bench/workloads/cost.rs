@@ -207,6 +207,7 @@ async fn nothing(queue: &Queue, state: &str, found: &mut Findings) -> Outcome<()
             token: Uuid::new_v4(),
             worker: Uuid::new_v4(),
             held: &[],
+            over: &[],
             timeout: Duration::from_mins(1),
             kinds: Work::KINDS,
             limit: 8,

@@ -18,6 +18,7 @@
 //! This file holds the event's payload, [`intake`] how messages enter, `handler` the four steps;
 //! `store` holds the SQL.
 
+mod answer;
 pub(crate) mod handler;
 pub mod intake;
 mod store;
@@ -28,6 +29,7 @@ use super::Event;
 use crate::error::Error;
 use crate::event::{NewEvent, dedup_key};
 
+pub use answer::{ReceiveIssuingReport, answer};
 pub use intake::{Received, receive};
 
 /// The payload of `issuings-ai-checks`: `{"triggerId", "applicationId"}` and nothing else (B32).

@@ -18,7 +18,7 @@ use tidegate::Error;
 use tidegate::config::{details_of_ours_alone, environment, log_filter};
 use tidegate::drain::DrainError;
 use tidegate::drain::DrainReport;
-use tidegate::service::{Service, log_panics};
+use tidegate::program::log_panics;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -171,7 +171,7 @@ fn untouched(report: &DrainReport) -> DrainReport {
 }
 
 async fn answer(verb: Verb, json: bool) -> Result<Answer, Failed> {
-    let service = Service::new(&environment)?;
+    let service = tidegate::app::program().start(&environment)?;
     match verb {
         Verb::Migrate { roles } => verbs::migrate::migrate(&service, roles).await,
         Verb::Publish(args) => verbs::publish::publish(&service, args).await,

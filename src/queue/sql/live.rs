@@ -13,6 +13,7 @@ pub static LEASE: Statement = Statement {
         Type::UUID,
         Type::UUID,
         Type::UUID_ARRAY,
+        Type::UUID_ARRAY,
         Type::FLOAT8,
         Type::TEXT_ARRAY,
         Type::INT8,
@@ -27,7 +28,14 @@ pub static LEASE: Statement = Statement {
     ],
     text: "\
 SELECT l.after, l.clear_to, l.as_of::text::bigint, l.low::text::bigint, l.taken, l.scanned, l.suspect, l.blocked
-  FROM tidegate.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::text::xid8, $14::text::xid8) AS l",
+  FROM tidegate.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14::text::xid8, $15::text::xid8) AS l",
+};
+
+/// Removes the leases of `$1` that are marked as ended.
+pub static END_LEASES: Statement = Statement {
+    name: "end_leases",
+    params: &[Type::UUID_ARRAY],
+    text: "SELECT tidegate.end_leases($1)",
 };
 
 /// The events of lease `$1` behind id `$2`, up to `$3` of them.
@@ -215,6 +223,7 @@ SELECT p.id, p.created
 /// All of this file.
 pub static ALL: &[&Statement] = &[
     &LEASE,
+    &END_LEASES,
     &READ_LEASED,
     &IN_HAND,
     &PROMOTE,

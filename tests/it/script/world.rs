@@ -190,6 +190,7 @@ impl World {
             token,
             worker: name(worker),
             held: &held,
+            over: &[],
             timeout: hours(LEASE),
             kinds: &Probe::KINDS[..kinds],
             limit,
@@ -278,6 +279,8 @@ impl World {
                 };
                 let found = queue::complete(&self.client, std::slice::from_ref(&completion)).await;
                 let found = found.unwrap()[0];
+                let removed = queue::end_leases(&self.client, &[lease.token]).await;
+                removed.unwrap();
                 let (done, start_to) = (&completion.done, completion.start_to);
                 let expected = model.complete(lease.token, done, start_to, over);
                 same(&expected, &(found.ended, found.cuts))

@@ -106,7 +106,7 @@ async fn make_template() {
 
 async fn migrate(url: &str) {
     let database = Database::new(url, 1).expect("the template's URL is valid");
-    let further = vec![tidegate::migrate::app_migrations()];
+    let further = tidegate::app::app_migrations();
     tidegate::migrate::migrate(
         &database,
         app::Event::KINDS,

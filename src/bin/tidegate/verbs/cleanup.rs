@@ -3,8 +3,8 @@
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use tidegate::program::{Service, stop_signal};
 use tidegate::retention::{self, Change, CleanupHooks, CleanupOptions};
-use tidegate::service::{Service, stop_signal};
 use tokio::sync::watch;
 
 use crate::args::{CleanupArgs, RetentionArgs};

@@ -1,6 +1,6 @@
 //! The examination of database, schema and queue.
 
-use tidegate::service::Service;
+use tidegate::program::Service;
 
 use crate::{Answer, Failed, document, text};
 

@@ -7,8 +7,8 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use tidegate::Error;
 use tidegate::drain::DrainReport;
 use tidegate::drain::{DrainOptions, Hooks};
+use tidegate::program::{Service, stop_signal};
 use tidegate::queue;
-use tidegate::service::{Service, stop_signal};
 use tokio::sync::watch;
 
 use crate::args::DrainArgs;

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use serde_json::{Value, json};
+use tidegate::program::Service;
 use tidegate::queue::ListFilter;
-use tidegate::service::Service;
 use tidegate::{Error, queue};
 
 use crate::args::ListArgs;

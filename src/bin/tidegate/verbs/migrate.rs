@@ -1,6 +1,6 @@
 //! The schema's way forward.
 
-use tidegate::service::{Migrated, Service};
+use tidegate::program::{Migrated, Service};
 
 use crate::{Answer, Failed, document};
 

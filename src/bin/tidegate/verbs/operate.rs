@@ -1,8 +1,8 @@
 //! Operators' actions: replay, requeue, pause, resume, unblock.
 
 use tidegate::operate::{How, PauseRequest, ReplayRequest, RequeueRequest, UnblockRequest};
+use tidegate::program::Service;
 use tidegate::queue;
-use tidegate::service::Service;
 
 use crate::args::{PauseArgs, ReplayArgs, RequeueArgs, UnblockArgs};
 use crate::{Answer, Failed, document, text};

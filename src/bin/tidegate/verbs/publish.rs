@@ -2,9 +2,10 @@
 
 use std::io::Read;
 
-use serde_json::json;
 use serde_json::value::RawValue;
-use tidegate::service::Service;
+use serde_json::{Value, json};
+use tidegate::app::checks::ReceiveIssuingReport;
+use tidegate::program::Service;
 use tidegate::{Error, NewEvent, queue};
 
 use crate::args::PublishArgs;
@@ -55,9 +56,11 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
 
 pub async fn receive_issuing(service: &Service, message: &str) -> Result<Answer, Failed> {
     let message: Box<RawValue> = json_argument("--message", message)?;
-    let message = serde_json::from_str(message.get())
-        .map_err(|error| Error::Invalid(format!("--message: {error}")))?;
-    let report = service.receive_issuing(&message).await?;
+    let unreadable = |error| Error::Invalid(format!("--message: {error}"));
+    let message: Value = serde_json::from_str(message.get()).map_err(unreadable)?;
+    let fields = json!({"message": message});
+    let answer = service.further("receive_issuing", fields).await?;
+    let report: ReceiveIssuingReport = serde_json::from_value(answer).map_err(unreadable)?;
     let text = match report.id {
         None => "the message asks for no check; nothing was stored".to_owned(),
         Some(id) if report.created => format!("published event {id}"),

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use tidegate::Error;
-use tidegate::service::{Service, stop_signal};
+use tidegate::program::{Service, stop_signal};
 
 use crate::{Answer, Failed, print};
 

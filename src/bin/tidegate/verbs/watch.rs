@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use tidegate::service::{Service, stats_on, stop_signal};
+use tidegate::program::{Service, stats_on, stop_signal};
 use tidegate::{Database, Error, queue};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, timeout};

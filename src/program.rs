@@ -1,32 +1,156 @@
-//! Owns what both shells, the Lambda function and the command line, do for the shipped application:
-//! put settings, database and handlers together and answer a request with a report.
+//! Owns a whole program: its handlers, settings, database and migrations put together, so that a shell (a function, a
+//! command line) need only ask. What a shell is for whom, nobody here knows.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio_postgres::Client;
 
-use crate::app::checks::{self, Received};
-use crate::app::{App, Event as AppEvent};
 use crate::config::{self, Lookup};
 use crate::connect::Database;
+use crate::dispatch::Dispatch;
 use crate::doctor::{self, DoctorReport, Patient};
-use crate::drain::DrainReport;
-use crate::drain::{DrainError, DrainOptions, Hooks, drain_with};
-use crate::error::{Error, describe};
+use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, drain_with};
+use crate::error::Error;
 use crate::event::Event;
-use crate::invocation::{ReceiveIssuingReport, Request, StatsReport};
+use crate::invocation::{Actions, Request, StatsReport};
 use crate::metrics::Metrics;
-use crate::migrate::{MigrateOptions, MigrateReport, app_migrations, migrate};
+use crate::migrate::{MigrateOptions, MigrateReport, MigrationSet, migrate};
 use crate::operate::{ReplayReport, ReplayRequest, RequeueReport, RequeueRequest};
 use crate::queue;
-use crate::retention::CleanupReport;
-use crate::retention::{self, CleanupHooks, CleanupOptions};
+use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 
-/// The shipped application, ready to answer requests.
+/// What a program is made of: the handlers of its events, its own migrations, its own actions. A shell runs it.
+///
+/// ```
+/// use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, Handlers, Program};
+///
+/// tidegate::events! {
+///     pub enum Shop {
+///         Opened(()) = "opened",
+///     }
+/// }
+///
+/// struct Handling;
+///
+/// impl Dispatch for Handling {
+///     type Event = Shop;
+///
+///     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
+///         match event {
+///             Shop::Opened(()) => Handlers::one("greet", DATABASE_ONLY, async { Ok(Done::ok()) }),
+///         }
+///     }
+/// }
+///
+/// let program = Program::new(|_settings| Ok(Handling));
+/// ```
+pub struct Program {
+    kinds: &'static [&'static str],
+    handlers: Box<dyn Fn(Lookup<'_>) -> Result<Arc<dyn Drains>, Error> + Send + Sync>,
+    migrations: fn() -> Vec<MigrationSet>,
+    further: Vec<Further>,
+}
+
+/// An action of the program's own.
+struct Further {
+    name: &'static str,
+    answer: Box<dyn Fn(Database, Value) -> BoxFuture<'static, Result<Value, Error>> + Send + Sync>,
+}
+
+/// Handlers of some program: what a drain needs to know of its events has been left behind.
+trait Drains: Send + Sync {
+    fn drain<'a>(
+        &self,
+        database: &'a Database,
+        options: &'a DrainOptions,
+        hooks: Hooks,
+    ) -> BoxFuture<'a, Result<DrainReport, DrainError>>;
+}
+
+struct Handling<D>(Arc<D>);
+
+impl<D: Dispatch> Drains for Handling<D> {
+    fn drain<'a>(
+        &self,
+        database: &'a Database,
+        options: &'a DrainOptions,
+        hooks: Hooks,
+    ) -> BoxFuture<'a, Result<DrainReport, DrainError>> {
+        drain_with(database, self.0.clone(), options, hooks).boxed()
+    }
+}
+
+impl Program {
+    /// A program whose handlers are made from its settings, as [`Error::Config`] if those do not hold.
+    pub fn new<D: Dispatch>(
+        handlers: impl Fn(Lookup<'_>) -> Result<D, Error> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            kinds: D::Event::KINDS,
+            handlers: Box::new(move |lookup| {
+                let made: Arc<dyn Drains> = Arc::new(Handling(Arc::new(handlers(lookup)?)));
+                Ok(made)
+            }),
+            migrations: Vec::new,
+            further: Vec::new(),
+        }
+    }
+
+    /// With tables of its own beside the queue's.
+    #[must_use]
+    pub fn migrations(mut self, migrations: fn() -> Vec<MigrationSet>) -> Self {
+        self.migrations = migrations;
+        self
+    }
+
+    /// With an action of its own, such as taking in a message: a request `{"action": name, …}` is answered with what this
+    /// returns for its other fields. [`Error::Invalid`] says what is wrong with them.
+    #[must_use]
+    pub fn action<F>(
+        mut self,
+        name: &'static str,
+        answer: impl Fn(Database, Value) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Value, Error>> + Send + 'static,
+    {
+        self.further.push(Further {
+            name,
+            answer: Box::new(move |database, fields| answer(database, fields).boxed()),
+        });
+        self
+    }
+
+    /// Reads all settings, and checks that a handler's limit fits into a lease (decision 3).
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable and what is allowed.
+    pub fn start(self, lookup: Lookup<'_>) -> Result<Service, Error> {
+        let options = DrainOptions::from_settings(lookup)?;
+        options.check()?;
+        // Handlers that wait for a service need no connection; eight serve the others.
+        let database = Database::from_settings(lookup, options.concurrency.min(8))?;
+        let further: Vec<&'static str> = self.further.iter().map(|action| action.name).collect();
+        Ok(Service {
+            database,
+            options,
+            max_attempts: config::max_attempts(lookup)?,
+            actor: config::actor(lookup),
+            metrics: Metrics::from_settings(lookup)?,
+            metrics_to: |line| eprintln!("{line}"),
+            actions: Actions::from_setting(lookup, further)?,
+            handlers: (self.handlers)(lookup)?,
+            program: self,
+        })
+    }
+}
+
+/// A program with its settings, ready to answer requests.
 pub struct Service {
     /// Where the queue is.
     pub database: Database,
@@ -40,7 +164,10 @@ pub struct Service {
     pub metrics: Option<Metrics>,
     /// Takes each line of metrics.
     pub metrics_to: fn(&str),
-    app: Arc<App>,
+    /// What may be asked for.
+    pub actions: Actions,
+    handlers: Arc<dyn Drains>,
+    program: Program,
 }
 
 /// A request that could not be answered.
@@ -58,26 +185,6 @@ pub enum Failure {
 }
 
 impl Service {
-    /// Reads all settings, and checks that a handler's limit fits into a lease (decision 3).
-    ///
-    /// # Errors
-    /// [`Error::Config`] names the variable and what is allowed.
-    pub fn new(lookup: Lookup<'_>) -> Result<Self, Error> {
-        let options = DrainOptions::from_settings(lookup)?;
-        options.check()?;
-        // Handlers that wait for a service need no connection; eight serve the others.
-        let database = Database::from_settings(lookup, options.concurrency.min(8))?;
-        Ok(Self {
-            database,
-            options,
-            max_attempts: config::max_attempts(lookup)?,
-            actor: config::actor(lookup),
-            metrics: Metrics::from_settings(lookup)?,
-            metrics_to: |line| eprintln!("{line}"),
-            app: Arc::new(App::from_settings(lookup)?),
-        })
-    }
-
     /// Answers a request within `time`, if there is a limit from outside.
     ///
     /// # Errors
@@ -115,9 +222,9 @@ impl Service {
                 action: "migrate",
                 report: within(time, self.migrate(asked.roles)).await?,
             })?),
-            Request::ReceiveIssuing(asked) => Ok(serde_json::to_value(
-                within(time, self.receive_issuing(&asked.message)).await?,
-            )?),
+            Request::Further { action, fields } => {
+                Ok(within(time, self.further(action, fields.clone())).await?)
+            }
         }
     }
 
@@ -131,11 +238,11 @@ impl Service {
         mut hooks: Hooks,
     ) -> Result<DrainReport, DrainError> {
         let Some(metrics) = &self.metrics else {
-            return drain_with(&self.database, self.app.clone(), options, hooks).await;
+            return self.handlers.drain(&self.database, options, hooks).await;
         };
         let (told, figures) = oneshot::channel();
         hooks.figures = Some(told);
-        let drained = drain_with(&self.database, self.app.clone(), options, hooks).await;
+        let drained = self.handlers.drain(&self.database, options, hooks).await;
         // A drain that was refused has not even begun to count.
         let figures = figures.await.unwrap_or_default();
         let (report, succeeded) = match &drained {
@@ -176,9 +283,9 @@ impl Service {
     pub async fn doctor(&self) -> Result<DoctorReport, Error> {
         doctor::examine(&Patient {
             database: &self.database,
-            kinds: AppEvent::KINDS,
+            kinds: self.program.kinds,
             options: &self.options,
-            further: || vec![app_migrations()],
+            further: self.program.migrations,
         })
         .await
     }
@@ -205,29 +312,23 @@ impl Service {
         queue::requeue(&client, &RequeueRequest { actor, ..asked }).await
     }
 
-    /// Receives a message that may ask for an AI check (B32), in a transaction of its own.
+    /// Answers an action of the program's own.
     ///
     /// # Errors
-    /// As [`checks::receive`].
-    pub async fn receive_issuing(&self, message: &Value) -> Result<ReceiveIssuingReport, Error> {
-        let failed = |error: tokio_postgres::Error| Error::Connect(describe(&error));
-        let mut client = self.database.connect().await?;
-        let tx = client.transaction().await.map_err(failed)?;
-        let received = checks::receive(&tx, message).await?;
-        tx.commit().await.map_err(failed)?;
-        let (id, created) = match received {
-            Received::Irrelevant => (None, false),
-            Received::Stored { event_id } => (Some(event_id), true),
-            Received::Duplicate { event_id } => (Some(event_id), false),
+    /// [`Error::Invalid`] when there is no such action; its own errors.
+    pub async fn further(&self, action: &str, fields: Value) -> Result<Value, Error> {
+        let Some(further) = self
+            .program
+            .further
+            .iter()
+            .find(|known| known.name == action)
+        else {
+            return Err(Error::Invalid(format!("action: there is no {action:?}")));
         };
-        Ok(ReceiveIssuingReport {
-            relevant: id.is_some(),
-            id,
-            created,
-        })
+        (further.answer)(self.database.clone(), fields).await
     }
 
-    /// Brings the schema up to date, of the queue and of the application; with `roles`, creates the
+    /// Brings the schema up to date, of the queue and of the program; with `roles`, creates the
     /// database roles and grants them what is theirs.
     ///
     /// # Errors
@@ -237,13 +338,8 @@ impl Service {
             max_attempts: self.max_attempts,
             roles,
         };
-        migrate(
-            &self.database,
-            AppEvent::KINDS,
-            options,
-            vec![app_migrations()],
-        )
-        .await
+        let further = (self.program.migrations)();
+        migrate(&self.database, self.program.kinds, options, further).await
     }
 }
 

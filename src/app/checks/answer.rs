@@ -1,0 +1,57 @@
+//! The action `receive_issuing`: a message of the bus, from an invocation or from the command line.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Received, receive};
+use crate::connect::Database;
+use crate::error::{Error, describe};
+
+/// What the action is asked with.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    /// The whole message, relevant or not, as [`receive`] reads it.
+    message: Value,
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename = "receive_issuing")]
+pub struct ReceiveIssuingReport {
+    /// Whether it asks for a check. If not, nothing was stored.
+    pub relevant: bool,
+    /// The event that makes the check.
+    pub id: Option<i64>,
+    /// Whether that event is new; if not, nothing was stored.
+    pub created: bool,
+}
+
+/// Receives a message that may ask for an AI check (B32), in a transaction of its own.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field; as [`receive`].
+pub async fn answer(database: Database, fields: Value) -> Result<Value, Error> {
+    let refused = |error: serde_json::Error| Error::Invalid(format!("invocation: {error}"));
+    let asked: Asked = serde_json::from_value(fields).map_err(refused)?;
+    let report = received(&database, &asked.message).await?;
+    serde_json::to_value(report).map_err(refused)
+}
+
+async fn received(database: &Database, message: &Value) -> Result<ReceiveIssuingReport, Error> {
+    let failed = |error: tokio_postgres::Error| Error::Connect(describe(&error));
+    let mut client = database.connect().await?;
+    let tx = client.transaction().await.map_err(failed)?;
+    let received = receive(&tx, message).await?;
+    tx.commit().await.map_err(failed)?;
+    let (id, created) = match received {
+        Received::Irrelevant => (None, false),
+        Received::Stored { event_id } => (Some(event_id), true),
+        Received::Duplicate { event_id } => (Some(event_id), false),
+    };
+    Ok(ReceiveIssuingReport {
+        relevant: id.is_some(),
+        id,
+        created,
+    })
+}
