@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
@@ -31,6 +31,8 @@ pub struct Context {
     trace: Option<TraceContext>,
     database: Database,
     flushed: Flushed,
+    /// The number of this event's completion, once it has one; 0 when it is in the database already.
+    completion: OnceLock<u64>,
     state: Mutex<State>,
 }
 
@@ -52,10 +54,22 @@ struct State {
 /// is in the log; their transactions must not commit before it.
 #[derive(Clone)]
 pub(crate) struct Flushed {
+    /// What was handed over with this event, ahead of it.
+    pub ahead: Option<Arc<Context>>,
     /// The group's last completion before this event, numbered; 0 when there was none.
     pub after: u64,
     /// All completions up to this number are in the database.
     pub progress: watch::Receiver<u64>,
+}
+
+impl Flushed {
+    /// Whether all that is ahead of this event in its group is in the database, when so many completions are.
+    fn is_clear(&self, reached: u64) -> bool {
+        let ahead = self.ahead.as_ref();
+        let completion = |ctx: &Arc<Context>| ctx.completion.get().copied();
+        reached >= self.after
+            && ahead.is_none_or(|ctx| completion(ctx).is_some_and(|number| reached >= number))
+    }
 }
 
 impl Context {
@@ -86,6 +100,7 @@ impl Context {
             event,
             database,
             flushed,
+            completion: OnceLock::new(),
             state: Mutex::new(state),
         }
     }
@@ -241,7 +256,7 @@ impl Context {
         // open transaction could wait for a lock of its own.
         let mut flushed = self.flushed.progress.clone();
         let ahead = flushed
-            .wait_for(|reached| *reached >= self.flushed.after)
+            .wait_for(|reached| self.flushed.is_clear(*reached))
             .await;
         ahead.map(drop).retryable()?;
         let client = self.database.pooled().await.retryable()?;
@@ -276,6 +291,18 @@ impl Context {
             earlier: false,
             emitted,
         });
+    }
+
+    /// Whether every handler has done its work, in the first attempt: nothing but a write that fails can keep the event's
+    /// end from being stored.
+    pub(crate) fn went_well(&self) -> bool {
+        self.event.progress.is_none() && self.state().ends.iter().all(|end| end.result.is_ok())
+    }
+
+    /// The event has ended, and this is the number of its completion.
+    pub(crate) fn note_completion(&self, number: u64) {
+        // A handler's transaction came first.
+        let _ = self.completion.set(number);
     }
 
     pub(crate) fn skip_handler(&self, end: HandlerEnd) {
@@ -328,6 +355,9 @@ impl Transaction<'_> {
             HandlerError::retry("error", error)
         })?;
         self.client = None;
+        if committed == Committed::Event {
+            self.ctx.note_completion(0);
+        }
         Ok(Done { committed, ..done })
     }
 

@@ -405,6 +405,7 @@ mod tests {
             ..LeasedEvent::sample(1, None)
         };
         let flushed = Flushed {
+            ahead: None,
             after: 0,
             progress: watch::channel(0).1,
         };

@@ -310,7 +310,7 @@ impl<D: Dispatch> Drain<D> {
 
     fn open_held(&mut self, end: &End) {
         if let (Some(group), true) = (&end.group, end.holds_group) {
-            self.hand.open_group(group);
+            self.hand.open_group(group, end.finalization.lease);
         }
     }
 
@@ -325,6 +325,8 @@ impl<D: Dispatch> Drain<D> {
         };
         tracing::warn!(event.id = end.finalization.lease.id, code = %fault.code, "end cannot be written; the event goes back");
         if let Some(group) = &end.group {
+            // What has not started behind it need not be charged.
+            self.take_back_waiting(|event| event.group_key.as_ref() == Some(group));
             self.hand.close_group(group);
         }
         self.pend();
@@ -369,7 +371,7 @@ impl<D: Dispatch> Drain<D> {
                 self.between.rereads = true;
             }
             if let Some(group) = &back.group {
-                self.hand.reopen_group(group);
+                self.hand.reopen_group(group, lease);
             }
         }
     }
@@ -382,7 +384,7 @@ impl<D: Dispatch> Drain<D> {
         }
         let behind = self.hand.leave_to_lapse(lease, group);
         if let Some(group) = group.filter(|_| behind.is_empty()) {
-            self.hand.reopen_group(group);
+            self.hand.reopen_group(group, lease);
         }
         for event in behind {
             self.give_back(event);
@@ -406,7 +408,7 @@ impl<D: Dispatch> Drain<D> {
                 }
             }
             if let Some(group) = &event.group_key {
-                self.hand.reopen_group(group);
+                self.hand.reopen_group(group, event.lease);
             }
         }
     }

@@ -22,17 +22,21 @@ pub(super) struct Limits {
     pub cut: Instant,
 }
 
-/// Runs what is left to do for an event. Afterwards every handler has an end in `ctx`.
+/// Runs what is left to do for an event. Afterwards every handler has an end in `ctx`. Tells whether the next event of
+/// its group may start at once.
 pub(super) async fn execute<D: Dispatch>(
     app: Arc<D>,
     ctx: Arc<Context>,
     event: D::Event,
     limits: Limits,
-) {
+) -> bool {
     let listed = std::panic::catch_unwind(AssertUnwindSafe(|| app.handlers(&event, &ctx)));
     let handlers = match listed {
         Ok(handlers) => handlers.0,
-        Err(panic) => return ctx.end_handler(Err(panicked(&*panic))),
+        Err(panic) => {
+            ctx.end_handler(Err(panicked(&*panic)));
+            return false;
+        }
     };
     let left = skip_finished(&ctx, handlers);
     let count = left.len();
@@ -44,6 +48,7 @@ pub(super) async fn execute<D: Dispatch>(
         let result = run(handler, limit, limit < limits.handler).await;
         ctx.end_handler(result);
     }
+    ctx.went_well()
 }
 
 /// Takes the ends that earlier attempts have left, and returns the handlers that must run.

@@ -34,6 +34,10 @@ pub(super) struct Held {
 #[derive(Default)]
 struct Group {
     line: VecDeque<LeasedEvent>,
+    /// Its head is ready.
+    ready: bool,
+    /// Handed over, and not done with.
+    out: Vec<Lease>,
     /// An event of it goes back to the queue: nothing more starts until that is written.
     closed: bool,
 }
@@ -134,7 +138,11 @@ impl Hand {
                 self.behind += 1;
                 return None;
             }
-            self.groups.insert(key.clone(), Group::default());
+            let group = Group {
+                ready: true,
+                ..Group::default()
+            };
+            self.groups.insert(key.clone(), group);
         }
         let stale = self.ready.insert(event.lease.id, event)?;
         self.waits_no_more(&stale);
@@ -151,7 +159,7 @@ impl Hand {
     }
 
     /// The next event to start; none `in_order` while an earlier one waits for its window, but for a suspect, which
-    /// waits for the windows to run dry. Its group stays shut until [`Hand::open_group`].
+    /// waits for the windows to run dry. Its group stays shut until [`Hand::open_group`], but for [`Hand::pop_behind`].
     pub(super) fn pop(&mut self, in_order: bool) -> Option<LeasedEvent> {
         let mut ready = self.ready.values();
         let first = ready.find(|event| {
@@ -159,7 +167,34 @@ impl Hand {
         });
         let id = first.filter(|event| self.is_startable(event))?.lease.id;
         let event = self.ready.remove(&id)?;
-        self.waits_no_more(&event);
+        self.hand_over(&event);
+        Some(event)
+    }
+
+    fn hand_over(&mut self, event: &LeasedEvent) {
+        self.waits_no_more(event);
+        let key = event.group_key.as_ref();
+        if let Some(group) = key.and_then(|key| self.groups.get_mut(key)) {
+            group.ready = false;
+            group.out.push(event.lease);
+        }
+    }
+
+    /// What stands behind what is handed over of a group, if it may be handed over too: to be started when that has ended
+    /// well.
+    pub(super) fn behind(&self, key: &str) -> Option<&LeasedEvent> {
+        let group = self.groups.get(key).filter(|group| !group.closed)?;
+        let next = group.line.front()?;
+        let may_start = next.fate == Fate::Run && self.is_startable(next);
+        (may_start && !self.is_suspect(next.lease.token)).then_some(next)
+    }
+
+    /// Takes that out.
+    pub(super) fn pop_behind(&mut self, key: &str) -> Option<LeasedEvent> {
+        self.behind(key)?;
+        let event = self.groups.get_mut(key)?.line.pop_front()?;
+        self.behind -= 1;
+        self.hand_over(&event);
         Some(event)
     }
 
@@ -261,16 +296,29 @@ impl Hand {
         }
     }
 
-    /// The group's event ended: the next one may start.
-    pub(super) fn open_group(&mut self, key: &str) {
+    /// The group's event ended: the next one may start, if nothing else of the group is handed over.
+    pub(super) fn open_group(&mut self, key: &str, ended: Lease) {
         let Some(group) = self.groups.get_mut(key) else {
             return;
         };
-        if group.closed {
+        let out = group.out.len();
+        group.out.retain(|lease| *lease != ended);
+        // What was not handed over has no say: the group may be another one by now.
+        if group.out.len() < out {
+            self.open_next(key);
+        }
+    }
+
+    fn open_next(&mut self, key: &str) {
+        let Some(group) = self.groups.get_mut(key) else {
+            return;
+        };
+        if group.closed || group.ready || !group.out.is_empty() {
             return;
         }
         match group.line.pop_front() {
             Some(next) => {
+                group.ready = true;
                 self.behind -= 1;
                 self.ready.insert(next.lease.id, next);
             }
@@ -290,17 +338,20 @@ impl Hand {
             .find(of_group)
             .map(|event| event.lease.id);
         if let Some(head) = head.and_then(|id| self.ready.remove(&id)) {
+            group.ready = false;
             group.line.push_front(head);
             self.behind += 1;
         }
     }
 
     /// What goes back is written: what is left of the group may start.
-    pub(super) fn reopen_group(&mut self, key: &str) {
-        if let Some(group) = self.groups.get_mut(key) {
-            group.closed = false;
-            self.open_group(key);
-        }
+    pub(super) fn reopen_group(&mut self, key: &str, back: Lease) {
+        let Some(group) = self.groups.get_mut(key) else {
+            return;
+        };
+        group.closed = false;
+        group.out.retain(|lease| *lease != back);
+        self.open_next(key);
     }
 
     /// Takes out what has left our hands and waits here.
@@ -322,7 +373,10 @@ impl Hand {
             }
         }
         for head in heads {
-            self.open_group(&head);
+            if let Some(group) = self.groups.get_mut(&head) {
+                group.ready = false;
+            }
+            self.open_next(&head);
         }
         for event in &removed {
             self.waits_no_more(event);
@@ -346,10 +400,10 @@ impl Hand {
     /// Everything that waits, at the end of the run.
     pub(super) fn take_all(&mut self) -> Vec<LeasedEvent> {
         self.behind = 0;
-        let behind = self
-            .groups
-            .values_mut()
-            .flat_map(|group| std::mem::take(&mut group.line));
+        let behind = self.groups.values_mut().flat_map(|group| {
+            group.ready = false;
+            std::mem::take(&mut group.line)
+        });
         let all: Vec<LeasedEvent> = std::mem::take(&mut self.ready)
             .into_values()
             .chain(behind)
@@ -395,7 +449,10 @@ impl Hand {
             held.lapses = true;
         }
         let line = group.and_then(|key| self.groups.get_mut(key));
-        let behind = line.map(|group| std::mem::take(&mut group.line));
+        let behind = line.map(|group| {
+            group.out.retain(|other| *other != lease);
+            std::mem::take(&mut group.line)
+        });
         let behind = Vec::from(behind.unwrap_or_default());
         self.behind -= behind.len();
         for event in &behind {
@@ -521,6 +578,10 @@ mod tests {
         ids
     }
 
+    fn of(id: i64) -> Lease {
+        Lease { id, token: ONE }
+    }
+
     fn popped(hand: &mut Hand) -> Vec<i64> {
         std::iter::from_fn(|| hand.pop(false).map(|event| event.lease.id)).collect()
     }
@@ -542,9 +603,9 @@ mod tests {
             9,
         );
         assert_eq!(popped(&mut hand), [1, 3, 4]);
-        hand.open_group("a");
+        hand.open_group("a", of(1));
         assert_eq!(popped(&mut hand), [2]);
-        hand.open_group("b");
+        hand.open_group("b", of(4));
         assert_eq!(hand.waiting(), 1);
     }
 
@@ -663,12 +724,18 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             let (mut hand, count, suspects) = random_hand(&mut random);
             let mut running: Vec<LeasedEvent> = Vec::new();
+            // Handed over with the one ahead of it in its group.
+            let mut behind: VecDeque<LeasedEvent> = VecDeque::new();
             let mut ended = Vec::new();
             while ended.len() < usize::try_from(count).unwrap() {
                 while running.len() < 3
                     && let Some(event) = hand.pop(false)
                 {
+                    let group = event.group_key.clone();
                     running.push(event);
+                    if let Some(next) = group.and_then(|key| hand.pop_behind(&key)) {
+                        behind.push_back(next);
+                    }
                 }
                 let beside = running
                     .iter()
@@ -687,7 +754,11 @@ mod tests {
                 if !running.is_empty() && random.bool() {
                     let event = running.swap_remove(random.usize(..running.len()));
                     if let Some(group) = &event.group_key {
-                        hand.open_group(group);
+                        let next = behind
+                            .iter()
+                            .position(|next| next.group_key.as_ref() == Some(group));
+                        running.extend(next.and_then(|place| behind.remove(place)));
+                        hand.open_group(group, event.lease);
                     }
                     hand.let_go(event.lease);
                     ended.push((event.group_key, event.lease.id));
@@ -712,6 +783,40 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_behind_is_handed_over_with_the_head_and_the_next_waits_for_both() {
+        let all: Vec<_> = (1..=4).map(|id| (id, Some("a"))).collect();
+        let mut hand = hand(&all, 3);
+        assert!(hand.behind("a").is_some_and(|event| event.lease.id == 2));
+        assert_eq!(popped(&mut hand), [1]);
+        for id in [2, 3] {
+            assert_eq!(hand.pop_behind("a").unwrap().lease.id, id);
+        }
+        assert!(hand.behind("a").is_none(), "4 has no window yet");
+        for id in [1, 2] {
+            hand.open_group("a", of(id));
+            assert_eq!(hand.ready.len(), 0);
+        }
+        let stale = Lease { id: 3, token: TWO };
+        hand.open_group("a", stale);
+        assert_eq!(hand.ready.len(), 0, "3 has not ended under this lease");
+        hand.open_group("a", of(3));
+        assert_eq!(hand.ready.len(), 1);
+    }
+
+    #[test]
+    fn what_goes_back_opens_its_group_when_nothing_of_it_is_handed_over() {
+        let all: Vec<_> = (1..=4).map(|id| (id, Some("a"))).collect();
+        let mut hand = hand(&all, 4);
+        assert_eq!(popped(&mut hand), [1]);
+        hand.pop_behind("a");
+        hand.close_group("a");
+        hand.open_group("a", of(2));
+        hand.reopen_group("a", of(1));
+        hand.reopen_group("a", of(1));
+        assert_eq!((hand.ready.len(), hand.behind), (1, 1));
+    }
+
+    #[test]
     fn a_closed_group_starts_nothing_until_what_goes_back_is_written() {
         let mut hand = hand(&[(1, Some("a")), (2, Some("a")), (3, Some("a"))], 9);
         assert_eq!(popped(&mut hand), [1]);
@@ -723,10 +828,10 @@ mod tests {
             (9, false),
             Instant::now(),
         );
-        hand.open_group("a");
+        hand.open_group("a", of(1));
         assert!(!hand.has_startable());
         assert_eq!(ids(&hand.remove(|_| true)), [2, 3, 4]);
-        hand.reopen_group("a");
+        hand.reopen_group("a", of(1));
         assert_eq!(hand.waiting(), 0);
         hand.take_in(
             Uuid::nil(),
@@ -742,7 +847,7 @@ mod tests {
     fn an_event_that_had_ended_and_goes_back_takes_the_ready_one_behind_it_along() {
         let mut hand = hand(&[(1, Some("a")), (2, Some("a"))], 9);
         assert_eq!(popped(&mut hand), [1]);
-        hand.open_group("a");
+        hand.open_group("a", of(1));
         hand.close_group("a");
         assert!(!hand.has_startable());
         assert_eq!(ids(&hand.remove(|_| true)), [2]);

@@ -1,6 +1,7 @@
 //! The part of the loop that deals with handlers: starts them, takes up how they ended, cuts those
 //! that will not end, and decides what goes back to the queue.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,16 +25,22 @@ use crate::xray::Attempt;
 /// A handler that does not even notice that its time is up blocks its thread; it is given up on after this.
 const OVERDUE: Duration = Duration::from_millis(500);
 
+/// So many events of a group are handed over behind its head at most: the loop is asked once for all of them.
+const MOST_CHAINED: usize = 31;
+
 impl<D: Dispatch> Drain<D> {
     /// Starts handlers while there are events, free places and time, and while it is certain what is in hand.
     pub(super) fn start_handlers(&mut self) {
         if self.between.rereads {
-            return self.take_back_waiting();
+            return self.take_back_waiting(|_| true);
         }
         let room = self.lanes.room();
         let most_unwritten = self.most_unwritten();
         let in_order = self.options.concurrency == 1;
-        while self.running.len() < room && self.unwritten() < most_unwritten && !self.is_spent() {
+        while self.running.len() - self.lanes.chained().min(self.running.len()) < room
+            && self.unwritten() < most_unwritten
+            && !self.is_spent()
+        {
             match self.hand.pop(in_order) {
                 Some(event) if self.may_start(&event) => self.start(event),
                 Some(event) => self.give_back(event),
@@ -65,9 +72,11 @@ impl<D: Dispatch> Drain<D> {
         self.pending.releases.push(event);
     }
 
-    /// What was handed over and has not started goes back.
-    fn take_back_waiting(&mut self) {
-        for lease in self.lanes.take_waiting() {
+    /// What was handed over and has not started goes back, of the events that are asked for.
+    pub(super) fn take_back_waiting(&mut self, asked: impl Fn(&LeasedEvent) -> bool) {
+        let running = &self.running;
+        let waiting = |lease| running.get(&lease).is_some_and(|ctx| asked(ctx.event()));
+        for lease in self.lanes.take_waiting(waiting) {
             if let Some(ctx) = self.running.remove(&lease) {
                 self.give_back(ctx.event().clone());
             }
@@ -91,7 +100,14 @@ impl<D: Dispatch> Drain<D> {
             return self.give_up(&leased, &fault, class);
         }
         match D::Event::decode(&leased.kind, leased.payload.as_deref()) {
-            Ok(event) => self.spawn(event, leased),
+            Ok(event) => {
+                let group = leased.group_key.clone();
+                let mut work = self.prepare(event, leased, None);
+                if let Some(group) = group.filter(|_| self.lanes.chains()) {
+                    self.chain(&mut work, &group);
+                }
+                self.lanes.push(work);
+            }
             Err(error) => {
                 let code = match error {
                     DecodeError::UnknownKind(_) => "no_handler",
@@ -115,7 +131,33 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    fn spawn(&mut self, event: D::Event, mut leased: LeasedEvent) {
+    /// Hands over with the head of a group what stands behind it.
+    fn chain(&mut self, work: &mut Work, group: &str) {
+        let mut ahead = self.running.get(&work.lease).cloned();
+        while work.then.len() < MOST_CHAINED {
+            let Some(next) = self.hand.behind(group).filter(|next| self.may_start(next)) else {
+                return;
+            };
+            // What cannot be decoded ends without a handler, when it is its turn.
+            let Ok(event) = D::Event::decode(&next.kind, next.payload.as_deref()) else {
+                return;
+            };
+            let Some(next) = self.hand.pop_behind(group) else {
+                return;
+            };
+            let lease = next.lease;
+            work.then.push_back(self.prepare(event, next, ahead));
+            ahead = self.running.get(&lease).cloned();
+        }
+    }
+
+    /// Makes an event's work, behind the one `ahead` of it in its group if that was not done with before.
+    fn prepare(
+        &mut self,
+        event: D::Event,
+        mut leased: LeasedEvent,
+        ahead: Option<Arc<Context>>,
+    ) -> Work {
         let lease = leased.lease;
         let start_by = self.start_by(&leased);
         leased.payload = None;
@@ -126,6 +168,7 @@ impl<D: Dispatch> Drain<D> {
             .copied()
             .unwrap_or(0);
         let flushed = Flushed {
+            ahead,
             after,
             progress: self.flushed.1.clone(),
         };
@@ -148,11 +191,12 @@ impl<D: Dispatch> Drain<D> {
         let position = ctx.trace().cloned();
         let handlers = trace::within(position, execute(app, shared, event, limits));
         self.running.insert(lease, ctx);
-        self.lanes.push(Work {
+        Work {
             lease,
             start_by,
             handlers: Box::pin(tracing::Instrument::instrument(handlers, span)),
-        });
+            then: VecDeque::new(),
+        }
     }
 
     /// Takes up the events whose handlers have ended.
@@ -202,6 +246,7 @@ impl<D: Dispatch> Drain<D> {
             Settled::Finish(end) => {
                 let class = Class::Handled(end.status);
                 self.finish(event, end, class, ends);
+                ctx.note_completion(self.completions);
             }
             Settled::Retry(retried) => {
                 self.pend();
@@ -248,7 +293,7 @@ impl<D: Dispatch> Drain<D> {
 
     fn open_group(&mut self, event: &LeasedEvent) {
         if let Some(group) = &event.group_key {
-            self.hand.open_group(group);
+            self.hand.open_group(group, event.lease);
         }
     }
 
@@ -266,7 +311,7 @@ impl<D: Dispatch> Drain<D> {
         if self.is_idle() || !self.is_spent() {
             return;
         }
-        self.take_back_waiting();
+        self.take_back_waiting(|_| true);
         let rest = self.hand.take_all();
         if !rest.is_empty() {
             self.pend();

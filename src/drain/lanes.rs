@@ -37,14 +37,23 @@ pub(super) struct Work {
     pub lease: Lease,
     /// Not to be started from then on: its lease may have run out, for instance while the process was frozen.
     pub start_by: Instant,
-    pub handlers: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Tells whether what stands behind may start at once.
+    pub handlers: Pin<Box<dyn Future<Output = bool> + Send>>,
+    /// What stands behind it in its group: the lane goes on with it as long as all goes well.
+    pub then: VecDeque<Work>,
+}
+
+impl Work {
+    fn leases(&self) -> impl Iterator<Item = Lease> {
+        std::iter::once(self.lease).chain(self.then.iter().map(|work| work.lease))
+    }
 }
 
 /// What came of an event that was handed over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ended {
     pub lease: Lease,
-    /// How long its handlers took; `None` when they were not started, for it was too late.
+    /// How long its handlers took; `None` when they were not started, for it was too late, or because of what stands ahead.
     pub took: Option<Duration>,
 }
 
@@ -79,6 +88,8 @@ struct Lane {
     /// Its handler waits for something, and its thread is free.
     waits: bool,
     abort: Option<AbortHandle>,
+    /// What it goes on with.
+    then: VecDeque<Work>,
 }
 
 impl Shared {
@@ -124,6 +135,20 @@ impl Lanes {
         }
     }
 
+    /// Whether what stands behind in a group is to be handed over with its head: quick handlers would wait longer for the
+    /// loop than they take. Not with a single lane, which keeps the order of all.
+    pub(super) fn chains(&self) -> bool {
+        self.room() > self.shared.most
+    }
+
+    /// How many were handed over behind others, and wait for them.
+    pub(super) fn chained(&self) -> usize {
+        let line = self.shared.line();
+        let waiting = line.waiting.iter().map(|work| work.then.len());
+        let running = line.lanes.values().map(|lane| lane.then.len());
+        waiting.chain(running).sum()
+    }
+
     /// How long handlers took of late; nothing before the first has ended.
     pub(super) fn typical(&self) -> Option<Duration> {
         self.shared.line().typical
@@ -157,10 +182,23 @@ impl Lanes {
         }
     }
 
-    /// Takes back what has not started.
-    pub(super) fn take_waiting(&self) -> Vec<Lease> {
+    /// Takes back what has not started, of those that are asked for.
+    pub(super) fn take_waiting(&self, asked: impl Fn(Lease) -> bool) -> Vec<Lease> {
         let mut line = self.shared.line();
-        line.waiting.drain(..).map(|work| work.lease).collect()
+        let mut taken = Vec::new();
+        line.waiting.retain(|work| {
+            let goes = asked(work.lease);
+            if goes {
+                taken.extend(work.leases());
+            }
+            !goes
+        });
+        for lane in line.lanes.values_mut() {
+            if lane.then.front().is_some_and(|work| asked(work.lease)) {
+                taken.extend(lane.then.drain(..).map(|work| work.lease));
+            }
+        }
+        taken
     }
 
     /// What runs, and since when.
@@ -186,6 +224,7 @@ impl Lanes {
         if let Some(abort) = removed.abort {
             abort.abort();
         }
+        line.leave(removed.then);
         drop(line);
         // Others may wait for the lane's place.
         self.shared.open();
@@ -205,19 +244,23 @@ async fn run(shared: Arc<Shared>, number: u64, first: Work) {
     let mut next = Some(first);
     while let Some(mut work) = next {
         let started = Instant::now();
-        let took = if started < work.start_by {
-            run_one(&shared, number, &mut work).await;
-            Some(started.elapsed())
+        let (took, goes_on) = if started < work.start_by {
+            let goes_on = run_one(&shared, number, &mut work).await;
+            (Some(started.elapsed()), goes_on)
         } else {
-            None
+            (None, false)
         };
-        next = shared.line().advance(&shared, number, work.lease, took);
+        let ended = Ended {
+            lease: work.lease,
+            took,
+        };
+        next = shared.line().advance(&shared, number, ended, goes_on);
     }
 }
 
 /// Runs the handlers. As soon as they wait for something, the loop is told of what ended before them, and others
 /// take what is in line behind them.
-async fn run_one(shared: &Arc<Shared>, number: u64, work: &mut Work) {
+async fn run_one(shared: &Arc<Shared>, number: u64, work: &mut Work) -> bool {
     let mut waits = false;
     poll_fn(|context| {
         let polled = work.handlers.as_mut().poll(context);
@@ -230,7 +273,7 @@ async fn run_one(shared: &Arc<Shared>, number: u64, work: &mut Work) {
         }
         polled
     })
-    .await;
+    .await
 }
 
 impl Line {
@@ -239,13 +282,14 @@ impl Line {
         if self.lanes.len() >= most || self.is_looked_after(Instant::now()) {
             return None;
         }
-        let work = self.waiting.pop_front()?;
+        let mut work = self.waiting.pop_front()?;
         self.made += 1;
         let lane = Lane {
             lease: work.lease,
             started: Instant::now(),
             waits: false,
             abort: None,
+            then: std::mem::take(&mut work.then),
         };
         self.lanes.insert(self.made, lane);
         Some((self.made, work))
@@ -272,34 +316,54 @@ impl Line {
         &mut self,
         shared: &Shared,
         number: u64,
-        lease: Lease,
-        took: Option<Duration>,
+        ended: Ended,
+        goes_on: bool,
     ) -> Option<Work> {
         // Cut: the loop has settled the event itself, and another lane has this one's place.
-        let lane = self.lanes.get_mut(&number)?;
-        self.ended.push(Ended { lease, took });
-        if let Some(took) = took {
+        let mut then = std::mem::take(&mut self.lanes.get_mut(&number)?.then);
+        self.ended.push(ended);
+        if let Some(took) = ended.took {
             self.typical = Some(
                 self.typical
                     .map_or(took, |typical| (typical * 7 + took) / 8),
             );
         }
-        let next = self.waiting.pop_front();
-        match &next {
-            Some(work) => {
+        if !goes_on {
+            self.leave(std::mem::take(&mut then));
+        }
+        let mut next = then.pop_front();
+        if next.is_none() {
+            next = self.waiting.pop_front();
+            then = next
+                .as_mut()
+                .map_or_else(VecDeque::new, |work| std::mem::take(&mut work.then));
+        }
+        match (&next, self.lanes.get_mut(&number)) {
+            (Some(work), Some(lane)) => {
                 (lane.lease, lane.started, lane.waits) = (work.lease, Instant::now(), false);
+                lane.then = then;
             }
-            None => drop(self.lanes.remove(&number)),
+            _ => drop(self.lanes.remove(&number)),
         }
         if next.is_none() || self.ended.len() >= shared.most * TOLD {
             shared.told.notify_one();
         }
         next
     }
+
+    /// Tells of what will not be started, because of what stands ahead of it.
+    fn leave(&mut self, then: VecDeque<Work>) {
+        let left = then.into_iter().map(|work| Ended {
+            lease: work.lease,
+            took: None,
+        });
+        self.ended.extend(left);
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use tokio::sync::oneshot;
     use uuid::Uuid;
 
@@ -313,11 +377,23 @@ mod tests {
     }
 
     fn work(id: i64, handlers: impl Future<Output = ()> + Send + 'static) -> Work {
+        ending(id, true, handlers)
+    }
+
+    /// What stands behind it may start, or not.
+    fn ending(id: i64, well: bool, handlers: impl Future<Output = ()> + Send + 'static) -> Work {
         Work {
             lease: lease(id),
             start_by: Instant::now() + Duration::from_mins(1),
-            handlers: Box::pin(handlers),
+            handlers: Box::pin(handlers.map(move |()| well)),
+            then: VecDeque::new(),
         }
+    }
+
+    /// One behind the other.
+    fn chain(mut head: Work, then: Vec<Work>) -> Work {
+        head.then.extend(then);
+        head
     }
 
     fn start(lanes: &Lanes, work: Work) {
@@ -430,6 +506,54 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_lane_goes_on_with_what_stands_behind_as_long_as_all_goes_well() {
+        let lanes = Lanes::new(2, Handle::current());
+        let (tell, two) = waiting();
+        let never = || work(4, async { unreachable!() });
+        start(
+            &lanes,
+            chain(
+                work(1, async {}),
+                vec![
+                    ending(2, false, two),
+                    work(3, async { unreachable!() }),
+                    never(),
+                ],
+            ),
+        );
+        tokio::task::yield_now().await;
+        assert_eq!((ids(&lanes.ended().await), lanes.chained()), (vec![1], 2));
+        tell.send(()).unwrap();
+        let ended = lanes.ended().await;
+        assert_eq!(ids(&ended), [2, 3, 4]);
+        let ran: Vec<bool> = ended.iter().map(|ended| ended.took.is_some()).collect();
+        assert_eq!(ran, [true, false, false]);
+        assert_eq!((lanes.chained(), lanes.running().len()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn what_stands_behind_is_taken_back_or_left_with_what_is_ahead() {
+        let lanes = Lanes::new(1, Handle::current());
+        let behind = |ids: [i64; 2]| ids.map(|id| work(id, async { unreachable!() })).into();
+        start(
+            &lanes,
+            chain(work(1, std::future::pending()), behind([2, 3])),
+        );
+        start(
+            &lanes,
+            chain(work(4, std::future::pending()), behind([5, 6])),
+        );
+        tokio::task::yield_now().await;
+        assert_eq!(
+            lanes.take_waiting(|lease| lease.id == 4),
+            [4, 5, 6].map(lease)
+        );
+        assert!(lanes.cut(lease(1)));
+        assert_eq!(ids(&lanes.ended().await), [2, 3]);
+        assert!(lanes.running().is_empty());
+    }
+
+    #[tokio::test]
     async fn what_was_cut_is_not_told_of_and_leaves_its_place_to_the_next() {
         let lanes = Lanes::new(1, Handle::current());
         start(&lanes, work(1, std::future::pending()));
@@ -449,7 +573,7 @@ mod tests {
         for id in [2, 3, 4] {
             start(&lanes, work(id, async {}));
         }
-        assert_eq!(lanes.take_waiting(), [lease(2), lease(3), lease(4)]);
+        assert_eq!(lanes.take_waiting(|_| true), [lease(2), lease(3), lease(4)]);
         let (outlived, told) = oneshot::channel::<()>();
         start(&lanes, work(5, async move { outlived.send(()).unwrap() }));
         drop(lanes);
