@@ -43,7 +43,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.lease TO tidegate_drain;
 GRANT SELECT ON tidegate.events, tidegate.held, tidegate.leases TO tidegate_drain;
 GRANT SELECT, INSERT ON tidegate.event_log TO tidegate_drain;
 GRANT SELECT ON tidegate.event_kind TO tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.ranges, tidegate.end_leases, tidegate.lease, tidegate.read_leased, tidegate.in_hand, tidegate.renew, tidegate.hand_back,
+GRANT EXECUTE ON FUNCTION tidegate.ranges, tidegate.remove_ended, tidegate.lease, tidegate.read_leased, tidegate.in_hand, tidegate.renew, tidegate.hand_back,
                           tidegate.sweep, tidegate.promote, tidegate.complete, tidegate.complete_held, tidegate.busy_groups,
                           tidegate.finalize, tidegate.end_unreadable, tidegate.retry, tidegate.save_progress,
                           tidegate.append_errors, tidegate.merge_progress

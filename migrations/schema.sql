@@ -431,17 +431,6 @@ BEGIN
     RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false);
 END $$;
 
-CREATE FUNCTION tidegate.end_leases(tokens uuid[]) RETURNS void
-    LANGUAGE sql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    SET enable_seqscan TO 'off'
-    SET jit TO 'off'
-    AS $$
-    DELETE FROM tidegate.lease AS l
-     WHERE l.token = ANY (ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.token = ANY (tokens) AND o.ended
-                                   FOR UPDATE SKIP LOCKED))
-$$;
-
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -721,7 +710,7 @@ BEGIN
     END IF;
     taken := 0;
     IF cardinality(over) > 0 THEN
-        PERFORM tidegate.end_leases(over);
+        PERFORM tidegate.remove_ended(over);
     END IF;
     -- A server whose transactions are counted anew (a copy of the database behind the same name) knows nothing of ours.
     IF after = 0 OR as_of IS NULL OR clear_to IS NULL OR as_of > pg_snapshot_xmax(pg_current_snapshot()) THEN
@@ -1389,6 +1378,17 @@ BEGIN
     RAISE EXCEPTION 'event % has ended as %: its status does not change again', OLD.id, OLD.status
         USING ERRCODE = 'check_violation';
 END $$;
+
+CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+    DELETE FROM tidegate.lease AS l
+     WHERE l.token = ANY (ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.token = ANY (tokens) AND o.ended
+                                   FOR UPDATE SKIP LOCKED))
+$$;
 
 CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) RETURNS TABLE(token uuid, cuts integer)
     LANGUAGE sql
@@ -2762,8 +2762,6 @@ REVOKE ALL ON FUNCTION tidegate.end_by_operator(event_id bigint, code text, mess
 
 REVOKE ALL ON FUNCTION tidegate.end_leases(event_ids bigint[]) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.end_leases(tokens uuid[]) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.expired_rows(now timestamp with time zone) FROM PUBLIC;
@@ -2835,6 +2833,8 @@ REVOKE ALL ON FUNCTION tidegate.refuse_batch(kinds text[], payloads json[], grou
 REVOKE ALL ON FUNCTION tidegate.refuse_change() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_status_change() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.remove_ended(tokens uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) FROM PUBLIC;
 

@@ -51,15 +51,19 @@ use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 /// ```
 pub struct Program {
     kinds: &'static [&'static str],
-    handlers: Box<dyn Fn(Lookup<'_>) -> Result<Arc<dyn Drains>, Error> + Send + Sync>,
+    handlers: Box<MakeHandlers>,
     migrations: fn() -> Vec<MigrationSet>,
     further: Vec<Further>,
 }
 
+type MakeHandlers = dyn Fn(Lookup<'_>) -> Result<Arc<dyn Drains>, Error> + Send + Sync;
+type AnswerFurther =
+    dyn Fn(Database, Value) -> BoxFuture<'static, Result<Value, Error>> + Send + Sync;
+
 /// An action of the program's own.
 struct Further {
     name: &'static str,
-    answer: Box<dyn Fn(Database, Value) -> BoxFuture<'static, Result<Value, Error>> + Send + Sync>,
+    answer: Box<AnswerFurther>,
 }
 
 /// Handlers of some program: what a drain needs to know of its events has been left behind.

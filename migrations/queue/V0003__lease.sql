@@ -27,7 +27,7 @@ CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
     RETURN coalesce((SELECT range_agg(int8range(i, i, '[]')) FROM unnest(ids) AS i), '{}');
 
 -- Removes leases that are marked as ended. One that somebody has locked is left to a sweep.
-CREATE FUNCTION tidegate.end_leases(tokens uuid[]) RETURNS void
+CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
     LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
     DELETE FROM tidegate.lease AS l
@@ -114,7 +114,7 @@ BEGIN
     END IF;
     taken := 0;
     IF cardinality(over) > 0 THEN
-        PERFORM tidegate.end_leases(over);
+        PERFORM tidegate.remove_ended(over);
     END IF;
     -- A server whose transactions are counted anew (a copy of the database behind the same name) knows nothing of ours.
     IF after = 0 OR as_of IS NULL OR clear_to IS NULL OR as_of > pg_snapshot_xmax(pg_current_snapshot()) THEN

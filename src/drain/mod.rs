@@ -553,7 +553,7 @@ impl<D: Dispatch> Drain<D> {
         };
         let client = link.client().await?;
         let (removed, backlog) =
-            futures_util::future::join(queue::end_leases(client, &ended), queue::backlog(client))
+            futures_util::future::join(queue::remove_ended(client, &ended), queue::backlog(client))
                 .await;
         removed?;
         let backlog = backlog?;

@@ -137,7 +137,7 @@ pub async fn lease(
 ///
 /// # Errors
 /// When the database fails or does not answer.
-pub async fn end_leases(
+pub async fn remove_ended(
     client: &(impl GenericClient + Sync),
     tokens: &[Uuid],
 ) -> Result<(), Error> {

@@ -28,8 +28,8 @@ pub(crate) use finalize::{commit, complete_and_commit};
 #[cfg(any(test, fuzzing))]
 pub(crate) use lease::progress;
 pub use lease::{
-    InHand, LeaseRequest, LeasedBatch, Swept, Walk, end_leases, hand_back, in_hand, lease, promote,
-    renew, sweep,
+    InHand, LeaseRequest, LeasedBatch, Swept, Walk, hand_back, in_hand, lease, promote,
+    remove_ended, renew, sweep,
 };
 pub use lineage::{Kin, Lineage, MOST_KIN, Relation};
 pub use operate::{pause, replay, requeue, resume, unblock};

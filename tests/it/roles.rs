@@ -163,8 +163,10 @@ async fn run(
 /// Who may run a statement of the program's. Every statement must be named here.
 fn may_run(statement: &Statement) -> &'static [Role] {
     match statement.name {
-        "lease" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep" | "promote"
-        | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress" => &[Drain],
+        "lease" | "remove_ended" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep"
+        | "promote" | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress" => {
+            &[Drain]
+        }
         "logged_under" | "show" => &[Drain, Operate],
         "whereabouts" | "backlog" | "list" | "unregistered" | "retentions" | "pulse"
         | "lineage" | "missing_partitions" | "leases" | "untouched" | "paused"

@@ -604,7 +604,7 @@ async fn i4_a_lease_that_is_said_to_be_over_and_is_not_stays() {
         };
         let completed = queue::complete(&scene.client, &[completion]).await;
         assert_eq!(completed.unwrap()[0].ended, 1);
-        let over = queue::end_leases(&scene.client, &[taken.token]).await;
+        let over = queue::remove_ended(&scene.client, &[taken.token]).await;
         over.unwrap();
         leases(&scene.client).await == 2
     })

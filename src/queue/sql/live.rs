@@ -33,9 +33,9 @@ SELECT l.after, l.clear_to, l.as_of::text::bigint, l.low::text::bigint, l.taken,
 
 /// Removes the leases of `$1` that are marked as ended.
 pub static END_LEASES: Statement = Statement {
-    name: "end_leases",
+    name: "remove_ended",
     params: &[Type::UUID_ARRAY],
-    text: "SELECT tidegate.end_leases($1)",
+    text: "SELECT tidegate.remove_ended($1)",
 };
 
 /// The events of lease `$1` behind id `$2`, up to `$3` of them.

@@ -425,12 +425,10 @@ impl Model {
     /// All that leave their worker's hands.
     pub fn retry(&mut self, granted: Granted, delay: i64, charged: bool) -> Vec<i64> {
         let id = granted.lease.id;
-        let token = granted.lease.token;
-        let is_there = self.hold_of(id).is_some_and(|hold| hold.token == token);
-        if !is_there {
-            return Vec::new();
+        let left = self.give_back(granted);
+        if left.is_empty() {
+            return left;
         }
-        let left = self.hand_back(granted.worker, id, false);
         if let Some(row) = self.live(id) {
             row.attempts += i32::from(charged);
             row.lapses *= i32::from(!charged);
@@ -439,6 +437,17 @@ impl Model {
             row.codes.push("again".to_owned());
         }
         left
+    }
+
+    /// The worker gives back an event of a lease, if that one holds it.
+    pub fn give_back(&mut self, granted: Granted) -> Vec<i64> {
+        let Granted { lease, worker, .. } = granted;
+        let hold = self.hold_of(lease.id);
+        if hold.is_some_and(|hold| hold.token == lease.token) {
+            self.hand_back(worker, lease.id, false)
+        } else {
+            Vec::new()
+        }
     }
 
     /// An event leaves its worker's hands, and what stands behind it in its group there.

@@ -279,7 +279,7 @@ impl World {
                 };
                 let found = queue::complete(&self.client, std::slice::from_ref(&completion)).await;
                 let found = found.unwrap()[0];
-                let removed = queue::end_leases(&self.client, &[lease.token]).await;
+                let removed = queue::remove_ended(&self.client, &[lease.token]).await;
                 removed.unwrap();
                 let (done, start_to) = (&completion.done, completion.start_to);
                 let expected = model.complete(lease.token, done, start_to, over);
@@ -302,7 +302,7 @@ impl World {
             }
             Step::HandBack { .. } => {
                 let found = queue::hand_back(&self.client, owner, &[lease]).await;
-                let expected = model.hand_back(granted.worker, lease.id, false);
+                let expected = model.give_back(granted);
                 same(&expected, &sorted(found.unwrap()))
             }
             _ => {
