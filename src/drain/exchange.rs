@@ -370,9 +370,7 @@ impl<D: Dispatch> Drain<D> {
                 }
                 self.between.rereads = true;
             }
-            if let Some(group) = &back.group {
-                self.hand.reopen_group(group, lease);
-            }
+            self.reopen_group(back.group.as_deref(), lease);
         }
     }
 
@@ -407,9 +405,15 @@ impl<D: Dispatch> Drain<D> {
                     self.count_lost(event.lease);
                 }
             }
-            if let Some(group) = &event.group_key {
-                self.hand.reopen_group(group, event.lease);
-            }
+            self.reopen_group(event.group_key.as_deref(), event.lease);
+        }
+    }
+
+    /// What went back has taken along what stood behind it. What still stands there has been taken from us, before or since.
+    fn reopen_group(&mut self, group: Option<&str>, back: Lease) {
+        if let Some(group) = group {
+            self.between.rereads |= self.hand.has_waiting(group);
+            self.hand.reopen_group(group, back);
         }
     }
 

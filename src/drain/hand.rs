@@ -344,6 +344,12 @@ impl Hand {
         }
     }
 
+    /// Whether something of the group waits.
+    pub(super) fn has_waiting(&self, key: &str) -> bool {
+        let group = self.groups.get(key);
+        group.is_some_and(|group| group.ready || !group.line.is_empty())
+    }
+
     /// What goes back is written: what is left of the group may start.
     pub(super) fn reopen_group(&mut self, key: &str, back: Lease) {
         let Some(group) = self.groups.get_mut(key) else {

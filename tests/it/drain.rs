@@ -1013,6 +1013,37 @@ async fn when_a_groups_head_is_requeued_what_is_in_hand_behind_it_goes_back() {
 }
 
 #[tokio::test]
+async fn i4_what_an_operator_takes_from_behind_an_event_that_is_retried_does_not_start_before_it() {
+    let db = probe_database().await;
+    let client = Arc::new(db.client().await);
+    let events: Vec<NewEvent> = (0..3).map(|n| act(&n.to_string()).group("g")).collect();
+    let ids = queue::publish_batch(&*client, &events).await.unwrap();
+    let behind = ids[1].id;
+    let operator = client.clone();
+    let app = ProbeApp::new(move |call, _| {
+        let operator = operator.clone();
+        Box::pin(async move {
+            if call.name == "0" && call.attempt == 1 {
+                let requeue = "UPDATE tidegate.events SET status = 'PENDING' WHERE id = $1";
+                operator.execute(requeue, &[&behind]).await?;
+                return Err(
+                    HandlerError::retry("again", "because").after(Duration::from_millis(300))
+                );
+            }
+            Ok(Done::ok())
+        })
+    });
+    let lingering = DrainOptions {
+        linger: Duration::from_secs(1),
+        ..options()
+    };
+    let report = drain(&db, &app, &lingering).await;
+    assert_eq!(report.completed, 3, "{report:?}");
+    let names: Vec<String> = app.calls().into_iter().map(|call| call.name).collect();
+    assert_eq!(names, ["0", "0", "1", "2"]);
+}
+
+#[tokio::test]
 async fn connections_that_break_in_the_middle_cost_no_event_and_no_count() {
     let db = probe_database().await;
     let client = Arc::new(db.client().await);
