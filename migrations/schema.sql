@@ -722,10 +722,10 @@ BEGIN
     END IF;
 
     -- What is in hand, and where the newest lease ended.
-    SELECT coalesce(range_agg(l.ids), '{}') INTO active FROM tidegate.lease AS l WHERE l.born >= lease.low;
+    SELECT coalesce(range_agg(l.ids), '{}') INTO active FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended;
     IF "join" AND after > 0 AND upper(active) > after + 1 THEN
         SELECT l.reached, l.clear_to, l.as_of INTO newest
-          FROM tidegate.lease AS l WHERE l.born >= lease.low AND l.reached > lease.after ORDER BY l.reached DESC LIMIT 1;
+          FROM tidegate.lease AS l WHERE l.born >= lease.low AND l.reached > lease.after AND NOT l.ended ORDER BY l.reached DESC LIMIT 1;
         IF FOUND THEN
             after := newest.reached;
             clear_to := newest.clear_to;
@@ -782,7 +782,7 @@ BEGIN
     IF grouped = 0 THEN
         -- What was leased between the first look and the scan is not ours; what we have locked cannot be any more.
         SELECT coalesce(range_agg(l.ids), '{}'), least(min(l.born), pg_snapshot_xmin(pg_current_snapshot()))
-          INTO others, low FROM tidegate.lease AS l WHERE l.born >= lease.low;
+          INTO others, low FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended;
         mine := page - others;
         -- Inside a CASE, whether there is a group offers no index: the one of groups would be read from end to end.
         IF start <= clear_to AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q
@@ -799,7 +799,7 @@ BEGIN
         WITH own AS MATERIALIZED (
             SELECT l.token, l.ids FROM tidegate.lease AS l WHERE l.token = ANY (locked)
         ), live AS MATERIALIZED (
-            SELECT l.token, l.ids, l.groups, l.born FROM tidegate.lease AS l WHERE l.born >= lease.low
+            SELECT l.token, l.ids, l.groups, l.born FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended
         ), sets AS MATERIALIZED (
             SELECT coalesce((SELECT range_agg(o.ids) FROM own AS o), '{}') AS own,
                    coalesce((SELECT range_agg(l.ids) FROM live AS l), '{}') AS live
@@ -1956,7 +1956,7 @@ CREATE FUNCTION tidegate.unmarked_events(most bigint DEFAULT 10) RETURNS TABLE(i
       FROM tidegate.lease AS l
       JOIN tidegate.event_queue AS q ON q.id <= l.clear_to AND q.group_key IS NOT NULL AND NOT q.stray
                                     AND age(q.xmin) > age(l.as_of::xid)
-     WHERE NOT EXISTS (SELECT FROM tidegate.lease AS h WHERE h.ids @> q.id)
+     WHERE NOT l.ended AND NOT EXISTS (SELECT FROM tidegate.lease AS h WHERE h.ids @> q.id)
      LIMIT most
 $$;
 
