@@ -60,9 +60,9 @@ pub async fn groups(bench: &Bench) -> Outcome<Findings> {
             found.add(name, RATE, drained.rate());
         }
     }
-    found.at_least("1,000 groups", 0.7, "no groups");
-    found.at_least("a group for each two", 0.7, "no groups");
-    found.at_least("one group, half as many", 0.6, "no groups, half as many");
+    found.at_least("1,000 groups", 0.85, "no groups");
+    found.at_least("a group for each two", 0.85, "no groups");
+    found.at_least("one group, half as many", 0.85, "no groups, half as many");
     bench.drop(queue).await?;
     Ok(found)
 }
