@@ -185,8 +185,26 @@ impl Hand {
     pub(super) fn behind(&self, key: &str) -> Option<&LeasedEvent> {
         let group = self.groups.get(key).filter(|group| !group.closed)?;
         let next = group.line.front()?;
-        let may_start = next.fate == Fate::Run && self.is_startable(next);
+        let small = next
+            .payload
+            .as_ref()
+            .is_none_or(|payload| payload.len() <= LARGE);
+        let may_start = small && next.fate == Fate::Run && self.is_startable(next);
         (may_start && !self.is_suspect(next.lease.token)).then_some(next)
+    }
+
+    /// What was handed over behind something else of its group, and was not started, waits again.
+    pub(super) fn put_back(&mut self, event: LeasedEvent) {
+        let key = event.group_key.as_ref();
+        if let Some(group) = key.and_then(|key| self.groups.get_mut(key)) {
+            group.out.retain(|lease| *lease != event.lease);
+            self.bytes += event.payload.as_ref().map_or(0, Vec::len);
+            self.behind += 1;
+            let place = group
+                .line
+                .partition_point(|other| other.lease.id < event.lease.id);
+            group.line.insert(place, event);
+        }
     }
 
     /// Takes that out.
@@ -807,6 +825,22 @@ mod tests {
         assert_eq!(hand.ready.len(), 0, "3 has not ended under this lease");
         hand.open_group("a", of(3));
         assert_eq!(hand.ready.len(), 1);
+    }
+
+    #[test]
+    fn what_was_handed_over_and_not_reached_waits_again_in_its_place() {
+        let all: Vec<_> = (1..=4).map(|id| (id, Some("a"))).collect();
+        let mut hand = hand(&all, 4);
+        assert_eq!(popped(&mut hand), [1]);
+        let behind: Vec<_> = (2..=3).filter_map(|_| hand.pop_behind("a")).collect();
+        for event in behind.into_iter().rev() {
+            hand.put_back(event);
+        }
+        for id in 1..=4 {
+            hand.open_group("a", of(id));
+            assert_eq!(popped(&mut hand), (id + 1..=4).take(1).collect::<Vec<_>>());
+        }
+        assert_eq!((hand.waiting(), hand.bytes()), (0, 0));
     }
 
     #[test]

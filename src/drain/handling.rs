@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Drain;
 use super::execute::{Limits, execute, timed_out};
-use super::lanes::{Ended, Work};
+use super::lanes::{Came, Ended, Work};
 use super::settle::{Settled, count, log_end, settle};
 use super::writer::{Back, Class, End};
 use crate::context::{Context, Flushed};
@@ -34,18 +34,19 @@ impl<D: Dispatch> Drain<D> {
         if self.between.rereads {
             return self.take_back_waiting(|_| true);
         }
-        let room = self.lanes.room();
+        // What stands behind others takes no place of its own.
+        let places = self.lanes.room() + self.lanes.chained();
+        let mut places = places.saturating_sub(self.running.len());
         let most_unwritten = self.most_unwritten();
         let in_order = self.options.concurrency == 1;
-        while self.running.len() - self.lanes.chained().min(self.running.len()) < room
-            && self.unwritten() < most_unwritten
-            && !self.is_spent()
-        {
+        while places > 0 && self.unwritten() < most_unwritten && !self.is_spent() {
+            let before = self.running.len();
             match self.hand.pop(in_order) {
                 Some(event) if self.may_start(&event) => self.start(event),
                 Some(event) => self.give_back(event),
                 None => break,
             }
+            places -= usize::from(self.running.len() > before);
         }
         self.lanes.open();
     }
@@ -151,7 +152,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Makes an event's work, behind the one `ahead` of it in its group if that was not done with before.
+    /// Makes an event's work, behind the one `ahead` of it in its group if that was not done with before. Then it keeps its
+    /// payload: it may be put back.
     fn prepare(
         &mut self,
         event: D::Event,
@@ -160,7 +162,9 @@ impl<D: Dispatch> Drain<D> {
     ) -> Work {
         let lease = leased.lease;
         let start_by = self.start_by(&leased);
-        leased.payload = None;
+        if ahead.is_none() {
+            leased.payload = None;
+        }
         let after = leased
             .group_key
             .as_ref()
@@ -201,16 +205,17 @@ impl<D: Dispatch> Drain<D> {
 
     /// Takes up the events whose handlers have ended.
     pub(super) fn handlers_ended(&mut self, ended: Vec<Ended>) {
-        for Ended { lease, took } in ended {
+        for Ended { lease, came } in ended {
             let Some(ctx) = self.running.remove(&lease) else {
                 continue;
             };
-            match took {
-                Some(took) => {
+            match came {
+                Came::Ran(took) => {
                     let (ends, published) = ctx.take_ends();
                     self.settle(&ctx, ends, published, took);
                 }
-                None => self.give_back(ctx.event().clone()),
+                Came::Late => self.give_back(ctx.event().clone()),
+                Came::NotReached => self.hand.put_back(ctx.event().clone()),
             }
         }
     }

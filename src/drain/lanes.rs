@@ -49,12 +49,22 @@ impl Work {
     }
 }
 
-/// What came of an event that was handed over.
+/// An event that was handed over and is done with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ended {
     pub lease: Lease,
-    /// How long its handlers took; `None` when they were not started, for it was too late, or because of what stands ahead.
-    pub took: Option<Duration>,
+    pub came: Came,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Came {
+    /// Its handlers ended after so long.
+    Ran(Duration),
+    /// It was too late to start them.
+    Late,
+    /// What stands ahead of it in its group did not end well.
+    NotReached,
 }
 
 /// The lanes of one drain.
@@ -244,15 +254,15 @@ async fn run(shared: Arc<Shared>, number: u64, first: Work) {
     let mut next = Some(first);
     while let Some(mut work) = next {
         let started = Instant::now();
-        let (took, goes_on) = if started < work.start_by {
+        let (came, goes_on) = if started < work.start_by {
             let goes_on = run_one(&shared, number, &mut work).await;
-            (Some(started.elapsed()), goes_on)
+            (Came::Ran(started.elapsed()), goes_on)
         } else {
-            (None, false)
+            (Came::Late, false)
         };
         let ended = Ended {
             lease: work.lease,
-            took,
+            came,
         };
         next = shared.line().advance(&shared, number, ended, goes_on);
     }
@@ -322,7 +332,7 @@ impl Line {
         // Cut: the loop has settled the event itself, and another lane has this one's place.
         let mut then = std::mem::take(&mut self.lanes.get_mut(&number)?.then);
         self.ended.push(ended);
-        if let Some(took) = ended.took {
+        if let Came::Ran(took) = ended.came {
             self.typical = Some(
                 self.typical
                     .map_or(took, |typical| (typical * 7 + took) / 8),
@@ -355,7 +365,7 @@ impl Line {
     fn leave(&mut self, then: VecDeque<Work>) {
         let left = then.into_iter().map(|work| Ended {
             lease: work.lease,
-            took: None,
+            came: Came::NotReached,
         });
         self.ended.extend(left);
     }
@@ -526,7 +536,10 @@ mod tests {
         tell.send(()).unwrap();
         let ended = lanes.ended().await;
         assert_eq!(ids(&ended), [2, 3, 4]);
-        let ran: Vec<bool> = ended.iter().map(|ended| ended.took.is_some()).collect();
+        let ran: Vec<bool> = ended
+            .iter()
+            .map(|ended| matches!(ended.came, Came::Ran(_)))
+            .collect();
         assert_eq!(ran, [true, false, false]);
         assert_eq!((lanes.chained(), lanes.running().len()), (0, 0));
     }
@@ -592,7 +605,7 @@ mod tests {
             ended,
             [Ended {
                 lease: lease(1),
-                took: None
+                came: Came::Late
             }]
         );
     }

@@ -1013,6 +1013,32 @@ async fn when_a_groups_head_is_requeued_what_is_in_hand_behind_it_goes_back() {
 }
 
 #[tokio::test]
+async fn i4_a_rejection_sends_nothing_back_that_stands_behind_it() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let events: Vec<NewEvent> = (0..2000).map(|n| act(&n.to_string()).group("g")).collect();
+    queue::publish_batch(&client, &events).await.unwrap();
+    let app = ProbeApp::new(|call, _| {
+        let odd = call.name.parse::<u32>().unwrap() % 10 == 1;
+        Box::pin(async move {
+            if odd {
+                return Err(HandlerError::reject("odd", "because"));
+            }
+            Ok(Done::ok())
+        })
+    });
+    let report = drain(&db, &app, &DrainOptions::default()).await;
+    let ended = (report.completed, report.completed_with_errors);
+    assert_eq!((ended, report.released), ((1800, 200), 0), "{report:?}");
+    let ran: Vec<u32> = app
+        .calls()
+        .into_iter()
+        .map(|call| call.name.parse().unwrap())
+        .collect();
+    assert_eq!(ran, (0..2000).collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn i4_what_an_operator_takes_from_behind_an_event_that_is_retried_does_not_start_before_it() {
     let db = probe_database().await;
     let client = Arc::new(db.client().await);
