@@ -132,6 +132,12 @@ pub struct Batch {
 }
 
 impl Model {
+    /// A token for the next lease: the same in every run of a script, since leases are locked in their tokens' order.
+    pub fn next_token(&self) -> Uuid {
+        let given: usize = self.tokens.iter().map(Vec::len).sum();
+        Uuid::from_u128(given as u128 + 1)
+    }
+
     pub fn tables(&self) -> Tables {
         self.tables.clone()
     }

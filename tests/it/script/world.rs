@@ -179,7 +179,7 @@ impl World {
             return Ok(());
         };
         begin(model, worker, from);
-        let token = Uuid::new_v4();
+        let token = model.next_token();
         let held = if says_held {
             model.tokens[worker].clone()
         } else {
