@@ -22,11 +22,9 @@ use crate::lease::Lease;
 /// Handlers that take less than this, on the average of the last ones, are worth lining up for.
 const QUICK: Duration = Duration::from_millis(1);
 
-/// So many events for each lane are in hand when handlers are quick, the running one among them.
-const IN_HAND: usize = 4;
-
-/// The loop is told of ends when so many for each lane have come together.
-const TOLD: usize = 2;
+/// So many events for each lane are in hand when handlers are quick, the running one among them: at least the first, and at
+/// most the other, if that is no more work than [`SHORT`]. The loop is told of ends when half as many have come together.
+const IN_HAND: (usize, usize) = (4, 32);
 
 /// A line of less work than this is left to the lane that runs. With a lane for each event, two threads handed the
 /// processor to each other for every second event of a drain of quick handlers (14 % slower; six turns, four won).
@@ -138,11 +136,7 @@ impl Lanes {
     /// How many events may be handed over and not ended. A single lane is handed one, so that the whole queue
     /// is in order (A2): the next of a group can only be handed over when the one before it has ended.
     pub(super) fn room(&self) -> usize {
-        let most = self.shared.most;
-        match self.shared.line().typical {
-            Some(typical) if typical < QUICK && most > 1 => most * IN_HAND,
-            _ => most,
-        }
+        self.shared.line().room(self.shared.most)
     }
 
     /// Whether what stands behind in a group is to be handed over with its head: quick handlers would wait longer for the
@@ -287,6 +281,23 @@ async fn run_one(shared: &Arc<Shared>, number: u64, work: &mut Work) -> bool {
 }
 
 impl Line {
+    /// How many events may be handed over and not ended.
+    fn room(&self, most: usize) -> usize {
+        match self.typical {
+            Some(typical) if typical < QUICK && most > 1 => {
+                let short = SHORT.as_nanos() / typical.as_nanos().max(1);
+                let short = usize::try_from(short).unwrap_or(usize::MAX);
+                short.clamp(most * IN_HAND.0, most * IN_HAND.1)
+            }
+            _ => most,
+        }
+    }
+
+    /// The loop is told of ends when so many have come together.
+    fn told_at(&self, most: usize) -> usize {
+        (self.room(most) / 2).max(most * IN_HAND.0 / 2)
+    }
+
     /// The next lane's number and first work, if another lane is needed.
     fn begin(&mut self, most: usize) -> Option<(u64, Work)> {
         if self.lanes.len() >= most || self.is_looked_after(Instant::now()) {
@@ -355,7 +366,7 @@ impl Line {
             }
             _ => drop(self.lanes.remove(&number)),
         }
-        if next.is_none() || self.ended.len() >= shared.most * TOLD {
+        if next.is_none() || self.ended.len() >= self.told_at(shared.most) {
             shared.told.notify_one();
         }
         next
@@ -449,7 +460,11 @@ mod tests {
         assert_eq!(lanes.room(), 3, "nothing is known yet");
         start(&lanes, work(1, async {}));
         lanes.ended().await;
-        assert_eq!(lanes.room(), 3 * IN_HAND);
+        assert_eq!(lanes.room(), 3 * IN_HAND.1, "it took no time");
+        for (typical, room) in [(5, 40), (50, 3 * IN_HAND.0)] {
+            lanes.shared.line().typical = Some(Duration::from_micros(typical));
+            assert_eq!(lanes.room(), room, "{typical} us each");
+        }
         start(&lanes, work(2, tokio::time::sleep(QUICK * 20)));
         lanes.ended().await;
         assert_eq!(lanes.room(), 3);
