@@ -72,21 +72,22 @@ impl Budget {
         self.cut = self.cut.min(Instant::now() + STOP_GRACE);
     }
 
-    /// Whether an event of this kind started now could finish: as much time is left as the slowest of
+    /// Whether an event of this kind started `now` could finish: as much time is left as the slowest of
     /// its kind so far took. The first of a kind starts on trust.
     #[must_use]
-    pub fn allows(&self, kind: &str) -> bool {
+    pub fn allows(&self, kind: &str, now: Instant) -> bool {
         let slowest = self.slowest.get(kind).copied().unwrap_or_default();
-        !self.stopped && Instant::now() + slowest < self.cut
+        !self.stopped && now + slowest < self.cut
     }
 
     /// The kinds that there is time for; when none is left, the budget is spent.
     #[must_use]
     pub fn kinds_with_time<'a>(&self, kinds: &[&'a str]) -> Vec<&'a str> {
+        let now = Instant::now();
         kinds
             .iter()
             .copied()
-            .filter(|kind| self.allows(kind))
+            .filter(|kind| self.allows(kind, now))
             .collect()
     }
 }
@@ -102,11 +103,11 @@ mod tests {
         budget.learn("slow", Duration::from_secs(1));
         tokio::time::advance(Duration::from_millis(4900)).await;
         assert!(
-            budget.allows("slow"),
+            budget.allows("slow", Instant::now()),
             "4 s of 10 s less a reserve of 1 s are left"
         );
         tokio::time::advance(Duration::from_millis(200)).await;
-        assert!(!budget.allows("slow"));
+        assert!(!budget.allows("slow", Instant::now()));
         assert_eq!(budget.kinds_with_time(&["slow", "new"]), ["new"]);
         tokio::time::advance(Duration::from_secs(4)).await;
         assert!(budget.kinds_with_time(&["slow", "new"]).is_empty());
@@ -116,7 +117,7 @@ mod tests {
     async fn a_stop_ends_starting_at_once_and_running_soon() {
         let mut budget = Budget::new(Duration::from_mins(1));
         budget.stop();
-        assert!(!budget.allows("any"));
+        assert!(!budget.allows("any", Instant::now()));
         assert_eq!(budget.cut(), Instant::now() + STOP_GRACE);
     }
 

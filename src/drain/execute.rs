@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::time::Instant;
+use tracing::{Instrument, Span};
 
+use super::lanes::Run;
 use crate::context::Context;
 use crate::dispatch::{Dispatch, Handler};
 use crate::handler::{HandlerError, HandlerResult};
+use crate::trace;
 
 /// The time that handlers have.
 #[derive(Debug, Clone, Copy)]
@@ -22,15 +25,31 @@ pub(super) struct Limits {
     pub cut: Instant,
 }
 
+/// The handlers of one event, and where they run: in its place in a trace, and in a span of the log.
+pub(super) struct Handling<D: Dispatch> {
+    pub app: Arc<D>,
+    pub ctx: Arc<Context>,
+    pub event: D::Event,
+    pub limits: Limits,
+    pub span: Span,
+}
+
+impl<D: Dispatch> Run for Handling<D> {
+    fn run(self) -> impl Future<Output = bool> + Send {
+        let span = self.span.clone();
+        async move {
+            let position = self.ctx.trace().cloned();
+            let work = execute(&*self.app, &self.ctx, &self.event, self.limits);
+            trace::within(position, work).await
+        }
+        .instrument(span)
+    }
+}
+
 /// Runs what is left to do for an event. Afterwards every handler has an end in `ctx`. Tells whether the next event of
 /// its group may start at once.
-pub(super) async fn execute<D: Dispatch>(
-    app: Arc<D>,
-    ctx: Arc<Context>,
-    event: D::Event,
-    limits: Limits,
-) -> bool {
-    let listed = std::panic::catch_unwind(AssertUnwindSafe(|| app.handlers(&event, &ctx)));
+async fn execute<D: Dispatch>(app: &D, ctx: &Context, event: &D::Event, limits: Limits) -> bool {
+    let listed = std::panic::catch_unwind(AssertUnwindSafe(|| app.handlers(event, ctx)));
     let handlers = match listed {
         Ok(handlers) => handlers.0,
         Err(panic) => {
@@ -38,7 +57,7 @@ pub(super) async fn execute<D: Dispatch>(
             return false;
         }
     };
-    let left = skip_finished(&ctx, handlers);
+    let left = skip_finished(ctx, handlers);
     let count = left.len();
     for (index, handler) in left.into_iter().enumerate() {
         let limit = limits

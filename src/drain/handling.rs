@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Drain;
-use super::execute::{Limits, execute, timed_out};
+use super::execute::{Handling, Limits, timed_out};
 use super::lanes::{Came, Ended, Work};
 use super::settle::{Settled, count, log_end, settle};
 use super::writer::{Back, Class, End};
@@ -19,7 +19,7 @@ use crate::handler::Fault;
 use crate::lease::{Fate, LeasedEvent};
 use crate::outcome::{HandlerEnd, Status};
 use crate::queue::{Finalization, ending};
-use crate::trace::{self, TraceContext};
+use crate::trace::TraceContext;
 use crate::xray::Attempt;
 
 /// A handler that does not even notice that its time is up blocks its thread; it is given up on after this.
@@ -39,10 +39,11 @@ impl<D: Dispatch> Drain<D> {
         let mut places = places.saturating_sub(self.running.len());
         let most_unwritten = self.most_unwritten();
         let in_order = self.options.concurrency == 1;
-        while places > 0 && self.unwritten() < most_unwritten && !self.is_spent() {
+        let (now, spent) = (Instant::now(), self.is_spent());
+        while places > 0 && !spent && self.unwritten() < most_unwritten {
             let before = self.running.len();
             match self.hand.pop(in_order) {
-                Some(event) if self.may_start(&event) => self.start(event),
+                Some(event) if self.may_start(&event, now) => self.start(event, now),
                 Some(event) => self.give_back(event),
                 None => break,
             }
@@ -53,8 +54,8 @@ impl<D: Dispatch> Drain<D> {
 
     /// Whether there is time for the event, and its lease cannot have run out yet: after this process
     /// was frozen, somebody else may be running it.
-    fn may_start(&self, event: &LeasedEvent) -> bool {
-        Instant::now() < self.start_by(event) && self.budget.allows(&event.kind)
+    fn may_start(&self, event: &LeasedEvent, now: Instant) -> bool {
+        now < self.start_by(event) && self.budget.allows(&event.kind, now)
     }
 
     /// Until when an event's lease is to be trusted.
@@ -85,7 +86,7 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Starts one event, or ends it at once if there is nothing to run.
-    fn start(&mut self, leased: LeasedEvent) {
+    fn start(&mut self, leased: LeasedEvent, now: Instant) {
         let swept = match leased.fate {
             Fate::Run => None,
             Fate::Expired => Some((
@@ -105,7 +106,7 @@ impl<D: Dispatch> Drain<D> {
                 let group = leased.group_key.clone();
                 let mut work = self.prepare(event, leased, None);
                 if let Some(group) = group.filter(|_| self.lanes.chains()) {
-                    self.chain(&mut work, &group);
+                    self.chain(&mut work, &group, now);
                 }
                 self.lanes.push(work);
             }
@@ -133,10 +134,14 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Hands over with the head of a group what stands behind it.
-    fn chain(&mut self, work: &mut Work, group: &str) {
+    fn chain(&mut self, work: &mut Work<Handling<D>>, group: &str, now: Instant) {
         let mut ahead = self.running.get(&work.lease).cloned();
         while work.then.len() < MOST_CHAINED {
-            let Some(next) = self.hand.behind(group).filter(|next| self.may_start(next)) else {
+            let Some(next) = self
+                .hand
+                .behind(group)
+                .filter(|next| self.may_start(next, now))
+            else {
                 return;
             };
             // What cannot be decoded ends without a handler, when it is its turn.
@@ -159,7 +164,7 @@ impl<D: Dispatch> Drain<D> {
         event: D::Event,
         mut leased: LeasedEvent,
         ahead: Option<Arc<Context>>,
-    ) -> Work {
+    ) -> Work<Handling<D>> {
         let lease = leased.lease;
         let start_by = self.start_by(&leased);
         if ahead.is_none() {
@@ -182,7 +187,6 @@ impl<D: Dispatch> Drain<D> {
             handler: limit,
             cut: self.budget.cut(),
         };
-        let (app, shared) = (self.app.clone(), ctx.clone());
         let span = tracing::info_span!(
             "event",
             event.id = lease.id,
@@ -192,13 +196,18 @@ impl<D: Dispatch> Drain<D> {
             span_id = ctx.trace().map(TraceContext::span_id),
             parent_span_id = ctx.trace().and_then(TraceContext::parent_span_id),
         );
-        let position = ctx.trace().cloned();
-        let handlers = trace::within(position, execute(app, shared, event, limits));
+        let handlers = Handling {
+            app: self.app.clone(),
+            ctx: ctx.clone(),
+            event,
+            limits,
+            span,
+        };
         self.running.insert(lease, ctx);
         Work {
             lease,
             start_by,
-            handlers: Box::pin(tracing::Instrument::instrument(handlers, span)),
+            handlers,
             then: VecDeque::new(),
         }
     }

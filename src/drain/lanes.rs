@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,18 +30,24 @@ const IN_HAND: (usize, usize) = (4, 32);
 /// processor to each other for every second event of a drain of quick handlers (14 % slower; six turns, four won).
 const SHORT: Duration = Duration::from_micros(200);
 
-/// The handlers of one event, ready to run.
-pub(super) struct Work {
+/// What a lane runs of an event.
+pub(super) trait Run: Send + 'static {
+    /// Runs the event's handlers, and tells whether what stands behind it may start at once. Made by the lane and not
+    /// handed over to it: a future is large, and to move it, and free it on another thread, took a tenth of the client's time.
+    fn run(self) -> impl Future<Output = bool> + Send;
+}
+
+/// An event that may be started.
+pub(super) struct Work<H> {
     pub lease: Lease,
     /// Not to be started from then on: its lease may have run out, for instance while the process was frozen.
     pub start_by: Instant,
-    /// Tells whether what stands behind may start at once.
-    pub handlers: Pin<Box<dyn Future<Output = bool> + Send>>,
+    pub handlers: H,
     /// What stands behind it in its group: the lane goes on with it as long as all goes well.
-    pub then: VecDeque<Work>,
+    pub then: VecDeque<Work<H>>,
 }
 
-impl Work {
+impl<H> Work<H> {
     fn leases(&self) -> impl Iterator<Item = Lease> {
         std::iter::once(self.lease).chain(self.then.iter().map(|work| work.lease))
     }
@@ -66,45 +72,46 @@ pub(super) enum Came {
 }
 
 /// The lanes of one drain.
-pub(super) struct Lanes {
-    shared: Arc<Shared>,
+pub(super) struct Lanes<H> {
+    shared: Arc<Shared<H>>,
 }
 
-struct Shared {
+struct Shared<H> {
     /// Where their tasks run.
     runtime: Handle,
     /// Lanes at once.
     most: usize,
-    line: Mutex<Line>,
+    line: Mutex<Line<H>>,
     told: Notify,
 }
 
-#[derive(Default)]
-struct Line {
-    waiting: VecDeque<Work>,
+struct Line<H> {
+    waiting: VecDeque<Work<H>>,
     ended: Vec<Ended>,
     /// What each lane runs, by its number. A lane that does not find itself here was cut and ends.
-    lanes: BTreeMap<u64, Lane>,
+    lanes: BTreeMap<u64, Lane<H>>,
     made: u64,
     /// How long handlers took, weighted towards the last ones; nothing before the first end.
     typical: Option<Duration>,
 }
 
-struct Lane {
+struct Lane<H> {
     lease: Lease,
     started: Instant,
     /// Its handler waits for something, and its thread is free.
     waits: bool,
     abort: Option<AbortHandle>,
     /// What it goes on with.
-    then: VecDeque<Work>,
+    then: VecDeque<Work<H>>,
 }
 
-impl Shared {
-    fn line(&self) -> MutexGuard<'_, Line> {
+impl<H> Shared<H> {
+    fn line(&self) -> MutexGuard<'_, Line<H>> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
+impl<H: Run> Shared<H> {
     /// Opens as many lanes as the line needs.
     fn open(self: &Arc<Self>) {
         loop {
@@ -119,13 +126,13 @@ impl Shared {
     }
 }
 
-impl Lanes {
+impl<H: Run> Lanes<H> {
     /// At most so many run at once.
     pub(super) fn new(most: usize, runtime: Handle) -> Self {
         let shared = Shared {
             runtime,
             most,
-            line: Mutex::default(),
+            line: Mutex::new(Line::new()),
             told: Notify::new(),
         };
         Self {
@@ -159,7 +166,7 @@ impl Lanes {
     }
 
     /// Puts the work in line. [`Lanes::open`] sees that it runs.
-    pub(super) fn push(&self, work: Work) {
+    pub(super) fn push(&self, work: Work<H>) {
         self.shared.line().waiting.push_back(work);
     }
 
@@ -237,37 +244,35 @@ impl Lanes {
 }
 
 /// Nothing more starts when the drain is gone.
-impl Drop for Lanes {
+impl<H> Drop for Lanes<H> {
     fn drop(&mut self) {
         self.shared.line().waiting.clear();
     }
 }
 
 /// One lane: runs one event after the other until none waits.
-async fn run(shared: Arc<Shared>, number: u64, first: Work) {
+async fn run<H: Run>(shared: Arc<Shared<H>>, number: u64, first: Work<H>) {
     let mut next = Some(first);
-    while let Some(mut work) = next {
-        let started = Instant::now();
+    while let Some(work) = next {
+        let (lease, started) = (work.lease, Instant::now());
         let (came, goes_on) = if started < work.start_by {
-            let goes_on = run_one(&shared, number, &mut work).await;
+            let goes_on = run_one(&shared, number, work.handlers).await;
             (Came::Ran(started.elapsed()), goes_on)
         } else {
             (Came::Late, false)
         };
-        let ended = Ended {
-            lease: work.lease,
-            came,
-        };
+        let ended = Ended { lease, came };
         next = shared.line().advance(&shared, number, ended, goes_on);
     }
 }
 
 /// Runs the handlers. As soon as they wait for something, the loop is told of what ended before them, and others
 /// take what is in line behind them.
-async fn run_one(shared: &Arc<Shared>, number: u64, work: &mut Work) -> bool {
+async fn run_one<H: Run>(shared: &Arc<Shared<H>>, number: u64, handlers: H) -> bool {
+    let mut handlers = pin!(handlers.run());
     let mut waits = false;
     poll_fn(|context| {
-        let polled = work.handlers.as_mut().poll(context);
+        let polled = handlers.as_mut().poll(context);
         if polled.is_pending() && !waits {
             waits = true;
             if shared.line().note_waiting(number) {
@@ -280,7 +285,17 @@ async fn run_one(shared: &Arc<Shared>, number: u64, work: &mut Work) -> bool {
     .await
 }
 
-impl Line {
+impl<H> Line<H> {
+    fn new() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            ended: Vec::new(),
+            lanes: BTreeMap::new(),
+            made: 0,
+            typical: None,
+        }
+    }
+
     /// How many events may be handed over and not ended.
     fn room(&self, most: usize) -> usize {
         match self.typical {
@@ -299,7 +314,7 @@ impl Line {
     }
 
     /// The next lane's number and first work, if another lane is needed.
-    fn begin(&mut self, most: usize) -> Option<(u64, Work)> {
+    fn begin(&mut self, most: usize) -> Option<(u64, Work<H>)> {
         if self.lanes.len() >= most || self.is_looked_after(Instant::now()) {
             return None;
         }
@@ -335,11 +350,11 @@ impl Line {
     /// Notes an end, and what the lane runs next; nothing ends the lane.
     fn advance(
         &mut self,
-        shared: &Shared,
+        shared: &Shared<H>,
         number: u64,
         ended: Ended,
         goes_on: bool,
-    ) -> Option<Work> {
+    ) -> Option<Work<H>> {
         // Cut: the loop has settled the event itself, and another lane has this one's place.
         let mut then = std::mem::take(&mut self.lanes.get_mut(&number)?.then);
         self.ended.push(ended);
@@ -373,7 +388,7 @@ impl Line {
     }
 
     /// Tells of what will not be started, because of what stands ahead of it.
-    fn leave(&mut self, then: VecDeque<Work>) {
+    fn leave(&mut self, then: VecDeque<Work<H>>) {
         let left = then.into_iter().map(|work| Ended {
             lease: work.lease,
             came: Came::NotReached,
@@ -384,11 +399,21 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+
     use futures_util::FutureExt;
     use tokio::sync::oneshot;
     use uuid::Uuid;
 
     use super::*;
+
+    type Boxed = Pin<Box<dyn Future<Output = bool> + Send>>;
+
+    impl Run for Boxed {
+        fn run(self) -> impl Future<Output = bool> + Send {
+            self
+        }
+    }
 
     fn lease(id: i64) -> Lease {
         Lease {
@@ -397,12 +422,16 @@ mod tests {
         }
     }
 
-    fn work(id: i64, handlers: impl Future<Output = ()> + Send + 'static) -> Work {
+    fn work(id: i64, handlers: impl Future<Output = ()> + Send + 'static) -> Work<Boxed> {
         ending(id, true, handlers)
     }
 
     /// What stands behind it may start, or not.
-    fn ending(id: i64, well: bool, handlers: impl Future<Output = ()> + Send + 'static) -> Work {
+    fn ending(
+        id: i64,
+        well: bool,
+        handlers: impl Future<Output = ()> + Send + 'static,
+    ) -> Work<Boxed> {
         Work {
             lease: lease(id),
             start_by: Instant::now() + Duration::from_mins(1),
@@ -412,12 +441,12 @@ mod tests {
     }
 
     /// One behind the other.
-    fn chain(mut head: Work, then: Vec<Work>) -> Work {
+    fn chain(mut head: Work<Boxed>, then: Vec<Work<Boxed>>) -> Work<Boxed> {
         head.then.extend(then);
         head
     }
 
-    fn start(lanes: &Lanes, work: Work) {
+    fn start(lanes: &Lanes<Boxed>, work: Work<Boxed>) {
         lanes.push(work);
         lanes.open();
     }
@@ -442,7 +471,7 @@ mod tests {
         start(&lanes, work(3, async {}));
         start(&lanes, work(4, std::future::pending()));
         tokio::task::yield_now().await;
-        let running = |lanes: &Lanes| -> Vec<i64> {
+        let running = |lanes: &Lanes<Boxed>| -> Vec<i64> {
             lanes.running().iter().map(|(lease, _)| lease.id).collect()
         };
         assert_eq!(running(&lanes), [1, 2]);
@@ -471,7 +500,7 @@ mod tests {
     }
 
     /// Lanes that have learnt that handlers are quick.
-    async fn quick_lanes(most: usize) -> Lanes {
+    async fn quick_lanes(most: usize) -> Lanes<Boxed> {
         let lanes = Lanes::new(most, Handle::current());
         start(&lanes, work(0, async {}));
         assert_eq!(ids(&lanes.ended().await), [0]);

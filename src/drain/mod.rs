@@ -36,6 +36,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 use uuid::Uuid;
 
+use self::execute::Handling;
 use self::hand::Hand;
 use self::lanes::Lanes;
 use self::leaser::Arrival;
@@ -282,7 +283,7 @@ struct Drain<D: Dispatch> {
     hand: Hand,
     /// What was handed to the lanes and has not ended.
     running: BTreeMap<Lease, Arc<Context>>,
-    lanes: Lanes,
+    lanes: Lanes<Handling<D>>,
     pending: Job,
     pending_since: Instant,
     /// Ends whose follow-ups wait for another publisher, to be tried again then.
@@ -325,7 +326,7 @@ impl<D: Dispatch> Drain<D> {
         app: Arc<D>,
         options: DrainOptions,
         hooks: Hooks,
-        lanes: Lanes,
+        lanes: Lanes<Handling<D>>,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -522,7 +523,10 @@ impl<D: Dispatch> Drain<D> {
 
     /// Whether there is time for no kind of event any more.
     fn is_spent(&self) -> bool {
-        !D::Event::KINDS.iter().any(|kind| self.budget.allows(kind))
+        let now = Instant::now();
+        !D::Event::KINDS
+            .iter()
+            .any(|kind| self.budget.allows(kind, now))
     }
 
     /// When something must be done even if nothing happens.
