@@ -21,14 +21,16 @@ run: tools ## start a local Postgres, publish sample events, drain them, show th
 
 test: check deny unit newest check-schema lambda api template ## everything CI runs
 
-check: tools ## format, circles of modules, lints with warnings denied, docs
-	cargo fmt --check
+check: tools ## format, circles of modules, lints with warnings denied, what the library costs, docs
+	cargo fmt --all --check
 	@python3 scripts/circles.py
-	cargo clippy $(CARGO_FLAGS) --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --no-deps
+	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+	cargo clippy --locked --package tidegate -- -D warnings
+	@python3 scripts/cost.py
+	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps
 
 unit: tools ## the tests, on a Postgres of their own
-	cargo test $(CARGO_FLAGS)
+	cargo test $(CARGO_FLAGS) --workspace
 
 test-pooled: tools ## the integration tests with pgbouncer, in transaction mode, between programs and database
 	TIDEGATE_TEST_POOLER=1 cargo test $(CARGO_FLAGS) --test it
@@ -47,10 +49,10 @@ newest: tools ## some of the tests on the newest Postgres, where it can be had; 
 	cargo test $(CARGO_FLAGS) --test it -- $(ON_NEWEST) && \
 	cargo test $(CARGO_FLAGS) --test torture -- $(FAULTS_ON_NEWEST)
 
-schema: tools ## regenerate migrations/schema.sql and catalog.txt, what the migrations make
+schema: tools ## regenerate the schema.sql files and catalog.txt, what the migrations make
 	@python3 scripts/schema.py write
 
-check-schema: tools ## compare migrations/schema.sql and catalog.txt with what the migrations make
+check-schema: tools ## compare them with what the migrations make
 	@python3 scripts/schema.py check
 
 lambda: tools ## run the function under cargo lambda watch and invoke it with every file in events/

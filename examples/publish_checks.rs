@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tidegate::Database;
-use tidegate::app::checks::{self, Received};
+use tidegate_job::app::checks::{self, Received};
 use tokio_postgres::Client;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

@@ -6,11 +6,11 @@
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tidegate::app::forms::{
+use tidegate::{Database, Published};
+use tidegate_job::app::forms::{
     self, Company, Contact, Employee, Expert, Form, FormStatus, Grant, Measure, Need, Private,
     Received,
 };
-use tidegate::{Database, Published};
 use tokio_postgres::Client;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;

@@ -1,10 +1,10 @@
-//! One target of `tidegate::fuzz` under libFuzzer: the one that `TIDEGATE_FUZZ_TARGET` names.
+//! One target of `tidegate_job::fuzz` under libFuzzer: the one that `TIDEGATE_FUZZ_TARGET` names.
 
 #![no_main]
 
 use std::sync::LazyLock;
 
-use tidegate::fuzz::{TARGETS, Target};
+use tidegate_job::fuzz::{TARGETS, Target};
 
 static TARGET: LazyLock<Target> = LazyLock::new(|| {
     let name = std::env::var("TIDEGATE_FUZZ_TARGET").unwrap_or_default();

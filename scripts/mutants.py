@@ -16,14 +16,14 @@ from pathlib import Path
 from local import Failed, cargo_flags, environment, run_script
 from pypi import PROJECT
 
-TABLES = "migrations/queue/V0001__tables.sql"
-PUBLISH = "migrations/queue/V0002__publish.sql"
-LEASE = "migrations/queue/V0003__lease.sql"
-ENDS = "migrations/queue/V0004__finalize.sql"
-LOG = "migrations/queue/V0005__log.sql"
-DRAIN = "src/drain/mod.rs"
-EXCHANGE = "src/drain/exchange.rs"
-WRITER = "src/drain/writer.rs"
+TABLES = "crates/tidegate/sql/V0001__tables.sql"
+PUBLISH = "crates/tidegate/sql/V0002__publish.sql"
+LEASE = "crates/tidegate/sql/V0003__lease.sql"
+ENDS = "crates/tidegate/sql/V0004__finalize.sql"
+LOG = "crates/tidegate/sql/V0005__log.sql"
+DRAIN = "crates/tidegate/src/drain/mod.rs"
+EXCHANGE = "crates/tidegate/src/drain/exchange.rs"
+WRITER = "crates/tidegate/src/drain/writer.rs"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
 
@@ -104,7 +104,7 @@ MUTANTS = [
     Mutant("sweep: leases of the dead are not broken", DIES,
            (LEASE, "WHERE o.expires_at <= instant AND o.worker IS DISTINCT FROM sweep.worker LOOP", "WHERE false LOOP", 1)),
     Mutant("drain: does not give back what its answer was lost of", LOST,
-           ("src/drain/leaser.rs", "let sweeps = unsure || ", "let sweeps = false && unsure || ", 1),
+           ("crates/tidegate/src/drain/leaser.rs", "let sweeps = unsure || ", "let sweeps = false && unsure || ", 1),
            (LEASE, "WHERE o.worker = sweep.worker AND o.token <> ALL (held) ORDER BY", "WHERE false ORDER BY", 1)),
     # What is charged.
     Mutant("sweep: charges what had not started", scene("a_lapse_charges_what_may_have_started_and_nothing_else"),
@@ -120,7 +120,8 @@ MUTANTS = [
     Mutant("lease: what lapsed is nothing special", POISON,
            (LEASE, "q.lapses > 0 AS suspect,", "false AS suspect,", 1)),
     Mutant("drain: what lapsed is started beside others", POISON,
-           ("src/drain/hand.rs", "return start.filter(|_| alone && self.open == 0);", "let _ = alone;\n            return start;", 1)),
+           ("crates/tidegate/src/drain/hand.rs", "Some(suspect) if self.open == 0 => alone.then(|| Start::of(suspect)),",
+            "Some(suspect) if self.open < usize::MAX => Some(Start::of(suspect)),", 1)),
     # What is written.
     Mutant("complete: does not look at the lease", FROZEN,
            (ENDS, "IF lease.ids IS NOT NULL AND NOT isempty(done[n]) THEN", "IF NOT isempty(done[n]) THEN", 1),
@@ -144,9 +145,9 @@ MUTANTS = [
            (ENDS, "    IF NOT waits AND cardinality(next_group_keys) > 0 THEN", "    IF false THEN", 1),
            (ENDS, "    SET lock_timeout = '1s'\n", "", 1)),
     Mutant("drain: a write that is refused ends the run", REFUSED,
-           ("src/error.rs", "self.sqlstate().is_some() && !self.is_connection_lost() && !self.is_transient()", "false", 1)),
+           ("crates/tidegate/src/error.rs", "self.sqlstate().is_some() && !self.is_connection_lost() && !self.is_transient()", "false", 1)),
     Mutant("drain: goes on behind an end that was refused before", REFUSED,
-           ("src/drain/handling.rs", "let holds_group = event.progress.is_some() || end.status != Status::Completed;",
+           ("crates/tidegate/src/drain/handling.rs", "let holds_group = event.progress.is_some() || end.status != Status::Completed;",
             "let holds_group = false;", 1)),
     Mutant("retention: any time will do", REFUSED,
            (TABLES, "CHECK (retention_completed BETWEEN '0' AND '3660 days')", "CHECK (retention_completed >= '0')", 1)),

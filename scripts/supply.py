@@ -92,7 +92,7 @@ def _linked(target):
 
 
 def _itself():
-    return {("tidegate", json.loads(_metadata())["packages"][0]["version"])}
+    return {(package["name"], package["version"]) for package in json.loads(_metadata())["packages"]}
 
 
 def _metadata():

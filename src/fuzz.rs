@@ -19,16 +19,17 @@ use tower::Service;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::app::{App, Event as AppEvent, checks, forms, medical};
-use crate::config::{self, Lookup};
-use crate::connect::{self, Database};
-use crate::drain::DrainOptions;
-use crate::error::Error;
-use crate::event::{DecodeError, Event};
-use crate::invocation::{Actions, Request};
-use crate::operate::{Moment, parse_moment};
-use crate::outcome::Progress;
-use crate::queue;
-use crate::trace::TraceContext;
+use tidegate::config::{self, Lookup};
+use tidegate::connect::{self, Database};
+use tidegate::drain::DrainOptions;
+use tidegate::error::Error;
+use tidegate::event::{DecodeError, Event};
+use tidegate::invocation::{Actions, Request};
+use tidegate::logs;
+use tidegate::operate::{Moment, parse_moment};
+use tidegate::outcome::Progress;
+use tidegate::queue;
+use tidegate::trace::TraceContext;
 
 /// A target: any bytes are fine, or it panics.
 pub type Target = fn(&[u8]);
@@ -211,7 +212,7 @@ fn invocation(input: &[u8]) {
     ));
     match decode(&|_| None, payload) {
         Ok(Request::Drain(asked)) => {
-            let options = asked.over(&crate::DrainOptions::default());
+            let options = asked.over(&tidegate::DrainOptions::default());
             assert!(options.budget < Duration::MAX);
         }
         Ok(Request::Cleanup(asked)) => {
@@ -343,7 +344,7 @@ fn settings(input: &[u8]) {
     let errors = [
         DrainOptions::from_settings(&lookup).err(),
         config::max_attempts(&lookup).err(),
-        config::log_filter(&lookup, LevelFilter::INFO).err(),
+        logs::log_filter(&lookup, LevelFilter::INFO).err(),
         Actions::from_setting(&lookup, Vec::new()).err(),
         App::from_settings(lookup).err(),
         lines()

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use tidegate::app::app_migrations;
 use tidegate::migrate::{MigrateOptions, migrate};
-use tidegate::{Database, DrainOptions, DrainReport, Event, app};
+use tidegate::{Database, DrainOptions, DrainReport, Event};
+use tidegate_job::app;
+use tidegate_job::app::app_migrations;
 use tokio_postgres::{Client, NoTls};
 
 use crate::bare;

@@ -13,10 +13,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 
-use crate::connect::tls::Trust;
-use crate::error::Error;
-use crate::handler::HandlerError;
-use crate::trace;
+use tidegate::connect::tls::Trust;
+use tidegate::error::Error;
+use tidegate::handler::HandlerError;
+use tidegate::trace;
 
 /// No call takes longer, its answer included, unless its caller says so.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);

@@ -6,11 +6,11 @@ pub mod forms;
 pub mod http;
 pub mod medical;
 
-use crate::context::Context;
-use crate::dispatch::{DATABASE_ONLY, Dispatch, Handlers};
-use crate::error::Error;
-use crate::migrate::MigrationSet;
-use crate::program::Program;
+use tidegate::context::Context;
+use tidegate::dispatch::{DATABASE_ONLY, Dispatch, Handlers};
+use tidegate::error::Error;
+use tidegate::migrate::MigrationSet;
+use tidegate::program::Program;
 
 use checks::IssuingCheck;
 use checks::handler::{AI_CHECK, Checks};
@@ -30,7 +30,7 @@ use medical::payload::{
     ServiceRequestReleaseJob, ServiceRequestResendJob, ServiceRequestUseJob,
 };
 
-crate::events! {
+tidegate::events! {
     /// Every event this program publishes and handles.
     #[derive(Debug)]
     pub enum Event {
@@ -110,7 +110,7 @@ pub struct App {
 }
 
 mod migrations {
-    refinery::embed_migrations!("migrations/app");
+    refinery::embed_migrations!("migrations");
 }
 
 /// This program's own tables.
@@ -264,16 +264,11 @@ impl Dispatch for App {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use serde_json::{Value, json};
-    use tokio::sync::watch;
+    use tidegate::event::{DecodeError, Event as _};
+    use tidegate::testing::handlers_of;
 
     use super::*;
-    use crate::connect::Database;
-    use crate::context::Flushed;
-    use crate::event::{DecodeError, Event as _};
-    use crate::lease::LeasedEvent;
 
     /// What the documentation promises: each kind's handlers, in order, with their one service.
     const HANDLERS: &[(&str, &[(&str, &str)])] = &[
@@ -398,20 +393,6 @@ mod tests {
         })
     }
 
-    fn context(kind: &str) -> Context {
-        let database = Database::new("postgres://localhost/unused", 1).unwrap();
-        let event = LeasedEvent {
-            kind: kind.to_owned(),
-            ..LeasedEvent::sample(1, None)
-        };
-        let flushed = Flushed {
-            ahead: None,
-            after: 0,
-            progress: watch::channel(0).1,
-        };
-        Context::new(event, database, flushed, Duration::from_secs(1))
-    }
-
     #[test]
     fn a12_f3_every_kind_has_handlers_and_a18_each_names_its_one_service() {
         let app = App::from_settings(|_| None).unwrap();
@@ -425,7 +406,7 @@ mod tests {
             let payload = serde_json::to_vec(&payload(kind)).unwrap();
             let event = Event::decode(kind, Some(&payload)).unwrap();
             assert_eq!(event.kind(), *kind, "A7");
-            let listed = app.handlers(&event, &context(kind)).list();
+            let listed = handlers_of(&app, &event);
             assert_eq!(listed, *promised, "{kind}");
             let mut names: Vec<&str> = listed.iter().map(|(name, _)| *name).collect();
             names.sort_unstable();

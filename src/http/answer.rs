@@ -9,8 +9,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::app::medical::FieldError;
-use crate::handler::Fault;
-use crate::queue::{Job, JobStatus};
+use tidegate::handler::Fault;
+use tidegate::queue::{Job, JobStatus};
 
 /// The body of every answer about a job.
 #[derive(Debug, Serialize, ToSchema)]

@@ -9,10 +9,10 @@ use utoipa::ToSchema;
 use super::problem::{Common, Problem};
 use super::{begin, connection};
 use crate::app::{Event as AppEvent, app_migrations};
-use crate::connect::Database;
-use crate::error::Error;
-use crate::event::Event;
-use crate::migrate;
+use tidegate::connect::Database;
+use tidegate::error::Error;
+use tidegate::event::Event;
+use tidegate::migrate;
 
 /// All is well.
 #[derive(Serialize, ToSchema)]

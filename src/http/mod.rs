@@ -1,7 +1,7 @@
 //! Owns the HTTP interface of the medical jobs (requirements 1.3): accept a job, read it, and tell
 //! whether this process can work. One router for both shells, `tidegate serve` and the function
 //! `tidegate-http`. It refuses to know what a job does ([`crate::app`]) and how it is queued
-//! ([`crate::queue`]).
+//! ([`tidegate::queue`]).
 //!
 //! # Layout
 //!
@@ -10,18 +10,20 @@
 //! - `problem`: every refusal, in one shape;
 //! - `health`: `GET /healthz`, `GET /readyz`;
 //! - `limits`: what surrounds every request: its id, its log line, its time, its size;
-//! - `serve`: the router on a socket.
+//! - `serve`: the router on a socket; [`verb`]: as a verb of the command line; [`function`]: as a Lambda function.
 //!
 //! The surprise: each kind has a route and an OpenAPI path of its own, `/jobs/episode_create_job` and
 //! so on. OpenAPI cannot tell `POST /jobs/{kind}` from `GET /jobs/{id}`, for two templates of one shape
 //! are one path; and only so does the document say which body belongs to which kind.
 
 mod answer;
+pub mod function;
 mod health;
 mod jobs;
 mod limits;
 mod problem;
 mod serve;
+pub mod verb;
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -34,8 +36,8 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::connect::{Database, Pooled};
-use crate::error::Error;
+use tidegate::connect::{Database, Pooled};
+use tidegate::error::Error;
 
 pub use limits::{BODY_LIMIT, HEADER_BYTES, HEADER_COUNT, IN_FLIGHT, REQUEST_TIMEOUT};
 pub use problem::Problem;

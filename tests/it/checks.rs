@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::app::App;
-use tidegate::app::checks::{self, Received};
 use tidegate::outcome::RetryPolicy;
 use tidegate::{DrainOptions, DrainReport, NewEvent};
+use tidegate_job::app::App;
+use tidegate_job::app::checks::{self, Received};
 use tokio::process::Command;
 use tokio_postgres::Client;
 
@@ -743,7 +743,7 @@ async fn b32_an_invocation_receives_a_message() {
     let file = support::project_file("events/receive_issuing.json");
     let payload = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let lookup = |name: &str| (name == "DATABASE_URL").then(|| world.db.url.clone());
-    let service = tidegate::app::program().start(&lookup).unwrap();
+    let service = tidegate_job::app::program().start(&lookup).unwrap();
     let request = service.actions.request(payload).unwrap();
     for created in [true, false] {
         let report = service.answer(&request, None, Hooks::default()).await;

@@ -212,7 +212,7 @@ async fn with_the_clock_set_back_nothing_unexpired_goes_and_forward_it_cannot_be
 #[tokio::test]
 async fn migrate_makes_the_partitions_of_a_week_for_each_retention_in_use() {
     let db = support::empty_database().await;
-    let further = tidegate::app::app_migrations();
+    let further = tidegate_job::app::app_migrations();
     tidegate::migrate::migrate(
         &db.database(),
         &["a"],

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use tidegate::{DrainReport, Event as _, StopReason, app};
+use tidegate::{DrainReport, Event as _, StopReason};
+use tidegate_job::app;
 use tokio::io::AsyncWriteExt;
 use tokio_postgres::Client;
 

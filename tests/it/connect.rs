@@ -239,8 +239,8 @@ async fn a_request_over_http_finds_its_connection_dead_and_takes_another() {
         .await
         .unwrap();
     let ready = format!("http://{}/readyz", listener.local_addr().unwrap());
-    let router = tidegate::http::router(database);
-    let server = tokio::spawn(tidegate::http::serve(
+    let router = tidegate_job::http::router(database);
+    let server = tokio::spawn(tidegate_job::http::serve(
         listener,
         router,
         std::future::pending(),

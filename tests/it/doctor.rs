@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tidegate::doctor::{self, Patient, State};
 use tidegate::queue::sql;
-use tidegate::{Database, DrainOptions, Event as _, app};
+use tidegate::{Database, DrainOptions, Event as _};
+use tidegate_job::app;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, NoTls};
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate::drain::OVERRUN;
-use tidegate::{Database, Done, DrainOptions, Error, NewEvent, Verdicts, http, queue};
+use tidegate::{Database, Done, DrainOptions, Error, NewEvent, Verdicts, queue};
+use tidegate_job::http;
 use tokio_postgres::Client;
 use uuid::Uuid;
 

@@ -1448,7 +1448,7 @@ async fn f5_an_invocation_replays_and_requeues() {
         "USER" => Some("lambda".to_owned()),
         _ => None,
     };
-    let service = tidegate::app::program().start(&lookup).unwrap();
+    let service = tidegate_job::app::program().start(&lookup).unwrap();
     let answer = async |payload: Value| {
         let request = service.actions.request(payload)?;
         service

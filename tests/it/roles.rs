@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use tidegate::migrate::{MigrateOptions, MigrateReport};
 use tidegate::queue::sql::{self, Statement};
-use tidegate::{Database, Event, app, migrate};
+use tidegate::{Database, Event, migrate};
+use tidegate_job::app;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Transaction};
@@ -114,7 +115,7 @@ fn login(role: Role, database: &str) -> String {
 
 async fn migrated(url: &str, options: MigrateOptions) -> MigrateReport {
     let database = Database::new(url, 2).unwrap();
-    let further = tidegate::app::app_migrations();
+    let further = tidegate_job::app::app_migrations();
     migrate::migrate(&database, app::Event::KINDS, options, further)
         .await
         .unwrap()
@@ -534,7 +535,7 @@ async fn a_migration_gives_the_roles_what_is_new_once_they_are_in_use() {
 #[tokio::test]
 async fn a_database_whose_roles_nobody_asked_for_gets_none() {
     let db = support::empty_database().await;
-    let further = tidegate::app::app_migrations();
+    let further = tidegate_job::app::app_migrations();
     let options = MigrateOptions::default();
     let report = migrate::migrate(&db.database(), app::Event::KINDS, options, further).await;
     assert!(!report.unwrap().roles);

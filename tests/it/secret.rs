@@ -55,8 +55,8 @@ impl User {
         let server = support::connect(&cluster.url("postgres")).await;
         server.batch_execute(&create).await.unwrap();
         let database = Database::new(&cluster.url(name), 1).unwrap();
-        let kinds = <tidegate::app::Event as tidegate::Event>::KINDS;
-        let further = tidegate::app::app_migrations();
+        let kinds = <tidegate_job::app::Event as tidegate::Event>::KINDS;
+        let further = tidegate_job::app::app_migrations();
         let migrated =
             tidegate::migrate::migrate(&database, kinds, MigrateOptions::default(), further);
         migrated.await.unwrap();

@@ -8,9 +8,10 @@ use std::fmt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use tidegate::app::app_migrations;
 use tidegate::migrate::{MigrateOptions, migrate};
-use tidegate::{Database, DrainReport, Event, app};
+use tidegate::{Database, DrainReport, Event};
+use tidegate_job::app;
+use tidegate_job::app::app_migrations;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio_postgres::Client;

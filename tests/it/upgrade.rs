@@ -3,15 +3,15 @@
 //! How the command line tells of it is tried in `cli`; here a queue in use lives through it.
 
 use refinery::{Runner, Target};
-use tidegate::app::app_migrations;
 use tidegate::migrate::{MigrateOptions, MigrateReport, check, migrate};
 use tidegate::{Error, Event, queue};
+use tidegate_job::app::app_migrations;
 
 use crate::probe::{Probe, ProbeApp, act, drain, live, number, options, probe_database};
 use crate::support::{self, TestDb};
 
 mod embedded {
-    refinery::embed_migrations!("migrations/queue");
+    refinery::embed_migrations!("crates/tidegate/sql");
 }
 
 async fn migrate_now(db: &TestDb) -> Result<MigrateReport, Error> {

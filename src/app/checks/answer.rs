@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Received, receive};
-use crate::connect::Database;
-use crate::error::{Error, describe};
+use tidegate::connect::Database;
+use tidegate::error::{Error, describe};
 
 /// What the action is asked with.
 #[derive(Deserialize)]

@@ -18,11 +18,11 @@ use tokio::time::Instant;
 use super::IssuingCheck;
 use super::store::{self, Gate, Left, Standing};
 use crate::app::http::{HttpClient, HttpService};
-use crate::config::parse_duration;
-use crate::context::Context;
-use crate::drain::DrainOptions;
-use crate::error::Error;
-use crate::handler::{Done, HandlerError, HandlerResult, Verdict, Verdicts};
+use tidegate::config::parse_duration;
+use tidegate::context::Context;
+use tidegate::drain::DrainOptions;
+use tidegate::error::Error;
+use tidegate::handler::{Done, HandlerError, HandlerResult, Verdicts};
 
 /// The service that checks applications.
 pub(crate) const AI_CHECK: &str = "ai_check";
@@ -197,9 +197,10 @@ async fn take_place(check: &IssuingCheck, ctx: &Context) -> Result<Gate, Handler
 /// A check that failed does not keep others waiting while it waits itself. If the place cannot be
 /// given back now, it ends by itself.
 async fn leave_place(check: &IssuingCheck, ctx: &Context, error: &HandlerError) {
-    let left = match error.verdict {
-        Verdict::Reject => Left::Refused,
-        Verdict::Retry { .. } => Left::Planned,
+    let left = if error.is_rejection() {
+        Left::Refused
+    } else {
+        Left::Planned
     };
     let given_back = async {
         let connection = ctx.connection().await?;

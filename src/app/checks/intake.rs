@@ -7,8 +7,8 @@ use serde_json::Value;
 use tokio_postgres::Transaction;
 
 use super::{IssuingCheck, store};
-use crate::error::Error;
-use crate::queue::publish;
+use tidegate::error::Error;
+use tidegate::queue::publish;
 
 /// The `kind` of a relevant message.
 const KIND: &str = "issuing";

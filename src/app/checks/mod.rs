@@ -16,18 +16,19 @@
 //! # Layout
 //!
 //! This file holds the event's payload, [`intake`] how messages enter, `handler` the four steps;
-//! `store` holds the SQL.
+//! `store` holds the SQL; `answer` and [`verb`] are how a message is received from outside.
 
 mod answer;
 pub(crate) mod handler;
 pub mod intake;
 mod store;
+pub mod verb;
 
 use serde::{Deserialize, Serialize};
 
 use super::Event;
-use crate::error::Error;
-use crate::event::{NewEvent, dedup_key};
+use tidegate::error::Error;
+use tidegate::event::{NewEvent, dedup_key};
 
 pub use answer::{ReceiveIssuingReport, answer};
 pub use intake::{Received, receive};

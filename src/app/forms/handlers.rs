@@ -15,9 +15,9 @@ use super::model::{Form, FormStatus, Grant, Measure};
 use super::services::{Archive, Archived, Cases, Notice, Notifications};
 use super::store;
 use crate::app::Event;
-use crate::context::{Context, Transaction};
-use crate::event::NewEvent;
-use crate::handler::{Done, HandlerError, HandlerResult, Verdicts};
+use tidegate::context::{Context, Transaction};
+use tidegate::event::NewEvent;
+use tidegate::handler::{Done, HandlerError, HandlerResult, Verdicts};
 
 /// Puts a submitted form into the archive.
 pub async fn archive_form(

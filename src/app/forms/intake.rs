@@ -14,9 +14,9 @@ use super::events::{
 use super::model::{Form, FormStatus, Grant, Measure, text};
 use super::store::{self, StoredMessage};
 use crate::app::Event;
-use crate::error::Error;
-use crate::event::NewEvent;
-use crate::queue::{Published, publish};
+use tidegate::error::Error;
+use tidegate::event::NewEvent;
+use tidegate::queue::{Published, publish};
 
 /// What became of a message from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::model::{Form, Grant, Measure};
 use crate::app::http::{HttpClient, HttpService};
-use crate::error::Error;
-use crate::handler::HandlerError;
+use tidegate::error::Error;
+use tidegate::handler::HandlerError;
 
 /// The document archive.
 pub const ARCHIVE: &str = "archive";

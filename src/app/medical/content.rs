@@ -17,8 +17,7 @@ use super::entity::{EntityKind, EntityStatus};
 use super::payload;
 use super::schema::FieldError;
 use super::verdict::invalid;
-use crate::event::has_nul_escape;
-use crate::handler::HandlerError;
+use tidegate::handler::HandlerError;
 
 /// A signed content of one shape.
 pub(super) trait Content: ToSchema {
@@ -226,11 +225,20 @@ pub(crate) fn faults_of_each(signed_data: &str) -> Vec<Vec<FieldError>> {
 
 fn decode(signed_data: &str) -> Option<Value> {
     let bytes = STANDARD.decode(signed_data).ok()?;
-    let text = std::str::from_utf8(&bytes).ok()?;
-    if has_nul_escape(text) {
-        return None;
+    let json = serde_json::from_slice(&bytes).ok()?;
+    (!holds_nul(&json)).then_some(json)
+}
+
+/// Whether a text or a field's name has the character NUL, which the database cannot keep.
+fn holds_nul(json: &Value) -> bool {
+    match json {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(items) => items.iter().any(holds_nul),
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(name, value)| name.contains('\0') || holds_nul(value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
-    serde_json::from_str(text).ok()
 }
 
 /// The schema has said that every part is an object with a good id and state.
@@ -325,7 +333,7 @@ mod tests {
             let Err(error) = open::<Procedure>(bad) else {
                 panic!("{bad}")
             };
-            assert_eq!(error.faults[0].code, "422", "{bad}");
+            assert_eq!(error.faults()[0].code, "422", "{bad}");
             assert!(!error.to_string().contains("secret"));
         }
     }

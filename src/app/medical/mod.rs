@@ -26,9 +26,9 @@ pub mod verdict;
 
 use tokio_postgres::Transaction;
 
-use crate::error::Error;
-use crate::event::{NewEvent, dedup_key};
-use crate::queue::{Published, publish};
+use tidegate::error::Error;
+use tidegate::event::{NewEvent, dedup_key};
+use tidegate::queue::{Published, publish};
 
 pub use payload::{Job, KINDS, Refusal, ValidJob, schema_name, schemas, validate};
 pub use schema::FieldError;

@@ -47,7 +47,7 @@ use super::services::{Call, OTP, SMS};
 use super::store::NewEntity;
 use super::transition::{Patient, Plan, SIGNED, Transition};
 use super::verdict::invalid;
-use crate::handler::HandlerError;
+use tidegate::handler::HandlerError;
 
 type Planned = Result<Plan, HandlerError>;
 

@@ -7,8 +7,8 @@ use uuid::Uuid;
 use super::schema::FieldError;
 use super::verdict::invalid;
 use crate::app::http::{HttpClient, HttpService};
-use crate::error::Error;
-use crate::handler::{HandlerError, Verdict};
+use tidegate::error::Error;
+use tidegate::handler::HandlerError;
 
 /// Starts and repeats one-time passwords.
 pub const OTP: &str = "otp";
@@ -75,7 +75,7 @@ impl Services {
             "patient_id": patient_id,
         });
         let answer: Result<Value, _> = service.post(path, key, &body).await;
-        answer.map(drop).map_err(as_retry)
+        answer.map(drop).map_err(HandlerError::into_retry)
     }
 
     /// Whether there is somebody to ask about signatures: without `SIGNATURE_URL` nobody is.
@@ -95,23 +95,12 @@ impl Services {
     ) -> Result<(), HandlerError> {
         let body = json!({"reference": key, "signed_data": signed_data, "signer": signer});
         let answer: Result<Value, _> = self.signature.post("verifications", key, &body).await;
-        answer.map(drop).map_err(|error| match error.verdict {
-            Verdict::Retry { .. } => error,
-            Verdict::Reject => invalid(&[FieldError::new(
-                "$.signed_data",
-                "signature",
-                "a valid signature of the user is needed",
-            )]),
+        answer.map(drop).map_err(|error| {
+            if !error.is_rejection() {
+                return error;
+            }
+            let needed = "a valid signature of the user is needed";
+            invalid(&[FieldError::new("$.signed_data", "signature", needed)])
         })
-    }
-}
-
-fn as_retry(error: HandlerError) -> HandlerError {
-    HandlerError {
-        verdict: match error.verdict {
-            Verdict::Reject => Verdict::Retry { after: None },
-            retry @ Verdict::Retry { .. } => retry,
-        },
-        ..error
     }
 }

@@ -16,10 +16,10 @@ use super::services::{Call, SIGNATURE, Services};
 use super::store::{self, Author, Change, NewEntity};
 use super::verdict::{self, fit, invalid};
 use super::{ValidJob, new_event};
-use crate::context::{Context, Transaction};
-use crate::dispatch::{DATABASE_ONLY, Handlers};
-use crate::event::NewEvent;
-use crate::handler::{Done, HandlerError, HandlerResult, Verdicts};
+use tidegate::context::{Context, Transaction};
+use tidegate::dispatch::{DATABASE_ONLY, Handlers};
+use tidegate::event::NewEvent;
+use tidegate::handler::{Done, HandlerError, HandlerResult, Verdicts};
 
 /// The rules of a kind: the arm that a new kind needs beside its variant and its payload.
 pub trait Transition: Job {

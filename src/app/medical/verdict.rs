@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::entity::EntityKind;
 use super::schema::FieldError;
-use crate::handler::{Fault, HandlerError};
+use tidegate::handler::{Fault, HandlerError};
 
 /// Largest stored result, in bytes (requirements 1.3).
 pub const RESULT_LIMIT: usize = 10_000;
@@ -147,6 +147,6 @@ mod tests {
         let hopeless = json!({ "list": vec![0; 20_000] });
         assert_eq!(fit(hopeless, RESULT_LIMIT), "...");
         let error = invalid(&[FieldError::new("$", "r", "x".repeat(50_000))]);
-        assert!(serde_json::to_string(&error.faults[0]).unwrap().len() <= RESULT_LIMIT);
+        assert!(serde_json::to_string(&error.faults()[0]).unwrap().len() <= RESULT_LIMIT);
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::Event as _;
-use tidegate::app::Event;
-use tidegate::app::medical::{self, KINDS, Refusal};
+use tidegate_job::app::Event;
+use tidegate_job::app::medical::{self, KINDS, Refusal};
 use uuid::Uuid;
 
 use super::world::{

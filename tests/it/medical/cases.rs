@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use tidegate::app::medical::KINDS;
+use tidegate_job::app::medical::KINDS;
 
 use super::world::{
     CANARY, OTHER_CLIENT, OTHER_PATIENT, PATIENT, USER, World, id, payload, signed, with,

@@ -6,9 +6,9 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use tidegate::app::{App, medical};
 use tidegate::outcome::RetryPolicy;
 use tidegate::{Database, DrainOptions, DrainReport, Published};
+use tidegate_job::app::{App, medical};
 use tokio_postgres::Client;
 use uuid::Uuid;
 

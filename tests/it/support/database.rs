@@ -6,7 +6,8 @@
 use std::sync::Mutex as Names;
 
 use tidegate::migrate::MigrateOptions;
-use tidegate::{Database, Event, app};
+use tidegate::{Database, Event};
+use tidegate_job::app;
 use tokio::sync::{Mutex, OnceCell};
 use tokio_postgres::{Client, NoTls};
 
@@ -106,7 +107,7 @@ async fn make_template() {
 
 async fn migrate(url: &str) {
     let database = Database::new(url, 1).expect("the template's URL is valid");
-    let further = tidegate::app::app_migrations();
+    let further = tidegate_job::app::app_migrations();
     tidegate::migrate::migrate(
         &database,
         app::Event::KINDS,

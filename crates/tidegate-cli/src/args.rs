@@ -1,0 +1,345 @@
+//! The arguments: verbs, flags and their help. Every verb's help holds an example.
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "the arguments' comments are the help's text, which is read as it is"
+)]
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use tidegate::config::parse_duration;
+use tidegate::operate::{Moment, parse_moment};
+
+/// A durable, at-least-once event queue in Postgres.
+///
+/// The database is found by DATABASE_URL or DATABASE_SECRET_ID. Every setting has a variable TIDEGATE_…; flags win.
+#[derive(Parser)]
+#[command(
+    name = "tidegate",
+    version,
+    after_help = "Example:\n  DATABASE_URL=postgres://… tidegate drain --budget 30s"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub verb: Verb,
+    /// Print one JSON document on stdout; text for people goes to stderr.
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Bring the schema up to date and register this program's kinds of events.
+    #[command(after_help = "Example:\n  tidegate migrate --roles")]
+    Migrate {
+        /// Also create the roles tidegate_publish, _drain, _operate and _read, and grant them what is theirs.
+        #[arg(long)]
+        roles: bool,
+    },
+    /// Publish one event.
+    #[command(
+        after_help = "Example:\n  tidegate publish grant_letter_viewed --payload '{\"grant_number\": \"G-1\"}' --dedup-key view-1"
+    )]
+    Publish(PublishArgs),
+    /// Lease and handle events until the queue is empty or the budget is spent.
+    #[command(after_help = "Example:\n  tidegate drain --budget 50s --concurrency 16")]
+    Drain(DrainArgs),
+    /// Remove finished events whose retention has ended, and end live ones that nobody will handle.
+    #[command(after_help = "Example:\n  tidegate cleanup --dry-run")]
+    Cleanup(CleanupArgs),
+    /// Show how long finished events are kept, by kind, or set it for one.
+    #[command(
+        after_help = "Example:\n  tidegate retention form_archived --completed 7d --failed 30d --apply --reason 'the disk is full'"
+    )]
+    Retention(RetentionArgs),
+    /// Show what is in the queue and how it is doing, by kind.
+    #[command(after_help = "Example:\n  tidegate status --watch --interval 2s")]
+    Status(StatusArgs),
+    /// Show everything stored about one event, live or finished, where it comes from and what came of it.
+    #[command(after_help = "Example:\n  tidegate show 42")]
+    Show {
+        /// The event's id.
+        #[arg(value_parser = event_id)]
+        id: i64,
+    },
+    /// List events, newest first, live and finished.
+    #[command(after_help = "Example:\n  tidegate list --status FAILED --since 2h --limit 20")]
+    List(ListArgs),
+    /// List the groups that wait for their first event to be tried again.
+    #[command(after_help = "Example:\n  tidegate blocked-groups --limit 20")]
+    BlockedGroups {
+        /// At most this many, the oldest first.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
+    },
+    /// List the leases: which worker holds how many events since when.
+    #[command(after_help = "Example:\n  tidegate leases --limit 20")]
+    Leases {
+        /// At most this many, the oldest first.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
+    },
+    /// Examine database, schema and queue, and say how to mend what is wrong.
+    ///
+    /// Exit code 0 when all is well, 3 when a check has a warning or a problem or could not be made.
+    #[command(after_help = "Example:\n  tidegate doctor --json")]
+    Doctor,
+    /// Put finished events back as new ones, by id or by when they ended.
+    #[command(
+        after_help = "Example:\n  tidegate replay --kind form_archived --status FAILED --since 2h --reason 'the case system was down' --dry-run"
+    )]
+    Replay(ReplayArgs),
+    /// End the leases of live events, so that they run again at the next drain.
+    #[command(after_help = "Example:\n  tidegate requeue --id 42 --reason 'its worker hangs'")]
+    Requeue(RequeueArgs),
+    /// Keep a kind of events from being taken; those being handled end as ever.
+    #[command(
+        after_help = "Example:\n  tidegate pause form_archived --reason 'the case system is down'"
+    )]
+    Pause(PauseArgs),
+    /// Let a paused kind of events be taken again.
+    #[command(after_help = "Example:\n  tidegate resume form_archived")]
+    Resume(PauseArgs),
+    /// Act on the first event of a group, which holds back the others.
+    #[command(
+        after_help = "Example:\n  tidegate unblock customer-3 --skip --reason 'waits for a paper'"
+    )]
+    Unblock(UnblockArgs),
+}
+
+#[derive(Args)]
+pub struct PublishArgs {
+    /// The event's kind; it must be registered.
+    pub kind: String,
+    /// JSON, or @FILE, or - for stdin.
+    #[arg(long)]
+    pub payload: Option<String>,
+    /// Events of one group are handled one at a time, in order.
+    #[arg(long)]
+    pub group: Option<String>,
+    /// While a live event has this key, no second one is made.
+    #[arg(long)]
+    pub dedup_key: Option<String>,
+    /// The business object it belongs to.
+    #[arg(long)]
+    pub correlation_id: Option<String>,
+    /// Not handled before this time has passed, such as 30s.
+    #[arg(long, value_parser = parse_duration)]
+    pub delay: Option<Duration>,
+    /// Started within this time or never, such as 1h.
+    #[arg(long, value_parser = parse_duration)]
+    pub expires_in: Option<Duration>,
+    /// The W3C trace context to publish it under; its handlers continue that trace.
+    #[arg(long, env = "TRACEPARENT")]
+    pub traceparent: Option<String>,
+    /// Attempts before it is given up [env: TIDEGATE_MAX_ATTEMPTS].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub max_attempts: Option<u16>,
+}
+
+#[derive(Args)]
+pub struct DrainArgs {
+    /// The whole run's time [env: TIDEGATE_BUDGET] [default: 50s].
+    #[arg(long, value_parser = parse_duration)]
+    pub budget: Option<Duration>,
+    /// Most events leased at once [env: TIDEGATE_BATCH] [default: 1000].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub batch: Option<u32>,
+    /// Handlers at once; 1 is strictly first in, first out [env: TIDEGATE_CONCURRENCY] [default: 8].
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub concurrency: Option<u16>,
+    /// Keep polling an empty queue for this long [env: TIDEGATE_LINGER] [default: 0s].
+    #[arg(long, value_parser = parse_duration)]
+    pub linger: Option<Duration>,
+    /// Lease at most this many.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_events: Option<u64>,
+}
+
+#[derive(Args)]
+pub struct CleanupArgs {
+    /// Change nothing, and tell what would be done.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The whole run's time [env: TIDEGATE_BUDGET] [default: 50s].
+    #[arg(long, value_parser = parse_duration)]
+    pub budget: Option<Duration>,
+    /// End live events only if they were published at least this long ago.
+    #[arg(long, default_value = "0s", value_parser = parse_duration)]
+    pub older_than: Duration,
+    /// Rows looked at or deleted in one step.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub batch: u32,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long)]
+    pub actor: Option<String>,
+}
+
+#[derive(Args)]
+pub struct RetentionArgs {
+    /// The kind; without it, all are shown.
+    pub kind: Option<String>,
+    /// Keep COMPLETED events of this kind for so long, such as 7d.
+    #[arg(long, value_parser = parse_duration, requires_all = ["kind", "reason"])]
+    pub completed: Option<Duration>,
+    /// Keep FAILED and COMPLETED_WITH_ERRORS events of this kind for so long.
+    #[arg(long, value_parser = parse_duration, requires_all = ["kind", "reason"])]
+    pub failed: Option<Duration>,
+    /// Also for events of this kind that have finished already.
+    #[arg(long, requires_all = ["kind", "reason"])]
+    pub apply: bool,
+    /// How long applying may take [env: TIDEGATE_BUDGET] [default: 50s].
+    #[arg(long, requires = "apply", value_parser = parse_duration)]
+    pub budget: Option<Duration>,
+    /// Why, for the audit.
+    #[arg(long, requires = "kind")]
+    pub reason: Option<String>,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long, requires = "kind")]
+    pub actor: Option<String>,
+}
+
+#[derive(Args)]
+pub struct StatusArgs {
+    /// Follow it live on the terminal until q, Esc or Ctrl-C.
+    #[arg(long)]
+    pub watch: bool,
+    /// How often to look, 100ms to 1h.
+    #[arg(long, requires = "watch", default_value = "1s", value_parser = interval)]
+    pub interval: Duration,
+}
+
+#[derive(Args)]
+pub struct ListArgs {
+    /// PENDING, PROCESSING, COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
+    #[arg(long, value_parser = ["PENDING", "PROCESSING", "COMPLETED", "COMPLETED_WITH_ERRORS", "FAILED"], ignore_case = true)]
+    pub status: Option<String>,
+    /// Only this kind.
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Only this group.
+    #[arg(long)]
+    pub group: Option<String>,
+    /// Only what belongs to this business object.
+    #[arg(long)]
+    pub correlation: Option<String>,
+    /// Created at this time or later: 2027-01-31T12:00:00Z, or 2h for two hours ago.
+    #[arg(long, value_parser = parse_moment)]
+    pub since: Option<Moment>,
+    /// Created before this time, written like --since.
+    #[arg(long, value_parser = parse_moment)]
+    pub until: Option<Moment>,
+    /// Only lower ids: the next page of a list that ended there.
+    #[arg(long, value_name = "ID", value_parser = event_id)]
+    pub before: Option<i64>,
+    /// At most this many.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+}
+
+fn event_id(text: &str) -> Result<i64, String> {
+    text.parse()
+        .map_err(|_| "an event's id, a whole number, is allowed".to_owned())
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text)?;
+    if (Duration::from_millis(100)..=Duration::from_hours(1)).contains(&interval) {
+        Ok(interval)
+    } else {
+        Err("100ms to 1h is allowed".to_owned())
+    }
+}
+
+#[derive(Args)]
+pub struct ReplayArgs {
+    /// These events; at most 10,000.
+    #[arg(long = "id", value_name = "ID", num_args = 1..)]
+    pub ids: Vec<i64>,
+    /// Only this kind.
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Only events that ended COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
+    #[arg(long)]
+    pub status: Option<String>,
+    /// Only events that ended then or later: an RFC 3339 time, or a duration such as 2h for that long ago.
+    #[arg(long, value_parser = parse_moment)]
+    pub since: Option<Moment>,
+    /// Only events that ended before.
+    #[arg(long, value_parser = parse_moment)]
+    pub until: Option<Moment>,
+    /// At most this many, lowest ids first [default: 10000].
+    #[arg(long)]
+    pub limit: Option<i64>,
+    /// Tell what would be done, and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// With a filter: also events that were replayed before, are replays themselves, or were cancelled.
+    #[arg(long)]
+    pub again: bool,
+    /// Run only handlers that failed or never finished; the others' results are kept.
+    #[arg(long)]
+    pub failed_handlers_only: bool,
+    /// New deadline of events whose old one has passed, such as 1h.
+    #[arg(long, value_parser = parse_duration)]
+    pub expires_in: Option<Duration>,
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+#[derive(Args)]
+pub struct RequeueArgs {
+    /// These events; at most 10,000.
+    #[arg(long = "id", value_name = "ID", num_args = 1.., required = true)]
+    pub ids: Vec<i64>,
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+#[derive(Args)]
+pub struct PauseArgs {
+    /// The kind; it must be registered.
+    pub kind: String,
+    /// Why, for the audit.
+    #[arg(long)]
+    pub reason: Option<String>,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long)]
+    pub actor: Option<String>,
+}
+
+#[derive(Args)]
+pub struct UnblockArgs {
+    /// The group.
+    pub group: String,
+    #[command(flatten)]
+    pub how: HowArgs,
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct HowArgs {
+    /// Run it at the next drain.
+    #[arg(long)]
+    pub retry: bool,
+    /// End it, and put what is left to do of it behind the group's other events.
+    #[arg(long)]
+    pub skip: bool,
+    /// End it.
+    #[arg(long)]
+    pub cancel: bool,
+}
+
+/// What every action is recorded with.
+#[derive(Args)]
+pub struct AuditArgs {
+    /// Why, for the audit.
+    #[arg(long)]
+    pub reason: String,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long)]
+    pub actor: Option<String>,
+}

@@ -1,0 +1,139 @@
+//! Runs a [`Program`] as a command line: parses flags, calls the library, prints for people or, with `--json`, one JSON
+//! document on stdout. No logic of its own: `args` says what may be asked, `verbs` ask the library,
+//! `text` is how answers look to people. Exit codes: 0 done, 1 failed, 2 wrong usage,
+//! 3 the doctor found something.
+//!
+//! A whole `main`:
+//!
+//! ```no_run
+//! # use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, Handlers, Program};
+//! # tidegate::events! { pub enum Shop { Opened(()) = "opened" } }
+//! # struct Handling;
+//! # impl Dispatch for Handling {
+//! #     type Event = Shop;
+//! #     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
+//! #         match event {
+//! #             Shop::Opened(()) => Handlers::one("greet", DATABASE_ONLY, async { Ok(Done::ok()) }),
+//! #         }
+//! #     }
+//! # }
+//! fn main() -> std::process::ExitCode {
+//!     tidegate_cli::run(Program::new(|_settings| Ok(Handling)))
+//! }
+//! ```
+
+mod answer;
+mod args;
+mod own;
+mod screen;
+mod text;
+mod verbs;
+
+pub use clap;
+
+pub use self::answer::{Answer, json_argument};
+pub use self::own::{Ask, CommandLine};
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+use tidegate::config::environment;
+use tidegate::drain::DrainReport;
+use tidegate::logs::{details_of_ours_alone, log_filter};
+use tidegate::program::log_panics;
+use tidegate::{Error, Program};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use self::answer::{Failed, print};
+
+/// Runs the program as a command line with every verb, and tells how it ended.
+#[must_use]
+pub fn run(program: Program) -> ExitCode {
+    CommandLine::new(program).run()
+}
+
+fn give(answer: &Answer, as_json: bool) -> ExitCode {
+    let written = if as_json {
+        print(&answer.document.to_string())
+    } else {
+        print(answer.text.trim_end())
+    };
+    if answer.code == 0 {
+        written
+    } else {
+        ExitCode::from(answer.code)
+    }
+}
+
+/// Runs what answers a verb, on threads of its own.
+fn block_on(answer: impl Future<Output = Result<Answer, Failed>>) -> Result<Answer, Failed> {
+    tracing_subscriber::fmt()
+        .with_max_level(LevelFilter::TRACE)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .finish()
+        .with(log_filter(&environment, LevelFilter::WARN)?)
+        .with(details_of_ours_alone())
+        .init();
+    log_panics();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Config(format!("threads: {error}")))?;
+    let answered = runtime.block_on(answer);
+    // A handler that blocks its thread must not keep the process.
+    runtime.shutdown_background();
+    answered
+}
+
+/// Help, or what is wrong with the arguments. Whether `--json` is among them is not known to a
+/// parser that has failed.
+fn misused(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
+        let text = error.render().to_string();
+        let reason = text.split("\n\n").next().unwrap_or_default();
+        let reason = reason.trim_start_matches("error: ");
+        let _ = print(&json!({"error": reason, "report": null}).to_string());
+    }
+    let _ = error.print();
+    u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+fn fail(failed: &Failed, as_json: bool) -> ExitCode {
+    let report = failed.report.as_deref();
+    if as_json {
+        let report = report.map(counts);
+        let _ = print(&json!({"error": failed.error.to_string(), "report": report}).to_string());
+    } else if let Some(report) = report.filter(|report| **report != untouched(report)) {
+        let _ = print(&text::broken_off(report));
+    }
+    eprintln!("tidegate: {}", failed.error);
+    match failed.error {
+        Error::Config(_) | Error::Invalid(_) => ExitCode::from(2),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// A drain that failed has no reason to stop of its own, and has not looked what it leaves behind.
+fn counts(report: &DrainReport) -> Value {
+    let mut counts = json!(report);
+    if let Some(fields) = counts.as_object_mut() {
+        for unknown in ["stop_reason", "backlog", "oldest_age_ms"] {
+            fields.remove(unknown);
+        }
+    }
+    counts
+}
+
+/// The report of a run of the same length that did nothing.
+fn untouched(report: &DrainReport) -> DrainReport {
+    DrainReport {
+        elapsed_ms: report.elapsed_ms,
+        budget_ms: report.budget_ms,
+        stop_reason: report.stop_reason,
+        ..DrainReport::default()
+    }
+}

@@ -1,0 +1,157 @@
+//! Owns the command line as a whole: the verbs that every program has, and those of one program.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
+use futures_util::future::{BoxFuture, FutureExt};
+use tidegate::Error;
+use tidegate::config::{Lookup, environment};
+use tidegate::program::{Program, Service};
+
+use crate::answer::{Answer, Failed, print};
+use crate::args::{Cli, Verb};
+use crate::{block_on, fail, give, misused, verbs};
+
+/// A program's command line, with verbs of its own beside those that every program has.
+///
+/// ```no_run
+/// use serde_json::json;
+/// use tidegate_cli::clap::Parser;
+/// use tidegate_cli::{Answer, Ask, CommandLine};
+/// # use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, Handlers, Program};
+/// # tidegate::events! { pub enum Shop { Opened(()) = "opened" } }
+/// # struct Handling;
+/// # impl Dispatch for Handling {
+/// #     type Event = Shop;
+/// #     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
+/// #         match event {
+/// #             Shop::Opened(()) => Handlers::one("greet", DATABASE_ONLY, async { Ok(Done::ok()) }),
+/// #         }
+/// #     }
+/// # }
+///
+/// /// Say hello.
+/// #[derive(Parser)]
+/// #[command(name = "hello")]
+/// struct Hello {
+///     /// To whom.
+///     name: String,
+/// }
+///
+/// fn main() -> std::process::ExitCode {
+///     CommandLine::new(Program::new(|_settings| Ok(Handling)))
+///         .verb(|_: Ask, hello: Hello| async move {
+///             Ok(Answer::new(json!({"hello": hello.name}), format!("Hello, {}", hello.name)))
+///         })
+///         .run()
+/// }
+/// ```
+pub struct CommandLine {
+    program: Program,
+    verbs: Vec<Own>,
+}
+
+type AnswerOwn = dyn Fn(Ask, &ArgMatches) -> BoxFuture<'static, Result<Answer, Error>>;
+
+/// A verb of the program's own.
+struct Own {
+    command: Command,
+    answer: Box<AnswerOwn>,
+}
+
+/// Who asks, and of what: what a program's own verb has at hand.
+pub struct Ask {
+    /// The program, with its settings.
+    pub service: Arc<Service>,
+    /// Whether the answer will be printed as JSON.
+    pub json: bool,
+}
+
+impl Ask {
+    /// Says something before the answer: to people on stdout, or beside the one document of `--json`, on stderr.
+    pub fn say(&self, text: &str) {
+        if self.json {
+            eprintln!("{text}");
+        } else {
+            let _ = print(text);
+        }
+    }
+}
+
+/// What was asked for.
+enum Asked {
+    OfAll(Verb),
+    OfOwn(usize, ArgMatches),
+}
+
+impl CommandLine {
+    /// With the verbs that every program has.
+    #[must_use]
+    pub fn new(program: Program) -> Self {
+        Self {
+            program,
+            verbs: Vec::new(),
+        }
+    }
+
+    /// With a verb of its own. Its name, help and flags are those of `A`; a name that is taken already replaces nothing.
+    #[must_use]
+    pub fn verb<A, F>(mut self, answer: impl Fn(Ask, A) -> F + 'static) -> Self
+    where
+        A: Parser + 'static,
+        F: Future<Output = Result<Answer, Error>> + Send + 'static,
+    {
+        let answer = move |ask: Ask, matches: &ArgMatches| match A::from_arg_matches(matches) {
+            Ok(arguments) => answer(ask, arguments).boxed(),
+            Err(error) => std::future::ready(Err(Error::Invalid(error.to_string()))).boxed(),
+        };
+        self.verbs.push(Own {
+            command: A::command(),
+            answer: Box::new(answer),
+        });
+        self
+    }
+
+    /// Does what the process's arguments ask for, and tells how it ended: 0 done, 1 failed, 2 wrong usage, 3 the doctor
+    /// found something.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        let (asked, json) = match self.asked() {
+            Ok(asked) => asked,
+            Err(error) => return misused(&error),
+        };
+        match block_on(self.answer(asked, json, &environment)) {
+            Ok(answer) => give(&answer, json),
+            Err(failed) => fail(&failed, json),
+        }
+    }
+
+    fn asked(&self) -> Result<(Asked, bool), clap::Error> {
+        let own = self.verbs.iter().map(|own| own.command.clone());
+        let matches = Cli::command().subcommands(own).try_get_matches()?;
+        let json = matches.get_flag("json");
+        let own = matches.subcommand().and_then(|(name, matches)| {
+            let number = self
+                .verbs
+                .iter()
+                .position(|own| own.command.get_name() == name)?;
+            Some(Asked::OfOwn(number, matches.clone()))
+        });
+        match own {
+            Some(own) => Ok((own, json)),
+            None => Ok((Asked::OfAll(Cli::from_arg_matches(&matches)?.verb), json)),
+        }
+    }
+
+    async fn answer(self, asked: Asked, json: bool, lookup: Lookup<'_>) -> Result<Answer, Failed> {
+        let service = self.program.start(lookup)?;
+        match asked {
+            Asked::OfAll(verb) => verbs::answer(&service, verb, json).await,
+            Asked::OfOwn(number, matches) => {
+                let service = Arc::new(service);
+                Ok((self.verbs[number].answer)(Ask { service, json }, &matches).await?)
+            }
+        }
+    }
+}

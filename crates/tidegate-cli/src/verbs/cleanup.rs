@@ -1,0 +1,84 @@
+//! Retention: a cleanup, with a line that follows it on a terminal, and how long each kind is kept.
+
+use std::io::IsTerminal;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tidegate::program::{Service, stop_signal};
+use tidegate::retention::{self, Change, CleanupHooks, CleanupOptions};
+use tokio::sync::watch;
+
+use crate::answer::{Answer, Failed, document};
+use crate::args::{CleanupArgs, RetentionArgs};
+use crate::text;
+
+pub async fn cleanup(service: &Service, args: CleanupArgs, json: bool) -> Result<Answer, Failed> {
+    let options = CleanupOptions {
+        dry_run: args.dry_run,
+        budget: args.budget.unwrap_or(service.options.budget),
+        older_than: args.older_than,
+        batch: args.batch,
+        actor: args.actor.or_else(|| service.actor.clone()),
+        now: None,
+    };
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(async move {
+        stop_signal().await;
+        let _ = stop.send(true);
+    });
+    let mut hooks = CleanupHooks {
+        stop: Some(stopped),
+        progress: None,
+    };
+    let bar = (std::io::stderr().is_terminal() && !json).then(|| follow(&mut hooks));
+    let report = service.cleanup(&options, hooks).await;
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let report = report?;
+    let text = text::cleanup::cleaned(&report);
+    Ok(Answer::new(document(&report)?, text))
+}
+
+/// How much there is to remove is only known when it is removed, so there is no end to run towards.
+fn follow(hooks: &mut CleanupHooks) -> ProgressBar {
+    let bar = ProgressBar::no_length();
+    if let Ok(style) = ProgressStyle::with_template("{elapsed} {pos} rows removed, {msg}") {
+        bar.set_style(style);
+    }
+    let (told, mut progress) = watch::channel(tidegate::retention::CleanupReport::default());
+    hooks.progress = Some(told);
+    let shown = bar.clone();
+    tokio::spawn(async move {
+        while progress.changed().await.is_ok() {
+            let report = progress.borrow_and_update();
+            shown.set_position(report.rows_dropped + report.rows_deleted);
+            shown.set_message(format!(
+                "{} partitions dropped, {} live events ended",
+                report.partitions_dropped,
+                report.expired + report.abandoned
+            ));
+        }
+    });
+    bar
+}
+
+pub async fn retention(service: &Service, args: RetentionArgs) -> Result<Answer, Failed> {
+    let changes = args.completed.is_some() || args.failed.is_some() || args.apply;
+    let (Some(kind), true) = (&args.kind, changes) else {
+        let report = retention::kinds(&service.database, args.kind.as_deref()).await?;
+        let text = text::cleanup::kinds(&report.kinds);
+        return Ok(Answer::new(document(&report)?, text));
+    };
+    let change = Change {
+        kind: kind.clone(),
+        completed: args.completed,
+        failed: args.failed,
+        apply: args.apply,
+        budget: args.budget.unwrap_or(service.options.budget),
+        reason: args.reason.unwrap_or_default(),
+        actor: args.actor.or_else(|| service.actor.clone()),
+    };
+    let report = retention::change(&service.database, &change).await?;
+    let text = text::cleanup::changed(&report);
+    Ok(Answer::new(document(&report)?, text))
+}

@@ -1,0 +1,38 @@
+//! What each verb does: calls the library and turns its report into an answer.
+
+mod cleanup;
+mod doctor;
+mod drain;
+mod look;
+mod migrate;
+mod operate;
+mod publish;
+mod watch;
+
+use tidegate::program::Service;
+
+use crate::answer::{Answer, Failed};
+use crate::args::Verb;
+
+/// Answers a verb that every program has.
+pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer, Failed> {
+    match verb {
+        Verb::Migrate { roles } => migrate::migrate(service, roles).await,
+        Verb::Publish(args) => publish::publish(service, args).await,
+        Verb::Drain(args) => drain::drain(service, &args, json).await,
+        Verb::Cleanup(args) => cleanup::cleanup(service, args, json).await,
+        Verb::Retention(args) => cleanup::retention(service, args).await,
+        Verb::Status(args) if args.watch => watch::watch(service, args.interval, json).await,
+        Verb::Status(_) => look::status(service).await,
+        Verb::Show { id } => look::show(service, id).await,
+        Verb::List(args) => look::list(service, &args).await,
+        Verb::BlockedGroups { limit } => look::blocked_groups(service, limit).await,
+        Verb::Leases { limit } => look::leases(service, limit).await,
+        Verb::Doctor => doctor::doctor(service).await,
+        Verb::Replay(args) => operate::replay(service, args).await,
+        Verb::Requeue(args) => operate::requeue(service, args).await,
+        Verb::Pause(args) => operate::pause(service, args).await,
+        Verb::Resume(args) => operate::resume(service, args).await,
+        Verb::Unblock(args) => operate::unblock(service, args).await,
+    }
+}

@@ -1,0 +1,51 @@
+//! Storing events.
+
+use serde_json::json;
+use tidegate::program::Service;
+use tidegate::{NewEvent, queue};
+
+use crate::answer::{Answer, Failed, json_argument};
+use crate::args::PublishArgs;
+
+pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Failed> {
+    let mut event = NewEvent::raw(
+        args.kind,
+        args.payload
+            .map(|text| json_argument("--payload", &text))
+            .transpose()?,
+    );
+    if let Some(key) = args.group {
+        event = event.group(key);
+    }
+    if let Some(key) = args.dedup_key {
+        event = event.dedup(key);
+    }
+    if let Some(id) = args.correlation_id {
+        event = event.correlation(id);
+    }
+    if let Some(delay) = args.delay {
+        event = event.delay(delay);
+    }
+    if let Some(time) = args.expires_in {
+        event = event.start_within(time);
+    }
+    if let Some(attempts) = args.max_attempts.or(service.max_attempts) {
+        event = event.max_attempts(attempts);
+    }
+    if let Some(header) = args.traceparent {
+        event = event.traceparent(header);
+    }
+    event.check()?;
+    let client = service.database.connect().await?;
+    let published = queue::publish(&client, &event).await?;
+    let text = if published.created {
+        format!("published event {}", published.id)
+    } else {
+        format!(
+            "event {} is live with this deduplication key; nothing was published",
+            published.id
+        )
+    };
+    let document = json!({"action": "publish", "id": published.id, "created": published.created});
+    Ok(Answer::new(document, text))
+}

@@ -1,0 +1,329 @@
+//! Runs a [`Program`] as an AWS Lambda function: decodes each invocation, has it answered within the invocation's
+//! deadline, returns the report. No logic of its own.
+//!
+//! The surprise: settings that do not hold are not a failed start. A function that dies while
+//! starting tells its caller nothing, so the error is kept and every invocation answers with it.
+
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::BoxFuture;
+use lambda_runtime::tower::{self, layer::layer_fn};
+use lambda_runtime::{Diagnostic, LambdaEvent, LambdaInvocation, Runtime, service_fn};
+use serde_json::Value;
+use tidegate::config::environment;
+use tidegate::drain::Hooks;
+use tidegate::logs::{details_of_ours_alone, log_filter};
+use tidegate::program::{Failure, Program, Service, log_panics};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tracing::Instrument;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Kept of the invocation's time for answering: a fifth, within these bounds. A drain may overrun its budget, by
+/// [`tidegate::drain::OVERRUN`], and is still answered.
+const RESERVE: (Duration, Duration) = (Duration::from_millis(1200), Duration::from_secs(3));
+
+/// No Lambda function runs longer, so no deadline is further away.
+const LONGEST: Duration = Duration::from_mins(15);
+
+/// What ends the function: its runtime interface failed.
+pub use lambda_runtime::Error;
+
+/// Runs the program as a Lambda function, until it is told to stop. A whole `main`:
+///
+/// ```no_run
+/// # use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, Handlers, Program};
+/// # tidegate::events! { pub enum Shop { Opened(()) = "opened" } }
+/// # struct Handling;
+/// # impl Dispatch for Handling {
+/// #     type Event = Shop;
+/// #     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
+/// #         match event {
+/// #             Shop::Opened(()) => Handlers::one("greet", DATABASE_ONLY, async { Ok(Done::ok()) }),
+/// #         }
+/// #     }
+/// # }
+/// fn main() -> Result<(), tidegate_lambda::Error> {
+///     tidegate_lambda::run(Program::new(|_settings| Ok(Handling)))
+/// }
+/// ```
+///
+/// Settings come from the environment. An invocation's payload says what to do, `{"action": "drain"}` for instance; what
+/// a schedule of `EventBridge` sends is a drain. The answer is the report.
+///
+/// # Errors
+/// When Lambda's runtime interface cannot be used.
+pub fn run(program: Program) -> Result<(), Error> {
+    let logs = start_logs();
+    let mut ready = logs.and_then(|()| program.start(&environment));
+    if let Ok(service) = &mut ready {
+        // The function's log is where CloudWatch looks for them.
+        service.metrics_to = |line| println!("{line}");
+    }
+    if let Err(error) = &ready {
+        tracing::error!(error = %error, "settings do not hold; every invocation will fail");
+    }
+    // Handlers have a runtime of their own: those that block all of its threads keep nobody from answering in time.
+    let handlers = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let shell = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let served = shell.block_on(serve(Arc::new(ready), handlers.handle().clone()));
+    handlers.shutdown_background();
+    served
+}
+
+/// Logs from now on as CloudWatch reads it: a JSON object a line on stdout, as much as `TIDEGATE_LOG` says.
+///
+/// # Errors
+/// [`tidegate::Error::Config`] when `TIDEGATE_LOG` does not hold; what is usual is logged then.
+pub fn start_logs() -> Result<(), tidegate::Error> {
+    let filter = log_filter(&environment, LevelFilter::INFO);
+    tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_max_level(LevelFilter::TRACE)
+        .finish()
+        .with(filter.as_ref().map_or_else(
+            |_| Targets::new().with_default(LevelFilter::INFO),
+            Clone::clone,
+        ))
+        .with(details_of_ours_alone())
+        .init();
+    filter.map(drop)
+}
+
+async fn serve(
+    ready: Arc<Result<Service, tidegate::Error>>,
+    handlers: Handle,
+) -> Result<(), Error> {
+    // While the first invocation is fetched.
+    if let Ok(service) = &*ready {
+        service.database.prepare();
+    }
+    let (stop, stopped) = watch::channel(false);
+    let (busy, idle) = watch::channel(false);
+    tokio::spawn(exit_on_signal(stop, idle));
+    let handler = service_fn(move |event: LambdaEvent<Value>| {
+        let ready = ready.clone();
+        let hooks = Hooks {
+            stop: Some(stopped.clone()),
+            handlers: Some(handlers.clone()),
+            ..Hooks::default()
+        };
+        async move { logged(event, ready.as_ref().as_ref(), hooks).await }
+    });
+    let runtime = Runtime::new(handler).layer(layer_fn(|inner| Watched {
+        inner,
+        busy: busy.clone(),
+    }));
+    // Only now: a panic of the runtime's start names the variable that it misses.
+    log_panics();
+    runtime.run().await
+}
+
+/// Answers an invocation, and says so in the log.
+async fn logged(
+    event: LambdaEvent<Value>,
+    ready: Result<&Service, &tidegate::Error>,
+    hooks: Hooks,
+) -> Result<Value, Refusal> {
+    let request_id = event.context.request_id.clone();
+    let answered = answer(event, ready, hooks).await;
+    match &answered {
+        Ok(report) => {
+            tracing::info!(request_id, report = %loggable(report), "invocation answered");
+        }
+        Err(Refusal(diagnostic)) => tracing::error!(
+            request_id,
+            error_type = diagnostic.error_type,
+            error = diagnostic.error_message,
+            "invocation failed"
+        ),
+    }
+    answered
+}
+
+/// A report without the groups that a replay would touch: a group's key may name a person (I9).
+fn loggable(report: &Value) -> Value {
+    let mut report = report.clone();
+    if let Some(fields) = report.as_object_mut() {
+        fields.remove("order_risks");
+    }
+    report
+}
+
+async fn answer(
+    event: LambdaEvent<Value>,
+    ready: Result<&Service, &tidegate::Error>,
+    hooks: Hooks,
+) -> Result<Value, Refusal> {
+    let service = ready.map_err(|error| Refusal::new("Configuration", error))?;
+    let request = service
+        .actions
+        .request(event.payload)
+        .map_err(|error| Refusal::new("InvalidInvocation", &error))?;
+    service
+        .answer(&request, time_left(event.context.deadline), hooks)
+        .await
+        .map_err(|error| Refusal::new(error_type(&error), &error))
+}
+
+/// What went wrong, in a word, for the caller's retry rules and metrics.
+fn error_type(failure: &Failure) -> &'static str {
+    let (error, other) = match failure {
+        Failure::Drain(drain) => (&drain.source, "DrainFailed"),
+        Failure::Other(error) => (error, "RequestFailed"),
+        Failure::Report(_) => return "RequestFailed",
+    };
+    match error {
+        tidegate::Error::Config(_) => "Configuration",
+        tidegate::Error::Secret(_) => "SecretUnavailable",
+        tidegate::Error::Connect(_) => "DatabaseUnreachable",
+        tidegate::Error::Login(_) => "DatabaseLoginRefused",
+        tidegate::Error::Invalid(_) => "InvalidInvocation",
+        tidegate::Error::Migrate(_) => "MigrationFailed",
+        _ => other,
+    }
+}
+
+/// The time this invocation may use, less the reserve; `None` when the deadline is not to be
+/// believed: local emulators send one in 1970. A deadline that has only just passed leaves no time.
+fn time_left(deadline_ms: u64) -> Option<Duration> {
+    let deadline = Duration::from_millis(deadline_ms);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    if deadline.abs_diff(now) > LONGEST {
+        return None;
+    }
+    Some(less_reserve(deadline.saturating_sub(now)))
+}
+
+/// What an invocation with so much time left may use of it.
+fn less_reserve(left: Duration) -> Duration {
+    left.saturating_sub((left / 5).clamp(RESERVE.0, RESERVE.1))
+}
+
+/// Knows which invocation is under way, from its arrival until its answer is posted.
+struct Watched<S> {
+    inner: S,
+    busy: watch::Sender<bool>,
+}
+
+impl<S> tower::Service<LambdaInvocation> for Watched<S>
+where
+    S: tower::Service<LambdaInvocation>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut std::task::Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, invocation: LambdaInvocation) -> Self::Future {
+        let span = tracing::info_span!("invocation", request_id = invocation.context.request_id);
+        let busy = self.busy.clone();
+        busy.send_replace(true);
+        let posted = self.inner.call(invocation);
+        let posted = async move {
+            let posted = posted.await;
+            busy.send_replace(false);
+            posted
+        };
+        Box::pin(posted.instrument(span))
+    }
+}
+
+/// Stops a running drain as its budget would, waits until its answer is posted, and ends the process.
+async fn exit_on_signal(stop: watch::Sender<bool>, mut idle: watch::Receiver<bool>) {
+    tidegate::program::stop_signal().await;
+    stop.send_replace(true);
+    let _ = idle.wait_for(|busy| !busy).await;
+    std::process::exit(0);
+}
+
+/// An answer that says why there is no report.
+#[derive(Debug)]
+struct Refusal(Diagnostic);
+
+impl Refusal {
+    fn new(error_type: &str, error: &dyn std::fmt::Display) -> Self {
+        Self(Diagnostic {
+            error_type: error_type.to_owned(),
+            error_message: error.to_string(),
+        })
+    }
+}
+
+impl From<Refusal> for Diagnostic {
+    fn from(refusal: Refusal) -> Self {
+        refusal.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_ms(left: u64) -> u64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        u64::try_from(now.as_millis()).unwrap() + left
+    }
+
+    #[test]
+    fn i9_the_groups_of_a_replay_are_answered_and_not_logged() {
+        let report = serde_json::json!({"action": "replay", "eligible": 1, "order_risks": {
+            "overtaken": [{"group_key": "canary"}]}});
+        let logged = loggable(&report);
+        assert!(!logged.to_string().contains("canary"), "{logged}");
+        assert_eq!(
+            (&logged["action"], &logged["eligible"]),
+            (&report["action"], &report["eligible"])
+        );
+    }
+
+    #[test]
+    fn f2_the_invocations_deadline_less_the_reserve_bounds_the_budget() {
+        for (left, usable) in [(60_000, 57_000), (10_000, 8000), (3000, 1800), (1200, 0)] {
+            let [left, usable] = [left, usable].map(Duration::from_millis);
+            assert_eq!(less_reserve(left), usable, "{left:?}");
+        }
+        // As much as is left of it now, which is less with every moment.
+        let usable = time_left(in_ms(60_000)).unwrap();
+        assert!(
+            !usable.is_zero() && usable <= Duration::from_secs(57),
+            "{usable:?}"
+        );
+    }
+
+    #[test]
+    fn f2_a_drain_that_overruns_its_budget_is_answered_before_any_deadline() {
+        let longest = u64::try_from(LONGEST.as_millis()).unwrap();
+        for left in (u64::try_from(RESERVE.0.as_millis()).unwrap()..=longest).step_by(10) {
+            let left = Duration::from_millis(left);
+            let latest = less_reserve(left) + tidegate::drain::OVERRUN;
+            let for_the_answer = Duration::from_millis(200);
+            assert!(latest + for_the_answer <= left, "{left:?}: {latest:?}");
+        }
+    }
+
+    #[test]
+    fn an_implausible_deadline_counts_as_unknown() {
+        for deadline in [0, 600, in_ms(3_600_000)] {
+            assert_eq!(time_left(deadline), None);
+        }
+    }
+
+    #[test]
+    fn a_deadline_that_has_just_passed_leaves_no_time() {
+        assert_eq!(time_left(in_ms(0) - 500), Some(Duration::ZERO));
+    }
+}

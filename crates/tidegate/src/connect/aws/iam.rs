@@ -1,0 +1,218 @@
+//! Owns IAM database authentication: the password is a token that is made here, valid for a quarter
+//! of an hour, and no secret is stored anywhere. A token is a URL signed as for a request that is
+//! never sent (<https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/UsingWithRDS.IAMDBAuth.html>).
+
+use std::fmt::Write;
+use std::time::{Duration, SystemTime};
+
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::ProvideCredentials;
+use aws_sigv4::http_request::{
+    SignableBody, SignableRequest, SignatureLocation, SigningSettings, sign,
+};
+use aws_sigv4::sign::v4;
+use futures_util::future::{BoxFuture, FutureExt};
+use tokio_postgres::config::Host;
+
+use super::sdk::{Aws, CALL_TIMEOUT};
+use crate::connect::login::Login;
+use crate::connect::source::{Keeper, Version};
+use crate::connect::tls::Trust;
+use crate::error::Error;
+
+/// The server takes no older token for a new connection.
+const VALID: Duration = Duration::from_mins(15);
+
+/// A token is used for new connections this long; the rest is for clocks that disagree.
+const REUSED: Duration = Duration::from_mins(10);
+
+/// A login whose password is made when it is needed.
+pub(in crate::connect) struct Iam {
+    login: Login,
+    user: String,
+    host: String,
+    port: u16,
+    aws: Aws,
+}
+
+impl Keeper for Iam {
+    fn read(&self, _: Version) -> BoxFuture<'_, Result<Option<Login>, Error>> {
+        self.login().map(|made| made.map(Some)).boxed()
+    }
+
+    fn versions(&self) -> &'static [Version] {
+        &[Version::Current]
+    }
+
+    fn reused(&self) -> Option<Duration> {
+        Some(REUSED)
+    }
+
+    fn trust(&self) -> Option<&Trust> {
+        None
+    }
+
+    fn name(&self) -> String {
+        "IAM".to_owned()
+    }
+
+    fn tried(&self) -> String {
+        "; with a new token too".to_owned()
+    }
+}
+
+impl Iam {
+    /// # Errors
+    /// [`Error::Config`] when the URL holds a password, no user, several hosts or no TLS.
+    pub(in crate::connect) fn new(login: Login) -> Result<Self, Error> {
+        let refused =
+            |why: &str| Error::Config(format!("DATABASE_URL: with DATABASE_AUTH=iam {why}"));
+        let config = login.config();
+        if config.get_password().is_some() {
+            return Err(refused("no password is allowed: a token takes its place"));
+        }
+        if !login.uses_tls() {
+            return Err(refused("TLS is needed: sslmode=verify-full"));
+        }
+        let user = config
+            .get_user()
+            .ok_or_else(|| refused("a user is needed"))?;
+        let [Host::Tcp(host)] = config.get_hosts() else {
+            return Err(refused(
+                "exactly one host is allowed, which the token names",
+            ));
+        };
+        Ok(Self {
+            user: user.to_owned(),
+            host: host.clone(),
+            port: config.get_ports().first().copied().unwrap_or(5432),
+            login,
+            aws: Aws::default(),
+        })
+    }
+
+    /// The login with a token of now.
+    ///
+    /// # Errors
+    /// [`Error::Secret`] when there is no region or there are no credentials to sign with.
+    async fn login(&self) -> Result<Login, Error> {
+        let signing = tokio::time::timeout(CALL_TIMEOUT, self.token());
+        let token = signing
+            .await
+            .unwrap_or_else(|_| Err(failed(format!("no credentials within {CALL_TIMEOUT:?}"))))?;
+        Ok(self.login.with_password(&token))
+    }
+
+    async fn token(&self) -> Result<String, Error> {
+        let config = self.aws.config().await?;
+        let region = config
+            .region()
+            .ok_or_else(|| failed("AWS_REGION is not set"))?;
+        let provider = config
+            .credentials_provider()
+            .ok_or_else(|| failed("no source of credentials"))?;
+        let credentials = provider.provide_credentials().await.map_err(failed)?;
+        let signed = self.signed(region.as_ref(), credentials, SystemTime::now());
+        signed.map_err(|error| failed(format!("the token cannot be signed: {error}")))
+    }
+
+    fn signed(
+        &self,
+        region: &str,
+        credentials: Credentials,
+        now: SystemTime,
+    ) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+        let mut settings = SigningSettings::default();
+        settings.expires_in = Some(VALID);
+        settings.signature_location = SignatureLocation::QueryParams;
+        let identity = credentials.into();
+        let params = v4::SigningParams::builder()
+            .identity(&identity)
+            .region(region)
+            .name("rds-db")
+            .time(now)
+            .settings(settings)
+            .build()?
+            .into();
+        let mut url = format!(
+            "https://{}:{}/?Action=connect&DBUser={}",
+            self.host,
+            self.port,
+            encoded(&self.user)
+        );
+        let body = SignableBody::Bytes(&[]);
+        let request = SignableRequest::new("GET", url.clone(), std::iter::empty(), body)?;
+        let (instructions, _) = sign(request, &params)?.into_parts();
+        let (_, pairs) = instructions.into_parts();
+        for (name, value) in pairs {
+            write!(url, "&{name}={}", encoded(&value))?;
+        }
+        Ok(url.split_off("https://".len()))
+    }
+}
+
+fn failed(why: impl std::fmt::Display) -> Error {
+    Error::Secret(format!("DATABASE_AUTH=iam: {why}"))
+}
+
+/// Percent-encoded but for what RFC 3986 leaves unreserved, as the signature demands.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                encoded.push(char::from(byte));
+            }
+            other => {
+                // Writing to a String does not fail.
+                let _ = write!(encoded, "%{other:02X}");
+            }
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connect::tls::Trust;
+
+    fn iam(url: &str) -> Result<Iam, Error> {
+        Iam::new(Login::from_url(url, &Trust::system())?)
+    }
+
+    /// The AWS SDK's own example, which gives the same token in every language's SDK.
+    #[test]
+    fn a_token_is_signed_as_the_aws_sdk_signs_it() {
+        let iam = iam("postgres://peccy@prod-instance.us-east-1.rds.amazonaws.com:3306/db")
+            .unwrap_or_else(|error| panic!("{error}"));
+        let credentials = Credentials::new("akid", "secret", None, None, "test");
+        // 2024-08-26, 22:00.
+        let now = SystemTime::UNIX_EPOCH + Duration::from_hours(479_086);
+        assert_eq!(
+            iam.signed("us-east-1", credentials, now).unwrap(),
+            "prod-instance.us-east-1.rds.amazonaws.com:3306/?Action=connect&DBUser=peccy\
+             &X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=akid%2F20240826%2Fus-east-1%2Frds-db%2Faws4_request\
+             &X-Amz-Date=20240826T220000Z&X-Amz-Expires=900&X-Amz-SignedHeaders=host\
+             &X-Amz-Signature=dd0cba843009474347af724090233265628ace491ea17ce3eb3da098b983ad89"
+        );
+    }
+
+    #[test]
+    fn what_a_token_cannot_do_is_refused_by_name() {
+        for (url, named) in [
+            ("postgres://u:canary@db.example/d", "no password"),
+            ("postgres://db.example/d", "a user"),
+            ("postgres://u@db.example/d?sslmode=disable", "TLS"),
+            ("postgres://u@127.0.0.1/d", "TLS"),
+            ("postgres://u@one.example,two.example/d", "one host"),
+        ] {
+            let error = iam(url).err().unwrap().to_string();
+            assert!(
+                error.contains(named) && error.contains("DATABASE_AUTH"),
+                "{error}"
+            );
+            assert!(!error.contains("canary"));
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Owns the secret: reads a version of it from Secrets Manager and makes a login of its JSON, with
+//! what the environment adds. It is an RDS secret, as RDS or a rotation function writes it:
+//!
+//! ```json
+//! {"username": "…", "password": "…", "host": "…", "port": 5432, "dbname": "…"}
+//! ```
+//!
+//! Optional: `port` (5432), `sslmode`, `ca_pem`, `engine`; unknown fields are ignored. RDS's own
+//! managed secret holds only `username` and `password`: `DATABASE_HOST`, `DATABASE_PORT` and
+//! `DATABASE_NAME` give the rest. Where both say something the environment wins, for it is the nearer:
+//! one secret serves a function that goes through a proxy and one that does not.
+//!
+//! No message quotes the secret, not even a field that is no password.
+
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use aws_sdk_secretsmanager::Client;
+use aws_sdk_secretsmanager::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_secretsmanager::operation::get_secret_value::{
+    GetSecretValueError, GetSecretValueOutput,
+};
+use futures_util::future::{BoxFuture, FutureExt};
+use serde_json::{Map, Value};
+use tokio_postgres::Config;
+
+use super::sdk::{Aws, CALL_TIMEOUT};
+use crate::config::DatabasePlace;
+use crate::connect::login::{Login, TlsMode};
+use crate::connect::source::{Keeper, Version};
+use crate::connect::tls::Trust;
+use crate::error::Error;
+
+/// Past the SDK's own limit, which knows better what happened: loading the SDK's settings has none.
+const READ_TIMEOUT: Duration = CALL_TIMEOUT.saturating_add(Duration::from_secs(1));
+
+/// A secret and what the environment adds to it.
+pub(in crate::connect) struct Secret {
+    id: String,
+    place: DatabasePlace,
+    /// Of the environment; the secret may bring its own.
+    trust: Option<Trust>,
+    aws: Aws,
+}
+
+/// A version's name in Secrets Manager.
+fn stage(version: Version) -> &'static str {
+    match version {
+        Version::Current => "AWSCURRENT",
+        Version::Pending => "AWSPENDING",
+    }
+}
+
+impl Keeper for Secret {
+    fn read(&self, version: Version) -> BoxFuture<'_, Result<Option<Login>, Error>> {
+        self.read(version).boxed()
+    }
+
+    fn versions(&self) -> &'static [Version] {
+        &[Version::Current, Version::Pending]
+    }
+
+    fn reused(&self) -> Option<Duration> {
+        None
+    }
+
+    fn trust(&self) -> Option<&Trust> {
+        self.trust.as_ref()
+    }
+
+    fn name(&self) -> String {
+        format!("secret {}", self.id)
+    }
+
+    fn tried(&self) -> String {
+        format!(
+            "; secret {} was read again, AWSCURRENT and AWSPENDING",
+            self.id
+        )
+    }
+}
+
+impl Secret {
+    pub(in crate::connect) fn new(id: String, place: DatabasePlace, trust: Option<Trust>) -> Self {
+        Self {
+            id,
+            place,
+            trust,
+            aws: Aws::default(),
+        }
+    }
+
+    /// Reads a version, in six seconds at most. `None` when there is no such version.
+    ///
+    /// # Errors
+    /// [`Error::Secret`] names the secret and what is wrong with it, and quotes nothing of it.
+    async fn read(&self, version: Version) -> Result<Option<Login>, Error> {
+        // Boxed: the SDK's future is large and deep, and whoever connects would carry it.
+        let reading = tokio::time::timeout(READ_TIMEOUT, Box::pin(self.fetch(version)));
+        let answer = reading
+            .await
+            .unwrap_or_else(|_| Err(self.failed(format!("no answer within {READ_TIMEOUT:?}"))))?;
+        let Some(value) = answer else {
+            return Ok(None);
+        };
+        let text = value
+            .secret_string()
+            .ok_or_else(|| self.failed("it is binary; a JSON text is allowed"))?;
+        self.login(text).map(Some)
+    }
+
+    async fn fetch(&self, version: Version) -> Result<Option<GetSecretValueOutput>, Error> {
+        let asked = Client::new(self.aws.config().await?)
+            .get_secret_value()
+            .secret_id(&self.id)
+            .version_stage(stage(version))
+            .send();
+        match asked.await {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if version == Version::Pending && is_missing(&error) => Ok(None),
+            Err(error) => Err(self.failed(reason(&error))),
+        }
+    }
+
+    pub(in crate::connect) fn login(&self, text: &str) -> Result<Login, Error> {
+        let fields: Map<String, Value> = serde_json::from_str(text)
+            // The parser's message might quote what it met.
+            .map_err(|_| self.failed("a JSON object is allowed"))?;
+        let refused = |why: String| self.failed(why);
+        if let Some(engine) = text_field(&fields, "engine").map_err(refused)?
+            && !engine.contains("postgres")
+        {
+            return Err(self.failed("engine: a Postgres database's secret is allowed"));
+        }
+        let mut config = Config::new();
+        config
+            .user(self.required(&fields, "username", None)?)
+            .password(self.required(&fields, "password", None)?)
+            .host(self.required(&fields, "host", self.place.host.as_deref())?)
+            .dbname(self.required(&fields, "dbname", self.place.name.as_deref())?)
+            .port(match self.place.port {
+                Some(port) => port,
+                None => port(&fields).map_err(refused)?,
+            });
+        let mode = match text_field(&fields, "sslmode").map_err(refused)? {
+            None => TlsMode::Default,
+            Some(mode) => TlsMode::parse(mode).map_err(|_| {
+                self.failed("sslmode: verify-full (the default off loopback) or disable is allowed")
+            })?,
+        };
+        let trust = match (&self.trust, text_field(&fields, "ca_pem").map_err(refused)?) {
+            (Some(trust), _) => trust.clone(),
+            (None, Some(pem)) => {
+                Trust::only(pem.as_bytes(), &format_args!("secret {}: ca_pem", self.id))?
+            }
+            (None, None) => Trust::system(),
+        };
+        Ok(Login::new(config, mode, &trust))
+    }
+
+    /// A field that the environment or the secret must give.
+    fn required<'a>(
+        &self,
+        fields: &'a Map<String, Value>,
+        name: &str,
+        given: Option<&'a str>,
+    ) -> Result<&'a str, Error> {
+        if let Some(given) = given {
+            return Ok(given);
+        }
+        let found = text_field(fields, name).map_err(|why| self.failed(why))?;
+        found.ok_or_else(|| {
+            let variable = match name {
+                "host" => "; DATABASE_HOST can give it",
+                "dbname" => "; DATABASE_NAME can give it",
+                _ => "",
+            };
+            self.failed(format!("{name}: is missing{variable}"))
+        })
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> Error {
+        Error::Secret(format!("{}: {why}", self.id))
+    }
+}
+
+/// A text that is there and not empty.
+fn text_field<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str>, String> {
+    match fields.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if text.contains('\0') => Err(format!(
+            "{name}: a text without the character NUL is allowed"
+        )),
+        Some(Value::String(text)) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
+        Some(_) => Err(format!("{name}: a text is allowed")),
+    }
+}
+
+/// A number; some rotation functions write it as a text.
+fn port(fields: &Map<String, Value>) -> Result<u16, String> {
+    let port = match fields.get("port") {
+        None | Some(Value::Null) => Some(5432),
+        Some(Value::String(text)) => text.parse().ok(),
+        Some(value) => value.as_u64().and_then(|port| u16::try_from(port).ok()),
+    };
+    port.filter(|port| *port > 0)
+        .ok_or_else(|| "port: a number from 1 to 65535 is allowed".to_owned())
+}
+
+fn is_missing(error: &SdkError<GetSecretValueError>) -> bool {
+    error
+        .as_service_error()
+        .is_some_and(GetSecretValueError::is_resource_not_found_exception)
+}
+
+const NONSENSE: &str = "the service's answer makes no sense";
+
+/// What the service said, or how it could not be asked. Never the answer itself, which may be the secret.
+fn reason(error: &SdkError<GetSecretValueError>) -> String {
+    match error {
+        SdkError::ServiceError(refused) => match (refused.err().code(), refused.err().message()) {
+            (Some(code), Some(message)) => format!("{code}: {message}"),
+            (Some(code), None) => code.to_owned(),
+            _ if refused.raw().status().is_success() => NONSENSE.to_owned(),
+            _ => format!("the service answers {}", refused.raw().status()),
+        },
+        SdkError::TimeoutError(_) => format!("no answer within {CALL_TIMEOUT:?}"),
+        // The outermost message only says of which sort it is.
+        SdkError::DispatchFailure(failure) => failure
+            .as_connector_error()
+            .and_then(StdError::source)
+            .map_or_else(|| "the service cannot be asked".to_owned(), with_causes),
+        SdkError::ConstructionFailure(_) => {
+            "the service cannot be asked: are AWS_REGION and credentials set?".to_owned()
+        }
+        _ => NONSENSE.to_owned(),
+    }
+}
+
+fn with_causes(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text = format!("{text}: {source}");
+        cause = source.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn secret(place: DatabasePlace) -> Secret {
+        Secret::new("night/db".to_owned(), place, None)
+    }
+
+    fn complete() -> Value {
+        json!({"username": "u", "password": "canary", "host": "db.example", "port": 5433, "dbname": "d",
+               "engine": "postgres", "dbInstanceIdentifier": "x"})
+    }
+
+    #[test]
+    fn f7_an_rds_secret_is_a_login_through_tls() {
+        let login = secret(DatabasePlace::default()).login(&complete().to_string());
+        let login = login.unwrap_or_else(|error| panic!("{error}"));
+        let config = login.config();
+        assert_eq!(
+            (config.get_user(), config.get_dbname()),
+            (Some("u"), Some("d"))
+        );
+        assert_eq!(
+            (config.get_password(), config.get_ports()),
+            (Some(&b"canary"[..]), &[5433][..])
+        );
+        assert!(login.uses_tls());
+    }
+
+    #[test]
+    fn f7_the_environment_fills_what_the_secret_lacks_and_wins_where_both_speak() {
+        let place = || DatabasePlace {
+            host: Some("127.0.0.1".to_owned()),
+            port: Some(6432),
+            name: Some("other".to_owned()),
+        };
+        for text in [json!({"username": "u", "password": "canary"}), complete()] {
+            let login = secret(place())
+                .login(&text.to_string())
+                .unwrap_or_else(|error| panic!("{error}"));
+            let config = login.config();
+            assert_eq!(
+                (config.get_dbname(), config.get_ports()),
+                (Some("other"), &[6432][..])
+            );
+            assert!(!login.uses_tls(), "loopback");
+        }
+    }
+
+    #[test]
+    fn f7_i9_each_missing_or_malformed_field_is_named_and_nothing_is_quoted() {
+        let with = |name: &str, value: Value| {
+            let mut fields = complete();
+            fields[name] = value;
+            fields.to_string()
+        };
+        for (text, named) in [
+            ("canary".to_owned(), "JSON object"),
+            ("[\"canary\"]".to_owned(), "JSON object"),
+            ("{\"password\": \"canary\"".to_owned(), "JSON object"),
+            (with("username", Value::Null), "username: is missing"),
+            (with("password", json!("")), "password: is missing"),
+            (with("password", json!(["canary"])), "password: a text"),
+            (
+                with("password", json!("can\0ary")),
+                "password: a text without",
+            ),
+            (with("host", Value::Null), "DATABASE_HOST"),
+            (with("dbname", Value::Null), "DATABASE_NAME"),
+            (with("port", json!("canary")), "port: a number"),
+            (with("port", json!(65536)), "port: a number"),
+            (with("port", json!(0)), "port: a number"),
+            (with("sslmode", json!("canary")), "sslmode: verify-full"),
+            (with("ca_pem", json!("canary")), "ca_pem: one or more"),
+            (with("engine", json!("mysql-canary")), "engine"),
+        ] {
+            let error = secret(DatabasePlace::default()).login(&text).err().unwrap();
+            let error = format!("{error} {error:?}");
+            assert!(
+                error.contains("night/db") && error.contains(named),
+                "{named}: {error}"
+            );
+            assert!(!error.contains("canary"), "{error}");
+        }
+    }
+}

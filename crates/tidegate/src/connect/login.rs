@@ -1,0 +1,374 @@
+//! Owns what one attempt to connect needs: where, as whom, and whether through TLS. Read from a URL,
+//! or put together from a secret and the environment.
+//!
+//! The surprise: TLS with a checked certificate and host name is the default for everything that is
+//! not loopback or a socket, whatever driver default a URL was written for; plaintext over a network
+//! must be asked for by `sslmode=disable`.
+
+use std::time::Duration;
+
+use postgres_native_tls::MakeTlsConnector;
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Config, NoTls};
+
+use super::CONNECT_TIMEOUT;
+use super::tls::Trust;
+use crate::error::{Error, describe};
+
+/// Everything that one attempt to connect needs.
+pub(super) struct Login {
+    config: Config,
+    /// None for plaintext.
+    trust: Option<Trust>,
+}
+
+/// Why one attempt to connect has come to nothing.
+pub(super) enum Failure {
+    /// Who we are was refused: another password may help, and the same one will not.
+    Refused(String),
+    /// Either that, or something else: a pooler may have one code for a wrong password, a server that is
+    /// away and one that is busy.
+    Unclear(String),
+    /// No other password would have helped.
+    Other(Error),
+}
+
+/// What `sslmode` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TlsMode {
+    /// Nothing: plaintext on loopback, TLS elsewhere.
+    Default,
+    /// `disable`.
+    Disabled,
+    /// `verify-full`.
+    VerifyFull,
+}
+
+impl TlsMode {
+    /// # Errors
+    /// What is allowed.
+    pub(super) fn parse(mode: &str) -> Result<Self, String> {
+        match mode {
+            "disable" => Ok(Self::Disabled),
+            "verify-full" => Ok(Self::VerifyFull),
+            other => Err(format!(
+                "sslmode: verify-full (the default off loopback) or disable is allowed, got {other:?}"
+            )),
+        }
+    }
+}
+
+impl Login {
+    /// Reads a `postgres://` URL or a keyword/value string.
+    ///
+    /// # Errors
+    /// [`Error::Config`]; its text never holds the password.
+    pub(super) fn from_url(url: &str, trust: &Trust) -> Result<Self, Error> {
+        let (plain, mode) = plain_sslmode(url)?;
+        let config: Config = plain.parse().map_err(|error| {
+            // The parser's message names the key, not the value. A key that it does not know may be what
+            // follows a space in a password without quotes.
+            let why = describe(&error);
+            let why = match why.split_once(" `") {
+                Some((unknown, _)) if unknown.ends_with("unknown option") => unknown,
+                _ => &why,
+            };
+            Error::Config(format!(
+                "DATABASE_URL: a postgres:// URL or key=value pairs are allowed: {why}"
+            ))
+        })?;
+        if config.get_hosts().is_empty() {
+            return Err(Error::Config(
+                "DATABASE_URL: the host is missing".to_owned(),
+            ));
+        }
+        Ok(Self::new(config, mode, trust))
+    }
+
+    /// Completes a configuration that names a host.
+    pub(super) fn new(mut config: Config, mode: TlsMode, trust: &Trust) -> Self {
+        // A host that does not answer leaves the others their share of the time.
+        let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(1).max(1);
+        config
+            .connect_timeout(CONNECT_TIMEOUT / hosts)
+            // A peer that is gone without a word is noticed while we wait for it, not after two hours.
+            .keepalives_idle(Duration::from_secs(30))
+            .keepalives_interval(Duration::from_secs(5))
+            .keepalives_retries(3)
+            .tcp_user_timeout(Duration::from_secs(30));
+        if config.get_application_name().is_none() {
+            config.application_name("tidegate");
+        }
+        let plaintext =
+            mode == TlsMode::Disabled || (mode == TlsMode::Default && is_local(&config));
+        config.ssl_mode(if plaintext {
+            SslMode::Disable
+        } else {
+            SslMode::Require
+        });
+        Self {
+            config,
+            trust: (!plaintext).then(|| trust.clone()),
+        }
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The same way in with another password.
+    #[cfg(feature = "aws")]
+    pub(super) fn with_password(&self, password: &str) -> Self {
+        let mut config = self.config.clone();
+        config.password(password);
+        Self {
+            config,
+            trust: self.trust.clone(),
+        }
+    }
+
+    #[cfg(any(test, feature = "aws"))]
+    pub(super) fn uses_tls(&self) -> bool {
+        self.trust.is_some()
+    }
+
+    /// Makes what the first connection would have to wait for.
+    pub(super) async fn prepare(&self) -> Result<(), Error> {
+        if let Some(trust) = &self.trust {
+            trust.connector().await?;
+        }
+        Ok(())
+    }
+
+    /// Connects within [`CONNECT_TIMEOUT`]: name look-up, TCP, TLS and login together.
+    ///
+    /// # Errors
+    /// Tells whether another password might help.
+    pub(super) async fn open(&self) -> Result<Client, Failure> {
+        let opening = tokio::time::timeout(CONNECT_TIMEOUT, self.open_unbounded());
+        opening.await.unwrap_or_else(|_| {
+            Err(Failure::Other(Error::Connect(format!(
+                "no answer within {CONNECT_TIMEOUT:?}"
+            ))))
+        })
+    }
+
+    async fn open_unbounded(&self) -> Result<Client, Failure> {
+        let Some(trust) = &self.trust else {
+            let connected = self.config.connect(NoTls).await;
+            let (client, connection) = connected.map_err(|error| Failure::of(&error))?;
+            tokio::spawn(connection);
+            return Ok(client);
+        };
+        let connector = trust.connector().await.map_err(Failure::Other)?;
+        let connected = self.config.connect(MakeTlsConnector::new(connector)).await;
+        let (client, connection) = connected.map_err(|error| Failure::of(&error))?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+}
+
+impl Failure {
+    fn of(error: &tokio_postgres::Error) -> Self {
+        let text = describe(error);
+        let refusals = [
+            SqlState::INVALID_PASSWORD,
+            SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
+        ];
+        match error.code() {
+            Some(code) if refusals.contains(code) => Self::Refused(text),
+            // Of pgbouncer's refusals all have this one.
+            Some(code) if *code == SqlState::PROTOCOL_VIOLATION => Self::Unclear(text),
+            _ => Self::Other(Error::Connect(text)),
+        }
+    }
+
+    /// The failure as its caller sees it, with what else was learnt.
+    pub(super) fn with(self, further: &str) -> Error {
+        match self {
+            Self::Refused(text) => Error::Login(text + further),
+            Self::Unclear(text) => Error::Connect(text + further),
+            Self::Other(error) => error,
+        }
+    }
+}
+
+/// Takes `sslmode` out of the URL: the driver knows fewer modes than libpq, and we mean only two. The
+/// rest stays as it is, where the driver would find it: a password may look like anything.
+fn plain_sslmode(url: &str) -> Result<(String, TlsMode), Error> {
+    let mut mode = TlsMode::Default;
+    let mut keep = |option: &str| -> Result<bool, Error> {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match name.trim() {
+            "sslrootcert" => Err(Error::Config(
+                "DATABASE_URL: sslrootcert is not allowed: name the file in DATABASE_CA_FILE"
+                    .to_owned(),
+            )),
+            "sslmode" => {
+                mode = TlsMode::parse(value.trim().trim_matches('\''))
+                    .map_err(|allowed| Error::Config(format!("DATABASE_URL: {allowed}")))?;
+                Ok(false)
+            }
+            _ => Ok(true),
+        }
+    };
+    let is_url = ["postgres://", "postgresql://"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme));
+    let (base, options, separator) = if !is_url {
+        ("", pairs(url), " ")
+    } else if let Some(query) = query_of(url) {
+        (
+            &url[..url.len() - query.len()],
+            query.split('&').collect(),
+            "&",
+        )
+    } else {
+        (url, Vec::new(), "&")
+    };
+    let mut kept = Vec::new();
+    for option in options {
+        if keep(option)? {
+            kept.push(option);
+        }
+    }
+    Ok((format!("{base}{}", kept.join(separator)), mode))
+}
+
+/// What follows the question mark; one in front of the host is part of the login.
+fn query_of(url: &str) -> Option<&str> {
+    let after_login = url.find('@').map_or(url, |at| &url[at..]);
+    after_login.split_once('?').map(|(_, query)| query)
+}
+
+/// The pairs of a keyword/value string, each as it stands there.
+fn pairs(text: &str) -> Vec<&str> {
+    let mut pairs = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let end = rest.find('=').map_or(rest.len(), |equals| {
+            equals + 1 + value_length(&rest[equals + 1..])
+        });
+        let (pair, others) = rest.split_at(end);
+        pairs.push(pair);
+        rest = others.trim_start();
+    }
+    pairs
+}
+
+/// Up to the quote that ends it or, without quotes, the next space; a backslash takes the meaning from
+/// what follows it.
+fn value_length(text: &str) -> usize {
+    let value = text.trim_start();
+    let before = text.len() - value.len();
+    let quoted = value.starts_with('\'');
+    let first = usize::from(quoted);
+    let mut escaped = false;
+    let ends = |c: char| {
+        let ends = !escaped && if quoted { c == '\'' } else { c.is_whitespace() };
+        escaped = c == '\\' && !escaped;
+        ends
+    };
+    let length = value[first..].find(ends);
+    before + length.map_or(value.len(), |length| length + 2 * first)
+}
+
+fn is_local(config: &Config) -> bool {
+    config.get_hosts().iter().all(|host| match host {
+        Host::Unix(_) => true,
+        Host::Tcp(name) => {
+            name == "localhost"
+                || name
+                    .parse::<std::net::IpAddr>()
+                    .is_ok_and(|address| address.is_loopback())
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn login(url: &str) -> Result<Login, Error> {
+        Login::from_url(url, &Trust::system())
+    }
+
+    #[test]
+    fn tls_is_the_default_off_loopback_and_plaintext_must_be_asked_for() {
+        let tls = |url: &str| {
+            login(url)
+                .unwrap_or_else(|error| panic!("{error}"))
+                .uses_tls()
+        };
+        assert!(!tls("postgres://u:p@127.0.0.1/db"));
+        assert!(!tls("postgres://u:p@localhost:5433/db"));
+        assert!(!tls("host=/tmp user=u"));
+        assert!(tls("postgres://u:p@db.example/db"));
+        assert!(tls("postgres://u:p@localhost/db?sslmode=verify-full"));
+        assert!(!tls(
+            "postgres://u:p@db.example/db?sslmode=disable&application_name=x"
+        ));
+        assert!(!tls("host=db.example user=u sslmode=disable"));
+        assert!(!tls("host=db.example sslmode = 'disable' user=u"));
+    }
+
+    #[test]
+    fn weaker_tls_modes_are_refused_by_name() {
+        for mode in ["prefer", "allow", "require", "verify-ca"] {
+            let error = login(&format!("postgres://u@h/db?sslmode={mode}"))
+                .err()
+                .unwrap()
+                .to_string();
+            assert!(
+                error.contains("sslmode") && error.contains("verify-full"),
+                "{error}"
+            );
+        }
+        let error = login("postgres://u@h/db?sslrootcert=ca.pem").err().unwrap();
+        assert!(error.to_string().contains("DATABASE_CA_FILE"), "{error}");
+    }
+
+    #[test]
+    fn the_password_is_in_no_error() {
+        for url in [
+            "postgres://u:canary@h:notaport/db",
+            "password=canary port=x",
+            "host=h password=two canary=x",
+        ] {
+            let error = login(url).err().unwrap().to_string();
+            assert!(!error.contains("canary"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_quoted_password_keeps_its_spaces_and_whatever_looks_like_a_mode() {
+        for (url, password) in [
+            ("host=h user=u password='two  spaces'", "two  spaces"),
+            (
+                "host=h password='a sslmode=prefer' sslmode=disable user=u",
+                "a sslmode=prefer",
+            ),
+            (
+                r"host=h password='it\'s  so' user=u  sslmode='disable'",
+                "it's  so",
+            ),
+            (r"host=h password=no\ quotes user=u", "no quotes"),
+            ("host=h user=u password=it's", "it's"),
+            ("host=h user=u sslmode = disable password = 'x=y'", "x=y"),
+            (
+                "host=h user=u password='postgres://?sslmode=no'",
+                "postgres://?sslmode=no",
+            ),
+            (
+                "postgres://u:p?sslmode=no@h/d?sslmode=disable",
+                "p?sslmode=no",
+            ),
+        ] {
+            let login = login(url).unwrap_or_else(|error| panic!("{error}"));
+            let config = login.config();
+            assert_eq!(config.get_password(), Some(password.as_bytes()), "{url}");
+            assert_eq!(config.get_user(), Some("u"), "{url}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Owns the way to the database: where it is, as whom, through what TLS, and the handlers' pool. It
+//! knows nothing of the queue.
+//!
+//! # Layout
+//!
+//! - `login`: what one attempt to connect needs, from a URL;
+//! - `aws`: the same from Secrets Manager, or with a signed token for a password;
+//! - `source`: which of these it is, what is remembered of it, and what happens when it is refused;
+//! - `tls`: what certificates are trusted.
+//!
+//! With [`Database::new`] nothing of AWS runs; [`Database::from_settings`] reads what the
+//! environment asks for.
+//!
+//! Connections are opened by each run and die with it. A function is frozen between two runs for
+//! longer than sockets live, and nothing tells it: whoever trusts a connection that a firewall has
+//! forgotten waits for a time-out, half a second at best, while a new one costs 5 to 6 ms (TLS 1.3
+//! and SCRAM, measured on loopback), once a run. Only the HTTP interface, where that would be most of
+//! a request, keeps connections, and asks each for a sign of life before it trusts it.
+
+#[cfg(feature = "aws")]
+mod aws;
+mod login;
+mod source;
+pub mod tls;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool::Runtime;
+use deadpool::managed::{Manager, Metrics, Pool, PoolError, RecycleError, RecycleResult, Timeouts};
+use tokio_postgres::Client;
+
+use self::login::Login;
+use self::source::{Logins, Source};
+use self::tls::Trust;
+use crate::config::{self, DatabaseAccess, Lookup};
+use crate::error::Error;
+
+/// A connection attempt takes no longer, name look-up, TCP, TLS and login included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A handler waits no longer for a connection of the pool.
+const POOL_WAIT: Duration = Duration::from_secs(30);
+
+/// Where the database is and how to get there. Cheap to clone; shares one pool.
+#[derive(Clone)]
+pub struct Database {
+    logins: Arc<Logins>,
+    pool: Arc<Pool<Opener>>,
+}
+
+/// What is read of a URL, without the way to connect by it.
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub fn config_of_url(url: &str) -> Result<tokio_postgres::Config, Error> {
+    Login::from_url(url, &Trust::system()).map(|login| login.config().clone())
+}
+
+/// What is read of a secret's text that nothing else adds to.
+#[cfg(all(feature = "aws", feature = "internals"))]
+#[doc(hidden)]
+pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config, Error> {
+    let secret = aws::Secret::new(
+        "night/db".to_owned(),
+        config::DatabasePlace::default(),
+        None,
+    );
+    secret.login(text).map(|login| login.config().clone())
+}
+
+/// A connection lent by the pool; it goes back when dropped.
+pub type Pooled = deadpool::managed::Object<Opener>;
+
+impl Database {
+    /// Reads a `postgres://` URL or a keyword/value string. `pool_size` bounds the connections that
+    /// handlers may hold at once; none is opened before it is needed. The system's certificates are
+    /// trusted.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the string does not parse or asks for a TLS mode that is not supported;
+    /// its text never holds the password.
+    pub fn new(url: &str, pool_size: usize) -> Result<Self, Error> {
+        let login = Login::from_url(url, &Trust::system())?;
+        Self::of(Source::Fixed(Arc::new(login)), pool_size)
+    }
+
+    /// Reads `DATABASE_URL`, or `DATABASE_SECRET_ID` with `DATABASE_HOST`, `_PORT` and `_NAME`;
+    /// `DATABASE_AUTH`; `DATABASE_CA_FILE` or `DATABASE_CA_PEM`. A secret is read when it is needed;
+    /// AWS's own settings come from the process's environment, whatever `lookup` is.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable and what is allowed.
+    pub fn from_settings(lookup: Lookup<'_>, pool_size: usize) -> Result<Self, Error> {
+        let trust = match config::database_ca(lookup)? {
+            Some((variable, pem)) => Some(Trust::only(&pem, &variable)?),
+            None => None,
+        };
+        let system = || trust.clone().unwrap_or_else(Trust::system);
+        let source = match config::database_access(lookup)? {
+            DatabaseAccess::Url(url) => Source::Fixed(Arc::new(Login::from_url(&url, &system())?)),
+            #[cfg(feature = "aws")]
+            DatabaseAccess::Iam(url) => {
+                let iam = aws::Iam::new(Login::from_url(&url, &system())?)?;
+                Source::Kept(Box::new(iam))
+            }
+            #[cfg(feature = "aws")]
+            DatabaseAccess::Secret { id, place } => {
+                Source::Kept(Box::new(aws::Secret::new(id, place, trust)))
+            }
+            #[cfg(not(feature = "aws"))]
+            DatabaseAccess::Iam(_) => return Err(without_aws("DATABASE_AUTH: iam")),
+            #[cfg(not(feature = "aws"))]
+            DatabaseAccess::Secret { .. } => return Err(without_aws("DATABASE_SECRET_ID")),
+        };
+        Self::of(source, pool_size)
+    }
+
+    fn of(source: Source, pool_size: usize) -> Result<Self, Error> {
+        let logins = Arc::new(Logins::new(source));
+        let pool = pool(&logins, pool_size)?;
+        Ok(Self { logins, pool })
+    }
+
+    /// The same database with an empty pool. Each run has one of its own: a function may be frozen
+    /// between two runs for longer than its sockets live.
+    ///
+    /// # Errors
+    /// As [`Database::new`].
+    pub fn with_own_pool(&self) -> Result<Self, Error> {
+        Ok(Self {
+            logins: self.logins.clone(),
+            pool: pool(&self.logins, self.pool.status().max_size)?,
+        })
+    }
+
+    /// Reads the secret and makes the TLS connector in the background, so that the first connection
+    /// does not wait for them. What fails here is tried again, and told, by who needs it. Must be
+    /// called on a runtime.
+    pub fn prepare(&self) {
+        let logins = self.logins.clone();
+        tokio::spawn(async move { logins.prepare().await });
+    }
+
+    /// Opens a connection of its own, outside the pool. It ends when the client is dropped. A refused
+    /// login is tried again with the secret as it is now.
+    ///
+    /// # Errors
+    /// [`Error::Connect`], [`Error::Login`] or [`Error::Secret`] with the reason.
+    pub async fn connect(&self) -> Result<Client, Error> {
+        self.logins.open().await
+    }
+
+    /// A connection of the handlers' pool; it goes back when dropped.
+    ///
+    /// # Errors
+    /// As [`Database::connect`]; [`Error::Connect`] when none is free in time.
+    pub async fn pooled(&self) -> Result<Pooled, Error> {
+        self.pooled_within(POOL_WAIT).await
+    }
+
+    /// As [`Database::pooled`], but waits for a free connection no longer than `wait`.
+    ///
+    /// # Errors
+    /// As [`Database::pooled`].
+    pub async fn pooled_within(&self, wait: Duration) -> Result<Pooled, Error> {
+        let timeouts = Timeouts {
+            wait: Some(wait),
+            ..self.pool.timeouts()
+        };
+        let lent = self.pool.timeout_get(&timeouts).await;
+        lent.map_err(|error| match error {
+            PoolError::Backend(error) => error,
+            other => Error::Connect(other.to_string()),
+        })
+    }
+}
+
+#[cfg(not(feature = "aws"))]
+fn without_aws(setting: &str) -> Error {
+    Error::Config(format!(
+        "{setting} needs AWS, and this program was built without tidegate's feature `aws`; DATABASE_URL is allowed"
+    ))
+}
+
+/// Opens the pool's connections as all others are opened.
+pub struct Opener(Arc<Logins>);
+
+impl Manager for Opener {
+    type Type = Client;
+    type Error = Error;
+
+    async fn create(&self) -> Result<Client, Error> {
+        self.0.open().await
+    }
+
+    async fn recycle(&self, client: &mut Client, _: &Metrics) -> RecycleResult<Error> {
+        if client.is_closed() {
+            return Err(RecycleError::message("closed"));
+        }
+        Ok(())
+    }
+}
+
+fn pool(logins: &Arc<Logins>, size: usize) -> Result<Arc<Pool<Opener>>, Error> {
+    let pool = Pool::builder(Opener(logins.clone()))
+        .max_size(size.max(1))
+        .runtime(Runtime::Tokio1)
+        // Opening has limits of its own, which tell what took too long.
+        .timeouts(Timeouts {
+            wait: Some(POOL_WAIT),
+            create: None,
+            recycle: None,
+        })
+        .build();
+    pool.map(Arc::new)
+        .map_err(|error| Error::Config(format!("pool: {error}")))
+}
+
+impl std::fmt::Debug for Database {
+    /// No more than where it is: everything else here may hold the password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Database")
+            .field("source", &self.logins)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn i9_the_password_is_in_no_debug_text() {
+        let database = Database::new("postgres://u:canary@db.example/db", 1).unwrap();
+        let text = format!("{database:?}");
+        assert!(
+            text.contains("db.example") && !text.contains("canary"),
+            "{text}"
+        );
+    }
+}

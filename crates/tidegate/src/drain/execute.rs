@@ -1,0 +1,120 @@
+//! Runs the handlers of one event: in order, each within its time limit, panics caught, those that
+//! an earlier attempt finished skipped. It writes nothing down; the ends stay in the [`Context`].
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::Instant;
+use tracing::{Instrument, Span};
+
+use super::lanes::Run;
+use crate::context::Context;
+use crate::dispatch::{Dispatch, Handler};
+use crate::handler::{HandlerError, HandlerResult};
+use crate::trace;
+
+/// The time that handlers have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Each of them.
+    pub handler: Duration,
+    /// All of them: the run's own end.
+    pub cut: Instant,
+}
+
+/// The handlers of one event, and where they run: in its place in a trace, and in a span of the log.
+pub(super) struct Handling<D: Dispatch> {
+    pub app: Arc<D>,
+    pub ctx: Arc<Context>,
+    pub event: D::Event,
+    pub limits: Limits,
+    pub span: Span,
+}
+
+impl<D: Dispatch> Run for Handling<D> {
+    fn run(self) -> impl Future<Output = bool> + Send {
+        let span = self.span.clone();
+        async move {
+            let position = self.ctx.trace().cloned();
+            let work = execute(&*self.app, &self.ctx, &self.event, self.limits);
+            trace::within(position, work).await
+        }
+        .instrument(span)
+    }
+}
+
+/// Runs what is left to do for an event. Afterwards every handler has an end in `ctx`. Tells whether the next event of
+/// its group may start at once.
+pub(crate) async fn execute<D: Dispatch>(
+    app: &D,
+    ctx: &Context,
+    event: &D::Event,
+    limits: Limits,
+) -> bool {
+    let listed = std::panic::catch_unwind(AssertUnwindSafe(|| app.handlers(event, ctx)));
+    let handlers = match listed {
+        Ok(handlers) => handlers.0,
+        Err(panic) => {
+            ctx.end_handler(Err(panicked(&*panic)));
+            return false;
+        }
+    };
+    let left = skip_finished(ctx, handlers);
+    let count = left.len();
+    for (index, handler) in left.into_iter().enumerate() {
+        let limit = limits
+            .handler
+            .min(limits.cut.saturating_duration_since(Instant::now()));
+        ctx.begin_handler(handler.name, limit, index + 1 < count);
+        let result = run(handler, limit, limit < limits.handler).await;
+        ctx.end_handler(result);
+    }
+    ctx.went_well()
+}
+
+/// Takes the ends that earlier attempts have left, and returns the handlers that must run.
+fn skip_finished<'a>(ctx: &Context, handlers: Vec<Handler<'a>>) -> Vec<Handler<'a>> {
+    let Some(progress) = &ctx.event().progress else {
+        return handlers;
+    };
+    let (done, left): (Vec<_>, Vec<_>) = handlers
+        .into_iter()
+        .partition(|handler| progress.handlers.contains_key(handler.name));
+    for handler in done {
+        ctx.skip_handler(progress.handlers[handler.name].end(handler.name));
+    }
+    left
+}
+
+async fn run(handler: Handler<'_>, limit: Duration, cut: bool) -> HandlerResult {
+    match tokio::time::timeout(limit, AssertUnwindSafe(handler.work).catch_unwind()).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => Err(panicked(&*panic)),
+        Err(_) => Err(timed_out(limit, cut)),
+    }
+}
+
+/// A handler that was stopped: by its own limit, or because the run ended.
+pub(super) fn timed_out(limit: Duration, cut: bool) -> HandlerError {
+    if cut {
+        return HandlerError::retry(
+            "cut",
+            format!("the run ended after the handler had had {limit:.1?}"),
+        );
+    }
+    HandlerError::retry(
+        "timeout",
+        format!("the handler took longer than its limit of {limit:.1?}"),
+    )
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> HandlerError {
+    let message = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    HandlerError::retry("panic", message.unwrap_or("the handler panicked"))
+}

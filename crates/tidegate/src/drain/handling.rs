@@ -1,0 +1,367 @@
+//! The part of the loop that deals with handlers: starts them, takes up how they ended, cuts those
+//! that will not end, and decides what goes back to the queue.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Drain;
+use super::execute::{Handling, Limits, timed_out};
+use super::lanes::{Came, Ended, Work};
+use super::settle::{Settled, count, log_end, settle};
+use super::writer::{Back, Class, End};
+use crate::context::{Context, Flushed};
+use crate::dispatch::Dispatch;
+use crate::event::{DecodeError, Event};
+use crate::handler::Fault;
+use crate::lease::{Fate, LeasedEvent};
+use crate::outcome::{HandlerEnd, Status};
+use crate::queue::{Finalization, ending};
+use crate::trace::TraceContext;
+use crate::xray::Attempt;
+
+/// A handler that does not even notice that its time is up blocks its thread; it is given up on after this.
+const OVERDUE: Duration = Duration::from_millis(500);
+
+/// So many events of a group are handed over behind its head at most: the loop is asked once for all of them.
+const MOST_CHAINED: usize = 31;
+
+impl<D: Dispatch> Drain<D> {
+    /// Starts handlers while there are events, free places and time, and while it is certain what is in hand.
+    pub(super) fn start_handlers(&mut self) {
+        if self.between.rereads {
+            return self.take_back_waiting(|_| true);
+        }
+        // What stands behind others takes no place of its own.
+        let places = self.lanes.room() + self.lanes.chained();
+        let mut places = places.saturating_sub(self.running.len());
+        let most_unwritten = self.most_unwritten();
+        let in_order = self.options.concurrency == 1;
+        let (now, spent) = (Instant::now(), self.is_spent());
+        while places > 0 && !spent && self.unwritten() < most_unwritten {
+            let before = self.running.len();
+            match self.hand.pop(in_order) {
+                Some(event) if self.may_start(&event, now) => self.start(event, now),
+                Some(event) => self.give_back(event),
+                None => break,
+            }
+            places -= usize::from(self.running.len() > before);
+        }
+        self.lanes.open();
+    }
+
+    /// Whether there is time for the event, and its lease cannot have run out yet: after this process
+    /// was frozen, somebody else may be running it.
+    fn may_start(&self, event: &LeasedEvent, now: Instant) -> bool {
+        now < self.start_by(event) && self.budget.allows(&event.kind, now)
+    }
+
+    /// Until when an event's lease is to be trusted.
+    fn start_by(&self, event: &LeasedEvent) -> Instant {
+        let trusted = self.options.lease_timeout.mul_f64(0.9);
+        let renewed = self.hand.renewed(event.lease.token);
+        renewed.map_or_else(Instant::now, |renewed| renewed + trusted)
+    }
+
+    /// An unstarted event goes back, and keeps its attempt.
+    pub(super) fn give_back(&mut self, event: LeasedEvent) {
+        if let Some(group) = &event.group_key {
+            self.hand.close_group(group);
+        }
+        self.pend();
+        self.pending.releases.push(event);
+    }
+
+    /// What was handed over and has not started goes back, of the events that are asked for.
+    pub(super) fn take_back_waiting(&mut self, asked: impl Fn(&LeasedEvent) -> bool) {
+        let running = &self.running;
+        let waiting = |lease| running.get(&lease).is_some_and(|ctx| asked(ctx.event()));
+        for lease in self.lanes.take_waiting(waiting) {
+            if let Some(ctx) = self.running.remove(&lease) {
+                self.give_back(ctx.event().clone());
+            }
+        }
+    }
+
+    /// Starts one event, or ends it at once if there is nothing to run.
+    fn start(&mut self, leased: LeasedEvent, now: Instant) {
+        let swept = match leased.fate {
+            Fate::Run => None,
+            Fate::Expired => Some((
+                Class::Expired,
+                Fault::new("expired", "not started before its deadline"),
+            )),
+            Fate::Abandoned => Some((
+                Class::Abandoned,
+                Fault::new("abandoned", "its worker went away on the last attempt"),
+            )),
+        };
+        if let Some((class, fault)) = swept {
+            return self.give_up(&leased, &fault, class);
+        }
+        match D::Event::decode(&leased.kind, leased.payload.as_deref()) {
+            Ok(event) => {
+                let group = leased.group_key.clone();
+                let mut work = self.prepare(event, leased, None);
+                if let Some(group) = group.filter(|_| self.lanes.chains()) {
+                    self.chain(&mut work, &group, now);
+                }
+                self.lanes.push(work);
+            }
+            Err(error) => {
+                let code = match error {
+                    DecodeError::UnknownKind(_) => "no_handler",
+                    DecodeError::Payload { .. } => "undecodable",
+                };
+                self.give_up(
+                    &leased,
+                    &Fault::new(code, error),
+                    Class::Handled(Status::Failed),
+                );
+            }
+        }
+    }
+
+    /// Ends an event that no handler will see.
+    fn give_up(&mut self, event: &LeasedEvent, fault: &Fault, class: Class) {
+        let settled = Settled::Finish(ending::given_up(event, fault));
+        log_end(event, &settled, Duration::ZERO);
+        if let Settled::Finish(end) = settled {
+            self.finish(event, end, class, Vec::new());
+        }
+    }
+
+    /// Hands over with the head of a group what stands behind it.
+    fn chain(&mut self, work: &mut Work<Handling<D>>, group: &str, now: Instant) {
+        let mut ahead = self.running.get(&work.lease).cloned();
+        while work.then.len() < MOST_CHAINED {
+            let Some(next) = self
+                .hand
+                .behind(group)
+                .filter(|next| self.may_start(next, now))
+            else {
+                return;
+            };
+            // What cannot be decoded ends without a handler, when it is its turn.
+            let Ok(event) = D::Event::decode(&next.kind, next.payload.as_deref()) else {
+                return;
+            };
+            let Some(next) = self.hand.pop_behind(group) else {
+                return;
+            };
+            let lease = next.lease;
+            work.then.push_back(self.prepare(event, next, ahead));
+            ahead = self.running.get(&lease).cloned();
+        }
+    }
+
+    /// Makes an event's work, behind the one `ahead` of it in its group if that was not done with before. Then it keeps its
+    /// payload: it may be put back.
+    fn prepare(
+        &mut self,
+        event: D::Event,
+        mut leased: LeasedEvent,
+        ahead: Option<Arc<Context>>,
+    ) -> Work<Handling<D>> {
+        let lease = leased.lease;
+        let start_by = self.start_by(&leased);
+        if ahead.is_none() {
+            leased.payload = None;
+        }
+        let after = leased
+            .group_key
+            .as_ref()
+            .and_then(|group| self.group_ends.get(group))
+            .copied()
+            .unwrap_or(0);
+        let flushed = Flushed {
+            ahead,
+            after,
+            progress: self.flushed.1.clone(),
+        };
+        let limit = self.options.handler_timeout;
+        let ctx = Arc::new(Context::new(
+            leased,
+            Some(self.database.clone()),
+            flushed,
+            limit,
+        ));
+        let limits = Limits {
+            handler: limit,
+            cut: self.budget.cut(),
+        };
+        let span = tracing::info_span!(
+            "event",
+            event.id = lease.id,
+            event.kind = event.kind(),
+            event.attempt = ctx.attempt(),
+            trace_id = ctx.trace().map(TraceContext::trace_id),
+            span_id = ctx.trace().map(TraceContext::span_id),
+            parent_span_id = ctx.trace().and_then(TraceContext::parent_span_id),
+        );
+        let handlers = Handling {
+            app: self.app.clone(),
+            ctx: ctx.clone(),
+            event,
+            limits,
+            span,
+        };
+        self.running.insert(lease, ctx);
+        Work {
+            lease,
+            start_by,
+            handlers,
+            then: VecDeque::new(),
+        }
+    }
+
+    /// Takes up the events whose handlers have ended.
+    pub(super) fn handlers_ended(&mut self, ended: Vec<Ended>) {
+        for Ended { lease, came } in ended {
+            let Some(ctx) = self.running.remove(&lease) else {
+                continue;
+            };
+            match came {
+                Came::Ran(took) => {
+                    let (ends, published) = ctx.take_ends();
+                    self.settle(&ctx, ends, published, took);
+                }
+                Came::Late => self.give_back(ctx.event().clone()),
+                Came::NotReached => self.hand.put_back(ctx.event().clone()),
+            }
+        }
+    }
+
+    /// Decides what becomes of an event that ran.
+    fn settle(&mut self, ctx: &Context, ends: Vec<HandlerEnd>, published: u64, took: Duration) {
+        let event = ctx.event();
+        self.budget.learn(&event.kind, took);
+        let settled = settle(event, &ends, &self.options.retry, fastrand::f64());
+        log_end(event, &settled, took);
+        if let Some(figures) = &mut self.figures {
+            figures.note(&event.kind, settled.status(), took);
+        }
+        if let (Some(xray), Some(position)) = (&self.xray, ctx.trace()) {
+            let (status, code) = (settled.status(), settled.code());
+            xray.send(
+                position,
+                &Attempt {
+                    event,
+                    status,
+                    code,
+                    took,
+                },
+            );
+        }
+        match settled {
+            Settled::AlreadyFinished(status) => {
+                self.report.published += published;
+                count(&mut self.report, Class::Handled(status));
+                self.hand.let_go(event.lease);
+                self.open_group(event);
+            }
+            Settled::Finish(end) => {
+                let class = Class::Handled(end.status);
+                self.finish(event, end, class, ends);
+                ctx.note_completion(self.completions);
+            }
+            Settled::Retry(retried) => {
+                self.pend();
+                if let Some(group) = &event.group_key {
+                    self.hand.close_group(group);
+                }
+                self.pending.retries.push(Back {
+                    retried,
+                    group: event.group_key.clone(),
+                    leased: true,
+                });
+            }
+        }
+    }
+
+    /// Notes an event's end, to be written with the next round.
+    fn finish(
+        &mut self,
+        event: &LeasedEvent,
+        end: Finalization,
+        class: Class,
+        work: Vec<HandlerEnd>,
+    ) {
+        self.pend();
+        // Whoever is started behind an end that is then refused loses an attempt. So that happens once: what has been
+        // refused before comes with what its handlers have done.
+        let holds_group = event.progress.is_some() || end.status != Status::Completed;
+        self.pending.ends.push(End {
+            finalization: end,
+            class,
+            group: event.group_key.clone(),
+            attempt: (event.attempts, event.max_attempts),
+            work,
+            busy_since: None,
+            holds_group,
+        });
+        if let Some(group) = &event.group_key {
+            self.group_ends.insert(group.clone(), self.completions);
+        }
+        if !holds_group {
+            self.open_group(event);
+        }
+    }
+
+    fn open_group(&mut self, event: &LeasedEvent) {
+        if let Some(group) = &event.group_key {
+            self.hand.open_group(group, event.lease);
+        }
+    }
+
+    /// Numbers what is about to be noted.
+    pub(super) fn pend(&mut self) {
+        if self.pending.outcomes() == 0 {
+            self.pending_since = Instant::now();
+        }
+        self.completions += 1;
+        self.pending.up_to = self.completions;
+    }
+
+    /// When nothing may start any more, what has not started goes back with its attempt (F2).
+    pub(super) fn give_back_rest(&mut self) {
+        if self.is_idle() || !self.is_spent() {
+            return;
+        }
+        self.take_back_waiting(|_| true);
+        let rest = self.hand.take_all();
+        if !rest.is_empty() {
+            self.pend();
+            self.pending.releases.extend(rest);
+        }
+    }
+
+    /// Handlers that ignore their limit, or that a stop signal overtook, are cut from here.
+    pub(super) fn cut_overdue(&mut self) {
+        let now = Instant::now();
+        let cut = self.budget.cut();
+        for (lease, started) in self.lanes.running() {
+            let deadline = self.running.get(&lease).map(|ctx| ctx.deadline().min(cut));
+            if deadline.is_none_or(|deadline| now < deadline.max(started) + OVERDUE)
+                || !self.lanes.cut(lease)
+            {
+                continue;
+            }
+            let Some(ctx) = self.running.remove(&lease) else {
+                continue;
+            };
+            let (mut ends, published) = ctx.take_ends();
+            let error = timed_out(started.elapsed(), now >= cut);
+            let handler = ctx.running_handler();
+            ends.push(HandlerEnd {
+                handler,
+                result: Err(error),
+                earlier: false,
+                emitted: Vec::new(),
+            });
+            self.settle(&ctx, ends, published, started.elapsed());
+        }
+    }
+}

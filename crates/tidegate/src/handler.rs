@@ -1,0 +1,233 @@
+//! Owns what a handler may answer, and the helpers that put the verdict on the line that failed. What a verdict
+//! means for the event is decided elsewhere ([`crate::outcome`]).
+
+use std::borrow::Cow;
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What a handler returns.
+pub type HandlerResult = Result<Done, HandlerError>;
+
+/// A handler's success.
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "return it: it is the handler's verdict"]
+pub struct Done {
+    pub(crate) result: Option<Value>,
+    pub(crate) committed: Committed,
+}
+
+/// What the handler's own transaction has already written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Committed {
+    /// There was none.
+    #[default]
+    Nothing,
+    /// That this handler is done; others are not.
+    Handler,
+    /// The end of the event.
+    Event,
+}
+
+impl Done {
+    /// Success, nothing to tell.
+    pub fn ok() -> Self {
+        Self {
+            result: None,
+            committed: Committed::Nothing,
+        }
+    }
+
+    /// Success with a result, kept in `event_log.result` under the handler's name.
+    ///
+    /// # Errors
+    /// A rejection, code `result`, when the value is no JSON.
+    pub fn with(result: &impl Serialize) -> HandlerResult {
+        let result = serde_json::to_value(result).reject("result")?;
+        Ok(Self {
+            result: Some(result),
+            committed: Committed::Nothing,
+        })
+    }
+}
+
+/// A handler's failure: to be retried, or final (decision 8).
+#[derive(Debug, Clone, PartialEq)]
+pub struct HandlerError {
+    pub(crate) verdict: Verdict,
+    pub(crate) faults: Vec<Fault>,
+    /// No fault of the event's: it keeps its attempt.
+    pub(crate) blameless: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Retry { after: Option<Duration> },
+    Reject,
+}
+
+/// One thing that went wrong, as stored in the `errors` array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Short and stable, for programs: `timeout`, `409`, `not_found`.
+    pub code: Cow<'static, str>,
+    /// For people. Never put personal data or secrets here: it is stored.
+    pub message: String,
+    /// Whatever programs need beyond the code, such as the fields of a request that are invalid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<Value>,
+}
+
+impl HandlerError {
+    /// Try again, with the usual backoff.
+    pub fn retry(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
+        Self {
+            verdict: Verdict::Retry { after: None },
+            faults: vec![Fault::new(code, message)],
+            blameless: false,
+        }
+    }
+
+    /// Final: the event ends `COMPLETED_WITH_ERRORS` (decision 7).
+    pub fn reject(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
+        Self {
+            verdict: Verdict::Reject,
+            faults: vec![Fault::new(code, message)],
+            blameless: false,
+        }
+    }
+
+    /// Final, with a list of errors, all of which are kept (C8).
+    #[must_use]
+    pub fn reject_all(faults: Vec<Fault>) -> Self {
+        Self {
+            verdict: Verdict::Reject,
+            faults,
+            blameless: false,
+        }
+    }
+
+    /// Whether it is final: the event is not tried again.
+    #[must_use]
+    pub fn is_rejection(&self) -> bool {
+        self.verdict == Verdict::Reject
+    }
+
+    /// The same failure, to be tried again with the usual backoff if it was final.
+    #[must_use]
+    pub fn into_retry(mut self) -> Self {
+        if self.is_rejection() {
+            self.verdict = Verdict::Retry { after: None };
+        }
+        self
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub fn faults(&self) -> &[Fault] {
+        &self.faults
+    }
+
+    /// Something else is at fault: the event keeps its attempt.
+    pub(crate) fn blameless(mut self) -> Self {
+        self.blameless = true;
+        self
+    }
+
+    /// The next attempt no sooner than this, instead of the backoff's own delay.
+    #[must_use]
+    pub fn after(mut self, delay: Duration) -> Self {
+        if let Verdict::Retry { after } = &mut self.verdict {
+            *after = Some(delay);
+        }
+        self
+    }
+}
+
+impl Fault {
+    /// A fault of this code.
+    pub fn new(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
+        Self {
+            code: code.into(),
+            message: message.to_string(),
+            details: None,
+        }
+    }
+
+    /// With details for programs.
+    #[must_use]
+    pub fn with_details(mut self, details: Value) -> Self {
+        self.details = Some(details);
+        self
+    }
+}
+
+impl Display for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = match self.verdict {
+            Verdict::Retry { .. } => "retry",
+            Verdict::Reject => "reject",
+        };
+        write!(f, "{verdict}")?;
+        for fault in &self.faults {
+            write!(f, ": {}: {}", fault.code, fault.message)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for HandlerError {}
+
+/// A failed statement of the handler's own, so that `?` suffices: a retry, code `database`. The
+/// message is the database's; its detail, which may quote a row, is dropped.
+impl From<tokio_postgres::Error> for HandlerError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::retry("database", crate::error::describe(&error))
+    }
+}
+
+/// Puts the verdict on the line that failed.
+///
+/// ```
+/// # use tidegate::{HandlerError, Verdicts};
+/// fn charge(answer: Result<u16, std::io::Error>, account: Option<&str>) -> Result<(), HandlerError> {
+///     answer.retryable()?;
+///     account.reject("no_account")?;
+///     Ok(())
+/// }
+/// ```
+pub trait Verdicts<T> {
+    /// A failure that passes: try the event again.
+    ///
+    /// # Errors
+    /// A retry, code `error`.
+    fn retryable(self) -> Result<T, HandlerError>;
+
+    /// A failure that stays: end the event with this code.
+    ///
+    /// # Errors
+    /// A rejection with `code`.
+    fn reject(self, code: impl Into<Cow<'static, str>>) -> Result<T, HandlerError>;
+}
+
+impl<T, E: Display> Verdicts<T> for Result<T, E> {
+    fn retryable(self) -> Result<T, HandlerError> {
+        self.map_err(|error| HandlerError::retry("error", error))
+    }
+
+    fn reject(self, code: impl Into<Cow<'static, str>>) -> Result<T, HandlerError> {
+        self.map_err(|error| HandlerError::reject(code, error))
+    }
+}
+
+impl<T> Verdicts<T> for Option<T> {
+    fn retryable(self) -> Result<T, HandlerError> {
+        self.ok_or_else(|| HandlerError::retry("missing", "nothing there yet"))
+    }
+
+    fn reject(self, code: impl Into<Cow<'static, str>>) -> Result<T, HandlerError> {
+        self.ok_or_else(|| HandlerError::reject(code, "nothing there"))
+    }
+}

@@ -1,0 +1,53 @@
+//! Owns what a shell logs: how much, and nothing that could be a secret. With the feature `logging`.
+
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
+
+use crate::config::Lookup;
+use crate::error::Error;
+
+/// What is logged: `TIDEGATE_LOG`, a level, or levels by the place that a line comes from.
+///
+/// # Errors
+/// [`Error::Config`] when it is malformed.
+pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, Error> {
+    let Some(text) = lookup("TIDEGATE_LOG") else {
+        return Ok(Targets::new().with_default(default));
+    };
+    // The parser takes an empty place for all places and an empty level for all levels.
+    let is_whole = |part: &str| {
+        let part = part.trim();
+        !part.is_empty() && !part.starts_with('=') && !part.ends_with('=')
+    };
+    match text.parse() {
+        Ok(levels) if text.split(',').all(is_whole) => Ok(levels),
+        _ => Err(Error::Config(format!(
+            "TIDEGATE_LOG: levels such as info or tidegate=debug,warn are allowed, got {text:?}"
+        ))),
+    }
+}
+
+/// Keeps other crates' details out of the log, whatever `TIDEGATE_LOG` says: below `info` the HTTP client
+/// and the Lambda runtime show whole messages, payloads among them, and the AWS SDK shows answers, which
+/// may be a secret, even in its warnings (I9). What fails there is told by our own errors.
+#[must_use]
+pub fn details_of_ours_alone() -> FilterFn<fn(&Metadata<'_>) -> bool> {
+    filter_fn(|line| {
+        let target = line.target();
+        target.starts_with("tidegate")
+            || (*line.level() <= Level::INFO && !target.starts_with("aws_"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_value_is_refused_by_name_with_what_is_allowed() {
+        for text in ["=,=", "info,", "tidegate=", "tidegate=loud"] {
+            let error = log_filter(&|_| Some(text.to_owned()), LevelFilter::INFO).unwrap_err();
+            assert!(error.to_string().contains("TIDEGATE_LOG"), "{error}");
+        }
+    }
+}

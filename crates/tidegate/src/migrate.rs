@@ -1,0 +1,315 @@
+//! Owns the schema's way forward: applies migrations under a lock, refuses a database that is newer
+//! than this program, registers the kinds. Applying is refinery's work; the lock is ours, because two
+//! functions deployed at once migrate at once.
+
+use std::time::Duration;
+
+use refinery::{Migration, Runner};
+use serde::Serialize;
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, GenericClient};
+
+use crate::connect::Database;
+use crate::error::{Error, describe, of_pooler};
+use crate::{queue, retention};
+
+mod embedded {
+    refinery::embed_migrations!("sql");
+}
+
+fn queue_migrations() -> MigrationSet {
+    MigrationSet {
+        history: "tidegate.queue_migrations",
+        runner: embedded::migrations::runner(),
+    }
+}
+
+/// The oldest Postgres that leases can be made on: it brought `range_agg` over multiranges.
+const OLDEST_SERVER: u32 = 15;
+
+/// How long a migration waits for another one to end.
+const LOCK_WAIT: Duration = Duration::from_mins(1);
+
+/// A further set of migrations with a history of its own, such as an application's tables.
+pub struct MigrationSet {
+    /// The table that remembers what was applied; its schema must be `tidegate`.
+    pub history: &'static str,
+    /// Made by `refinery::embed_migrations!`.
+    pub runner: Runner,
+}
+
+impl MigrationSet {
+    /// The version it leads to.
+    fn version(&self) -> i32 {
+        let known = self.runner.get_migrations().iter().map(Migration::version);
+        known.max().unwrap_or(0)
+    }
+}
+
+/// What a migration did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MigrateReport {
+    /// Names of the migrations that were applied now, in order; empty when all were there.
+    pub applied: Vec<String>,
+    /// The queue's schema version.
+    pub version: i32,
+    /// Kinds of events that this program handles, all registered now.
+    pub kinds: usize,
+    /// Whether the roles have what `sql/roles.sql` gives them: it was asked for, now or before.
+    pub roles: bool,
+}
+
+/// What a migration does beyond the schema.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MigrateOptions {
+    /// The global attempt limit for events published from now on (B6); `None` leaves it.
+    pub max_attempts: Option<u16>,
+    /// Creates the roles of `sql/roles.sql` and grants them what is theirs. Where they are in
+    /// use already their grants follow the schema without being asked.
+    pub roles: bool,
+}
+
+/// The roles and their grants; may run again and again.
+const ROLES: &str = include_str!("../sql/roles.sql");
+
+/// Brings the schema up to date, registers `kinds` and makes the log's partitions of the days to
+/// come. Safe to run twice, also at once.
+///
+/// # Errors
+/// [`Error::Migrate`] when a migration fails, when the server is too old or the database newer than this program, or
+/// when another migration holds the lock for longer than a minute.
+pub async fn migrate(
+    database: &Database,
+    kinds: &[&str],
+    options: MigrateOptions,
+    further: Vec<MigrationSet>,
+) -> Result<MigrateReport, Error> {
+    // The lock lives in a transaction of a second connection, so that it also holds through a pooler,
+    // and ends with that connection whatever happens to this process.
+    let guard = database.connect().await?;
+    check_server(&guard).await?;
+    lock(&guard).await?;
+    let mut client = database.connect().await?;
+    let queue = queue_migrations();
+    let version = queue.version();
+    batch(&client, "CREATE SCHEMA IF NOT EXISTS tidegate").await?;
+    let mut applied = Vec::new();
+    for set in std::iter::once(queue).chain(further) {
+        applied.extend(apply(&mut client, set).await?);
+    }
+    if let Some(attempts) = options.max_attempts {
+        batch(&client, &default_max_attempts(attempts)).await?;
+    }
+    queue::register_kinds(&client, kinds).await?;
+    retention::make_partitions(&client).await?;
+    let roles = options.roles || roles_are_in_use(&client).await?;
+    if roles {
+        batch(&client, ROLES).await?;
+    }
+    Ok(MigrateReport {
+        applied,
+        version,
+        kinds: kinds.len(),
+        roles,
+    })
+}
+
+/// Before anything is changed: half a schema on a server that cannot take the other half helps nobody.
+async fn check_server(client: &Client) -> Result<(), Error> {
+    let sql =
+        "SELECT current_setting('server_version'), current_setting('server_version_num')::int";
+    let rows = client.query_typed(sql, &[]).await;
+    let rows = rows.map_err(|error| Error::Migrate(describe(&error)))?;
+    let Some(row) = rows.first() else {
+        return Ok(());
+    };
+    let number: i32 = row.get(1);
+    refuse_old_server(row.get(0), number.unsigned_abs()).map_err(Error::Migrate)
+}
+
+/// Says what is wrong with a server of this version, if anything is. The number is as `server_version_num` has it.
+pub(crate) fn refuse_old_server(version: &str, number: u32) -> Result<(), String> {
+    if number / 10_000 >= OLDEST_SERVER {
+        return Ok(());
+    }
+    Err(format!(
+        "Postgres {version} is too old: upgrade to {OLDEST_SERVER} or newer"
+    ))
+}
+
+/// Roles belong to the whole server: that they exist does not say that this database uses them.
+async fn roles_are_in_use(client: &Client) -> Result<bool, Error> {
+    let sql = "SELECT EXISTS (SELECT FROM pg_roles AS r
+                WHERE r.rolname = 'tidegate_publish'
+                  AND has_schema_privilege(r.oid, 'tidegate', 'USAGE') AND NOT r.rolsuper)";
+    let rows = client.query_typed(sql, &[]).await;
+    let rows = rows.map_err(|error| Error::Migrate(describe(&error)))?;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
+}
+
+async fn lock(guard: &Client) -> Result<(), Error> {
+    let locked = guard.batch_execute("BEGIN; SELECT pg_advisory_xact_lock(1414087749, 0)");
+    match tokio::time::timeout(LOCK_WAIT, locked).await {
+        Ok(answer) => answer.map_err(|error| Error::Migrate(describe(&error))),
+        Err(_) => Err(Error::Migrate(format!(
+            "another migration is still running after {LOCK_WAIT:?}"
+        ))),
+    }
+}
+
+async fn apply(client: &mut Client, set: MigrationSet) -> Result<Vec<String>, Error> {
+    let known = set.version();
+    let mut runner = set.runner.set_abort_divergent(true).set_abort_missing(true);
+    runner.set_migration_table_name(set.history);
+    refuse_newer(client, set.history, known).await?;
+    let report = runner
+        .run_async(client)
+        .await
+        .map_err(|error| Error::Migrate(with_causes(&error)))?;
+    Ok(report
+        .applied_migrations()
+        .iter()
+        .map(ToString::to_string)
+        .collect())
+}
+
+/// An older program must not touch a schema it does not know (D: rolling deploys).
+async fn refuse_newer(client: &Client, history: &str, known: i32) -> Result<(), Error> {
+    match applied_version(client, history).await? {
+        Some(version) if version > known => Err(Error::Migrate(format!(
+            "the database has version {version} of {history}, newer than this program's {known}; use a newer program"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The version a history has come to; `None` when it has not begun.
+async fn applied_version(
+    client: &(impl GenericClient + Sync),
+    history: &str,
+) -> Result<Option<i32>, Error> {
+    let failed = |error: tokio_postgres::Error| Error::Migrate(describe(&error));
+    let exists = client
+        .query_typed("SELECT to_regclass($1)::text", &[(&history, Type::TEXT)])
+        .await
+        .map_err(failed)?;
+    if exists
+        .first()
+        .and_then(|row| row.get::<_, Option<String>>(0))
+        .is_none()
+    {
+        return Ok(None);
+    }
+    let rows = client
+        .query_typed(&format!("SELECT max(version)::int FROM {history}"), &[])
+        .await
+        .map_err(failed)?;
+    Ok(rows.first().and_then(|row| row.get(0)))
+}
+
+/// Tells whether the database is exactly what this program knows: every history at this program's
+/// version, every one of `kinds` registered. Changes nothing and takes no lock.
+///
+/// # Errors
+/// [`Error::Migrate`] says what is missing or newer.
+pub async fn check(
+    client: &(impl GenericClient + Sync),
+    kinds: &[&str],
+    further: Vec<MigrationSet>,
+) -> Result<(), Error> {
+    let versions = versions(client, further).await?;
+    if let Some(other) = versions
+        .iter()
+        .find(|version| version.found != version.known)
+    {
+        return Err(Error::Migrate(other.to_string()));
+    }
+    let unknown = queue::unregistered(client, kinds).await?;
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Migrate(format!(
+        "kinds not registered: {}",
+        unknown.join(", ")
+    )))
+}
+
+/// How far a history has come, and how far this program would bring it.
+pub(crate) struct Version {
+    pub history: &'static str,
+    pub found: i32,
+    pub known: i32,
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            history,
+            found,
+            known,
+        } = self;
+        write!(
+            f,
+            "the database has version {found} of {history}, this program knows {known}"
+        )
+    }
+}
+
+/// The versions of the queue's history and of `further`.
+pub(crate) async fn versions(
+    client: &(impl GenericClient + Sync),
+    further: Vec<MigrationSet>,
+) -> Result<Vec<Version>, Error> {
+    let mut versions = Vec::new();
+    for set in std::iter::once(queue_migrations()).chain(further) {
+        versions.push(Version {
+            history: set.history,
+            found: applied_version(client, set.history).await?.unwrap_or(0),
+            known: set.version(),
+        });
+    }
+    Ok(versions)
+}
+
+fn default_max_attempts(attempts: u16) -> String {
+    format!(
+        "CREATE OR REPLACE FUNCTION tidegate.default_max_attempts() RETURNS integer
+         LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT {attempts} $$"
+    )
+}
+
+async fn batch(client: &Client, sql: &str) -> Result<(), Error> {
+    client
+        .batch_execute(sql)
+        .await
+        .map_err(|error| Error::Migrate(describe(&error)))
+}
+
+/// refinery's own text stops at "error applying migration"; the reason is in its causes.
+fn with_causes(error: &refinery::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(source) = cause {
+        let reason = source.downcast_ref::<tokio_postgres::Error>().map_or_else(
+            || source.to_string(),
+            |error| describe(error) + of_pooler(error),
+        );
+        text = format!("{text}: {reason}");
+        cause = source.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_before_15_is_refused_with_its_version_and_what_is_needed() {
+        let told = refuse_old_server("14.19", 140_019).unwrap_err();
+        assert_eq!(told, "Postgres 14.19 is too old: upgrade to 15 or newer");
+        for (version, number) in [("15.0", 150_000), ("18.6", 180_006)] {
+            assert_eq!(refuse_old_server(version, number), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What producers and drains do: publish, lease, renew, complete, finalize, retry, give back. Nearly all are functions in
+//! the database (`sql/`): a session keeps their plans, though a drain prepares nothing.
+
+use tokio_postgres::types::Type;
+
+use super::Statement;
+use crate::lease::Lease;
+
+/// Takes ready events; the function says how. There is always one row, which carries how far the scan came.
+pub static LEASE: Statement = Statement {
+    name: "lease",
+    params: &[
+        Type::UUID,
+        Type::UUID,
+        Type::UUID_ARRAY,
+        Type::UUID_ARRAY,
+        Type::FLOAT8,
+        Type::TEXT_ARRAY,
+        Type::INT8,
+        Type::INT8,
+        Type::INT4,
+        Type::BOOL,
+        Type::TEXT_ARRAY,
+        Type::INT8,
+        Type::INT8,
+        Type::INT8,
+        Type::INT8,
+    ],
+    text: "\
+SELECT l.after, l.clear_to, l.as_of::text::bigint, l.low::text::bigint, l.taken, l.scanned, l.suspect, l.blocked
+  FROM tidegate.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14::text::xid8, $15::text::xid8) AS l",
+};
+
+/// Removes the leases of `$1` that are marked as ended.
+pub static END_LEASES: Statement = Statement {
+    name: "remove_ended",
+    params: &[Type::UUID_ARRAY],
+    text: "SELECT tidegate.remove_ended($1)",
+};
+
+/// The events of lease `$1` behind id `$2`, up to `$3` of them.
+pub static READ_LEASED: Statement = Statement {
+    name: "read_leased",
+    params: &[Type::UUID, Type::INT8, Type::INT8],
+    text: "SELECT * FROM tidegate.read_leased($1, $2, $3)",
+};
+
+/// What is in hand under these tokens, all of one moment.
+pub static IN_HAND: Statement = Statement {
+    name: "in_hand",
+    params: &[Type::UUID_ARRAY],
+    text: "SELECT * FROM tidegate.in_hand($1)",
+};
+
+/// Brings delayed events whose time has come back among the ready; up to `$1` at a time, earliest
+/// first. Tells the lowest id, from which the next scan must start.
+pub static PROMOTE: Statement = Statement {
+    name: "promote",
+    params: &[Type::INT8],
+    text: "SELECT * FROM tidegate.promote($1)",
+};
+
+/// Breaks the leases of workers that have gone away, and those of worker `$1` that are not among `$2`.
+pub static SWEEP: Statement = Statement {
+    name: "sweep",
+    params: &[Type::UUID, Type::UUID_ARRAY],
+    text: "SELECT s.broken, s.lowest, s.low::text::bigint FROM tidegate.sweep($1, $2) AS s",
+};
+
+/// Prolongs leases still held. What does not come back is lost.
+pub static RENEW: Statement = Statement {
+    name: "renew",
+    params: &[Type::UUID, Type::UUID_ARRAY, Type::FLOAT8],
+    text: "SELECT * FROM tidegate.renew($1, $2, $3)",
+};
+
+/// Gives back events that were never started, with their attempt (decision 9).
+pub static HAND_BACK: Statement = Statement {
+    name: "hand_back",
+    params: &[Type::UUID, Type::INT8_ARRAY, Type::UUID_ARRAY],
+    text: "SELECT tidegate.hand_back($1, $2, $3)",
+};
+
+/// Moves completed events that leave nothing but their rows to the log: most events. The ranges travel as text.
+pub static COMPLETE: Statement = Statement {
+    name: "complete",
+    params: &[
+        Type::UUID_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::INT8_ARRAY,
+        Type::BOOL_ARRAY,
+    ],
+    text: "SELECT c.ended, c.cuts FROM tidegate.complete($1, $2::text[]::int8multirange[], $3, $4) AS c",
+};
+
+/// The SQLSTATE of [`complete_and_commit`] for a lease that is not held.
+pub(crate) const NOT_HELD: &str = "TG001";
+
+/// Ends one event in its handler's transaction and commits that, in one round trip. The database comes to
+/// the commit only if the lease was held.
+pub(crate) fn complete_and_commit(lease: Lease) -> String {
+    format!(
+        "SELECT tidegate.complete_held({}, '{}'); COMMIT",
+        lease.id, lease.token
+    )
+}
+
+/// Moves finished events of a lease to the log and publishes their follow-ups. What does not come back was not ours any
+/// more, or is busy.
+pub static FINALIZE: Statement = Statement {
+    name: "finalize",
+    params: &[
+        Type::UUID,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::BOOL,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::FLOAT8_ARRAY,
+        Type::TIMESTAMPTZ_ARRAY,
+        Type::INT4_ARRAY,
+        Type::FLOAT8_ARRAY,
+        Type::TEXT_ARRAY,
+    ],
+    text: "\
+SELECT f.ended_ids, f.busy_ids, f.published, f.cuts
+  FROM tidegate.finalize($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) AS f",
+};
+
+/// Ends event `$2` of lease `$1` without its payload.
+pub static END_UNREADABLE: Statement = Statement {
+    name: "end_unreadable",
+    params: &[Type::UUID, Type::INT8, Type::TEXT],
+    text: "SELECT tidegate.end_unreadable($1, $2, $3)",
+};
+
+/// Puts events back for another attempt after a delay, with what they have done so far.
+pub static RETRY: Statement = Statement {
+    name: "retry",
+    params: &[
+        Type::UUID,
+        Type::INT8_ARRAY,
+        Type::UUID_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::FLOAT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::INT8_ARRAY,
+    ],
+    text: "SELECT tidegate.retry($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+};
+
+/// Keeps a step's result or a handler's end with an event that is still held.
+pub static SAVE_PROGRESS: Statement = Statement {
+    name: "save_progress",
+    params: &[Type::INT8, Type::UUID, Type::TEXT],
+    text: "SELECT tidegate.save_progress($1, $2, $3)",
+};
+
+/// Which of these leases finished their event: settles a finalize whose answer was lost.
+pub static LOGGED_UNDER: Statement = Statement {
+    name: "logged_under",
+    params: &[Type::INT8_ARRAY, Type::UUID_ARRAY],
+    text: "\
+SELECT held.id, held.token FROM unnest($1, $2) AS held(id, token)
+  JOIN tidegate.event_log AS l ON l.id = held.id AND l.lease_token = held.token",
+};
+
+/// Where an event is: `live`, `logged` or no row.
+pub static WHEREABOUTS: Statement = Statement {
+    name: "whereabouts",
+    params: &[Type::INT8],
+    text: "\
+SELECT 'live' FROM tidegate.event_queue WHERE id = $1
+UNION ALL
+SELECT 'logged' FROM tidegate.event_log WHERE id = $1",
+};
+
+/// Publishes one event.
+pub static PUBLISH_ONE: Statement = Statement {
+    name: "publish_one",
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::FLOAT8, Type::TIMESTAMPTZ, Type::INT4, Type::FLOAT8, Type::TEXT],
+    text: "\
+SELECT p.id, p.created
+  FROM tidegate.publish_one($1, $2::text::json, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
+                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8, $10) AS p",
+};
+
+/// Publishes a batch; see the function for the order of locks and ids.
+pub static PUBLISH: Statement = Statement {
+    name: "publish",
+    params: &[
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::FLOAT8_ARRAY,
+        Type::TIMESTAMPTZ_ARRAY,
+        Type::INT4_ARRAY,
+        Type::FLOAT8_ARRAY,
+        Type::TEXT_ARRAY,
+    ],
+    text: "\
+SELECT p.id, p.created
+  FROM tidegate.publish_batch($1, $2::text[]::json[], $3, $4, $5,
+       ARRAY(SELECT clock_timestamp() + make_interval(secs => d.delay)
+               FROM unnest($6) WITH ORDINALITY AS d(delay, position) ORDER BY d.position),
+       ARRAY(SELECT coalesce(e.at, clock_timestamp() + make_interval(secs => e.within))
+               FROM unnest($7, $9) WITH ORDINALITY AS e(at, within, position) ORDER BY e.position),
+       $8, '{}', $10) AS p",
+};
+
+/// All of this file.
+pub static ALL: &[&Statement] = &[
+    &LEASE,
+    &END_LEASES,
+    &READ_LEASED,
+    &IN_HAND,
+    &PROMOTE,
+    &SWEEP,
+    &RENEW,
+    &HAND_BACK,
+    &COMPLETE,
+    &FINALIZE,
+    &END_UNREADABLE,
+    &RETRY,
+    &SAVE_PROGRESS,
+    &LOGGED_UNDER,
+    &WHEREABOUTS,
+    &PUBLISH_ONE,
+    &PUBLISH,
+];

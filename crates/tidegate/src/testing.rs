@@ -1,0 +1,261 @@
+//! Owns the test kit: runs an event's handlers without any database and tells what they did, or drains a scratch database
+//! to the end. With the feature `testing`, for a program's own tests.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::connect::Database;
+use crate::context::{Context, Flushed};
+use crate::dispatch::Dispatch;
+use crate::drain::{DrainError, DrainOptions, DrainReport, Limits, drain, execute};
+use crate::error::Error;
+use crate::event::{Event, NewEvent};
+use crate::handler::HandlerError;
+use crate::lease::{Fate, Lease, LeasedEvent};
+use crate::migrate::{MigrateOptions, migrate};
+use crate::outcome::{Disposition, Progress, RetryPolicy, Status};
+
+/// An attempt at an event, without a database: the first of five unless it says otherwise.
+///
+/// ```
+/// use tidegate::testing::Attempt;
+/// use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, HandlerError, Handlers};
+///
+/// tidegate::events! {
+///     pub enum Shop {
+///         Opened(u32) = "opened",
+///         Greeted(u32) = "greeted",
+///     }
+/// }
+///
+/// struct Handling;
+///
+/// impl Dispatch for Handling {
+///     type Event = Shop;
+///
+///     fn handlers<'a>(&'a self, event: &'a Shop, ctx: &'a Context) -> Handlers<'a> {
+///         match event {
+///             Shop::Opened(shop) => Handlers::one("greet", DATABASE_ONLY, async move {
+///                 if ctx.attempt() == 1 {
+///                     return Err(HandlerError::retry("closed", "nobody is there"));
+///                 }
+///                 ctx.emit(&Shop::Greeted(*shop))?;
+///                 Ok(Done::ok())
+///             }),
+///             Shop::Greeted(_) => Handlers::one("rest", DATABASE_ONLY, async { Ok(Done::ok()) }),
+///         }
+///     }
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let ran = Attempt::first().run(&Handling, &Shop::Opened(3)).await;
+/// assert!(ran.retries_after.is_some());
+/// let ran = Attempt::number(2).run(&Handling, &Shop::Opened(3)).await;
+/// assert_eq!(ran.status, Some(tidegate::outcome::Status::Completed));
+/// assert!(matches!(ran.follow_ups::<Shop>()?[..], [Shop::Greeted(3)]));
+/// # Ok::<(), tidegate::DecodeError>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    event: LeasedEvent,
+    limit: Duration,
+}
+
+/// What the handlers of an event did in one attempt.
+#[derive(Debug)]
+pub struct Ran {
+    /// How the event ends; `None` if it is tried again.
+    pub status: Option<Status>,
+    /// When it is tried again: the delay that a handler asked for, or the middle of what backoff may come to.
+    pub retries_after: Option<Duration>,
+    /// Each handler's end, in order.
+    pub handlers: Vec<Handled>,
+    /// The results of their steps, under `handler/step`.
+    pub steps: BTreeMap<String, Value>,
+    /// How long they took together.
+    pub took: Duration,
+    emitted: Vec<NewEvent>,
+}
+
+/// How one handler ended.
+#[derive(Debug)]
+pub struct Handled {
+    /// Its name.
+    pub name: &'static str,
+    /// What it returned: a result, if it had one, or its verdict.
+    pub result: Result<Option<Value>, HandlerError>,
+}
+
+impl Attempt {
+    /// The first.
+    #[must_use]
+    pub fn first() -> Self {
+        Self::number(1)
+    }
+
+    /// This one, from 1.
+    #[must_use]
+    pub fn number(attempt: u32) -> Self {
+        let event = LeasedEvent {
+            lease: Lease {
+                id: 1,
+                token: Uuid::nil(),
+            },
+            fate: Fate::Run,
+            kind: String::new(),
+            payload: None,
+            group_key: None,
+            correlation_id: None,
+            attempts: attempt,
+            max_attempts: 5,
+            created_at: SystemTime::now(),
+            expires_at: None,
+            progress: None,
+            traceparent: None,
+        };
+        let limit = DrainOptions::default().handler_timeout;
+        Self { event, limit }
+    }
+
+    /// Of so many.
+    #[must_use]
+    pub fn of(mut self, most: u32) -> Self {
+        self.event.max_attempts = most;
+        self
+    }
+
+    /// In a group.
+    #[must_use]
+    pub fn group(mut self, key: impl Into<String>) -> Self {
+        self.event.group_key = Some(key.into());
+        self
+    }
+
+    /// Of a business object.
+    #[must_use]
+    pub fn correlation(mut self, id: impl Into<String>) -> Self {
+        self.event.correlation_id = Some(id.into());
+        self
+    }
+
+    /// Published then.
+    #[must_use]
+    pub fn published(mut self, at: SystemTime) -> Self {
+        self.event.created_at = at;
+        self
+    }
+
+    /// Handlers are cut after this; by default as in a drain.
+    #[must_use]
+    pub fn handler_timeout(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// A handler's step that an earlier attempt has done: it is not done again.
+    #[must_use]
+    pub fn done_before(mut self, handler: &str, step: &str, result: Value) -> Self {
+        let progress = self.event.progress.get_or_insert_with(Progress::default);
+        progress.steps.insert(format!("{handler}/{step}"), result);
+        self
+    }
+
+    /// Runs the event's handlers: in order, each within its time limit, panics caught, as a drain does. What they ask of the
+    /// database fails as a retry with the code `no_database`.
+    pub async fn run<D: Dispatch>(mut self, app: &D, event: &D::Event) -> Ran {
+        event.kind().clone_into(&mut self.event.kind);
+        let (attempt, most) = (self.event.attempts, self.event.max_attempts);
+        let context = context(self.event, self.limit);
+        let began = Instant::now();
+        let limits = Limits {
+            handler: self.limit,
+            cut: began + self.limit * 1000,
+        };
+        execute(app, &context, event, limits).await;
+        let took = began.elapsed();
+        let (ends, _) = context.take_ends();
+        let ended = RetryPolicy::default().resolve(attempt, most, &ends, 0.5);
+        let (status, retries_after) = match ended {
+            Disposition::Finish(status) => (Some(status), None),
+            Disposition::Retry(after) => (None, Some(after)),
+        };
+        Ran {
+            status,
+            retries_after,
+            emitted: ends.iter().flat_map(|end| end.emitted.clone()).collect(),
+            handlers: ends
+                .into_iter()
+                .map(|end| Handled {
+                    name: end.handler,
+                    result: end.result.map(|done| done.result),
+                })
+                .collect(),
+            steps: context.steps(),
+            took,
+        }
+    }
+}
+
+impl Ran {
+    /// The follow-ups that are published when the event ends, as events of the program.
+    ///
+    /// # Errors
+    /// When one of them is none of `E`.
+    pub fn follow_ups<E: Event>(&self) -> Result<Vec<E>, crate::DecodeError> {
+        let decoded = self.emitted.iter().map(|event| {
+            let payload = event.payload.as_ref().map(|json| json.get().as_bytes());
+            E::decode(&event.kind, payload)
+        });
+        decoded.collect()
+    }
+
+    /// The same as they will be published, with group, delay and so on.
+    #[must_use]
+    pub fn published(&self) -> &[NewEvent] {
+        &self.emitted
+    }
+}
+
+/// An event's handlers and their services, in order. Runs nothing.
+pub fn handlers_of<D: Dispatch>(app: &D, event: &D::Event) -> Vec<(&'static str, &'static str)> {
+    let attempt = Attempt::first();
+    app.handlers(event, &context(attempt.event, attempt.limit))
+        .list()
+}
+
+fn context(event: LeasedEvent, limit: Duration) -> Context {
+    let flushed = Flushed {
+        ahead: None,
+        after: 0,
+        progress: watch::channel(0).1,
+    };
+    Context::new(event, None, flushed, limit)
+}
+
+/// Drains a scratch database until nothing is ready any more, at default settings. Makes the queue's schema there if it is
+/// missing, and registers the program's kinds.
+///
+/// # Errors
+/// When the database fails.
+pub async fn drain_now<D: Dispatch>(
+    database: &Database,
+    app: Arc<D>,
+) -> Result<DrainReport, Error> {
+    migrate(
+        database,
+        D::Event::KINDS,
+        MigrateOptions::default(),
+        Vec::new(),
+    )
+    .await?;
+    let drained = drain(database, app, &DrainOptions::default()).await;
+    drained.map_err(|DrainError { source, .. }| source)
+}

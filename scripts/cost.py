@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Part of `make check`: what the library costs a program that uses it, without features. How many crates come with it, directly
+and in all, and how many names its documentation lists. More than is written here is an error: raise a limit only on purpose.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import local
+
+DIRECT, TOTAL, NAMES = 15, 130, 185
+LISTED = re.compile(r'<li><a href="[^"]+">[^<]+</a></li>')
+
+
+def main():
+    counts = {"direct crates": (len(crates("--depth", "1")), DIRECT), "crates in all": (len(crates()), TOTAL), "public names": (names(), NAMES)}
+    for what, (count, most) in counts.items():
+        print(f"tidegate without features: {count} {what}, at most {most}")
+    wrong = [what for what, (count, most) in counts.items() if count > most]
+    if wrong:
+        print(f"too many: {', '.join(wrong)}", file=sys.stderr)
+    return int(bool(wrong))
+
+
+def crates(*options):
+    """What the library is linked with."""
+    command = ["cargo", "tree", "--locked", "--package", "tidegate", "--edges", "normal", "--prefix", "none", "--format", "{p}"]
+    told = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True)
+    if told.returncode != 0:
+        raise local.Failed(1)
+    return {tuple(line.split()[:2]) for line in told.stdout.splitlines() if line} - {("tidegate", "v0.1.0")}
+
+
+def names():
+    """What the library's documentation lists."""
+    target = Path("target/cost")
+    command = ["cargo", "doc", "--locked", "--quiet", "--no-deps", "--package", "tidegate", "--target-dir", str(target)]
+    if subprocess.run(command).returncode != 0:
+        raise local.Failed(1)
+    return len(LISTED.findall((target / "doc" / "tidegate" / "all.html").read_text()))
+
+
+if __name__ == "__main__":
+    local.run_script(main)

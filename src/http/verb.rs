@@ -1,0 +1,49 @@
+//! The verb `serve`: the HTTP interface, until it is told to stop.
+
+use std::net::SocketAddr;
+
+use serde_json::json;
+use tidegate::Error;
+use tidegate::program::stop_signal;
+use tidegate_cli::clap::Parser;
+use tidegate_cli::{Answer, Ask};
+use tokio::net::TcpListener;
+
+use super::{router, serve};
+
+/// Serve the HTTP interface of the medical jobs until SIGTERM or Ctrl-C.
+#[derive(Parser)]
+#[command(
+    name = "serve",
+    after_help = "Example:\n  tidegate serve --listen 127.0.0.1:8080"
+)]
+pub struct Serve {
+    /// Where to listen; port 0 is any free one.
+    #[arg(long, default_value = "127.0.0.1:8080", value_parser = listen_address)]
+    listen: SocketAddr,
+}
+
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "host:port such as 127.0.0.1:8080 is allowed, the host as an IP address".to_owned()
+    })
+}
+
+/// Serves until the process is told to stop.
+///
+/// # Errors
+/// [`Error::Config`] when nobody can listen there.
+pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
+    let listen = asked.listen;
+    let failed = |error| Error::Config(format!("--listen {listen}: {error}"));
+    let listener = TcpListener::bind(listen).await.map_err(failed)?;
+    let url = format!("http://{}", listener.local_addr().map_err(failed)?);
+    ask.say(&format!("listening on {url}"));
+    let router = router(ask.service.database.clone());
+    let served = serve(listener, router, stop_signal()).await;
+    served.map_err(failed)?;
+    Ok(Answer::new(
+        json!({"action": "serve", "url": url}),
+        "stopped",
+    ))
+}
