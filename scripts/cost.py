@@ -10,7 +10,7 @@ from pathlib import Path
 
 import local
 
-DIRECT, TOTAL, NAMES = 15, 130, 185
+DIRECT, TOTAL, NAMES = 15, 130, 271
 LISTED = re.compile(r'<li><a href="[^"]+">[^<]+</a></li>')
 
 

@@ -35,6 +35,7 @@ mod roles;
 mod scenes;
 mod script;
 mod secret;
+mod shop;
 mod steady;
 mod trace;
 mod upgrade;

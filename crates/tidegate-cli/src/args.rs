@@ -36,6 +36,9 @@ pub enum Verb {
         /// Also create the roles tidegate_publish, _drain, _operate and _read, and grant them what is theirs.
         #[arg(long)]
         roles: bool,
+        /// Also where only other programs' kinds are registered: both use the queue from then on.
+        #[arg(long)]
+        share: bool,
     },
     /// Publish one event.
     #[command(

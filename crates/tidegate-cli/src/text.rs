@@ -91,6 +91,9 @@ pub fn paused(kind: &Value) -> String {
 /// What a drain did.
 pub fn drained(report: &DrainReport) -> String {
     let reason = match report.stop_reason {
+        StopReason::QueueEmpty if !report.unhandled.is_empty() => {
+            "nothing that this program handles is ready"
+        }
         StopReason::QueueEmpty => "the queue is empty",
         StopReason::BudgetSpent => "the budget is spent",
         StopReason::LimitReached => "the limit of events is reached",
@@ -100,10 +103,19 @@ pub fn drained(report: &DrainReport) -> String {
         "left in the queue".to_owned(),
         report.backlog.to_string(),
     ]);
-    format!(
+    let mut text = format!(
         "drained for {}: {reason}\n{table}",
         coarse(report.elapsed_ms)
-    )
+    );
+    if !report.unhandled.is_empty() {
+        let kinds = report.unhandled.iter();
+        let kinds: Vec<String> = kinds
+            .map(|(kind, count)| format!("{count} {kind}"))
+            .collect();
+        text.push_str("\nof other programs: ");
+        text.push_str(&kinds.join(", "));
+    }
+    text
 }
 
 /// What a drain did until it failed.

@@ -155,6 +155,9 @@ pub struct MigrateRequest {
     /// Create the database roles and grant them what is theirs.
     #[serde(default)]
     pub roles: bool,
+    /// Also where only other programs' kinds are registered: both use the queue from then on.
+    #[serde(default)]
+    pub share: bool,
 }
 
 /// Options of a drain; what is not given comes from the environment.

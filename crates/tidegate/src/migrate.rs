@@ -234,6 +234,35 @@ pub async fn check(
     )))
 }
 
+/// A queue that only other programs have registered kinds of is theirs: this one's kinds and tables do not belong there.
+pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Result<(), Error> {
+    let client = database.connect().await?;
+    let found = client
+        .query_typed("SELECT to_regclass('tidegate.event_kind') IS NOT NULL", &[])
+        .await;
+    let found = found.map_err(|error| Error::Migrate(describe(&error)))?;
+    if !found.first().is_some_and(|row| row.get(0)) {
+        return Ok(());
+    }
+    match foreign(&queue::registered(&client).await?, kinds) {
+        None => Ok(()),
+        Some(theirs) => Err(Error::Migrate(format!(
+            "this queue is another program's, with the kinds {theirs}; `migrate --share` lets both use it"
+        ))),
+    }
+}
+
+/// Another program's kinds, if only it has registered any.
+pub(crate) fn foreign(registered: &[String], kinds: &[&str]) -> Option<String> {
+    const TOLD: usize = 5;
+    let is_ours = |kind: &String| kinds.contains(&kind.as_str());
+    if registered.is_empty() || registered.iter().any(is_ours) {
+        return None;
+    }
+    let more = if registered.len() > TOLD { ", …" } else { "" };
+    Some(registered[..registered.len().min(TOLD)].join(", ") + more)
+}
+
 /// How far a history has come, and how far this program would bring it.
 pub(crate) struct Version {
     pub history: &'static str,

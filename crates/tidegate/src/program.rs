@@ -17,9 +17,9 @@ use crate::doctor::{self, DoctorReport, Patient};
 use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, drain_with};
 use crate::error::Error;
 use crate::event::Event;
-use crate::invocation::{Actions, Request, StatsReport};
+use crate::invocation::{Actions, MigrateRequest, Request, StatsReport};
 use crate::metrics::Metrics;
-use crate::migrate::{MigrateOptions, MigrateReport, MigrationSet, migrate};
+use crate::migrate::{MigrateOptions, MigrateReport, MigrationSet, migrate, refuse_foreign};
 use crate::operate::{ReplayReport, ReplayRequest, RequeueReport, RequeueRequest};
 use crate::queue;
 use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
@@ -224,7 +224,7 @@ impl Service {
             Request::Stats(_) => Ok(serde_json::to_value(within(time, self.stats()).await?)?),
             Request::Migrate(asked) => Ok(serde_json::to_value(Migrated {
                 action: "migrate",
-                report: within(time, self.migrate(asked.roles)).await?,
+                report: within(time, self.migrate(*asked)).await?,
             })?),
             Request::Further { action, fields } => {
                 Ok(within(time, self.further(action, fields.clone())).await?)
@@ -336,11 +336,14 @@ impl Service {
     /// database roles and grants them what is theirs.
     ///
     /// # Errors
-    /// As [`migrate`].
-    pub async fn migrate(&self, roles: bool) -> Result<MigrateReport, Error> {
+    /// As [`migrate`]. [`Error::Migrate`] when the queue is another program's, and it was not asked to share it.
+    pub async fn migrate(&self, asked: MigrateRequest) -> Result<MigrateReport, Error> {
+        if !asked.share {
+            refuse_foreign(&self.database, self.program.kinds).await?;
+        }
         let options = MigrateOptions {
             max_attempts: self.max_attempts,
-            roles,
+            roles: asked.roles,
         };
         let further = (self.program.migrations)();
         migrate(&self.database, self.program.kinds, options, further).await

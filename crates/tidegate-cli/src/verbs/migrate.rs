@@ -1,11 +1,12 @@
 //! The schema's way forward.
 
+use tidegate::invocation::MigrateRequest;
 use tidegate::program::{Migrated, Service};
 
 use crate::answer::{Answer, Failed, document};
 
-pub async fn migrate(service: &Service, roles: bool) -> Result<Answer, Failed> {
-    let report = service.migrate(roles).await?;
+pub async fn migrate(service: &Service, asked: MigrateRequest) -> Result<Answer, Failed> {
+    let report = service.migrate(asked).await?;
     let applied = if report.applied.is_empty() {
         "nothing to apply".to_owned()
     } else {

@@ -9,6 +9,7 @@ mod operate;
 mod publish;
 mod watch;
 
+use tidegate::invocation::MigrateRequest;
 use tidegate::program::Service;
 
 use crate::answer::{Answer, Failed};
@@ -17,7 +18,9 @@ use crate::args::Verb;
 /// Answers a verb that every program has.
 pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer, Failed> {
     match verb {
-        Verb::Migrate { roles } => migrate::migrate(service, roles).await,
+        Verb::Migrate { roles, share } => {
+            migrate::migrate(service, MigrateRequest { roles, share }).await
+        }
         Verb::Publish(args) => publish::publish(service, args).await,
         Verb::Drain(args) => drain::drain(service, &args, json).await,
         Verb::Cleanup(args) => cleanup::cleanup(service, args, json).await,

@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use super::catalog::{self, Drift, EXPECTED};
 use super::{Examination, Finding};
 use crate::error::Error;
-use crate::migrate;
+use crate::migrate::{self, foreign};
 use crate::queue::{self, query, sql};
 
 /// More differences than these are counted, not listed: a person mends the first and looks again.
@@ -28,7 +28,10 @@ pub(super) async fn version(on: &Examination<'_>) -> Result<Finding, Error> {
         return Ok(Finding::ok(known.join(", ")));
     };
     let text = other.to_string();
-    Ok(if other.found < other.known {
+    let registered = queue::registered(&on.client).await?;
+    Ok(if foreign(&registered, on.patient.kinds).is_some() {
+        Finding::problem(text, "ask the doctor of the program whose queue it is")
+    } else if other.found < other.known {
         Finding::problem(text, "tidegate migrate")
     } else {
         Finding::beyond_us(format!("{text}; use a newer program"))
@@ -66,6 +69,11 @@ pub(super) async fn drift(on: &Examination<'_>) -> Result<Finding, Error> {
 
 pub(super) async fn kinds(on: &Examination<'_>) -> Result<Finding, Error> {
     let kinds = on.patient.kinds;
+    if let Some(theirs) = foreign(&queue::registered(&on.client).await?, kinds) {
+        let text = format!("this queue is another program's, with the kinds {theirs}");
+        let remedy = "ask the doctor of that program; `migrate --share` lets both use the queue";
+        return Ok(Finding::problem(text, remedy));
+    }
     let unregistered = queue::unregistered(&on.client, kinds).await?;
     if !unregistered.is_empty() {
         let text = format!(

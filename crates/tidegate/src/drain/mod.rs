@@ -565,6 +565,9 @@ impl<D: Dispatch> Drain<D> {
         let backlog = backlog?;
         self.report.backlog = backlog.events;
         self.report.oldest_age_ms = backlog.oldest_age_ms;
+        if backlog.events > 0 {
+            self.report.unhandled = queue::others(client, D::Event::KINDS).await?;
+        }
         Ok(())
     }
 }

@@ -1,5 +1,7 @@
 //! What a drain answers.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// Why a drain ended.
@@ -52,6 +54,9 @@ pub struct DrainReport {
     pub backlog: u64,
     /// Age of the oldest of them.
     pub oldest_age_ms: u64,
+    /// Of them, those of kinds that this program does not handle, by kind; of twenty kinds at most.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unhandled: BTreeMap<String, u64>,
 }
 
 impl DrainReport {

@@ -37,7 +37,7 @@ pub use operate::{pause, replay, requeue, resume, unblock};
 pub use publish::{Published, publish, publish_batch};
 pub use read::{
     Backlog, Job, JobStatus, ListFilter, Overview, Pulse, backlog, blocked_groups, job, leases,
-    lineage, list, overview, pulse, register_kinds, show, stats, unregistered,
+    lineage, list, others, overview, pulse, register_kinds, registered, show, stats, unregistered,
 };
 
 use self::sql::Statement;

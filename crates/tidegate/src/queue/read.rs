@@ -1,5 +1,6 @@
 //! Looking without touching: figures, one event, lists; and the registry of kinds.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
@@ -31,6 +32,28 @@ pub async fn backlog(client: &(impl GenericClient + Sync)) -> Result<Backlog, Er
         events: row.get::<_, i64>(0).unsigned_abs(),
         oldest_age_ms: row.get::<_, Option<i64>>(1).unwrap_or(0).unsigned_abs(),
     }))
+}
+
+/// Live events of other kinds than these, by kind; of twenty kinds at most.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn others(
+    client: &(impl GenericClient + Sync),
+    kinds: &[&str],
+) -> Result<BTreeMap<String, u64>, Error> {
+    let rows = query(client, &sql::look::OTHERS, &[&kinds]).await?;
+    let count = |row: &Row| (row.get(0), row.get::<_, i64>(1).unsigned_abs());
+    Ok(rows.iter().map(count).collect())
+}
+
+/// The kinds that programs have registered, in order.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn registered(client: &(impl GenericClient + Sync)) -> Result<Vec<String>, Error> {
+    let rows = query(client, &sql::look::REGISTERED, &[]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// Depth, attempts, latency and failure rate by kind (C13), one object each.

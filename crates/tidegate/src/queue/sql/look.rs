@@ -21,6 +21,16 @@ SELECT CASE WHEN counted.n < 100000 THEN counted.n
           FROM (SELECT id FROM tidegate.event_queue LIMIT 100000) AS live) AS counted",
 };
 
+/// Live events of other kinds than these, of the first 100,000 that are met.
+pub static OTHERS: Statement = Statement {
+    name: "others",
+    params: &[Type::TEXT_ARRAY],
+    text: "\
+SELECT q.kind, count(*)
+  FROM (SELECT kind FROM tidegate.event_queue LIMIT 100000) AS q
+ WHERE q.kind <> ALL ($1) GROUP BY q.kind ORDER BY 2 DESC, 1 LIMIT 20",
+};
+
 /// Figures by kind.
 pub static STATS: Statement = Statement {
     name: "stats",
@@ -226,9 +236,17 @@ SELECT k.kind FROM unnest($1) AS k(kind)
  WHERE NOT EXISTS (SELECT FROM tidegate.event_kind AS e WHERE e.kind = k.kind) ORDER BY k.kind",
 };
 
+/// The kinds that programs have registered.
+pub static REGISTERED: Statement = Statement {
+    name: "registered",
+    params: &[],
+    text: "SELECT k.kind FROM tidegate.event_kind AS k ORDER BY k.kind",
+};
+
 /// All of this file.
 pub static ALL: &[&Statement] = &[
     &BACKLOG,
+    &OTHERS,
     &STATS,
     &OVERVIEW,
     &PULSE,
@@ -240,4 +258,5 @@ pub static ALL: &[&Statement] = &[
     &LEASES,
     &REGISTER_KINDS,
     &UNREGISTERED,
+    &REGISTERED,
 ];

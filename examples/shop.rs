@@ -1,0 +1,88 @@
+//! A whole program of somebody's own in one file: two kinds of events, their handlers, and a command line with every verb.
+//!
+//! ```sh
+//! export DATABASE_URL=postgres://…       # an empty database; `make db` serves one
+//! cargo run --example shop -- migrate
+//! cargo run --example shop -- publish order_placed --payload '{"order_id": 7}'
+//! cargo run --example shop -- drain
+//! cargo run --example shop -- status
+//! ```
+//!
+//! The same program as a Lambda function is `tidegate_lambda::run(program())` in a `main` of its own.
+
+use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tidegate::config::Lookup;
+use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, HandlerResult, Handlers, Program};
+
+/// A customer has ordered something.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct OrderPlaced {
+    pub order_id: i64,
+}
+
+/// It is on its way.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct OrderShipped {
+    pub order_id: i64,
+    pub parcel: String,
+}
+
+tidegate::events! {
+    #[derive(Debug)]
+    pub(crate) enum ShopEvent {
+        OrderPlaced(OrderPlaced) = "order_placed",
+        OrderShipped(OrderShipped) = "order_shipped",
+    }
+}
+
+/// What the handlers need: here the first letters of parcels' names, from the environment's `PARCEL_PREFIX`.
+pub(crate) struct Shop {
+    prefix: String,
+}
+
+impl Dispatch for Shop {
+    type Event = ShopEvent;
+
+    fn handlers<'a>(&'a self, event: &'a ShopEvent, ctx: &'a Context) -> Handlers<'a> {
+        match event {
+            ShopEvent::OrderPlaced(order) => {
+                Handlers::one("ship", "carrier", self.ship(order, ctx))
+            }
+            ShopEvent::OrderShipped(order) => Handlers::one("book", DATABASE_ONLY, async {
+                Done::with(&json!({"order": order.order_id, "parcel": order.parcel}))
+            }),
+        }
+    }
+}
+
+impl Shop {
+    pub(crate) fn of(settings: Lookup<'_>) -> Self {
+        let prefix = settings("PARCEL_PREFIX");
+        Self {
+            prefix: prefix.unwrap_or_else(|| "parcel".to_owned()),
+        }
+    }
+
+    /// Asks the carrier once, whatever happens afterwards: the step's result is kept with the event.
+    async fn ship(&self, order: &OrderPlaced, ctx: &Context) -> HandlerResult {
+        let ask_carrier = async { Ok(format!("{}-{}", self.prefix, order.order_id)) };
+        let parcel = ctx.once("parcel", ask_carrier).await?;
+        ctx.emit(&ShopEvent::OrderShipped(OrderShipped {
+            order_id: order.order_id,
+            parcel,
+        }))?;
+        Ok(Done::ok())
+    }
+}
+
+/// The whole program, for whoever runs it.
+pub(crate) fn program() -> Program {
+    Program::new(|settings| Ok(Shop::of(settings)))
+}
+
+fn main() -> ExitCode {
+    tidegate_cli::run(program())
+}
