@@ -20,7 +20,7 @@ const CONNECTIONS: usize = 1;
 /// # Errors
 /// When Lambda's runtime interface cannot be used.
 pub fn run() -> Result<(), lambda_http::Error> {
-    let logs = tidegate_lambda::start_logs();
+    let logs = tidegate_lambda::start_logs(env!("CARGO_CRATE_NAME"));
     log_panics();
     let database = logs.and_then(|()| database());
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -69,14 +69,17 @@ fn give(answer: &Answer, as_json: bool) -> ExitCode {
 }
 
 /// Runs what answers a verb, on threads of its own.
-fn block_on(answer: impl Future<Output = Result<Answer, Failed>>) -> Result<Answer, Failed> {
+fn block_on(
+    origin: &'static str,
+    answer: impl Future<Output = Result<Answer, Failed>>,
+) -> Result<Answer, Failed> {
     tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .finish()
         .with(log_filter(&environment, LevelFilter::WARN)?)
-        .with(details_of_ours_alone())
+        .with(details_of_ours_alone(origin))
         .init();
     log_panics();
     let runtime = tokio::runtime::Builder::new_multi_thread()

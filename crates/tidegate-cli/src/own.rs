@@ -121,7 +121,8 @@ impl CommandLine {
             Ok(asked) => asked,
             Err(error) => return misused(&error),
         };
-        match block_on(self.answer(asked, json, &environment)) {
+        let origin = self.program.origin();
+        match block_on(origin, self.answer(asked, json, &environment)) {
             Ok(answer) => give(&answer, json),
             Err(failed) => fail(&failed, json),
         }

@@ -58,7 +58,7 @@ pub use lambda_runtime::Error;
 /// # Errors
 /// When Lambda's runtime interface cannot be used.
 pub fn run(program: Program) -> Result<(), Error> {
-    let logs = start_logs();
+    let logs = start_logs(program.origin());
     let mut ready = logs.and_then(|()| program.start(&environment));
     if let Ok(service) = &mut ready {
         // The function's log is where CloudWatch looks for them.
@@ -79,11 +79,12 @@ pub fn run(program: Program) -> Result<(), Error> {
     served
 }
 
-/// Logs from now on as CloudWatch reads it: a JSON object a line on stdout, as much as `TIDEGATE_LOG` says.
+/// Logs from now on as CloudWatch reads it: a JSON object a line on stdout, as much as `TIDEGATE_LOG` says; details of the
+/// crate `origin` alone.
 ///
 /// # Errors
 /// [`tidegate::Error::Config`] when `TIDEGATE_LOG` does not hold; what is usual is logged then.
-pub fn start_logs() -> Result<(), tidegate::Error> {
+pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
     let filter = log_filter(&environment, LevelFilter::INFO);
     tracing_subscriber::fmt()
         .json()
@@ -94,7 +95,7 @@ pub fn start_logs() -> Result<(), tidegate::Error> {
             |_| Targets::new().with_default(LevelFilter::INFO),
             Clone::clone,
         ))
-        .with(details_of_ours_alone())
+        .with(details_of_ours_alone(origin))
         .init();
     filter.map(drop)
 }

@@ -30,18 +30,39 @@ pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, E
 /// Keeps other crates' details out of the log, whatever `TIDEGATE_LOG` says: below `info` the HTTP client
 /// and the Lambda runtime show whole messages, payloads among them, and the AWS SDK shows answers, which
 /// may be a secret, even in its warnings (I9). What fails there is told by our own errors.
+///
+/// The program's own crate may show what it likes: `ours` is its name, as [`crate::Program::origin`] has it.
 #[must_use]
-pub fn details_of_ours_alone() -> FilterFn<fn(&Metadata<'_>) -> bool> {
-    filter_fn(|line| {
-        let target = line.target();
-        target.starts_with("tidegate")
-            || (*line.level() <= Level::INFO && !target.starts_with("aws_"))
-    })
+pub fn details_of_ours_alone(
+    ours: &'static str,
+) -> FilterFn<impl Fn(&Metadata<'_>) -> bool + Clone> {
+    filter_fn(move |line| shows(ours, line.target(), *line.level()))
+}
+
+fn shows(ours: &str, target: &str, level: Level) -> bool {
+    let origin = target.split("::").next().unwrap_or(target);
+    origin.starts_with("tidegate")
+        || origin == ours
+        || (level <= Level::INFO && !origin.starts_with("aws_"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn i9_details_are_shown_of_the_program_and_of_nobody_else() {
+        for (target, level, shown) in [
+            ("shop::orders", Level::TRACE, true),
+            ("tidegate::drain", Level::DEBUG, true),
+            ("hyper::client", Level::DEBUG, false),
+            ("shopping", Level::DEBUG, false),
+            ("hyper::client", Level::WARN, true),
+            ("aws_config", Level::WARN, false),
+        ] {
+            assert_eq!(shows("shop", target, level), shown, "{target}");
+        }
+    }
 
     #[test]
     fn a_bad_value_is_refused_by_name_with_what_is_allowed() {

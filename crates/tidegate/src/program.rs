@@ -50,6 +50,7 @@ use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 /// let program = Program::new(|_settings| Ok(Handling));
 /// ```
 pub struct Program {
+    origin: &'static str,
     kinds: &'static [&'static str],
     handlers: Box<MakeHandlers>,
     migrations: fn() -> Vec<MigrationSet>,
@@ -95,6 +96,10 @@ impl Program {
         handlers: impl Fn(Lookup<'_>) -> Result<D, Error> + Send + Sync + 'static,
     ) -> Self {
         Self {
+            origin: std::any::type_name::<D>()
+                .split("::")
+                .next()
+                .unwrap_or_default(),
             kinds: D::Event::KINDS,
             handlers: Box::new(move |lookup| {
                 let made: Arc<dyn Drains> = Arc::new(Handling(Arc::new(handlers(lookup)?)));
@@ -103,6 +108,12 @@ impl Program {
             migrations: Vec::new,
             further: Vec::new(),
         }
+    }
+
+    /// The crate that its handlers come from: of that the log may show more.
+    #[must_use]
+    pub fn origin(&self) -> &'static str {
+        self.origin
     }
 
     /// With tables of its own beside the queue's.
