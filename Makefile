@@ -26,6 +26,7 @@ check: tools ## format, circles of modules, lints with warnings denied, what the
 	@python3 scripts/circles.py
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	cargo clippy --locked --package tidegate -- -D warnings
+	cargo clippy $(CARGO_FLAGS) --lib --bins -- -D warnings
 	@python3 scripts/cost.py
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps
 

@@ -3,6 +3,7 @@
 and in all, and how many names its documentation lists. More than is written here is an error: raise a limit only on purpose.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import local
 
-DIRECT, TOTAL, NAMES = 15, 130, 271
+DIRECT, TOTAL, NAMES = 15, 130, 141
 LISTED = re.compile(r'<li><a href="[^"]+">[^<]+</a></li>')
 
 
@@ -37,7 +38,7 @@ def names():
     """What the library's documentation lists."""
     target = Path("target/cost")
     command = ["cargo", "doc", "--locked", "--quiet", "--no-deps", "--package", "tidegate", "--target-dir", str(target)]
-    if subprocess.run(command).returncode != 0:
+    if subprocess.run(command, env={**os.environ, "RUSTDOCFLAGS": "-D warnings"}).returncode != 0:
         raise local.Failed(1)
     return len(LISTED.findall((target / "doc" / "tidegate" / "all.html").read_text()))
 

@@ -78,7 +78,7 @@ async fn expired_partition(client: &Client, age: Duration, count: i32) -> String
     let day = "SELECT (($1::timestamptz AT TIME ZONE 'UTC')::date)::text, to_char($1::timestamptz AT TIME ZONE 'UTC', '\"event_log_\"YYYYMMDD')";
     let row = client.query_one(day, &[&then]).await.unwrap();
     let made = steps::make_partition(client, row.get(0)).await.unwrap();
-    assert!(matches!(made, steps::Made::Made { .. }), "{made:?}");
+    assert!(matches!(made, steps::Made::New { .. }), "{made:?}");
     log_rows(client, count, then).await;
     let partition: String = row.get(1);
     let inside = format!("SELECT count(*) FROM tidegate.{partition}");

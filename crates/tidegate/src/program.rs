@@ -308,7 +308,7 @@ impl Service {
     /// Puts logged events back as new ones (F5).
     ///
     /// # Errors
-    /// As [`queue::replay`].
+    /// [`Error::Invalid`] names what is wrong with the request; when the database fails.
     pub async fn replay(&self, asked: &ReplayRequest) -> Result<ReplayReport, Error> {
         let client = self.database.connect().await?;
         let actor = asked.actor.clone().or_else(|| self.actor.clone());
@@ -319,7 +319,7 @@ impl Service {
     /// Runs live events again.
     ///
     /// # Errors
-    /// As [`queue::requeue`].
+    /// [`Error::Invalid`] names what is wrong with the request; when the database fails.
     pub async fn requeue(&self, asked: &RequeueRequest) -> Result<RequeueReport, Error> {
         let client = self.database.connect().await?;
         let actor = asked.actor.clone().or_else(|| self.actor.clone());

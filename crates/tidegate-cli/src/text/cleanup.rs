@@ -1,6 +1,6 @@
 //! How a cleanup and the retention of kinds look to people.
 
-use tidegate::queue::retention::KindRetention;
+use tidegate::queue::KindRetention;
 use tidegate::retention::{CleanupReport, CleanupStop, RetentionReport};
 
 use super::{coarse, plain_table};

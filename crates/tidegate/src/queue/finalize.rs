@@ -1,6 +1,8 @@
 //! Ending events: complete, finalize, retry, and what was done so far.
 
+#[cfg(feature = "internals")]
 use std::borrow::Borrow;
+#[cfg(feature = "internals")]
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
@@ -202,6 +204,7 @@ fn ranges(ids: &[i64]) -> String {
     text
 }
 
+#[cfg(feature = "internals")]
 /// Moves events to the log and publishes their follow-ups, a statement for each lease. Leases that do
 /// not come back were not held any more, and nothing of theirs was changed (I5); nor was anything of those that are busy.
 ///
@@ -383,6 +386,7 @@ fn column<S, T>(
     rows.clone().map(value).collect()
 }
 
+#[cfg(feature = "internals")]
 /// What [`finalize_one`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finalized {
@@ -392,6 +396,7 @@ pub enum Finalized {
     Already,
 }
 
+#[cfg(feature = "internals")]
 /// Ends one event by its list of errors: none is COMPLETED, some are `COMPLETED_WITH_ERRORS` with the
 /// whole list stored (C8). Twice is the same as once (C9).
 ///

@@ -12,7 +12,13 @@ mod lineage;
 mod operate;
 mod publish;
 mod read;
+#[cfg(not(feature = "internals"))]
+pub(crate) mod retention;
+#[cfg(feature = "internals")]
 pub mod retention;
+#[cfg(not(feature = "internals"))]
+pub(crate) mod sql;
+#[cfg(feature = "internals")]
 pub mod sql;
 
 use std::time::Duration;
@@ -20,25 +26,52 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 
-pub use finalize::{
-    Completed, Completion, ErrorEntry, Finalization, Finalized, Flushed, Follow, Retried, complete,
-    end_unreadable, finalize, finalize_one, finalize_under, finished_under, retry, save_progress,
-};
-pub(crate) use finalize::{commit, complete_and_commit};
-#[cfg(feature = "internals")]
-#[doc(hidden)]
-pub use lease::progress;
-pub use lease::{
-    InHand, LeaseRequest, LeasedBatch, Swept, Walk, hand_back, in_hand, lease, promote,
-    remove_ended, renew, sweep,
-};
 pub use lineage::{Kin, Lineage, MOST_KIN, Relation};
-pub use operate::{pause, replay, requeue, resume, unblock};
+pub use operate::{pause, resume, unblock};
 pub use publish::{Published, publish, publish_batch};
 pub use read::{
-    Backlog, Job, JobStatus, ListFilter, Overview, Pulse, backlog, blocked_groups, job, leases,
-    lineage, list, others, overview, pulse, register_kinds, registered, show, stats, unregistered,
+    Backlog, Job, JobStatus, ListFilter, Pulse, backlog, blocked_groups, job, leases, lineage,
+    list, pulse, show,
 };
+pub use retention::KindRetention;
+
+/// What the drain and this project's own tests know of the queue, and nobody else.
+#[cfg(feature = "internals")]
+mod internals {
+    pub use super::finalize::{
+        Completed, Completion, ErrorEntry, Finalization, Finalized, Flushed, Follow, Retried,
+        complete, end_unreadable, finalize, finalize_one, finalize_under, finished_under, retry,
+        save_progress,
+    };
+    pub use super::lease::{
+        InHand, LeaseRequest, LeasedBatch, Swept, Walk, hand_back, in_hand, lease, progress,
+        promote, remove_ended, renew, sweep,
+    };
+    pub use super::operate::{replay, requeue};
+    pub use super::read::{
+        Overview, others, overview, register_kinds, registered, stats, unregistered,
+    };
+}
+#[cfg(not(feature = "internals"))]
+mod internals {
+    pub(crate) use super::finalize::{
+        Completed, Completion, ErrorEntry, Finalization, Follow, Retried, complete, end_unreadable,
+        finalize_under, finished_under, retry, save_progress,
+    };
+    pub(crate) use super::lease::{
+        InHand, LeaseRequest, LeasedBatch, Walk, hand_back, in_hand, lease, promote, remove_ended,
+        renew, sweep,
+    };
+    pub(crate) use super::operate::{replay, requeue};
+    pub(crate) use super::read::{
+        others, overview, register_kinds, registered, stats, unregistered,
+    };
+}
+pub(crate) use finalize::{commit, complete_and_commit};
+#[cfg(feature = "internals")]
+pub use internals::*;
+#[cfg(not(feature = "internals"))]
+pub(crate) use internals::*;
 
 use self::sql::Statement;
 use crate::error::Error;

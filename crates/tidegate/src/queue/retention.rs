@@ -18,7 +18,7 @@ pub const MOVED_AT_MOST: u64 = 10_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Made {
     /// It has one now, with this many rows of the default one.
-    Made {
+    New {
         /// Rows moved.
         moved: u64,
     },
@@ -141,7 +141,7 @@ pub async fn make_partition(
         return Ok(Made::There);
     };
     Ok(match row.get(0) {
-        "made" => Made::Made {
+        "made" => Made::New {
             moved: row.get::<_, i64>(1).unsigned_abs(),
         },
         "there" => Made::There,

@@ -1,5 +1,5 @@
 //! Owns the scheduled cleanup: how events leave the queue without a drain and the log without an
-//! operator. A run is a row of stages, each a row of short steps; [`crate::queue::retention`] is what a step
+//! operator. A run is a row of stages, each a row of short steps; `queue::retention` is what a step
 //! does. It knows no SQL and no handlers.
 //!
 //! The surprise: nothing here waits. A step that does not get its locks within 200 ms is tried again,
@@ -484,7 +484,7 @@ impl Cleanup<'_> {
             let made = if moved > steps::MOVED_AT_MOST {
                 Made::LeftToDefault
             } else {
-                Made::Made { moved }
+                Made::New { moved }
             };
             count_made(&mut self.report, made);
         }
@@ -527,7 +527,7 @@ impl Cleanup<'_> {
 
 fn count_made(report: &mut CleanupReport, made: Made) {
     match made {
-        Made::Made { moved } => {
+        Made::New { moved } => {
             report.partitions_made += 1;
             report.rows_moved += moved;
         }

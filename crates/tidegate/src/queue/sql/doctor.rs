@@ -302,6 +302,7 @@ pub static IS_STANDBY: Statement = Statement {
 };
 
 /// All of this file.
+#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &IS_MIGRATED,
     &PLAIN_WORDING,

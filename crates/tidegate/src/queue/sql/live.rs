@@ -175,6 +175,7 @@ SELECT held.id, held.token FROM unnest($1, $2) AS held(id, token)
   JOIN tidegate.event_log AS l ON l.id = held.id AND l.lease_token = held.token",
 };
 
+#[cfg(feature = "internals")]
 /// Where an event is: `live`, `logged` or no row.
 pub static WHEREABOUTS: Statement = Statement {
     name: "whereabouts",
@@ -221,6 +222,7 @@ SELECT p.id, p.created
 };
 
 /// All of this file.
+#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &LEASE,
     &END_LEASES,

@@ -244,6 +244,7 @@ pub static REGISTERED: Statement = Statement {
 };
 
 /// All of this file.
+#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &BACKLOG,
     &OTHERS,

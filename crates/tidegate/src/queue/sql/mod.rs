@@ -22,6 +22,7 @@ pub struct Statement {
 }
 
 /// All of them, for the test that prepares each.
+#[cfg(feature = "internals")]
 pub static ALL: &[&[&Statement]] = &[
     live::ALL,
     look::ALL,

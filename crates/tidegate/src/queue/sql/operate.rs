@@ -61,4 +61,5 @@ pub static UNBLOCK: Statement = Statement {
 };
 
 /// All of this file.
+#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[&REPLAY, &REQUEUE, &PAUSE, &RESUME, &UNBLOCK];

@@ -145,6 +145,7 @@ pub static APPLY_RETENTION: Statement = Statement {
 };
 
 /// All of this file.
+#[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &CLOCK,
     &MISSING_DAYS,
