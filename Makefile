@@ -24,6 +24,7 @@ test: check deny unit newest check-schema lambda api template ## everything CI r
 check: tools ## format, circles of modules, lints with warnings denied, what the library costs, docs
 	cargo fmt --all --check
 	@python3 scripts/circles.py
+	@python3 scripts/requirements.py check
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	cargo clippy --locked --package tidegate -- -D warnings
 	cargo clippy $(CARGO_FLAGS) --lib --bins -- -D warnings

@@ -1,4 +1,4 @@
-//! Accepting and reading jobs (requirements 1.3, E1–E3).
+//! Accepting and reading jobs (E1, E2, E3).
 
 use std::time::Duration;
 

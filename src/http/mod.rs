@@ -1,4 +1,4 @@
-//! Owns the HTTP interface of the medical jobs (requirements 1.3): accept a job, read it, and tell
+//! Owns the HTTP interface of the medical jobs: accept a job, read it, and tell
 //! whether this process can work. One router for both shells, `tidegate serve` and the function
 //! `tidegate-http`. It refuses to know what a job does ([`crate::app`]) and how it is queued
 //! ([`tidegate::queue`]).

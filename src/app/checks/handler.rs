@@ -1,4 +1,4 @@
-//! Owns what happens at `issuings-ai-checks`: the four steps of seed 001, in its order (B33 to B35).
+//! Owns what happens at `issuings-ai-checks`: the four steps, in their order (B33 to B35).
 //!
 //! The AI service is slow: tens of seconds are normal. So nothing is held while it is asked but the
 //! place at the gate: no transaction, no connection of the pool. A check in hand keeps one of the

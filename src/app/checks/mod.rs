@@ -7,7 +7,7 @@
 //!                                         └→ checked, answer stored
 //! ```
 //!
-//! The surprise is what NEW means. The source of this system (seed 001) only says: count the rows of
+//! The surprise is what NEW means. What the system is asked for is only: count the rows of
 //! `issuing_check` whose `work_statusom` is NEW; from two on, save the event anew. Were a row NEW from
 //! its message on, three messages at once would wait for each other for ever. So a row is PLANNED
 //! until its check begins, NEW while the AI service works on it, DONE once it has answered, and the

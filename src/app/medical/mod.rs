@@ -1,5 +1,5 @@
 //! The medical jobs system: 21 kinds of changes to a patient's data, asked for over an interface
-//! that answers at once and done one after the other for each patient (requirements 1.3).
+//! that answers at once and done one after the other for each patient.
 //!
 //! # Layout
 //!

@@ -1,4 +1,4 @@
-//! Owns what a producer may ask for: the payloads of the 21 kinds (requirements 1.3), their schemas,
+//! Owns what a producer may ask for: the payloads of the 21 kinds, their schemas,
 //! and the list of everything that is wrong with a bad one.
 //!
 //! The surprise: a payload is checked against the very schema that is published for it, so what the

@@ -1,7 +1,6 @@
-//! Owns the rules of the 21 kinds, one short arm each, in the order of the table in requirements 1.3,
-//! whose right-hand column says which error code is whose.
+//! Owns the rules of the 21 kinds, one short arm each: what a kind refuses, and with which code.
 //!
-//! How the table is read where it leaves a choice:
+//! Where the rules leave a choice:
 //!
 //! - What a job names and is not there, or is another patient's, is 404 in every kind; what it merely
 //!   refers to (the resources of an approval, the episode of a new encounter) is 422.

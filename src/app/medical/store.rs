@@ -47,7 +47,7 @@ SELECT e.kind, e.id
 
 const KNOWS_PATIENT: &str = "SELECT EXISTS (SELECT FROM medical.entity WHERE patient_id = $1)";
 
-/// Service requests end with the seventh day after the one they were made on (requirements 1.3). The
+/// Service requests end with the seventh day after the one they were made on. The
 /// day is that of UTC: the servers of one system may stand in several zones.
 const CREATE: &str = "\
 WITH created AS (

@@ -8,7 +8,7 @@ use super::entity::EntityKind;
 use super::schema::FieldError;
 use tidegate::handler::{Fault, HandlerError};
 
-/// Largest stored result, in bytes (requirements 1.3).
+/// Largest stored result, in bytes.
 pub const RESULT_LIMIT: usize = 10_000;
 
 /// What a fault says beside its details; together they stay below the limit.
@@ -29,7 +29,7 @@ pub(super) fn links(patient_id: Uuid, entities: &[(EntityKind, Uuid)]) -> Value 
 }
 
 /// Makes a result fit into `limit` bytes of JSON: drops the rules' params, then entries of `invalid`
-/// from the end, then cuts strings with `...` (requirements 1.3). The last resort is `"..."` alone.
+/// from the end, then cuts strings with `...`. The last resort is `"..."` alone.
 #[must_use]
 pub fn fit(mut result: Value, limit: usize) -> Value {
     if fits(&result, limit) {

@@ -1,4 +1,4 @@
-//! Every kind of job, and every end its row in requirements 1.3 lists.
+//! Every kind of job, and every end it may come to.
 
 #![expect(clippy::too_many_lines, reason = "tables: a line of them is a case")]
 

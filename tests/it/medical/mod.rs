@@ -1,5 +1,5 @@
 //! The medical jobs against a real Postgres and a stand-in for one-time passwords, text messages and
-//! signatures. `cases` walks all kinds through every end their row in requirements 1.3 lists; here is
+//! signatures. `cases` walks all kinds through every end they may come to; here is
 //! what the queue and the transactions promise around them.
 
 mod behaviour;

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Part of `make check`: keeps docs/requirements.md and the tests in step. A test that proves a requirement bears its id at the
+beginning of its name: f7_…, e2_e3_….
+
+`check` refuses an id in a test's name or a comment that the page does not have, a requirement without a proof, and a proof
+that is not there. `write` puts the names of the tests into the page; the sentences are written by hand.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "requirements.md"
+SOURCES = ["src", "crates", "tests"]
+ROW = re.compile(r"^\| ([A-F]\d+) \| (.+?) \| (.*) \|$", re.MULTILINE)
+TEST = re.compile(r"\bfn ((?:[a-fi]\d+_)+\w+)\(")
+IDS = re.compile(r"(?:[a-fi]\d+_)+")
+# As comments cite them: (B13), (E2, E3).
+CITED = re.compile(r"\(((?:[A-F]\d+(?:, )?)+)\)")
+# Proven by what is no test of that name.
+OTHERWISE = {
+    "B11": "there is no such column or option: `sql/catalog.txt`",
+    "E6": "`compile_fail` in `dispatch.rs`",
+}
+MOST_TOLD = 3
+
+
+def main():
+    if sys.argv[1:] not in (["write"], ["check"]):
+        print(f"usage: {sys.argv[0]} write|check", file=sys.stderr)
+        return 2
+    page = PAGE.read_text()
+    tests, cited = proofs()
+    if sys.argv[1] == "write":
+        PAGE.write_text(ROW.sub(lambda row: f"| {row[1]} | {row[2]} | {proof(row[1], tests)} |", page))
+        return 0
+    rows = {row[1]: row[3] for row in ROW.finditer(page)}
+    wrong = [f"{name} is not in {PAGE.relative_to(ROOT)}" for name in sorted((set(tests) | cited) - set(rows))]
+    wrong += [f"{name}: no test proves it" for name in rows if not proof(name, tests)]
+    wrong += [f"{name}: `python3 scripts/requirements.py write` names other tests" for name, told in rows.items()
+              if told != proof(name, tests)]
+    for line in wrong:
+        print(line, file=sys.stderr)
+    if not wrong:
+        print(f"{len(rows)} requirements, each with its proof")
+    return int(bool(wrong))
+
+
+def proofs():
+    """Tests by the requirement that they prove, and the requirements that comments cite."""
+    tests, cited = {}, set()
+    for file in sorted(file for source in SOURCES for file in (ROOT / source).rglob("*.rs")):
+        text = file.read_text()
+        for test in TEST.findall(text):
+            for name in IDS.match(test)[0].strip("_").upper().split("_"):
+                if not name.startswith("I"):
+                    tests.setdefault(name, []).append(f"{place(file)}::{test}")
+        for names in CITED.findall(text):
+            cited.update(names.split(", "))
+    return tests, cited
+
+
+def place(file):
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return "/".join(part for part in parts if part not in ("src", "crates", "tests", "mod"))
+
+
+def proof(name, tests):
+    named = [f"`{test}`" for test in tests.get(name, [])]
+    more = [f"and {len(named) - MOST_TOLD} more"] if len(named) > MOST_TOLD else []
+    return "; ".join([OTHERWISE[name]] if name in OTHERWISE else named[:MOST_TOLD] + more)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
