@@ -1,6 +1,60 @@
 //! Tidegate: a durable, at-least-once event queue in one Postgres database, drained by a short-lived
 //! function.
 //!
+//! ```no_run
+//! use serde::{Deserialize, Serialize};
+//! use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, HandlerResult, Handlers, NewEvent, Program, publish};
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct OrderPlaced {
+//!     order_id: i64,
+//! }
+//!
+//! tidegate::events! {
+//!     enum ShopEvent {
+//!         OrderPlaced(OrderPlaced) = "order_placed",
+//!     }
+//! }
+//!
+//! struct Shop;
+//!
+//! impl Dispatch for Shop {
+//!     type Event = ShopEvent;
+//!
+//!     fn handlers<'a>(&'a self, event: &'a ShopEvent, ctx: &'a Context) -> Handlers<'a> {
+//!         match event {
+//!             ShopEvent::OrderPlaced(order) => Handlers::one("book", DATABASE_ONLY, book(order, ctx)),
+//!         }
+//!     }
+//! }
+//!
+//! /// The commit of its transaction is its completion: what it writes is written exactly once.
+//! async fn book(order: &OrderPlaced, ctx: &Context) -> HandlerResult {
+//!     let transaction = ctx.transaction().await?;
+//!     transaction.execute("INSERT INTO bookings (order_id) VALUES ($1)", &[&order.order_id]).await?;
+//!     transaction.complete(Done::ok()).await
+//! }
+//!
+//! /// Published with the order, or not at all.
+//! async fn place(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+//!     let transaction = client.transaction().await?;
+//!     transaction.execute("INSERT INTO orders (id) VALUES (7)", &[]).await?;
+//!     publish(&transaction, &NewEvent::of(&ShopEvent::OrderPlaced(OrderPlaced { order_id: 7 }))?).await?;
+//!     Ok(transaction.commit().await?)
+//! }
+//!
+//! /// What a shell runs: `tidegate_lambda::run(program())` is a Lambda function, `tidegate_cli::run(program())` a command line.
+//! fn program() -> Program {
+//!     Program::new(|_settings| Ok(Shop))
+//! }
+//! ```
+//!
+//! # Features
+//!
+//! None is on by default. `aws`: logins that AWS keeps, in Secrets Manager or as IAM tokens. `logging`: what a shell logs.
+//! `testing`: a test kit. `vendored-openssl`: builds OpenSSL in. `internals` is for this project's own tests; no promise
+//! holds for it.
+//!
 //! # Layout
 //!
 //! A drain is a pipeline; each stage is a file:
@@ -55,6 +109,9 @@ pub use event::{DecodeError, Event, NewEvent, dedup_key};
 pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
 pub use program::{Program, Service};
 pub use queue::{Published, publish, publish_batch};
+
+/// The driver that connections and transactions of this API are of.
+pub use tokio_postgres;
 
 /// What [`events!`] expands to; not for direct use.
 #[doc(hidden)]
