@@ -16,7 +16,11 @@ LISTED = re.compile(r'<li><a href="[^"]+">[^<]+</a></li>')
 
 
 def main():
-    counts = {"direct crates": (len(crates("--depth", "1")), DIRECT), "crates in all": (len(crates()), TOTAL), "public names": (names(), NAMES)}
+    counts = {
+        "direct crates": (len(crates("--depth", "1")), DIRECT),
+        "crates in all": (len(crates()), TOTAL),
+        "public names": (names(), NAMES),
+    }
     for what, (count, most) in counts.items():
         print(f"tidegate without features: {count} {what}, at most {most}")
     wrong = [what for what, (count, most) in counts.items() if count > most]

@@ -1701,3 +1701,64 @@ async fn a_suspect_runs_alone() {
     let again = app.calls().iter().filter(|call| call.attempt > 1).count();
     assert_eq!(again, 20);
 }
+
+/// A payload that knows how many of its kind there are decoded, and how many there were at most.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(from = "String")]
+struct Counted(String);
+
+static DECODED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+const LARGE: usize = 8000;
+
+impl From<String> for Counted {
+    fn from(text: String) -> Self {
+        if text.len() >= LARGE {
+            let now = DECODED[0].fetch_add(1, Ordering::SeqCst) + 1;
+            DECODED[1].fetch_max(now, Ordering::SeqCst);
+        }
+        Self(text)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if self.0.len() >= LARGE {
+            DECODED[0].fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+tidegate::events! {
+    enum Weighed {
+        Letter(Counted) = "letter",
+    }
+}
+
+struct Scales;
+
+impl Dispatch for Scales {
+    type Event = Weighed;
+
+    fn handlers<'a>(&'a self, event: &'a Weighed, _: &'a Context) -> Handlers<'a> {
+        match event {
+            Weighed::Letter(_) => Handlers::one("weigh", DATABASE_ONLY, async { Ok(Done::ok()) }),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn few_large_payloads_are_decoded_at_once_however_quick_their_handlers() {
+    let db = support::database_for::<Weighed>().await;
+    let client = db.client().await;
+    // The small ones teach the drain that handlers are quick.
+    let sql = "INSERT INTO tidegate.event_queue (kind, payload)
+               SELECT 'letter', to_json(repeat('x', CASE WHEN n <= 2000 THEN 20 ELSE $1 END)) FROM generate_series(1, 3000) AS n";
+    let large = i32::try_from(LARGE).unwrap();
+    client.execute(sql, &[&large]).await.unwrap();
+    let report = tidegate::drain(&db.database(), Arc::new(Scales), &options())
+        .await
+        .unwrap();
+    assert_eq!(report.completed, 3000);
+    let most = DECODED[1].load(Ordering::SeqCst);
+    assert!((1..=32).contains(&most), "{most} were decoded at once");
+}

@@ -42,7 +42,7 @@ pub enum Verb {
     },
     /// Publish one event.
     #[command(
-        after_help = "Example:\n  tidegate publish grant_letter_viewed --payload '{\"grant_number\": \"G-1\"}' --dedup-key view-1"
+        after_help = "Example:\n  tidegate publish order_placed --payload '{\"order_id\": 7}' --dedup-key order-7"
     )]
     Publish(PublishArgs),
     /// Lease and handle events until the queue is empty or the budget is spent.
@@ -53,7 +53,7 @@ pub enum Verb {
     Cleanup(CleanupArgs),
     /// Show how long finished events are kept, by kind, or set it for one.
     #[command(
-        after_help = "Example:\n  tidegate retention form_archived --completed 7d --failed 30d --apply --reason 'the disk is full'"
+        after_help = "Example:\n  tidegate retention order_placed --completed 7d --failed 30d --apply --reason 'the disk is full'"
     )]
     Retention(RetentionArgs),
     /// Show what is in the queue and how it is doing, by kind.
@@ -90,7 +90,7 @@ pub enum Verb {
     Doctor,
     /// Put finished events back as new ones, by id or by when they ended.
     #[command(
-        after_help = "Example:\n  tidegate replay --kind form_archived --status FAILED --since 2h --reason 'the case system was down' --dry-run"
+        after_help = "Example:\n  tidegate replay --kind order_placed --status FAILED --since 2h --reason 'the carrier was down' --dry-run"
     )]
     Replay(ReplayArgs),
     /// End the leases of live events, so that they run again at the next drain.
@@ -98,11 +98,11 @@ pub enum Verb {
     Requeue(RequeueArgs),
     /// Keep a kind of events from being taken; those being handled end as ever.
     #[command(
-        after_help = "Example:\n  tidegate pause form_archived --reason 'the case system is down'"
+        after_help = "Example:\n  tidegate pause order_placed --reason 'the carrier is down'"
     )]
     Pause(PauseArgs),
     /// Let a paused kind of events be taken again.
-    #[command(after_help = "Example:\n  tidegate resume form_archived")]
+    #[command(after_help = "Example:\n  tidegate resume order_placed")]
     Resume(PauseArgs),
     /// Act on the first event of a group, which holds back the others.
     #[command(

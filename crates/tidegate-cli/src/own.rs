@@ -95,7 +95,10 @@ impl CommandLine {
         }
     }
 
-    /// With a verb of its own. Its name, help and flags are those of `A`; a name that is taken already replaces nothing.
+    /// With a verb of its own. Its name, help and flags are those of `A`.
+    ///
+    /// # Panics
+    /// When the program has a verb of this name already.
     #[must_use]
     pub fn verb<A, F>(mut self, answer: impl Fn(Ask, A) -> F + 'static) -> Self
     where
@@ -106,8 +109,13 @@ impl CommandLine {
             Ok(arguments) => answer(ask, arguments).boxed(),
             Err(error) => std::future::ready(Err(Error::Invalid(error.to_string()))).boxed(),
         };
+        let command = A::command();
+        let name = command.get_name();
+        let mut own = self.verbs.iter().map(|own| own.command.get_name());
+        let taken = Cli::command().find_subcommand(name).is_some() || own.any(|own| own == name);
+        assert!(!taken, "there is a verb {name:?} already");
         self.verbs.push(Own {
-            command: A::command(),
+            command,
             answer: Box::new(answer),
         });
         self

@@ -124,8 +124,9 @@ CREATE TABLE tidegate.lease (
     expires_at timestamptz    NOT NULL,
     -- How often something was taken from it that its worker has not handed back itself.
     cuts       integer        NOT NULL DEFAULT 0,
-    -- Nothing of it is left in the queue: for everybody it is as good as gone. Its worker's next lease removes the row: removed with the end of its last event,
-    -- it would be locked while that is written, and what is leased meanwhile could not count on it.
+    -- Nothing of it is left in the queue: for everybody it is as good as gone. Its worker's next lease removes the row:
+    -- removed with the end of its last event, it would be locked while that is written, and what is leased meanwhile
+    -- could not count on it.
     ended      boolean        NOT NULL DEFAULT false,
     -- The transaction that took it: who knows that all before one have ended reads only from there on, and passes no
     -- dead version of an older lease.

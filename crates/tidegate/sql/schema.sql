@@ -585,7 +585,11 @@ BEGIN
         INSERT INTO tidegate.event_queue AS q
                (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
                 max_attempts, parent_id, traceparent)
-        SELECT r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+        SELECT CASE WHEN tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
+                                          r.available_at, r.expires_at, r.max_attempts, r.traceparent) IS NULL THEN r.kind
+                    ELSE tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids,
+                                               available_ats, expires_ats, max_attempts_each, traceparents) END,
+               r.payload, r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
                coalesce(r.max_attempts, usual_attempts), r.parent_id, r.traceparent
           FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
@@ -1104,31 +1108,23 @@ BEGIN
     END IF;
     PERFORM tidegate.lock_groups(group_keys);
 
-    -- The table's constraints say the same as refusal(), which would be a fifteenth of what a batch costs. But to be told of
-    -- one that is violated takes a subtransaction, and a transaction with more than 64 of them slows every other one
-    -- down: a few events are looked at first.
-    IF NOT deduplicates AND cardinality(kinds) < 16 THEN
-        PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
-                                      expires_ats, max_attempts_each, traceparents);
+    IF NOT deduplicates THEN
         RETURN QUERY
         SELECT n.id, true
           FROM unnest(tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                             expires_ats, max_attempts_each, parent_ids, traceparents)) AS n(id);
         RETURN;
     END IF;
+    -- A subtransaction for a whole batch, and only for one with keys.
     BEGIN
         new_ids := tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                          expires_ats, max_attempts_each, parent_ids, traceparents);
         RETURN QUERY SELECT n.id, true FROM unnest(new_ids) AS n(id);
         RETURN;
-    EXCEPTION WHEN unique_violation OR check_violation OR not_null_violation THEN
+    EXCEPTION WHEN unique_violation THEN
         -- The event that is not allowed may stand behind the duplicate.
         PERFORM tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                       expires_ats, max_attempts_each, traceparents);
-        -- Not one of ours: somebody's trigger, or a constraint that was added.
-        IF SQLSTATE <> '23505' OR NOT deduplicates THEN
-            RAISE;
-        END IF;
     END;
 
     new_ids := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(kinds)));

@@ -45,6 +45,11 @@ struct Group {
 /// Payloads above this are counted until their events' ends are written: handlers may keep them, and the server does.
 const LARGE: usize = 4096;
 
+fn is_small(event: &LeasedEvent) -> bool {
+    let payload = event.payload.as_ref();
+    payload.is_none_or(|payload| payload.len() <= LARGE)
+}
+
 /// Everything in hand.
 #[derive(Default)]
 pub(super) struct Hand {
@@ -159,13 +164,16 @@ impl Hand {
     }
 
     /// The next event to start; none `in_order` while an earlier one waits for its window, but for a suspect, which
-    /// waits for the windows to run dry. Its group stays shut until [`Hand::open_group`], but for [`Hand::pop_behind`].
-    pub(super) fn pop(&mut self, in_order: bool) -> Option<LeasedEvent> {
+    /// waits for the windows to run dry; none that is large, unless `large` ones may. Its group stays shut until
+    /// [`Hand::open_group`], but for [`Hand::pop_behind`].
+    pub(super) fn pop(&mut self, in_order: bool, large: bool) -> Option<LeasedEvent> {
         let mut ready = self.ready.values();
         let first = ready.find(|event| {
             self.is_startable(event) || in_order && !self.is_suspect(event.lease.token)
         });
-        let id = first.filter(|event| self.is_startable(event))?.lease.id;
+        let may_start =
+            |event: &&LeasedEvent| self.is_startable(event) && (large || is_small(event));
+        let id = first.filter(may_start)?.lease.id;
         let event = self.ready.remove(&id)?;
         self.hand_over(&event);
         Some(event)
@@ -185,11 +193,7 @@ impl Hand {
     pub(super) fn behind(&self, key: &str) -> Option<&LeasedEvent> {
         let group = self.groups.get(key).filter(|group| !group.closed)?;
         let next = group.line.front()?;
-        let small = next
-            .payload
-            .as_ref()
-            .is_none_or(|payload| payload.len() <= LARGE);
-        let may_start = small && next.fate == Fate::Run && self.is_startable(next);
+        let may_start = is_small(next) && next.fate == Fate::Run && self.is_startable(next);
         (may_start && !self.is_suspect(next.lease.token)).then_some(next)
     }
 
@@ -607,7 +611,7 @@ mod tests {
     }
 
     fn popped(hand: &mut Hand) -> Vec<i64> {
-        std::iter::from_fn(|| hand.pop(false).map(|event| event.lease.id)).collect()
+        std::iter::from_fn(|| hand.pop(false, true).map(|event| event.lease.id)).collect()
     }
 
     fn end(hand: &mut Hand, id: i64, token: Uuid) {
@@ -753,7 +757,7 @@ mod tests {
             let mut ended = Vec::new();
             while ended.len() < usize::try_from(count).unwrap() {
                 while running.len() < 3
-                    && let Some(event) = hand.pop(false)
+                    && let Some(event) = hand.pop(false, true)
                 {
                     let group = event.group_key.clone();
                     running.push(event);
@@ -945,7 +949,7 @@ mod tests {
     #[test]
     fn taking_all_empties_it() {
         let mut hand = hand(&[(1, Some("a")), (2, Some("a")), (3, None)], 9);
-        hand.pop(false);
+        hand.pop(false, true);
         assert_eq!(ids(&hand.take_all()), [2, 3]);
         assert_eq!(hand.waiting(), 0);
     }
@@ -956,7 +960,10 @@ mod tests {
         let mut hand = hand(&[(1, None), (2, None)], 0);
         let younger = [event(3, None, TWO), event(4, None, TWO)];
         hand.take_in(TWO, younger.to_vec(), &[], (4, false), Instant::now());
-        assert!(hand.pop(true).is_none(), "one at a time: 1 goes first");
+        assert!(
+            hand.pop(true, true).is_none(),
+            "one at a time: 1 goes first"
+        );
         let start = Start {
             token: ONE,
             upto: 1,
@@ -964,9 +971,9 @@ mod tests {
         assert_eq!(hand.start_more(2, 1, true), Some(start));
         hand.started(start);
         let started = |event: Option<LeasedEvent>| event.unwrap().lease.id;
-        assert_eq!(started(hand.pop(true)), 1);
+        assert_eq!(started(hand.pop(true, true)), 1);
         assert_eq!(
-            started(hand.pop(false)),
+            started(hand.pop(false, true)),
             3,
             "side by side: 3 does not wait for 2"
         );
@@ -985,13 +992,13 @@ mod tests {
         let other = vec![event(2, None, TWO)];
         hand.take_in(TWO, other, &[], (2, false), Instant::now());
         assert_eq!(hand.start_more(1, 1, true), None);
-        assert_eq!(hand.pop(true).unwrap().lease.id, 2);
+        assert_eq!(hand.pop(true, true).unwrap().lease.id, 2);
     }
 
     #[test]
     fn what_lapses_stays_in_its_lease_and_nothing_waits_for_it_or_comes_behind_it() {
         let mut hand = hand(&[(1, Some("g")), (2, Some("g")), (3, None)], 3);
-        assert_eq!(hand.pop(false).unwrap().lease.id, 1);
+        assert_eq!(hand.pop(false, true).unwrap().lease.id, 1);
         let stuck = Lease { id: 1, token: ONE };
         assert_eq!(ids(&hand.leave_to_lapse(stuck, Some("g"))), [2]);
         assert!(hand.trusted().is_empty());

@@ -35,19 +35,22 @@ impl<D: Dispatch> Drain<D> {
             return self.take_back_waiting(|_| true);
         }
         // What stands behind others takes no place of its own.
-        let places = self.lanes.room() + self.lanes.chained();
-        let mut places = places.saturating_sub(self.running.len());
+        let taken = self.running.len().saturating_sub(self.lanes.chained());
+        let mut places = self.lanes.room().saturating_sub(taken);
+        let mut for_large = self.lanes.room_for_large().saturating_sub(taken);
         let most_unwritten = self.most_unwritten();
         let in_order = self.options.concurrency == 1;
         let (now, spent) = (Instant::now(), self.is_spent());
         while places > 0 && !spent && self.unwritten() < most_unwritten {
             let before = self.running.len();
-            match self.hand.pop(in_order) {
+            match self.hand.pop(in_order, for_large > 0) {
                 Some(event) if self.may_start(&event, now) => self.start(event, now),
                 Some(event) => self.give_back(event),
                 None => break,
             }
-            places -= usize::from(self.running.len() > before);
+            let place = usize::from(self.running.len() > before);
+            places -= place;
+            for_large = for_large.saturating_sub(place);
         }
         self.lanes.open();
     }

@@ -146,6 +146,11 @@ impl<H: Run> Lanes<H> {
         self.shared.line().room(self.shared.most)
     }
 
+    /// How many may be while the next one is large: decoded it may take a multiple of its payload, and all in hand are.
+    pub(super) fn room_for_large(&self) -> usize {
+        self.room().min(self.shared.most * IN_HAND.0)
+    }
+
     /// Whether what stands behind in a group is to be handed over with its head: quick handlers would wait longer for the
     /// loop than they take. Not with a single lane, which keeps the order of all.
     pub(super) fn chains(&self) -> bool {

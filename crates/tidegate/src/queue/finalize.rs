@@ -204,13 +204,13 @@ fn ranges(ids: &[i64]) -> String {
     text
 }
 
-#[cfg(feature = "internals")]
 /// Moves events to the log and publishes their follow-ups, a statement for each lease. Leases that do
 /// not come back were not held any more, and nothing of theirs was changed (I5); nor was anything of those that are busy.
 ///
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied, which
 /// [`finished_under`] tells.
+#[cfg(feature = "internals")]
 pub async fn finalize(
     client: &(impl GenericClient + Sync),
     ends: &[impl Borrow<Finalization> + Sync],
@@ -386,8 +386,8 @@ fn column<S, T>(
     rows.clone().map(value).collect()
 }
 
-#[cfg(feature = "internals")]
 /// What [`finalize_one`] found.
+#[cfg(feature = "internals")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finalized {
     /// It is in the log now.
@@ -396,13 +396,13 @@ pub enum Finalized {
     Already,
 }
 
-#[cfg(feature = "internals")]
 /// Ends one event by its list of errors: none is COMPLETED, some are `COMPLETED_WITH_ERRORS` with the
 /// whole list stored (C8). Twice is the same as once (C9).
 ///
 /// # Errors
 /// [`Error::LeaseLost`] when another lease holds the event, [`Error::UnknownEvent`] when there is no
 /// such event, else the database's failure.
+#[cfg(feature = "internals")]
 pub async fn finalize_one(
     client: &(impl GenericClient + Sync),
     lease: Lease,

@@ -144,7 +144,7 @@ pub async fn remove_ended(
     if tokens.is_empty() {
         return Ok(());
     }
-    query(client, &sql::live::END_LEASES, &[&tokens])
+    query(client, &sql::live::REMOVE_ENDED, &[&tokens])
         .await
         .map(drop)
 }

@@ -53,7 +53,7 @@ fn stage(version: Version) -> &'static str {
 
 impl Keeper for Secret {
     fn read(&self, version: Version) -> BoxFuture<'_, Result<Option<Login>, Error>> {
-        self.read(version).boxed()
+        self.version(version).boxed()
     }
 
     fn versions(&self) -> &'static [Version] {
@@ -94,9 +94,8 @@ impl Secret {
     ///
     /// # Errors
     /// [`Error::Secret`] names the secret and what is wrong with it, and quotes nothing of it.
-    async fn read(&self, version: Version) -> Result<Option<Login>, Error> {
-        // Boxed: the SDK's future is large and deep, and whoever connects would carry it.
-        let reading = tokio::time::timeout(READ_TIMEOUT, Box::pin(self.fetch(version)));
+    async fn version(&self, version: Version) -> Result<Option<Login>, Error> {
+        let reading = tokio::time::timeout(READ_TIMEOUT, self.fetch(version));
         let answer = reading
             .await
             .unwrap_or_else(|_| Err(self.failed(format!("no answer within {READ_TIMEOUT:?}"))))?;

@@ -32,7 +32,7 @@ SELECT l.after, l.clear_to, l.as_of::text::bigint, l.low::text::bigint, l.taken,
 };
 
 /// Removes the leases of `$1` that are marked as ended.
-pub static END_LEASES: Statement = Statement {
+pub static REMOVE_ENDED: Statement = Statement {
     name: "remove_ended",
     params: &[Type::UUID_ARRAY],
     text: "SELECT tidegate.remove_ended($1)",
@@ -175,8 +175,8 @@ SELECT held.id, held.token FROM unnest($1, $2) AS held(id, token)
   JOIN tidegate.event_log AS l ON l.id = held.id AND l.lease_token = held.token",
 };
 
-#[cfg(feature = "internals")]
 /// Where an event is: `live`, `logged` or no row.
+#[cfg(feature = "internals")]
 pub static WHEREABOUTS: Statement = Statement {
     name: "whereabouts",
     params: &[Type::INT8],
@@ -225,7 +225,7 @@ SELECT p.id, p.created
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
     &LEASE,
-    &END_LEASES,
+    &REMOVE_ENDED,
     &READ_LEASED,
     &IN_HAND,
     &PROMOTE,
