@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::model::{Batch, Ended, Granted, Hold, LEASE, Model, RENEWED, Row, Tables, Walk, Wanted};
 use super::step::{End, From, Step};
-use crate::probe::{Probe, act, lease_request, probe_database};
+use crate::probe::{Probe, act, lease_request};
 use crate::support::TestDb;
 
 pub struct World {
@@ -57,9 +57,8 @@ fn group_name(group: u8) -> String {
 }
 
 impl World {
-    /// A database of its own, changed by this SQL.
-    pub async fn new(sql: &str) -> Self {
-        let db = probe_database().await;
+    /// This database of the probe's, changed by this SQL.
+    pub async fn new(db: TestDb, sql: &str) -> Self {
         let client = db.client().await;
         // What is read after each step is expected to be much and is little: it would be compiled each time.
         let known = "SET jit = off; CREATE TABLE public.known AS SELECT 0::bigint AS audit";
