@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::leaser::{Arrival, Brought, LEASE_BYTES, Order, lease};
 use super::settle::count;
 use super::writer::{Back, Class, End, Job, Round, Written, write};
-use super::{Drain, FLUSH_AGE, Slot, millis};
+use super::{Drain, Slot, millis};
 use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::event::Event;
@@ -25,24 +25,21 @@ use crate::outcome::Status;
 /// A retry with a delay below this may be ready without ever having counted as delayed.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-/// An end whose follow-up's group is busy is tried again after this, until it has waited as long as the other says. Then the
-/// event goes back, with what it has done, and without having had an attempt.
-const BUSY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// An end whose follow-up's group is busy is tried again for this long. Then the event goes back, with what it has done, and
+/// without having had an attempt.
+const BUSY: Duration = Duration::from_secs(2);
 
 /// An event that goes back through no fault of its own comes again after this.
 const BLAMELESS_DELAY: Duration = Duration::from_secs(1);
-
-/// A write that failed is tried again after this, so often; then the run ends.
-const REWRITES: (Duration, u32) = (Duration::from_millis(500), 3);
 
 impl<D: Dispatch> Drain<D> {
     /// Writes when enough has come together, when it has waited long enough, when nothing else is
     /// going on, or when more is to start.
     pub(super) fn send_write(&mut self) {
-        if !self.writing.is_idle() || Instant::now() < self.write_after {
+        if !self.writing.is_idle() || !self.outbox.may_write() {
             return;
         }
-        self.take_up_busy();
+        self.outbox.take_up_busy(self.is_spent());
         self.start_more();
         if !self.is_write_due() {
             return;
@@ -58,19 +55,19 @@ impl<D: Dispatch> Drain<D> {
     }
 
     fn is_write_due(&self) -> bool {
-        let outcomes = self.pending.outcomes();
+        let outcomes = self.outbox.job.outcomes();
         let enough = outcomes >= (self.options.batch / 2).max(1) as usize;
-        let aged = Instant::now() >= self.pending_since + FLUSH_AGE;
+        let aged = self.outbox.has_aged();
         let quiet = self.running.is_empty() && !self.hand.has_startable();
         let waits = outcomes > 0 || self.hand.has_over();
         let goes_back =
-            (self.pending.is_exclusive() || self.between.rereads) && self.leasing.is_idle();
-        !self.pending.starts.is_empty() || goes_back || waits && (enough || aged || quiet)
+            (self.outbox.job.is_exclusive() || self.between.rereads) && self.leasing.is_idle();
+        !self.outbox.job.starts.is_empty() || goes_back || waits && (enough || aged || quiet)
     }
 
     /// What waits to be written. What goes back stays behind while a lease is under way.
     fn next_job(&mut self) -> Job {
-        let mut job = std::mem::take(&mut self.pending);
+        let mut job = std::mem::take(&mut self.outbox.job);
         if self.leasing.is_idle() {
             if self.between.rereads {
                 job.reread = Some(self.hand.tokens());
@@ -78,8 +75,8 @@ impl<D: Dispatch> Drain<D> {
             self.take_along(&mut job);
             job.ran = self.started_behind(&job);
         } else {
-            self.pending.retries = std::mem::take(&mut job.retries);
-            self.pending.releases = std::mem::take(&mut job.releases);
+            self.outbox.job.retries = std::mem::take(&mut job.retries);
+            self.outbox.job.releases = std::mem::take(&mut job.releases);
         }
         let mut ends: HashMap<Uuid, usize> = HashMap::new();
         for lease in job.ends.iter().map(|end| end.finalization.lease) {
@@ -115,7 +112,7 @@ impl<D: Dispatch> Drain<D> {
             "unwritable",
             "the end was not written: what stands ahead of it in its group goes back",
         );
-        for ends in [&mut job.ends, &mut self.busy] {
+        for ends in [&mut job.ends, &mut self.outbox.busy] {
             let (stay, leave) = std::mem::take(ends).into_iter().partition(stays);
             *ends = stay;
             for end in Vec::<End>::from_iter(leave) {
@@ -149,19 +146,9 @@ impl<D: Dispatch> Drain<D> {
             .collect()
     }
 
-    /// Ends whose follow-ups had to wait are tried again.
-    fn take_up_busy(&mut self) {
-        let now = Instant::now();
-        if !self.busy.is_empty() && (now >= self.busy_until || self.is_spent()) {
-            self.busy_until = now + BUSY.0;
-            self.pend();
-            self.pending.ends.append(&mut self.busy);
-        }
-    }
-
     /// Asks for more of a lease to start, before the handlers run out of work.
     fn start_more(&mut self) {
-        if self.between.rereads || self.is_spent() || !self.pending.starts.is_empty() {
+        if self.between.rereads || self.is_spent() || !self.outbox.job.starts.is_empty() {
             return;
         }
         let alone = !self.between.brings_window && self.running.is_empty();
@@ -170,7 +157,7 @@ impl<D: Dispatch> Drain<D> {
             .hand
             .start_more(self.options.concurrency, window, alone)
         {
-            self.pending.starts.push(start);
+            self.outbox.job.starts.push(start);
         }
     }
 
@@ -183,8 +170,14 @@ impl<D: Dispatch> Drain<D> {
         } = round;
         self.writing = Slot::Idle(Box::new(link));
         self.between.writes_back = false;
-        self.note_failure(failed.is_none(), failed)?;
-        let whole = self.write_failures == 0;
+        let whole = failed.is_none();
+        match failed {
+            None => self.outbox.note_success(),
+            Some(error) => {
+                let error = self.outbox.note_failure(error)?;
+                self.fail(error);
+            }
+        }
         self.take_gone(&job, &written);
         if whole {
             for start in &job.starts {
@@ -201,41 +194,13 @@ impl<D: Dispatch> Drain<D> {
         }
         self.notice_cuts(&written);
         if whole {
-            self.flushed.0.send_if_modified(|reached| {
-                let further = up_to > *reached;
-                *reached = up_to.max(*reached);
-                further
-            });
-            self.group_ends.retain(|_, number| *number > up_to);
+            self.outbox.written(up_to);
         }
         self.report.published += written.published;
         self.walk.hurry();
-        self.tell_progress();
+        self.watchers
+            .progress(&self.report, millis(self.budget.elapsed()));
         Ok(())
-    }
-
-    /// A write that failed as a whole is tried again, a few times; meanwhile nothing new starts.
-    fn note_failure(&mut self, whole: bool, failed: Option<Error>) -> Result<(), Error> {
-        if whole {
-            self.write_failures = 0;
-        }
-        let Some(error) = failed else { return Ok(()) };
-        self.write_failures += 1;
-        self.write_after = Instant::now() + REWRITES.0 * self.write_failures;
-        tracing::warn!(error = %error, tries = self.write_failures, "outcomes could not be written");
-        if self.write_failures > REWRITES.1 {
-            return Err(error);
-        }
-        self.fail(error);
-        Ok(())
-    }
-
-    fn tell_progress(&mut self) {
-        if let Some(progress) = &self.hooks.progress {
-            let mut report = self.report.clone();
-            report.elapsed_ms = millis(self.budget.elapsed());
-            progress.send_replace(report);
-        }
     }
 
     /// What has left our hands does not wait here any more.
@@ -256,10 +221,10 @@ impl<D: Dispatch> Drain<D> {
                 u64::from(event.fate == Fate::Run && !named.contains(&event.lease.id));
         }
         // What was about to be given back has left with what stands ahead of it.
-        let (gone, waiting) = std::mem::take(&mut self.pending.releases)
+        let (gone, waiting) = std::mem::take(&mut self.outbox.job.releases)
             .into_iter()
             .partition(|event| left.contains(&event.lease.id));
-        self.pending.releases = waiting;
+        self.outbox.job.releases = waiting;
         self.take_releases(gone, written);
     }
 
@@ -281,8 +246,8 @@ impl<D: Dispatch> Drain<D> {
                 self.take_back_end(end, &fault, written.blameless.contains(&lease));
             } else if written.busy.contains(&lease.id) {
                 let since = *end.busy_since.get_or_insert_with(Instant::now);
-                if since.elapsed() < BUSY.1 && !self.is_spent() {
-                    self.busy.push(end);
+                if since.elapsed() < BUSY && !self.is_spent() {
+                    self.outbox.busy.push(end);
                 } else {
                     let fault = Fault::new(
                         "group_busy",
@@ -293,7 +258,7 @@ impl<D: Dispatch> Drain<D> {
             } else if whole {
                 self.lose_end(&end);
             } else {
-                self.pending.ends.push(end);
+                self.outbox.job.ends.push(end);
             }
         }
     }
@@ -329,8 +294,8 @@ impl<D: Dispatch> Drain<D> {
             self.take_back_waiting(|event| event.group_key.as_ref() == Some(group));
             self.hand.close_group(group);
         }
-        self.pend();
-        self.pending.retries.push(end.back(fault, charged, delay));
+        let back = end.back(fault, charged, delay);
+        self.outbox.note().retries.push(back);
     }
 
     fn take_unreadable(&mut self, leases: &[Lease], written: &Written, whole: bool) {
@@ -343,14 +308,14 @@ impl<D: Dispatch> Drain<D> {
                 self.hand.let_go(*lease);
                 self.between.rereads = true;
             } else {
-                self.pending.unreadable.push(*lease);
+                self.outbox.job.unreadable.push(*lease);
             }
         }
     }
 
     fn take_backs(&mut self, backs: Vec<Back>, written: &Written) {
         let Some(left) = &written.left else {
-            return self.pending.retries.extend(backs);
+            return self.outbox.job.retries.extend(backs);
         };
         for back in backs {
             let lease = back.retried.lease;
@@ -391,7 +356,7 @@ impl<D: Dispatch> Drain<D> {
 
     fn take_releases(&mut self, events: Vec<LeasedEvent>, written: &Written) {
         let Some(left) = &written.left else {
-            return self.pending.releases.extend(events);
+            return self.outbox.job.releases.extend(events);
         };
         for event in events {
             self.hand.let_go(event.lease);
@@ -474,7 +439,7 @@ impl<D: Dispatch> Drain<D> {
         };
         let kinds = self.budget.kinds_with_time(D::Event::KINDS);
         if stretch.is_some() {
-            self.kinds_left_out = kinds.len() < D::Event::KINDS.len();
+            self.empty.kinds_left_out = kinds.len() < D::Event::KINDS.len();
             self.between.brings_window = first_window > 0;
         }
         if let Some(link) = self.leasing.take() {
@@ -508,10 +473,10 @@ impl<D: Dispatch> Drain<D> {
     fn wants_more(&self, now: Instant) -> bool {
         let enough = self.hand.waiting() > self.walk.want() as usize
             || self.hand.bytes() as u64 > LEASE_BYTES;
-        let goes_back = self.pending.is_exclusive() || self.between.rereads;
+        let goes_back = self.outbox.job.is_exclusive() || self.between.rereads;
         !enough
             && !goes_back
-            && self.unwritten() < self.most_unwritten()
+            && self.outbox.unwritten() < self.most_unwritten()
             && self.room_to_lease() > 0
             && !self.is_spent()
             && now >= self.walk.poll_at()
@@ -542,8 +507,8 @@ impl<D: Dispatch> Drain<D> {
         let empty = self
             .walk
             .arrived(stretch, brought.promoted, &mut batch, left);
-        self.seen_empty = empty && self.is_idle();
-        self.looked_at = order.sent;
+        self.empty.seen = empty && self.is_idle();
+        self.empty.looked_at = order.sent;
         if batch.events.is_empty() && batch.unreadable.is_empty() {
             return;
         }
@@ -557,8 +522,7 @@ impl<D: Dispatch> Drain<D> {
             .take_in(token, batch.events, &batch.unreadable, window, order.sent);
         self.lose(stale);
         for id in batch.unreadable {
-            self.pend();
-            self.pending.unreadable.push(Lease { id, token });
+            self.outbox.note().unreadable.push(Lease { id, token });
         }
     }
 

@@ -20,7 +20,6 @@ use crate::lease::{Fate, LeasedEvent};
 use crate::outcome::{HandlerEnd, Status};
 use crate::queue::{Finalization, ending};
 use crate::trace::TraceContext;
-use crate::xray::Attempt;
 
 /// A handler that does not even notice that its time is up blocks its thread; it is given up on after this.
 const OVERDUE: Duration = Duration::from_millis(500);
@@ -41,7 +40,7 @@ impl<D: Dispatch> Drain<D> {
         let most_unwritten = self.most_unwritten();
         let in_order = self.options.concurrency == 1;
         let (now, spent) = (Instant::now(), self.is_spent());
-        while places > 0 && !spent && self.unwritten() < most_unwritten {
+        while places > 0 && !spent && self.outbox.unwritten() < most_unwritten {
             let before = self.running.len();
             match self.hand.pop(in_order, for_large > 0) {
                 Some(event) if self.may_start(&event, now) => self.start(event, now),
@@ -73,8 +72,7 @@ impl<D: Dispatch> Drain<D> {
         if let Some(group) = &event.group_key {
             self.hand.close_group(group);
         }
-        self.pend();
-        self.pending.releases.push(event);
+        self.outbox.note().releases.push(event);
     }
 
     /// What was handed over and has not started goes back, of the events that are asked for.
@@ -176,13 +174,11 @@ impl<D: Dispatch> Drain<D> {
         let after = leased
             .group_key
             .as_ref()
-            .and_then(|group| self.group_ends.get(group))
-            .copied()
-            .unwrap_or(0);
+            .map_or(0, |group| self.outbox.last_of(group));
         let flushed = Flushed {
             ahead,
             after,
-            progress: self.flushed.1.clone(),
+            progress: self.outbox.progress(),
         };
         let limit = self.options.handler_timeout;
         let ctx = Arc::new(Context::new(
@@ -243,21 +239,7 @@ impl<D: Dispatch> Drain<D> {
         self.budget.learn(&event.kind, took);
         let settled = settle(event, &ends, &self.options.retry, fastrand::f64());
         log_end(event, &settled, took);
-        if let Some(figures) = &mut self.figures {
-            figures.note(&event.kind, settled.status(), took);
-        }
-        if let (Some(xray), Some(position)) = (&self.xray, ctx.trace()) {
-            let (status, code) = (settled.status(), settled.code());
-            xray.send(
-                position,
-                &Attempt {
-                    event,
-                    status,
-                    code,
-                    took,
-                },
-            );
-        }
+        self.watchers.attempted(ctx, &settled, took);
         match settled {
             Settled::AlreadyFinished(status) => {
                 self.report.published += published;
@@ -268,14 +250,13 @@ impl<D: Dispatch> Drain<D> {
             Settled::Finish(end) => {
                 let class = Class::Handled(end.status);
                 self.finish(event, end, class, ends);
-                ctx.note_completion(self.completions);
+                ctx.note_completion(self.outbox.noted());
             }
             Settled::Retry(retried) => {
-                self.pend();
                 if let Some(group) = &event.group_key {
                     self.hand.close_group(group);
                 }
-                self.pending.retries.push(Back {
+                self.outbox.note().retries.push(Back {
                     retried,
                     group: event.group_key.clone(),
                     leased: true,
@@ -292,11 +273,10 @@ impl<D: Dispatch> Drain<D> {
         class: Class,
         work: Vec<HandlerEnd>,
     ) {
-        self.pend();
         // Whoever is started behind an end that is then refused loses an attempt. So that happens once: what has been
         // refused before comes with what its handlers have done.
         let holds_group = event.progress.is_some() || end.status != Status::Completed;
-        self.pending.ends.push(End {
+        self.outbox.note().ends.push(End {
             finalization: end,
             class,
             group: event.group_key.clone(),
@@ -306,7 +286,7 @@ impl<D: Dispatch> Drain<D> {
             holds_group,
         });
         if let Some(group) = &event.group_key {
-            self.group_ends.insert(group.clone(), self.completions);
+            self.outbox.note_group(group.clone());
         }
         if !holds_group {
             self.open_group(event);
@@ -319,15 +299,6 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Numbers what is about to be noted.
-    pub(super) fn pend(&mut self) {
-        if self.pending.outcomes() == 0 {
-            self.pending_since = Instant::now();
-        }
-        self.completions += 1;
-        self.pending.up_to = self.completions;
-    }
-
     /// When nothing may start any more, what has not started goes back with its attempt (F2).
     pub(super) fn give_back_rest(&mut self) {
         if self.is_idle() || !self.is_spent() {
@@ -336,8 +307,7 @@ impl<D: Dispatch> Drain<D> {
         self.take_back_waiting(|_| true);
         let rest = self.hand.take_all();
         if !rest.is_empty() {
-            self.pend();
-            self.pending.releases.extend(rest);
+            self.outbox.note().releases.extend(rest);
         }
     }
 

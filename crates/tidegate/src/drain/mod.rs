@@ -20,13 +20,15 @@ mod handling;
 mod lanes;
 mod leaser;
 mod link;
+mod options;
+mod outbox;
 mod report;
 pub(crate) mod settle;
 mod walk;
+mod watchers;
 mod writer;
 
-use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,11 +45,13 @@ use self::hand::Hand;
 use self::lanes::Lanes;
 use self::leaser::Arrival;
 use self::link::Slot;
+pub use self::options::DrainOptions;
+use self::outbox::Outbox;
 pub use self::report::{DrainReport, StopReason};
 use self::walk::Cursor;
-use self::writer::{End, Job, Round};
+use self::watchers::Watchers;
+use self::writer::Round;
 use crate::budget::Budget;
-use crate::config::{Lookup, duration, number};
 use crate::connect::Database;
 use crate::context::Context;
 use crate::dispatch::Dispatch;
@@ -55,99 +59,8 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::figures::Figures;
 use crate::lease::Lease;
-use crate::outcome::RetryPolicy;
 use crate::queue;
-use crate::xray::{self, Exporter};
-
-/// How to drain. Every duration is of this machine's clock, but for the lease's, which is the database's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DrainOptions {
-    /// The whole run; a tenth of it, at most 2 s, is kept for writing down.
-    pub budget: Duration,
-    /// Most events leased at once, 1 to 10,000.
-    pub batch: u32,
-    /// Handlers at once, 1 to 1,000; with 1 the whole queue is FIFO (A2). With more, drains beside each other may begin
-    /// events without a group that came later a second before older ones.
-    pub concurrency: usize,
-    /// After this long without a word from its worker an event is abandoned (C12).
-    pub lease_timeout: Duration,
-    /// Each handler's limit (B16); must fit into nine tenths of a lease.
-    pub handler_timeout: Duration,
-    /// Keep polling an empty queue for this long.
-    pub linger: Duration,
-    /// Lease at most this many.
-    pub max_events: Option<u64>,
-    /// Backoff between attempts.
-    pub retry: RetryPolicy,
-    /// The X-Ray daemon that is told of events under a sampled trace; `None` tells nobody.
-    pub xray: Option<SocketAddr>,
-}
-
-impl Default for DrainOptions {
-    fn default() -> Self {
-        Self {
-            budget: Duration::from_secs(50),
-            batch: 1000,
-            concurrency: 8,
-            lease_timeout: Duration::from_mins(1),
-            handler_timeout: Duration::from_secs(30),
-            linger: Duration::ZERO,
-            max_events: None,
-            retry: RetryPolicy::default(),
-            xray: None,
-        }
-    }
-}
-
-impl DrainOptions {
-    /// Reads the drain's options: `TIDEGATE_BUDGET`, `_BATCH`, `_CONCURRENCY`, `_LEASE_TIMEOUT`,
-    /// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`, `_XRAY`.
-    ///
-    /// # Errors
-    /// [`Error::Config`] names the variable and what is allowed.
-    pub fn from_settings(lookup: Lookup<'_>) -> Result<Self, Error> {
-        let default = Self::default();
-        Ok(Self {
-            budget: duration(lookup, "TIDEGATE_BUDGET", default.budget)?,
-            batch: number(lookup, "TIDEGATE_BATCH", default.batch, 1, 10_000)?,
-            concurrency: number(lookup, "TIDEGATE_CONCURRENCY", default.concurrency, 1, 1000)?,
-            lease_timeout: duration(lookup, "TIDEGATE_LEASE_TIMEOUT", default.lease_timeout)?,
-            handler_timeout: duration(lookup, "TIDEGATE_HANDLER_TIMEOUT", default.handler_timeout)?,
-            linger: duration(lookup, "TIDEGATE_LINGER", default.linger)?,
-            max_events: None,
-            retry: RetryPolicy {
-                base: duration(lookup, "TIDEGATE_BACKOFF_BASE", default.retry.base)?,
-                max: duration(lookup, "TIDEGATE_BACKOFF_MAX", default.retry.max)?,
-            },
-            xray: xray::daemon(lookup)?,
-        })
-    }
-
-    /// Checks ranges, and that a handler's limit fits into a lease with a tenth to spare (decision 3).
-    ///
-    /// # Errors
-    /// [`Error::Config`] names the option and what is allowed.
-    pub fn check(&self) -> Result<(), Error> {
-        let refuse = |text: String| Err(Error::Config(text));
-        if !(1..=10_000).contains(&self.batch) {
-            return refuse(format!("batch: 1 to 10000 is allowed, got {}", self.batch));
-        }
-        if !(1..=1000).contains(&self.concurrency) {
-            return refuse(format!(
-                "concurrency: 1 to 1000 is allowed, got {}",
-                self.concurrency
-            ));
-        }
-        if self.handler_timeout.is_zero() || self.handler_timeout > self.lease_timeout.mul_f64(0.9)
-        {
-            return refuse(format!(
-                "handler timeout: must fit into nine tenths of the lease timeout of {:?}, got {:?}",
-                self.lease_timeout, self.handler_timeout
-            ));
-        }
-        Ok(())
-    }
-}
+use crate::xray::Exporter;
 
 /// A drain that the infrastructure ended, with what it had done by then.
 #[derive(Debug, thiserror::Error)]
@@ -258,9 +171,6 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A full write is worth waiting this long for: one commit for many events.
-const FLUSH_AGE: Duration = Duration::from_millis(10);
-
 /// A window is this much work: about what passes until the database has been told of the next one, several times over.
 const WINDOW: Duration = Duration::from_millis(50);
 
@@ -272,13 +182,11 @@ struct Drain<D: Dispatch> {
     app: Arc<D>,
     database: Database,
     options: DrainOptions,
-    hooks: Hooks,
+    /// Turns true to end the run as if the budget were spent.
+    stop: Option<watch::Receiver<bool>>,
+    watchers: Watchers,
     budget: Budget,
     report: DrainReport,
-    /// Kept only if somebody asked for them.
-    figures: Option<Figures>,
-    /// Open only if traces are exported.
-    xray: Option<Exporter>,
     /// Names this run in the leases that it takes.
     worker: Uuid,
     walk: Cursor,
@@ -286,29 +194,25 @@ struct Drain<D: Dispatch> {
     /// What was handed to the lanes and has not ended.
     running: BTreeMap<Lease, Arc<Context>>,
     lanes: Lanes<Handling<D>>,
-    pending: Job,
-    pending_since: Instant,
-    /// Ends whose follow-ups wait for another publisher, to be tried again then.
-    busy: Vec<End>,
-    busy_until: Instant,
+    outbox: Outbox,
     /// Either the idle link or the work it is busy with.
     leasing: Slot<Arrival>,
     writing: Slot<Round>,
     between: Between,
-    completions: u64,
-    flushed: (watch::Sender<u64>, watch::Receiver<u64>),
-    /// Number of each group's last completion that is not written yet.
-    group_ends: HashMap<String, u64>,
-    seen_empty: bool,
-    /// When the last lease that has arrived was asked for.
-    looked_at: Instant,
-    /// The last lease left out kinds that there was no time for.
-    kinds_left_out: bool,
-    idle_since: Option<Instant>,
-    write_failures: u32,
-    write_after: Instant,
+    empty: Empty,
     /// Why the run will end as failed.
     failed: Option<Error>,
+}
+
+/// What leases have said of the queue being empty.
+struct Empty {
+    seen: bool,
+    /// When the last lease that has arrived was asked for.
+    looked_at: Instant,
+    /// Since when there is nothing to do either.
+    since: Option<Instant>,
+    /// The last lease left out kinds that there was no time for.
+    kinds_left_out: bool,
 }
 
 /// What the leasing and the writing session must know of each other.
@@ -330,7 +234,6 @@ impl<D: Dispatch> Drain<D> {
         hooks: Hooks,
         lanes: Lanes<Handling<D>>,
     ) -> Self {
-        let now = Instant::now();
         Self {
             app,
             budget: Budget::new(options.budget),
@@ -338,44 +241,38 @@ impl<D: Dispatch> Drain<D> {
                 budget_ms: millis(options.budget),
                 ..DrainReport::default()
             },
-            figures: hooks.figures.is_some().then(Figures::default),
-            hooks,
-            xray: options.xray.and_then(Exporter::open),
+            stop: hooks.stop,
+            watchers: Watchers::new(
+                hooks.progress,
+                hooks.figures,
+                options.xray.and_then(Exporter::open),
+            ),
             worker: Uuid::new_v4(),
             walk: Cursor::new(options.concurrency, options.batch),
             hand: Hand::default(),
             running: BTreeMap::new(),
             lanes,
-            pending: Job::default(),
-            pending_since: now,
-            busy: Vec::new(),
-            busy_until: now,
+            outbox: Outbox::new(),
             leasing: Slot::new(&database),
             writing: Slot::new(&database),
             between: Between::default(),
-            completions: 0,
-            flushed: watch::channel(0),
-            group_ends: HashMap::new(),
-            seen_empty: false,
-            looked_at: now,
-            kinds_left_out: false,
-            idle_since: None,
-            write_failures: 0,
-            write_after: now,
+            empty: Empty {
+                seen: false,
+                looked_at: Instant::now(),
+                since: None,
+                kinds_left_out: false,
+            },
             failed: None,
             database,
             options,
         }
     }
 
-    /// The whole run, with its report and figures.
+    /// The whole run, with its report.
     async fn run_to_end(mut self) -> Result<DrainReport, DrainError> {
         let ended = self.run_in_time().await;
         self.report.elapsed_ms = millis(self.budget.elapsed());
-        if let (Some(asked), Some(figures)) = (self.hooks.figures.take(), self.figures.take()) {
-            // Who asked may have gone.
-            let _ = asked.send(figures);
-        }
+        self.watchers.ended();
         match ended {
             Ok(()) => Ok(self.report),
             Err(source) => Err(DrainError {
@@ -433,7 +330,7 @@ impl<D: Dispatch> Drain<D> {
                 ended = self.lanes.ended() => self.handlers_ended(ended),
                 round = self.writing.done() => self.written(round)?,
                 arrival = self.leasing.done() => self.lease_arrived(arrival),
-                () = stop_signal(&mut self.hooks.stop) => self.budget.stop(),
+                () = stop_signal(&mut self.stop) => self.budget.stop(),
                 () = tokio::time::sleep_until(wake) => {}
             }
         }
@@ -451,15 +348,9 @@ impl<D: Dispatch> Drain<D> {
         self.running.is_empty()
             && self.hand.waiting() == 0
             && !self.hand.has_over()
-            && self.pending.is_empty()
-            && self.busy.is_empty()
+            && self.outbox.is_empty()
             && !self.between.rereads
             && self.writing.is_idle()
-    }
-
-    /// Events that have ended, or go back, and are not written.
-    fn unwritten(&self) -> usize {
-        self.pending.outcomes() + self.busy.len()
     }
 
     /// No handler starts while more waits to be written than this: what is slow is the database, and it must not be
@@ -483,16 +374,16 @@ impl<D: Dispatch> Drain<D> {
 
     /// The queue was seen empty, and again when linger was over.
     fn is_settled_empty(&mut self) -> bool {
-        if !self.seen_empty || !self.is_idle() {
-            self.idle_since = None;
+        if !self.empty.seen || !self.is_idle() {
+            self.empty.since = None;
             return false;
         }
         let now = Instant::now();
-        let over = *self.idle_since.get_or_insert(now) + self.options.linger;
+        let over = *self.empty.since.get_or_insert(now) + self.options.linger;
         if now < over {
             return false;
         }
-        if self.options.linger.is_zero() || self.looked_at >= over {
+        if self.options.linger.is_zero() || self.empty.looked_at >= over {
             return true;
         }
         self.walk.hurry();
@@ -515,7 +406,7 @@ impl<D: Dispatch> Drain<D> {
             return Some(StopReason::LimitReached);
         }
         // Kinds that there was no time for may still wait.
-        let reason = if self.kinds_left_out {
+        let reason = if self.empty.kinds_left_out {
             StopReason::BudgetSpent
         } else {
             StopReason::QueueEmpty
@@ -535,11 +426,11 @@ impl<D: Dispatch> Drain<D> {
     fn next_wake(&self) -> Instant {
         let now = Instant::now();
         let mut wake = now + Duration::from_millis(250);
-        if self.writing.is_idle() && (self.pending.outcomes() > 0 || self.hand.has_over()) {
-            wake = wake.min((self.pending_since + FLUSH_AGE).max(self.write_after));
+        if self.writing.is_idle() && (self.outbox.job.outcomes() > 0 || self.hand.has_over()) {
+            wake = wake.min(self.outbox.due());
         }
-        if !self.busy.is_empty() {
-            wake = wake.min(self.busy_until);
+        if let Some(busy_until) = self.outbox.busy_until() {
+            wake = wake.min(busy_until);
         }
         if self.leasing.is_idle() && self.hand.waiting() == 0 {
             wake = wake.min(self.walk.poll_at());
@@ -631,41 +522,6 @@ mod tests {
                 let welcome = b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I";
                 stream.write_all(welcome).await.unwrap();
             }
-        }
-    }
-
-    #[test]
-    fn c12_defaults_are_the_documented_ones_and_can_be_overridden() {
-        let options = DrainOptions::from_settings(&|_| None).unwrap();
-        assert_eq!(options.budget, Duration::from_secs(50));
-        assert_eq!(options.concurrency, 8);
-        assert_eq!(options.lease_timeout, Duration::from_mins(1));
-        assert_eq!(options.handler_timeout, Duration::from_secs(30));
-        assert_eq!(options.retry.base, Duration::from_secs(1));
-        assert_eq!(options.retry.max, Duration::from_mins(10));
-        let options = DrainOptions::from_settings(&|name| {
-            (name == "TIDEGATE_LEASE_TIMEOUT").then(|| "5m".to_owned())
-        })
-        .unwrap();
-        assert_eq!(options.lease_timeout, Duration::from_mins(5));
-    }
-
-    #[test]
-    fn a_bad_option_is_refused_by_name_with_what_is_allowed() {
-        for (variable, value, allowed) in [
-            ("TIDEGATE_BUDGET", "soon", "500ms, 30s, 5m or 1h"),
-            ("TIDEGATE_BUDGET", "11y", "longer than ten years"),
-            ("TIDEGATE_BATCH", "0", "1 to 10000"),
-            ("TIDEGATE_CONCURRENCY", "many", "1 to 1000"),
-        ] {
-            let error =
-                DrainOptions::from_settings(&|name| (name == variable).then(|| value.to_owned()))
-                    .unwrap_err()
-                    .to_string();
-            assert!(
-                error.contains(variable) && error.contains(allowed) && error.contains(value),
-                "{error}"
-            );
         }
     }
 
