@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
-use tidegate::migrate::{MigrateOptions, migrate};
+use tidegate::migrate::Migrate;
 use tidegate::{Database, DrainOptions, DrainReport, Event};
 use tidegate_job::app;
-use tidegate_job::app::app_migrations;
+use tidegate_job::app::TABLES;
 use tokio_postgres::{Client, NoTls};
 
 use crate::bare;
@@ -184,13 +184,10 @@ impl Bench {
             .map_or(&*self.url, |found| found.0);
         let url = format!("{server}/{name}");
         let database = Database::new(&url, 1)?;
-        migrate(
-            &database,
-            kinds,
-            MigrateOptions::default(),
-            app_migrations(),
-        )
-        .await?;
+        Migrate::new(&database, kinds)
+            .tables(&[TABLES])
+            .run()
+            .await?;
         let client = connect(&url).await?;
         Ok(Queue { url, name, client })
     }

@@ -9,7 +9,7 @@ pub mod medical;
 use tidegate::context::Context;
 use tidegate::dispatch::{DATABASE_ONLY, Dispatch, Handlers};
 use tidegate::error::Error;
-use tidegate::migrate::MigrationSet;
+use tidegate::migrate::Migrations;
 use tidegate::program::Program;
 
 use checks::IssuingCheck;
@@ -109,24 +109,20 @@ pub struct App {
     medical: medical::services::Services,
 }
 
-mod migrations {
-    refinery::embed_migrations!("migrations");
-}
-
 /// This program's own tables.
-#[must_use]
-pub fn app_migrations() -> Vec<MigrationSet> {
-    vec![MigrationSet {
-        history: "tidegate.app_migrations",
-        runner: migrations::migrations::runner(),
-    }]
-}
+pub const TABLES: Migrations = tidegate::migrations!("app":
+    "migrations/V0001__create_forms.sql",
+    "migrations/V0002__create_checks.sql",
+    "migrations/V0003__create_medical.sql",
+    "migrations/V0004__least_privilege.sql",
+)
+.grants(include_str!("../../migrations/roles.sql"));
 
 /// The whole program, for whoever runs it.
 #[must_use]
 pub fn program() -> Program {
     Program::new(|lookup| App::from_settings(lookup))
-        .migrations(app_migrations)
+        .tables(TABLES)
         .action("receive_issuing", checks::answer)
 }
 

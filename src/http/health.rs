@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::problem::{Common, Problem};
 use super::{begin, connection};
-use crate::app::{Event as AppEvent, app_migrations};
+use crate::app::{Event as AppEvent, TABLES};
 use tidegate::connect::Database;
 use tidegate::error::Error;
 use tidegate::event::Event;
@@ -55,5 +55,5 @@ pub(super) async fn readyz(State(database): State<Database>) -> Result<Json<Heal
 async fn check(database: &Database) -> Result<(), Error> {
     let mut client = connection(database).await?;
     let transaction = begin(&mut client).await?;
-    migrate::check(&transaction, AppEvent::KINDS, app_migrations()).await
+    migrate::check(&transaction, AppEvent::KINDS, &[TABLES]).await
 }

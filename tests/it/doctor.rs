@@ -695,7 +695,7 @@ async fn c12_a_handlers_limit_beyond_its_lease_is_told() {
             database: &db.database(),
             kinds: app::Event::KINDS,
             options: &options,
-            further: Vec::new,
+            tables: &[],
         })
         .await
         .unwrap();

@@ -9,9 +9,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use reqwest::header::RETRY_AFTER;
 use serde_json::{Value, json};
-use tidegate::migrate::{MigrateOptions, migrate};
+use tidegate::migrate::Migrate;
 use tidegate::{Database, Error, Event, NewEvent, queue};
-use tidegate_job::app::app_migrations;
 use tidegate_job::{app, http};
 use tokio::net::TcpListener;
 use tokio::sync::Barrier;
@@ -186,15 +185,8 @@ async fn i1_publishers_beyond_the_servers_connections_are_told_why_and_lose_noth
     let cluster = Cluster::start(&[OsStr::new("--set"), OsStr::new(&cap)]);
     let url = cluster.url("postgres");
     let database = Database::new(&url, 1).unwrap();
-    let further = app_migrations();
-    migrate(
-        &database,
-        app::Event::KINDS,
-        MigrateOptions::default(),
-        further,
-    )
-    .await
-    .unwrap();
+    let migrate = Migrate::new(&database, app::Event::KINDS);
+    migrate.run().await.unwrap();
     let observer = support::connect(&url).await;
 
     // All at once, and nobody lets go before everyone has tried.

@@ -1,4 +1,4 @@
-//! Operators' actions on a real Postgres: replay, requeue, pause, resume, unblock, and the audit row
+//! Operators' actions on a real Postgres: replay, requeue, pause, resume, retire, unblock, and the audit row
 //! of each.
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tidegate::drain::Hooks;
 use tidegate::operate::{
-    How, Moment, PauseRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
+    How, KindRequest, Moment, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
     UnblockReport, UnblockRequest,
 };
 use tidegate::{Done, DrainOptions, Error, HandlerError, NewEvent, queue};
@@ -927,8 +927,8 @@ async fn what_else_the_view_lets_an_operator_change_is_in_the_audit_too() {
 
 // pause and resume
 
-fn kind(kind: &str) -> PauseRequest {
-    PauseRequest {
+fn kind(kind: &str) -> KindRequest {
+    KindRequest {
         kind: kind.to_owned(),
         reason: Some("the case system is down".to_owned()),
         actor: None,
@@ -1257,6 +1257,49 @@ const BAD_REPLAYS: &[(Change, &str)] = &[
 ];
 
 /// A call from SQL, and what the refusal says.
+#[tokio::test]
+async fn a_retired_kind_cannot_be_published_and_one_with_live_events_cannot_be_retired() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 2).await;
+    let busy = queue::retire(&client, &kind("act")).await.unwrap_err();
+    let told = busy.to_string();
+    assert!(
+        told.contains("kind: 'act' must have no live events, and has 2"),
+        "{told}"
+    );
+    assert_eq!(
+        drain(&db, &ProbeApp::succeeding(), &options())
+            .await
+            .completed,
+        2
+    );
+    queue::retire(&client, &kind("act")).await.unwrap();
+    let refused = queue::publish(&client, &act("late")).await.unwrap_err();
+    assert!(
+        refused.to_string().contains("'act' is not registered"),
+        "{refused}"
+    );
+    let finished = "SELECT count(*) FROM tidegate.event_log WHERE kind = 'act'";
+    assert_eq!(number(&client, finished).await, 2);
+    let rows = audit(&client).await;
+    assert_eq!((rows.len(), &rows[0]["action"]), (1, &json!("retire")));
+}
+
+#[tokio::test]
+async fn the_command_line_retires_a_kind_of_others_and_none_of_its_own() {
+    let db = probe_database().await;
+    let cli = Cli::on(&db);
+    let (code, retired) = with_reason(&cli, &["retire", "act"]).await;
+    assert_eq!((code, &retired["kind"]), (Some(0), &json!("act")));
+    cli.run(&["retire", "case_opened", "--reason", "why"])
+        .await
+        .failed(
+            2,
+            &["kind: must be one that this program does not handle, got \"case_opened\""],
+        );
+}
+
 const BAD_CALLS: &[(&str, &str)] = &[
     (
         "replay(since => '-infinity', reason => 'why')",
@@ -1273,6 +1316,8 @@ const BAD_CALLS: &[(&str, &str)] = &[
     ("unblock('g', 'retry', '')", "reason: "),
     ("pause(NULL)", "kind: NULL is not registered"),
     ("resume('akt')", "kind: 'akt' is not registered"),
+    ("retire('akt', 'why')", "kind: 'akt' is not registered"),
+    ("retire('act', NULL)", "reason: "),
 ];
 
 #[tokio::test]
@@ -1431,6 +1476,7 @@ async fn f5_the_command_line_names_the_argument_that_is_wrong() {
         ("unblock g --reason why", "--retry|--skip|--cancel"),
         ("unblock g --retry --skip --reason why", "--skip"),
         ("pause", "<KIND>"),
+        ("retire act", "--reason"),
     ] {
         let arguments: Vec<&str> = arguments.split(' ').collect();
         cli.run(&arguments).await.failed(2, &[says]);

@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
-use tidegate::migrate::{MigrateOptions, MigrateReport};
+use tidegate::migrate::{Migrate, MigrateReport, Migrations};
 use tidegate::queue::sql::{self, Statement};
-use tidegate::{Database, Event, migrate};
+use tidegate::{Database, Event};
 use tidegate_job::app;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
@@ -54,11 +54,7 @@ impl World {
         );
         admin.batch_execute(&sql).await.unwrap();
         let url = as_user(&db.url, &owner);
-        let all = MigrateOptions {
-            roles: true,
-            ..MigrateOptions::default()
-        };
-        migrated(&url, all).await;
+        migrated(&url, with_roles).await;
         let owner = support::connect(&as_user(db.direct(), &owner)).await;
         let mut logins = HashMap::new();
         for role in ROLES {
@@ -74,12 +70,9 @@ impl World {
         Self { db, owner, logins }
     }
 
-    async fn migrate(&self, options: MigrateOptions) -> MigrateReport {
-        migrated(
-            &as_user(&self.db.url, &format!("owner_of_{}", self.db.name())),
-            options,
-        )
-        .await
+    async fn migrate(&self, how: for<'a> fn(Migrate<'a>) -> Migrate<'a>) -> MigrateReport {
+        let owner = format!("owner_of_{}", self.db.name());
+        migrated(&as_user(&self.db.url, &owner), how).await
     }
 
     fn login(&self, role: Role) -> String {
@@ -113,12 +106,14 @@ fn login(role: Role, database: &str) -> String {
     format!("{role:?}_of_{database}").to_lowercase()
 }
 
-async fn migrated(url: &str, options: MigrateOptions) -> MigrateReport {
+fn with_roles(migrate: Migrate<'_>) -> Migrate<'_> {
+    migrate.with_roles()
+}
+
+async fn migrated(url: &str, how: for<'a> fn(Migrate<'a>) -> Migrate<'a>) -> MigrateReport {
     let database = Database::new(url, 2).unwrap();
-    let further = tidegate_job::app::app_migrations();
-    migrate::migrate(&database, app::Event::KINDS, options, further)
-        .await
-        .unwrap()
+    let migrate = Migrate::new(&database, app::Event::KINDS).tables(&[app::TABLES]);
+    how(migrate).run().await.unwrap()
 }
 
 fn as_user(url: &str, user: &str) -> String {
@@ -183,6 +178,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "requeue"
         | "pause"
         | "resume"
+        | "retire"
         | "unblock"
         | "missing_log_days"
         | "rows_in_default"
@@ -325,6 +321,7 @@ const BY_HAND: &[(&str, &[Role])] = &[
     ),
     ("SELECT tidegate.requeue(ARRAY[1], 'r')", &[Operate]),
     ("SELECT tidegate.pause('case_opened')", &[Operate]),
+    ("SELECT tidegate.retire('case_opened', 'r')", &[Operate]),
     ("SELECT tidegate.unblock('g', 'retry', 'r')", &[Operate]),
     ("SELECT tidegate.end_leases(ARRAY[1])", &[]),
     (
@@ -527,7 +524,7 @@ async fn a_migration_gives_the_roles_what_is_new_once_they_are_in_use() {
     let world = World::new().await;
     let lost = "REVOKE EXECUTE ON FUNCTION tidegate.publish FROM tidegate_publish";
     world.owner.batch_execute(lost).await.unwrap();
-    assert!(world.migrate(MigrateOptions::default()).await.roles);
+    assert!(world.migrate(|as_it_is| as_it_is).await.roles);
     let publish = "SELECT tidegate.publish('case_opened', NULL)";
     world.logins[&Publish].batch_execute(publish).await.unwrap();
 }
@@ -535,10 +532,8 @@ async fn a_migration_gives_the_roles_what_is_new_once_they_are_in_use() {
 #[tokio::test]
 async fn a_database_whose_roles_nobody_asked_for_gets_none() {
     let db = support::empty_database().await;
-    let further = tidegate_job::app::app_migrations();
-    let options = MigrateOptions::default();
-    let report = migrate::migrate(&db.database(), app::Event::KINDS, options, further).await;
-    assert!(!report.unwrap().roles);
+    let report = migrated(&db.url, |as_it_is| as_it_is).await;
+    assert!(!report.roles);
     let granted =
         "SELECT nspacl::text LIKE '%tidegate_%' FROM pg_namespace WHERE nspname = 'tidegate'";
     let granted: Option<bool> = db
@@ -554,10 +549,30 @@ async fn a_database_whose_roles_nobody_asked_for_gets_none() {
 #[tokio::test]
 async fn the_roles_script_may_run_in_two_databases_at_once() {
     let (one, other) = tokio::join!(World::new(), World::new());
-    let again = MigrateOptions {
-        roles: true,
-        ..MigrateOptions::default()
-    };
-    let (one, other) = tokio::join!(one.migrate(again), other.migrate(again));
+    let (one, other) = tokio::join!(one.migrate(with_roles), other.migrate(with_roles));
     assert!(one.roles && other.roles);
+}
+
+#[tokio::test]
+async fn a_program_of_another_with_tables_of_the_same_name_gets_its_own_grants_and_no_others() {
+    const TABLES: Migrations = Migrations::of_files(
+        "tidegate.app_migrations",
+        &[("V1__orders.sql", "CREATE TABLE orders (id bigint)")],
+    )
+    .grants("GRANT INSERT ON orders TO tidegate_drain");
+    let db = support::empty_database().await;
+    let database = db.database();
+    let migrate = Migrate::new(&database, &["order_placed"]).tables(&[TABLES]);
+    assert!(migrate.with_roles().run().await.unwrap().roles);
+    let granted = "SELECT has_table_privilege('tidegate_drain', 'orders', 'INSERT')
+                          AND has_table_privilege('tidegate_read', 'tidegate.app_migrations', 'SELECT')
+                          AND to_regnamespace('forms') IS NULL";
+    let client = db.client().await;
+    assert!(
+        client
+            .query_one(granted, &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
+    );
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::Database;
-use tidegate::migrate::MigrateOptions;
+use tidegate::migrate::Migrate;
 use tokio::sync::OnceCell;
 use tokio_postgres::Client;
 
@@ -56,10 +56,8 @@ impl User {
         server.batch_execute(&create).await.unwrap();
         let database = Database::new(&cluster.url(name), 1).unwrap();
         let kinds = <tidegate_job::app::Event as tidegate::Event>::KINDS;
-        let further = tidegate_job::app::app_migrations();
-        let migrated =
-            tidegate::migrate::migrate(&database, kinds, MigrateOptions::default(), further);
-        migrated.await.unwrap();
+        let migrate = Migrate::new(&database, kinds).tables(&[tidegate_job::app::TABLES]);
+        migrate.run().await.unwrap();
         let admin = support::connect(&cluster.url(name)).await;
         let create = format!("CREATE ROLE {name} LOGIN SUPERUSER PASSWORD '{password}'");
         admin.batch_execute(&create).await.unwrap();

@@ -8,10 +8,9 @@ use std::fmt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use tidegate::migrate::{MigrateOptions, migrate};
+use tidegate::migrate::Migrate;
 use tidegate::{Database, DrainReport, Event};
 use tidegate_job::app;
-use tidegate_job::app::app_migrations;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio_postgres::Client;
@@ -51,10 +50,10 @@ impl Site {
         let options: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
         let cluster = Cluster::start(&options);
         let url = cluster.url("postgres");
-        let further = app_migrations();
-        let options = MigrateOptions::default();
         let database = Database::new(&url, 1).unwrap();
-        migrate(&database, app::Event::KINDS, options, further)
+        Migrate::new(&database, app::Event::KINDS)
+            .tables(&[app::TABLES])
+            .run()
             .await
             .unwrap();
         let observer = support::connect(&url).await;

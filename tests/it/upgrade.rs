@@ -2,22 +2,28 @@
 //!
 //! How the command line tells of it is tried in `cli`; here a queue in use lives through it.
 
-use refinery::{Runner, Target};
-use tidegate::migrate::{MigrateOptions, MigrateReport, check, migrate};
+use refinery_core::{Migration, Runner};
+use tidegate::migrate::{Migrate, MigrateReport, check};
 use tidegate::{Error, Event, queue};
-use tidegate_job::app::app_migrations;
+use tidegate_job::app::TABLES;
 
 use crate::probe::{Probe, ProbeApp, act, drain, live, number, options, probe_database};
 use crate::support::{self, TestDb};
 
-mod embedded {
-    refinery::embed_migrations!("crates/tidegate/sql");
+/// Tables and publishing, nothing that leases.
+fn the_first_two() -> Runner {
+    let tables = include_str!("../../crates/tidegate/sql/V0001__tables.sql");
+    let publish = include_str!("../../crates/tidegate/sql/V0002__publish.sql");
+    let two = [("V0001__tables", tables), ("V0002__publish", publish)];
+    let mut runner = Runner::new(&two.map(|(name, sql)| Migration::unapplied(name, sql).unwrap()));
+    runner.set_migration_table_name("tidegate.queue_migrations");
+    runner
 }
 
 async fn migrate_now(db: &TestDb) -> Result<MigrateReport, Error> {
-    let further = app_migrations();
-    let options = MigrateOptions::default();
-    migrate(&db.database(), Probe::KINDS, options, further).await
+    let database = db.database();
+    let migrate = Migrate::new(&database, Probe::KINDS).tables(&[TABLES]);
+    migrate.run().await
 }
 
 #[tokio::test]
@@ -55,13 +61,10 @@ async fn a_program_on_a_schema_that_is_not_whole_says_what_is_missing_and_events
         .batch_execute("CREATE SCHEMA tidegate")
         .await
         .unwrap();
-    // Tables and publishing, nothing that leases.
-    let mut runner: Runner = embedded::migrations::runner().set_target(Target::Version(2));
-    runner.set_migration_table_name("tidegate.queue_migrations");
-    runner.run_async(&mut client).await.unwrap();
+    the_first_two().run_async(&mut client).await.unwrap();
     queue::register_kinds(&client, Probe::KINDS).await.unwrap();
 
-    let mismatch = check(&client, Probe::KINDS, vec![]).await.unwrap_err();
+    let mismatch = check(&client, Probe::KINDS, &[]).await.unwrap_err();
     let told = mismatch.to_string();
     assert!(
         matches!(mismatch, Error::Migrate(_)) && told.contains("this program knows"),
@@ -89,12 +92,12 @@ async fn a_program_older_than_the_database_leaves_it_as_it_is() {
     let kinds = "SELECT count(*) FROM tidegate.event_kind";
     let before = number(&client, kinds).await;
     let unknown = &["kind_of_the_older_program"];
-    let refused = migrate(&db.database(), unknown, MigrateOptions::default(), vec![]).await;
+    let refused = Migrate::new(&db.database(), unknown).run().await;
     let told = refused.unwrap_err().to_string();
     assert!(
         told.contains("999") && told.contains("use a newer program"),
         "{told}"
     );
     assert_eq!(number(&client, kinds).await, before);
-    assert!(check(&client, Probe::KINDS, vec![]).await.is_err());
+    assert!(check(&client, Probe::KINDS, &[]).await.is_err());
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tidegate::migrate::{MigrateOptions, migrate};
+use tidegate::migrate::Migrate;
 use tidegate::{Database, Event, NewEvent, publish_batch};
 use tokio_postgres::{Client, NoTls};
 
@@ -313,14 +313,8 @@ impl World {
 /// The schema, and what tells of it.
 async fn prepare(url: &str) {
     let database = Database::new(url, 1).unwrap();
-    migrate(
-        &database,
-        Torture::KINDS,
-        MigrateOptions::default(),
-        Vec::new(),
-    )
-    .await
-    .unwrap();
+    let migrate = Migrate::new(&database, Torture::KINDS);
+    migrate.run().await.unwrap();
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
     client.batch_execute(WITNESS).await.unwrap();

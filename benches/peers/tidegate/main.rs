@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tidegate::drain::{Hooks, drain_with};
-use tidegate::migrate::{MigrateOptions, migrate};
+use tidegate::migrate::Migrate;
 use tidegate::{
     Context, DATABASE_ONLY, Database, Dispatch, Done, DrainOptions, DrainReport, Event, Handlers,
     NewEvent, publish_batch,
@@ -50,13 +50,7 @@ async fn main() -> Outcome<()> {
     let database = Database::new(&std::env::var("DATABASE_URL")?, 8)?;
     let answer = match words.first().map(String::as_str) {
         Some("prepare") => {
-            migrate(
-                &database,
-                Work::KINDS,
-                MigrateOptions::default(),
-                Vec::new(),
-            )
-            .await?;
+            Migrate::new(&database, Work::KINDS).run().await?;
             json!({})
         }
         Some("publish") => publish(&database, count).await?,

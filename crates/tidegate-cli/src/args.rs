@@ -104,6 +104,11 @@ pub enum Verb {
     /// Let a paused kind of events be taken again.
     #[command(after_help = "Example:\n  tidegate resume order_placed")]
     Resume(PauseArgs),
+    /// Take a kind that no program handles any more off the list of those that can be published.
+    #[command(
+        after_help = "Example:\n  tidegate retire order_placed --reason 'orders have a service of their own'"
+    )]
+    Retire(RetireArgs),
     /// Act on the first event of a group, which holds back the others.
     #[command(
         after_help = "Example:\n  tidegate unblock customer-3 --skip --reason 'waits for a paper'"
@@ -310,6 +315,14 @@ pub struct PauseArgs {
     /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
     #[arg(long)]
     pub actor: Option<String>,
+}
+
+#[derive(Args)]
+pub struct RetireArgs {
+    /// The kind; it must have no live events, and this program must not handle it.
+    pub kind: String,
+    #[command(flatten)]
+    pub audit: AuditArgs,
 }
 
 #[derive(Args)]

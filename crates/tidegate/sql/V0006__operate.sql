@@ -544,3 +544,28 @@ CREATE FUNCTION tidegate.resume(kind text, reason text DEFAULT NULL, actor text 
 BEGIN
     RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
 END $$;
+
+-- Takes a kind that no program handles any more off the list. What has finished of it stays in the log for as long as it
+-- was to be kept. An event of it that is being published at this moment is not noticed: the next drain ends it FAILED
+-- `no_handler`, from where it can be replayed.
+CREATE FUNCTION tidegate.retire(kind text, reason text, actor text DEFAULT NULL) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+DECLARE
+    most CONSTANT integer := 10000;
+    live integer;
+BEGIN
+    PERFORM tidegate.check_operator(retire.reason, retire.actor, true);
+    DELETE FROM tidegate.event_kind AS k WHERE k.kind = retire.kind;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION '%', tidegate.unregistered(retire.kind) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT count(*) INTO live FROM (SELECT FROM tidegate.event_queue AS q WHERE q.kind = retire.kind LIMIT most) AS found;
+    IF live > 0 THEN
+        RAISE EXCEPTION 'kind: % must have no live events, and has %', quote_literal(retire.kind),
+            CASE WHEN live = most THEN most || ' or more' ELSE live::text END USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES ('retire', retire.actor, jsonb_build_object('kind', retire.kind), 1, retire.reason);
+    RETURN jsonb_build_object('action', 'retire', 'kind', retire.kind);
+END $$;

@@ -71,7 +71,8 @@ GRANT EXECUTE ON FUNCTION tidegate.latency_ms, tidegate.unordered_leases, tidega
 -- Operate: its functions write the audit row themselves; nothing is changed without one.
 GRANT SELECT ON tidegate.event_queue, tidegate.event_log, tidegate.events TO tidegate_operate;
 GRANT UPDATE (status, available_at, expires_at, max_attempts) ON tidegate.events TO tidegate_operate;
-GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.pause, tidegate.resume, tidegate.unblock,
+GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.pause, tidegate.resume, tidegate.retire,
+                          tidegate.unblock,
                           tidegate.set_retention, tidegate.apply_retention, tidegate.missing_retention_days
    TO tidegate_operate;
 -- Cleanup: its functions remove nothing that has not expired, whoever calls them.
@@ -79,20 +80,3 @@ GRANT EXECUTE ON FUNCTION tidegate.log_partitions, tidegate.missing_log_days, ti
                           tidegate.seal_log_partition, tidegate.drop_log_partition, tidegate.delete_expired,
                           tidegate.expired_rows, tidegate.sweep_events
    TO tidegate_operate;
-
--- The shipped application's own tables, where it is installed.
-DO $$
-BEGIN
-    IF to_regclass('tidegate.app_migrations') IS NULL THEN
-        RETURN;
-    END IF;
-    GRANT SELECT ON tidegate.app_migrations TO tidegate_read, tidegate_operate;
-    GRANT USAGE ON SCHEMA forms, checks TO tidegate_publish;
-    GRANT SELECT, INSERT, UPDATE ON forms.form TO tidegate_publish;
-    GRANT SELECT, INSERT ON forms.message, checks.issuing_check TO tidegate_publish;
-    GRANT UPDATE (due_at, work_statusom, updated_at) ON checks.issuing_check TO tidegate_publish;
-    GRANT SELECT ON forms.awarded_grant TO tidegate_publish;
-    GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_drain;
-    GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA forms, checks, medical TO tidegate_drain;
-    GRANT EXECUTE ON FUNCTION checks.take_place TO tidegate_drain;
-END $$;

@@ -1565,6 +1565,30 @@ BEGIN
     RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
 END $$;
 
+CREATE FUNCTION tidegate.retire(kind text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    most CONSTANT integer := 10000;
+    live integer;
+BEGIN
+    PERFORM tidegate.check_operator(retire.reason, retire.actor, true);
+    DELETE FROM tidegate.event_kind AS k WHERE k.kind = retire.kind;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION '%', tidegate.unregistered(retire.kind) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT count(*) INTO live FROM (SELECT FROM tidegate.event_queue AS q WHERE q.kind = retire.kind LIMIT most) AS found;
+    IF live > 0 THEN
+        RAISE EXCEPTION 'kind: % must have no live events, and has %', quote_literal(retire.kind),
+            CASE WHEN live = most THEN most || ' or more' ELSE live::text END USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES ('retire', retire.actor, jsonb_build_object('kind', retire.kind), 1, retire.reason);
+    RETURN jsonb_build_object('action', 'retire', 'kind', retire.kind);
+END $$;
+
 CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[] DEFAULT '{}'::bigint[]) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2599,6 +2623,8 @@ REVOKE ALL ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, statu
 REVOKE ALL ON FUNCTION tidegate.requeue(ids bigint[], reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.resume(kind text, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.retire(kind text, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[]) FROM PUBLIC;
 

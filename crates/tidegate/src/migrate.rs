@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use refinery::{Migration, Runner};
+use refinery_core::{Migration, Runner};
 use serde::Serialize;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, GenericClient};
@@ -13,16 +13,17 @@ use crate::connect::Database;
 use crate::error::{Error, describe, of_pooler};
 use crate::{queue, retention};
 
-mod embedded {
-    refinery::embed_migrations!("sql");
-}
-
-fn queue_migrations() -> MigrationSet {
-    MigrationSet {
-        history: "tidegate.queue_migrations",
-        runner: embedded::migrations::runner(),
-    }
-}
+/// The queue's own schema.
+const QUEUE: Migrations = crate::migrations!("queue":
+    "sql/V0001__tables.sql",
+    "sql/V0002__publish.sql",
+    "sql/V0003__lease.sql",
+    "sql/V0004__finalize.sql",
+    "sql/V0005__log.sql",
+    "sql/V0006__operate.sql",
+    "sql/V0007__views.sql",
+    "sql/V0008__rights.sql",
+);
 
 /// The oldest Postgres that leases can be made on: it brought `range_agg` over multiranges.
 const OLDEST_SERVER: u32 = 15;
@@ -30,19 +31,79 @@ const OLDEST_SERVER: u32 = 15;
 /// How long a migration waits for another one to end.
 const LOCK_WAIT: Duration = Duration::from_mins(1);
 
-/// A further set of migrations with a history of its own, such as an application's tables.
-pub struct MigrationSet {
-    /// The table that remembers what was applied; its schema must be `tidegate`.
-    pub history: &'static str,
-    /// Made by `refinery::embed_migrations!`.
-    pub runner: Runner,
+/// SQL files that make tables, applied in the order of their versions, each once; made by [`migrations!`](crate::migrations!).
+#[derive(Debug, Clone, Copy)]
+pub struct Migrations {
+    /// The table that remembers what was applied.
+    history: &'static str,
+    files: &'static [(&'static str, &'static str)],
+    grants: &'static str,
 }
 
-impl MigrationSet {
+/// Names the [`Migrations`] of a program's own tables: what they are called, and the files, as paths from the folder of the
+/// program's `Cargo.toml`. A file is called `V1__what_it_does.sql`, with its version as the number. The files are part of the
+/// program; `tidegate.shop_migrations` remembers which of these were applied:
+///
+/// ```ignore
+/// const TABLES: Migrations = tidegate::migrations!("shop": "migrations/V1__orders.sql", "migrations/V2__parcels.sql");
+/// ```
+#[macro_export]
+macro_rules! migrations {
+    ($name:literal: $($file:literal),+ $(,)?) => {
+        $crate::migrate::Migrations::of_files(
+            concat!("tidegate.", $name, "_migrations"),
+            &[$(($file, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/", $file)))),+],
+        )
+    };
+}
+
+impl Migrations {
+    /// What [`migrations!`](crate::migrations!) expands to.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn of_files(
+        history: &'static str,
+        files: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        Self {
+            history,
+            files,
+            grants: "",
+        }
+    }
+
+    /// With SQL that gives the queue's roles (`tidegate_drain` and the others) what they need of these tables. It runs
+    /// where the roles are in use, after each migration.
+    #[must_use]
+    pub const fn grants(mut self, sql: &'static str) -> Self {
+        self.grants = sql;
+        self
+    }
+
+    fn parsed(&self) -> Result<Vec<Migration>, Error> {
+        let parsed = self.files.iter().map(|(path, sql)| {
+            let name = path.rsplit('/').next().unwrap_or(path);
+            let name = name.strip_suffix(".sql").unwrap_or(name);
+            Migration::unapplied(name, sql).map_err(|_| {
+                let wanted = "must be called V, a number, __ and words, such as V1__orders.sql";
+                Error::Migrate(format!("{path}: a migration {wanted}"))
+            })
+        });
+        parsed.collect()
+    }
+
+    /// Its own, and what tells an operator the version.
+    fn all_grants(&self) -> String {
+        let Self {
+            history, grants, ..
+        } = self;
+        format!("GRANT SELECT ON {history} TO tidegate_read, tidegate_operate; {grants}")
+    }
+
     /// The version it leads to.
-    fn version(&self) -> i32 {
-        let known = self.runner.get_migrations().iter().map(Migration::version);
-        known.max().unwrap_or(0)
+    fn version(&self) -> Result<i32, Error> {
+        let parsed = self.parsed()?;
+        Ok(parsed.iter().map(Migration::version).max().unwrap_or(0))
     }
 }
 
@@ -59,59 +120,97 @@ pub struct MigrateReport {
     pub roles: bool,
 }
 
-/// What a migration does beyond the schema.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MigrateOptions {
-    /// The global attempt limit for events published from now on (B6); `None` leaves it.
-    pub max_attempts: Option<u16>,
-    /// Creates the roles of `sql/roles.sql` and grants them what is theirs. Where they are in
-    /// use already their grants follow the schema without being asked.
-    pub roles: bool,
-}
-
 /// The roles and their grants; may run again and again.
 const ROLES: &str = include_str!("../sql/roles.sql");
 
-/// Brings the schema up to date, registers `kinds` and makes the log's partitions of the days to
-/// come. Safe to run twice, also at once.
+/// Brings a queue's schema up to date, registers a program's kinds and makes the log's partitions of the days to come. Safe
+/// to run twice, also at once.
 ///
-/// # Errors
-/// [`Error::Migrate`] when a migration fails, when the server is too old or the database newer than this program, or
-/// when another migration holds the lock for longer than a minute.
-pub async fn migrate(
-    database: &Database,
-    kinds: &[&str],
-    options: MigrateOptions,
-    further: Vec<MigrationSet>,
-) -> Result<MigrateReport, Error> {
-    // The lock lives in a transaction of a second connection, so that it also holds through a pooler,
-    // and ends with that connection whatever happens to this process.
-    let guard = database.connect().await?;
-    check_server(&guard).await?;
-    lock(&guard).await?;
-    let mut client = database.connect().await?;
-    let queue = queue_migrations();
-    let version = queue.version();
-    batch(&client, "CREATE SCHEMA IF NOT EXISTS tidegate").await?;
-    let mut applied = Vec::new();
-    for set in std::iter::once(queue).chain(further) {
-        applied.extend(apply(&mut client, set).await?);
+/// ```no_run
+/// # async fn migrated(database: &tidegate::Database) -> Result<(), tidegate::Error> {
+/// use tidegate::migrate::Migrate;
+///
+/// Migrate::new(database, &["order_placed"]).run().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is changed before it is run"]
+pub struct Migrate<'a> {
+    database: &'a Database,
+    kinds: &'a [&'a str],
+    tables: Vec<Migrations>,
+    max_attempts: Option<u16>,
+    roles: bool,
+}
+
+impl<'a> Migrate<'a> {
+    /// Of the queue in this database, for a program that handles these kinds ([`KINDS`](crate::Event::KINDS)).
+    pub fn new(database: &'a Database, kinds: &'a [&'a str]) -> Self {
+        Self {
+            database,
+            kinds,
+            tables: Vec::new(),
+            max_attempts: None,
+            roles: false,
+        }
     }
-    if let Some(attempts) = options.max_attempts {
-        batch(&client, &default_max_attempts(attempts)).await?;
+
+    /// With tables of the program's own, after the queue's.
+    pub fn tables(mut self, tables: &[Migrations]) -> Self {
+        self.tables.extend(tables);
+        self
     }
-    queue::register_kinds(&client, kinds).await?;
-    retention::make_partitions(&client).await?;
-    let roles = options.roles || roles_are_in_use(&client).await?;
-    if roles {
-        batch(&client, ROLES).await?;
+
+    /// With this global attempt limit for events published from now on (B6); without it, that stays as it is.
+    pub fn max_attempts(mut self, attempts: u16) -> Self {
+        self.max_attempts = Some(attempts);
+        self
     }
-    Ok(MigrateReport {
-        applied,
-        version,
-        kinds: kinds.len(),
-        roles,
-    })
+
+    /// Creates the database roles and grants them what is theirs. Where they are in use already, their grants follow the
+    /// schema without being asked.
+    pub fn with_roles(mut self) -> Self {
+        self.roles = true;
+        self
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// [`Error::Migrate`] when a migration fails, when the server is too old or the database newer than this program, or
+    /// when another migration holds the lock for longer than a minute.
+    pub async fn run(self) -> Result<MigrateReport, Error> {
+        // The lock lives in a transaction of a second connection, so that it also holds through a pooler,
+        // and ends with that connection whatever happens to this process.
+        let guard = self.database.connect().await?;
+        check_server(&guard).await?;
+        lock(&guard).await?;
+        let mut client = self.database.connect().await?;
+        batch(&client, "CREATE SCHEMA IF NOT EXISTS tidegate").await?;
+        let mut applied = apply(&mut client, &QUEUE).await?;
+        for tables in &self.tables {
+            applied.extend(apply(&mut client, tables).await?);
+        }
+        if let Some(attempts) = self.max_attempts {
+            batch(&client, &default_max_attempts(attempts)).await?;
+        }
+        queue::register_kinds(&client, self.kinds).await?;
+        retention::make_partitions(&client).await?;
+        let roles = self.roles || roles_are_in_use(&client).await?;
+        if roles {
+            batch(&client, ROLES).await?;
+            for tables in &self.tables {
+                batch(&client, &tables.all_grants()).await?;
+            }
+        }
+        Ok(MigrateReport {
+            applied,
+            version: QUEUE.version()?,
+            kinds: self.kinds.len(),
+            roles,
+        })
+    }
 }
 
 /// Before anything is changed: half a schema on a server that cannot take the other half helps nobody.
@@ -157,11 +256,12 @@ async fn lock(guard: &Client) -> Result<(), Error> {
     }
 }
 
-async fn apply(client: &mut Client, set: MigrationSet) -> Result<Vec<String>, Error> {
-    let known = set.version();
-    let mut runner = set.runner.set_abort_divergent(true).set_abort_missing(true);
-    runner.set_migration_table_name(set.history);
-    refuse_newer(client, set.history, known).await?;
+async fn apply(client: &mut Client, tables: &Migrations) -> Result<Vec<String>, Error> {
+    let mut runner = Runner::new(&tables.parsed()?)
+        .set_abort_divergent(true)
+        .set_abort_missing(true);
+    runner.set_migration_table_name(tables.history);
+    refuse_newer(client, tables.history, tables.version()?).await?;
     let report = runner
         .run_async(client)
         .await
@@ -215,9 +315,9 @@ async fn applied_version(
 pub async fn check(
     client: &(impl GenericClient + Sync),
     kinds: &[&str],
-    further: Vec<MigrationSet>,
+    tables: &[Migrations],
 ) -> Result<(), Error> {
-    let versions = versions(client, further).await?;
+    let versions = versions(client, tables).await?;
     if let Some(other) = versions
         .iter()
         .find(|version| version.found != version.known)
@@ -284,17 +384,17 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// The versions of the queue's history and of `further`.
+/// The versions of the queue's history and of those of `tables`.
 pub(crate) async fn versions(
     client: &(impl GenericClient + Sync),
-    further: Vec<MigrationSet>,
+    tables: &[Migrations],
 ) -> Result<Vec<Version>, Error> {
     let mut versions = Vec::new();
-    for set in std::iter::once(queue_migrations()).chain(further) {
+    for one in std::iter::once(&QUEUE).chain(tables) {
         versions.push(Version {
-            history: set.history,
-            found: applied_version(client, set.history).await?.unwrap_or(0),
-            known: set.version(),
+            history: one.history,
+            found: applied_version(client, one.history).await?.unwrap_or(0),
+            known: one.version()?,
         });
     }
     Ok(versions)
@@ -315,7 +415,7 @@ async fn batch(client: &Client, sql: &str) -> Result<(), Error> {
 }
 
 /// refinery's own text stops at "error applying migration"; the reason is in its causes.
-fn with_causes(error: &refinery::Error) -> String {
+fn with_causes(error: &refinery_core::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(source) = cause {
@@ -332,6 +432,30 @@ fn with_causes(error: &refinery::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_is_not_called_as_a_migration_is_refused_by_its_path() {
+        let wrong = Migrations::of_files("tidegate.x_migrations", &[("sql/orders.sql", "")]);
+        let told = wrong.parsed().unwrap_err().to_string();
+        assert!(
+            told.contains("sql/orders.sql: a migration must be called V"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn every_file_of_the_queues_schema_is_among_its_migrations() {
+        let there = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/sql")).unwrap();
+        let names = there.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let mut there: Vec<String> = names.filter(|name| name.starts_with('V')).collect();
+        there.sort_unstable();
+        let known: Vec<&str> = QUEUE
+            .files
+            .iter()
+            .map(|(path, _)| &path["sql/".len()..])
+            .collect();
+        assert_eq!(known, there);
+    }
 
     #[test]
     fn a_server_before_15_is_refused_with_its_version_and_what_is_needed() {

@@ -1,4 +1,4 @@
-//! Owns what an operator may ask for and is answered: replay, requeue, pause, resume, unblock. It
+//! Owns what an operator may ask for and is answered: replay, requeue, pause, resume, retire, unblock. It
 //! knows no SQL. One surprise: what could not be done is no error but part of the report, because the
 //! audit tells of the try as well; only arguments that are not allowed are errors.
 
@@ -101,12 +101,12 @@ pub struct RequeueRequest {
     pub actor: Option<String>,
 }
 
-/// Which kind to pause or resume.
+/// Which kind to pause, resume or retire.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PauseRequest {
+pub struct KindRequest {
     /// Must be registered.
     pub kind: String,
-    /// For the audit; at most 1,000 characters.
+    /// For the audit; at most 1,000 characters. A kind is retired only for a reason.
     pub reason: Option<String>,
     /// Who says to be asking, for the audit; 1 to 200 characters.
     pub actor: Option<String>,
@@ -264,6 +264,14 @@ pub struct PauseReport {
     pub paused: bool,
     /// False when it was so before.
     pub changed: bool,
+}
+
+/// What a retirement did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename = "retire")]
+pub struct RetireReport {
+    /// The kind.
+    pub kind: String,
 }
 
 /// What an unblock did.

@@ -19,8 +19,10 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::invocation::{Actions, MigrateRequest, Request, StatsReport};
 use crate::metrics::Metrics;
-use crate::migrate::{MigrateOptions, MigrateReport, MigrationSet, migrate, refuse_foreign};
-use crate::operate::{ReplayReport, ReplayRequest, RequeueReport, RequeueRequest};
+use crate::migrate::{Migrate, MigrateReport, Migrations, refuse_foreign};
+use crate::operate::{
+    KindRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest, RetireReport,
+};
 use crate::queue;
 use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 
@@ -53,7 +55,7 @@ pub struct Program {
     origin: &'static str,
     kinds: &'static [&'static str],
     handlers: Box<MakeHandlers>,
-    migrations: fn() -> Vec<MigrationSet>,
+    tables: Vec<Migrations>,
     further: Vec<Further>,
 }
 
@@ -105,7 +107,7 @@ impl Program {
                 let made: Arc<dyn Drains> = Arc::new(Handling(Arc::new(handlers(lookup)?)));
                 Ok(made)
             }),
-            migrations: Vec::new,
+            tables: Vec::new(),
             further: Vec::new(),
         }
     }
@@ -116,10 +118,10 @@ impl Program {
         self.origin
     }
 
-    /// With tables of its own beside the queue's.
+    /// With tables of its own beside the queue's, which `migrate` makes as well.
     #[must_use]
-    pub fn migrations(mut self, migrations: fn() -> Vec<MigrationSet>) -> Self {
-        self.migrations = migrations;
+    pub fn tables(mut self, tables: Migrations) -> Self {
+        self.tables.push(tables);
         self
     }
 
@@ -300,7 +302,7 @@ impl Service {
             database: &self.database,
             kinds: self.program.kinds,
             options: &self.options,
-            further: self.program.migrations,
+            tables: &self.program.tables,
         })
         .await
     }
@@ -325,6 +327,23 @@ impl Service {
         let actor = asked.actor.clone().or_else(|| self.actor.clone());
         let asked = asked.clone();
         queue::requeue(&client, &RequeueRequest { actor, ..asked }).await
+    }
+
+    /// Takes a kind that this program does not handle off the list of those that can be published.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when this program handles it, when it is not registered or when it has live events; when the
+    /// database fails.
+    pub async fn retire(&self, asked: &KindRequest) -> Result<RetireReport, Error> {
+        if self.program.kinds.contains(&asked.kind.as_str()) {
+            let wanted = "must be one that this program does not handle";
+            return Err(Error::Invalid(format!(
+                "kind: {wanted}, got {:?}",
+                asked.kind
+            )));
+        }
+        let client = self.database.connect().await?;
+        queue::retire(&client, asked).await
     }
 
     /// Answers an action of the program's own.
@@ -352,12 +371,15 @@ impl Service {
         if !asked.share {
             refuse_foreign(&self.database, self.program.kinds).await?;
         }
-        let options = MigrateOptions {
-            max_attempts: self.max_attempts,
-            roles: asked.roles,
-        };
-        let further = (self.program.migrations)();
-        migrate(&self.database, self.program.kinds, options, further).await
+        let mut migrate =
+            Migrate::new(&self.database, self.program.kinds).tables(&self.program.tables);
+        if let Some(attempts) = self.max_attempts {
+            migrate = migrate.max_attempts(attempts);
+        }
+        if asked.roles {
+            migrate = migrate.with_roles();
+        }
+        migrate.run().await
     }
 }
 

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::event::{Event, NewEvent};
 use crate::handler::HandlerError;
 use crate::lease::{Fate, Lease, LeasedEvent};
-use crate::migrate::{MigrateOptions, migrate};
+use crate::migrate::Migrate;
 use crate::outcome::{Disposition, Progress, RetryPolicy, Status};
 
 /// A drain's own end comes later than anything here.
@@ -252,13 +252,7 @@ pub async fn drain_now<D: Dispatch>(
     database: &Database,
     app: Arc<D>,
 ) -> Result<DrainReport, Error> {
-    migrate(
-        database,
-        D::Event::KINDS,
-        MigrateOptions::default(),
-        Vec::new(),
-    )
-    .await?;
+    Migrate::new(database, D::Event::KINDS).run().await?;
     let drained = drain(database, app, &DrainOptions::default()).await;
     drained.map_err(|DrainError { source, .. }| source)
 }

@@ -18,7 +18,7 @@ use proptest::collection::vec;
 use proptest::test_runner::{
     Config, FileFailurePersistence, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner,
 };
-use tidegate::migrate::{MigrateOptions, migrate};
+use tidegate::migrate::Migrate;
 use tidegate::{Database, Event};
 use tokio::runtime::{Builder, Runtime};
 
@@ -127,14 +127,8 @@ impl Alone {
         // An automatic ANALYZE is a transaction too.
         let cluster = Cluster::start(&["--set", "autovacuum=off"].map(OsStr::new));
         let database = Database::new(&cluster.url("template1"), 1).unwrap();
-        migrate(
-            &database,
-            Probe::KINDS,
-            MigrateOptions::default(),
-            Vec::new(),
-        )
-        .await
-        .unwrap();
+        let migrate = Migrate::new(&database, Probe::KINDS);
+        migrate.run().await.unwrap();
         Self { cluster }
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Mutex as Names;
 
-use tidegate::migrate::MigrateOptions;
+use tidegate::migrate::Migrate;
 use tidegate::{Database, Event};
 use tidegate_job::app;
 use tokio::sync::{Mutex, OnceCell};
@@ -107,15 +107,11 @@ async fn make_template() {
 
 async fn migrate(url: &str) {
     let database = Database::new(url, 1).expect("the template's URL is valid");
-    let further = tidegate_job::app::app_migrations();
-    tidegate::migrate::migrate(
-        &database,
-        app::Event::KINDS,
-        MigrateOptions::default(),
-        further,
-    )
-    .await
-    .expect("the template is migrated");
+    Migrate::new(&database, app::Event::KINDS)
+        .tables(&[app::TABLES])
+        .run()
+        .await
+        .expect("the template is migrated");
 }
 
 async fn create(template: Option<&str>) -> TestDb {

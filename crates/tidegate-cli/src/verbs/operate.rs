@@ -1,11 +1,11 @@
-//! Operators' actions: replay, requeue, pause, resume, unblock.
+//! Operators' actions: replay, requeue, pause, resume, retire, unblock.
 
-use tidegate::operate::{How, PauseRequest, ReplayRequest, RequeueRequest, UnblockRequest};
+use tidegate::operate::{How, KindRequest, ReplayRequest, RequeueRequest, UnblockRequest};
 use tidegate::program::Service;
 use tidegate::queue;
 
 use crate::answer::{Answer, Failed, document};
-use crate::args::{PauseArgs, ReplayArgs, RequeueArgs, UnblockArgs};
+use crate::args::{PauseArgs, ReplayArgs, RequeueArgs, RetireArgs, UnblockArgs};
 use crate::text;
 
 /// Fails when it was refused, or when ids were asked for and not one of them can be replayed.
@@ -73,12 +73,26 @@ pub async fn resume(service: &Service, args: PauseArgs) -> Result<Answer, Failed
     ))
 }
 
-fn asked(service: &Service, args: PauseArgs) -> PauseRequest {
-    PauseRequest {
+fn asked(service: &Service, args: PauseArgs) -> KindRequest {
+    KindRequest {
         kind: args.kind,
         reason: args.reason,
         actor: args.actor.or_else(|| service.actor.clone()),
     }
+}
+
+pub async fn retire(service: &Service, args: RetireArgs) -> Result<Answer, Failed> {
+    let asked = KindRequest {
+        kind: args.kind,
+        reason: Some(args.audit.reason),
+        actor: args.audit.actor.or_else(|| service.actor.clone()),
+    };
+    let report = service.retire(&asked).await?;
+    let text = format!(
+        "{} is retired: it cannot be published any more",
+        report.kind
+    );
+    Ok(Answer::new(document(&report)?, text))
 }
 
 /// Fails when nothing was done.

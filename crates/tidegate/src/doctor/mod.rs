@@ -21,7 +21,7 @@ pub use self::finding::{CheckReport, DoctorReport, Finding, State};
 use crate::connect::Database;
 use crate::drain::DrainOptions;
 use crate::error::Error;
-use crate::migrate::MigrationSet;
+use crate::migrate::Migrations;
 use crate::queue::{query, sql};
 
 /// What a program must say of itself to be examined together with its database.
@@ -33,7 +33,7 @@ pub struct Patient<'a> {
     /// What its drains do.
     pub options: &'a DrainOptions,
     /// Its own migrations beside the queue's.
-    pub further: fn() -> Vec<MigrationSet>,
+    pub tables: &'a [Migrations],
 }
 
 /// What a check looks with: the patient, and a connection that may be a new one for each check.

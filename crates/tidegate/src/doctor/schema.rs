@@ -12,7 +12,7 @@ use crate::queue::{self, query, sql};
 const MOST_DIFFERENCES: usize = 20;
 
 pub(super) async fn version(on: &Examination<'_>) -> Result<Finding, Error> {
-    let versions = migrate::versions(&on.client, (on.patient.further)()).await?;
+    let versions = migrate::versions(&on.client, on.patient.tables).await?;
     if versions.iter().all(|version| version.found == 0) {
         let text = "the database has no queue: it was never migrated";
         return Ok(Finding::problem(text, "tidegate migrate"));

@@ -47,7 +47,7 @@ mod internals {
         InHand, LeaseRequest, LeasedBatch, Swept, Walk, hand_back, in_hand, lease, progress,
         promote, remove_ended, renew, sweep,
     };
-    pub use super::operate::{replay, requeue};
+    pub use super::operate::{replay, requeue, retire};
     pub use super::read::{
         Overview, others, overview, register_kinds, registered, stats, unregistered,
     };
@@ -62,7 +62,7 @@ mod internals {
         InHand, LeaseRequest, LeasedBatch, Walk, hand_back, in_hand, lease, promote, remove_ended,
         renew, sweep,
     };
-    pub(crate) use super::operate::{replay, requeue};
+    pub(crate) use super::operate::{replay, requeue, retire};
     pub(crate) use super::read::{
         others, overview, register_kinds, registered, stats, unregistered,
     };

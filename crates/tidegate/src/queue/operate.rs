@@ -1,4 +1,4 @@
-//! Operators' verbs: replay, requeue, pause, resume, unblock. The work and its audit row are one
+//! Operators' verbs: replay, requeue, pause, resume, retire, unblock. The work and its audit row are one
 //! function of the database each; here they are called.
 
 use std::time::{Duration, SystemTime};
@@ -12,8 +12,8 @@ use super::sql::Statement;
 use super::{query, sql};
 use crate::error::Error;
 use crate::operate::{
-    How, Moment, PauseReport, PauseRequest, ReplayReport, ReplayRequest, RequeueReport,
-    RequeueRequest, UnblockReport, UnblockRequest,
+    How, KindRequest, Moment, PauseReport, ReplayReport, ReplayRequest, RequeueReport,
+    RequeueRequest, RetireReport, UnblockReport, UnblockRequest,
 };
 
 /// Puts logged events back as new ones (B22, F5).
@@ -69,7 +69,7 @@ pub async fn requeue(
 /// [`Error::Invalid`] when the kind is not registered; else the database's failure.
 pub async fn pause(
     client: &(impl GenericClient + Sync),
-    request: &PauseRequest,
+    request: &KindRequest,
 ) -> Result<PauseReport, Error> {
     let values: &[&(dyn ToSql + Sync)] = &[&request.kind, &request.reason, &request.actor];
     report(client, &sql::operate::PAUSE, values).await
@@ -81,10 +81,23 @@ pub async fn pause(
 /// [`Error::Invalid`] when the kind is not registered; else the database's failure.
 pub async fn resume(
     client: &(impl GenericClient + Sync),
-    request: &PauseRequest,
+    request: &KindRequest,
 ) -> Result<PauseReport, Error> {
     let values: &[&(dyn ToSql + Sync)] = &[&request.kind, &request.reason, &request.actor];
     report(client, &sql::operate::RESUME, values).await
+}
+
+/// Takes a kind that has no live events off the list: nobody can publish it any more. A program that handles it and is
+/// migrated lists it again.
+///
+/// # Errors
+/// [`Error::Invalid`] when the kind is not registered or has live events; else the database's failure.
+pub async fn retire(
+    client: &(impl GenericClient + Sync),
+    request: &KindRequest,
+) -> Result<RetireReport, Error> {
+    let values: &[&(dyn ToSql + Sync)] = &[&request.kind, &request.reason, &request.actor];
+    report(client, &sql::operate::RETIRE, values).await
 }
 
 /// Acts on the first event of a group, which holds back the others.

@@ -53,6 +53,13 @@ pub static RESUME: Statement = Statement {
     text: "SELECT tidegate.resume($1, $2, $3)::text",
 };
 
+/// Takes a kind off the list.
+pub static RETIRE: Statement = Statement {
+    name: "retire",
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
+    text: "SELECT tidegate.retire($1, $2, $3)::text",
+};
+
 /// Acts on the first event of a group.
 pub static UNBLOCK: Statement = Statement {
     name: "unblock",
@@ -62,4 +69,4 @@ pub static UNBLOCK: Statement = Statement {
 
 /// All of this file.
 #[cfg(feature = "internals")]
-pub static ALL: &[&Statement] = &[&REPLAY, &REQUEUE, &PAUSE, &RESUME, &UNBLOCK];
+pub static ALL: &[&Statement] = &[&REPLAY, &REQUEUE, &PAUSE, &RESUME, &RETIRE, &UNBLOCK];
