@@ -14,8 +14,7 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tidegate::config::Lookup;
-use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, HandlerResult, Handlers, Program};
+use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers, Lookup, Program};
 
 /// A customer has ordered something.
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,9 +48,9 @@ impl Dispatch for Shop {
     fn handlers<'a>(&'a self, event: &'a ShopEvent, ctx: &'a Context) -> Handlers<'a> {
         match event {
             ShopEvent::OrderPlaced(order) => {
-                Handlers::one("ship", "carrier", self.ship(order, ctx))
+                Handlers::one("ship", self.ship(order, ctx)).calls("carrier")
             }
-            ShopEvent::OrderShipped(order) => Handlers::one("book", DATABASE_ONLY, async {
+            ShopEvent::OrderShipped(order) => Handlers::one("book", async {
                 Done::with(&json!({"order": order.order_id, "parcel": order.parcel}))
             }),
         }

@@ -19,17 +19,13 @@ use tower::Service;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::app::{App, Event as AppEvent, checks, forms, medical};
-use tidegate::config::{self, Lookup};
-use tidegate::connect::{self, Database};
-use tidegate::drain::DrainOptions;
-use tidegate::error::Error;
-use tidegate::event::{DecodeError, Event};
+use tidegate::config;
+use tidegate::connect;
 use tidegate::invocation::{Actions, Request};
-use tidegate::logs;
 use tidegate::operate::{Moment, parse_moment};
 use tidegate::outcome::Progress;
-use tidegate::queue;
 use tidegate::trace::TraceContext;
+use tidegate::{Database, DecodeError, DrainOptions, Error, Event, Lookup, logs, queue};
 
 /// A target: any bytes are fine, or it panics.
 pub type Target = fn(&[u8]);
@@ -343,7 +339,6 @@ fn settings(input: &[u8]) {
     };
     let errors = [
         DrainOptions::from_settings(&lookup).err(),
-        config::max_attempts(&lookup).err(),
         logs::log_filter(&lookup, LevelFilter::INFO).err(),
         Actions::from_setting(&lookup, Vec::new()).err(),
         App::from_settings(lookup).err(),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, HandlerResult, Handlers};
+use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers};
 
 tidegate::events! {
     pub enum Work {
@@ -81,13 +81,14 @@ impl Dispatch for App {
 
     fn handlers<'a>(&'a self, event: &'a Work, ctx: &'a Context) -> Handlers<'a> {
         match event {
-            Work::Noop(_) => Handlers::one("noop", DATABASE_ONLY, async { Ok(Done::ok()) }),
-            Work::Wait(_) => Handlers::one("wait", "stand-in", async {
+            Work::Noop(_) => Handlers::one("noop", async { Ok(Done::ok()) }),
+            Work::Wait(_) => Handlers::one("wait", async {
                 tokio::time::sleep(WAIT).await;
                 Ok(Done::ok())
-            }),
-            Work::Write(note) => Handlers::one("write", DATABASE_ONLY, write(note, ctx)),
-            Work::Stamp(note) => Handlers::one("stamp", DATABASE_ONLY, async {
+            })
+            .calls("stand-in"),
+            Work::Write(note) => Handlers::one("write", write(note, ctx)),
+            Work::Stamp(note) => Handlers::one("stamp", async {
                 self.pick_up(note);
                 Ok(Done::ok())
             }),

@@ -13,10 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 
-use tidegate::connect::tls::Trust;
-use tidegate::error::Error;
-use tidegate::handler::HandlerError;
-use tidegate::trace;
+use tidegate::connect::Trust;
+use tidegate::{Error, HandlerError, trace};
 
 /// No call takes longer, its answer included, unless its caller says so.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);

@@ -6,11 +6,8 @@ pub mod forms;
 pub mod http;
 pub mod medical;
 
-use tidegate::context::Context;
-use tidegate::dispatch::{DATABASE_ONLY, Dispatch, Handlers};
-use tidegate::error::Error;
 use tidegate::migrate::Migrations;
-use tidegate::program::Program;
+use tidegate::{Context, Dispatch, Error, Handlers, Program};
 
 use checks::IssuingCheck;
 use checks::handler::{AI_CHECK, Checks};
@@ -158,77 +155,63 @@ impl Dispatch for App {
             notifications,
         } = &self.forms;
         match event {
-            Event::FormSubmitted(event) => Handlers::one(
-                "archive_form",
-                ARCHIVE,
-                handlers::archive_form(archive, event, ctx),
-            ),
-            Event::FormArchived(event) => {
-                Handlers::one("open_case", CASES, handlers::open_case(cases, event, ctx))
+            Event::FormSubmitted(event) => {
+                Handlers::one("archive_form", handlers::archive_form(archive, event, ctx))
+                    .calls(ARCHIVE)
             }
-            Event::CaseOpened(event) => Handlers::one(
-                "archive_note",
-                ARCHIVE,
-                handlers::archive_note(archive, event, ctx),
-            )
-            .and(
-                "notify_received",
-                NOTIFICATIONS,
-                handlers::notify_received(notifications, event, ctx),
-            ),
+            Event::FormArchived(event) => {
+                Handlers::one("open_case", handlers::open_case(cases, event, ctx)).calls(CASES)
+            }
+            Event::CaseOpened(event) => {
+                Handlers::one("archive_note", handlers::archive_note(archive, event, ctx))
+                    .calls(ARCHIVE)
+                    .and(
+                        "notify_received",
+                        handlers::notify_received(notifications, event, ctx),
+                    )
+                    .calls(NOTIFICATIONS)
+            }
             Event::GrantLetterReceived(event) => Handlers::one(
                 "archive_letter",
-                ARCHIVE,
                 handlers::archive_letter(archive, event, ctx),
-            ),
-            Event::GrantLetterArchived(event) => Handlers::one(
-                "save_grant",
-                DATABASE_ONLY,
-                handlers::save_grant(event, ctx),
             )
-            .and(
-                "approve_form",
-                DATABASE_ONLY,
-                handlers::approve_form(event, ctx),
-            ),
+            .calls(ARCHIVE),
+            Event::GrantLetterArchived(event) => {
+                Handlers::one("save_grant", handlers::save_grant(event, ctx))
+                    .and("approve_form", handlers::approve_form(event, ctx))
+            }
             Event::GrantSaved(event) => Handlers::one(
                 "notify_approved",
-                NOTIFICATIONS,
                 handlers::notify_approved(notifications, event, ctx),
-            ),
+            )
+            .calls(NOTIFICATIONS),
             Event::ExternalLetterReceived(event) => Handlers::one(
                 "archive_letter",
-                ARCHIVE,
                 handlers::archive_external_letter(archive, event, ctx),
-            ),
+            )
+            .calls(ARCHIVE),
             Event::ExternalLetterArchived(event) => Handlers::one(
                 "save_external_grant",
-                DATABASE_ONLY,
                 handlers::save_external_grant(event, ctx),
             )
             .and(
                 "notify_external",
-                NOTIFICATIONS,
                 handlers::notify_external(notifications, event, ctx),
-            ),
+            )
+            .calls(NOTIFICATIONS),
             Event::FormCancelled(event) => Handlers::one(
                 "notify_cancelled",
-                NOTIFICATIONS,
                 handlers::notify_cancelled(notifications, event, ctx),
             )
-            .and(
-                "cancel_form",
-                DATABASE_ONLY,
-                handlers::cancel_form(event, ctx),
-            ),
+            .calls(NOTIFICATIONS)
+            .and("cancel_form", handlers::cancel_form(event, ctx)),
             Event::GrantLetterViewed(event) => {
-                Handlers::one("count_view", DATABASE_ONLY, handlers::count_view(event))
+                Handlers::one("count_view", handlers::count_view(event))
             }
-            Event::IssuingsAiChecks(event) => Handlers::one(
-                "check_issuing",
-                AI_CHECK,
-                self.checks.check_issuing(event, ctx),
-            ),
+            Event::IssuingsAiChecks(event) => {
+                Handlers::one("check_issuing", self.checks.check_issuing(event, ctx))
+                    .calls(AI_CHECK)
+            }
             Event::ApprovalCreateJob(job) => medical::handlers(&self.medical, job, ctx),
             Event::ApprovalResendJob(job) => medical::handlers(&self.medical, job, ctx),
             Event::DiagnosticReportPackageCancelJob(job) => {
@@ -261,8 +244,8 @@ impl Dispatch for App {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use tidegate::event::{DecodeError, Event as _};
     use tidegate::testing::handlers_of;
+    use tidegate::{DecodeError, Event as _};
 
     use super::*;
 
@@ -402,7 +385,10 @@ mod tests {
             let payload = serde_json::to_vec(&payload(kind)).unwrap();
             let event = Event::decode(kind, Some(&payload)).unwrap();
             assert_eq!(event.kind(), *kind, "A7");
-            let listed = handlers_of(&app, &event);
+            let listed: Vec<(&str, &str)> = handlers_of(&app, &event)
+                .into_iter()
+                .map(|(name, service)| (name, service.unwrap_or("database")))
+                .collect();
             assert_eq!(listed, *promised, "{kind}");
             let mut names: Vec<&str> = listed.iter().map(|(name, _)| *name).collect();
             names.sort_unstable();

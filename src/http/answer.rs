@@ -9,8 +9,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::app::medical::FieldError;
-use tidegate::handler::Fault;
-use tidegate::queue::{Job, JobStatus};
+use tidegate::{Fault, Job, JobStatus};
 
 /// The body of every answer about a job.
 #[derive(Debug, Serialize, ToSchema)]

@@ -9,10 +9,7 @@ use utoipa::ToSchema;
 use super::problem::{Common, Problem};
 use super::{begin, connection};
 use crate::app::{Event as AppEvent, TABLES};
-use tidegate::connect::Database;
-use tidegate::error::Error;
-use tidegate::event::Event;
-use tidegate::migrate;
+use tidegate::{Database, Error, Event, migrate};
 
 /// All is well.
 #[derive(Serialize, ToSchema)]

@@ -20,10 +20,10 @@ use super::answer::{self, AcceptedJob, Data, JobAnswer, LinkedJob};
 use super::problem::{Common, Problem, Refusal};
 use super::{begin, connection, limits};
 use crate::app::medical::{self, ValidJob};
-use tidegate::connect::{Database, Pooled};
-use tidegate::error::Error;
-use tidegate::queue::{self, Job};
+use tidegate::connect::Pooled;
+use tidegate::queue;
 use tidegate::trace::{self, TraceContext};
+use tidegate::{Database, Error, Job};
 
 /// How often the shipped schedule wakes the drain (`template.yaml`); a job's `eta` counts by it.
 const WAKE_INTERVAL: Duration = Duration::from_mins(1);

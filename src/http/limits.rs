@@ -27,7 +27,7 @@ use tracing::Span;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::problem::{Problem, in_one_shape};
-use tidegate::event::PAYLOAD_LIMIT;
+use tidegate::PAYLOAD_LIMIT;
 
 /// Largest body, in bytes: a payload of the largest size and white space around it. Signed content is
 /// base64 inside the payload, so at most three quarters of this.

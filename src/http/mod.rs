@@ -36,8 +36,8 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use tidegate::connect::{Database, Pooled};
-use tidegate::error::Error;
+use tidegate::connect::Pooled;
+use tidegate::{Database, Error};
 
 pub use limits::{BODY_LIMIT, HEADER_BYTES, HEADER_COUNT, IN_FLIGHT, REQUEST_TIMEOUT};
 pub use problem::Problem;

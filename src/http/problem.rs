@@ -11,7 +11,7 @@ use tokio_postgres::error::SqlState;
 use utoipa::{IntoResponses, ToSchema};
 
 use crate::app::medical::{self, FieldError};
-use tidegate::error::Error;
+use tidegate::Error;
 
 /// The body of every refusal.
 #[derive(Debug, Clone, Serialize, ToSchema)]

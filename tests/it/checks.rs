@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::outcome::RetryPolicy;
-use tidegate::{DrainOptions, DrainReport, NewEvent};
+use tidegate::{DrainOptions, DrainReport, NewEvent, RetryPolicy};
 use tidegate_job::app::App;
 use tidegate_job::app::checks::{self, Received};
 use tokio::process::Command;
@@ -737,7 +736,7 @@ async fn b32_the_command_line_receives_a_message_and_tells_what_became_of_it() {
 
 #[tokio::test]
 async fn b32_an_invocation_receives_a_message() {
-    use tidegate::drain::Hooks;
+    use tidegate::Hooks;
 
     let world = World::new().await;
     let file = support::project_file("events/receive_issuing.json");

@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use tidegate::drain::{Hooks, drain_with};
 use tidegate::{
-    Context, DATABASE_ONLY, Database, Dispatch, Done, DrainOptions, HandlerError, Handlers,
-    NewEvent, StopReason, Verdicts, queue,
+    Context, Database, Dispatch, Done, DrainOptions, HandlerError, Handlers, Hooks, NewEvent,
+    StopReason, Verdicts, drain_with, queue,
 };
 use tokio::sync::{Notify, watch};
 
@@ -1241,12 +1240,10 @@ async fn c13_depth_attempts_latency_and_failure_rate_are_told_by_kind() {
 
 #[test]
 fn a18_a_dispatcher_lists_each_kinds_handlers_and_their_services_without_running_them() {
-    let listed = Handlers::one("a", "archive", async { panic!("listing must not run") }).and(
-        "b",
-        DATABASE_ONLY,
-        async { Ok(Done::ok()) },
-    );
-    assert_eq!(listed.list(), [("a", "archive"), ("b", "database")]);
+    let listed = Handlers::one("a", async { panic!("listing must not run") })
+        .calls("archive")
+        .and("b", async { Ok(Done::ok()) });
+    assert_eq!(listed.list(), [("a", Some("archive")), ("b", None)]);
 }
 
 /// Stands for a frozen process: what reads an event in the drain's own thread, which leases, starts and renews, waits.
@@ -1286,7 +1283,7 @@ impl Dispatch for FrozenApp {
             name: name.clone(),
         };
         self.0.calls.lock().unwrap().push(call.clone());
-        Handlers::one("act", DATABASE_ONLY, self.0.behave(call, ctx))
+        Handlers::one("act", self.0.behave(call, ctx))
     }
 }
 
@@ -1741,7 +1738,7 @@ impl Dispatch for Scales {
 
     fn handlers<'a>(&'a self, event: &'a Weighed, _: &'a Context) -> Handlers<'a> {
         match event {
-            Weighed::Letter(_) => Handlers::one("weigh", DATABASE_ONLY, async { Ok(Done::ok()) }),
+            Weighed::Letter(_) => Handlers::one("weigh", async { Ok(Done::ok()) }),
         }
     }
 }

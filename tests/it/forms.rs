@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::outcome::RetryPolicy;
-use tidegate::{Database, DrainOptions, DrainReport, Event as _, NewEvent, Published};
+use tidegate::{Database, DrainOptions, DrainReport, Event as _, NewEvent, Published, RetryPolicy};
 use tidegate_job::app::forms::{self, Form, Grant, Measure, Received};
 use tidegate_job::app::{App, Event};
 use tokio_postgres::Client;

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tidegate::drain::Hooks;
 use tidegate::operate::{
     How, KindRequest, Moment, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
     UnblockReport, UnblockRequest,
 };
-use tidegate::{Done, DrainOptions, Error, HandlerError, NewEvent, queue};
+use tidegate::{Done, DrainOptions, Error, HandlerError, Hooks, NewEvent, queue};
 use tokio::sync::{Barrier, Notify};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;

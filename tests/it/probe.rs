@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use tidegate::drain::{DrainError, OVERRUN};
+use tidegate::drain::OVERRUN;
 use tidegate::queue::{self, LeaseRequest, Walk};
 use tidegate::{
-    Context, DATABASE_ONLY, Database, Dispatch, Done, DrainOptions, DrainReport, Error, Event,
+    Context, Database, Dispatch, Done, DrainError, DrainOptions, DrainReport, Error, Event,
     HandlerResult, Handlers, NewEvent,
 };
 use tokio_postgres::{Client, GenericClient};
@@ -112,13 +112,13 @@ impl Dispatch for ProbeApp {
 
     fn handlers<'a>(&'a self, event: &'a Probe, ctx: &'a Context) -> Handlers<'a> {
         match event {
-            Probe::Act(act) => Handlers::one("act", DATABASE_ONLY, self.call("act", act, ctx)),
-            Probe::Note(()) => Handlers::one("note", DATABASE_ONLY, async {
+            Probe::Act(act) => Handlers::one("act", self.call("act", act, ctx)),
+            Probe::Note(()) => Handlers::one("note", async {
                 self.note(ctx);
                 Ok(Done::ok())
             }),
-            Probe::Pair(act) => Handlers::one("first", DATABASE_ONLY, self.call("first", act, ctx))
-                .and("second", DATABASE_ONLY, self.call("second", act, ctx)),
+            Probe::Pair(act) => Handlers::one("first", self.call("first", act, ctx))
+                .and("second", self.call("second", act, ctx)),
         }
     }
 }
@@ -193,7 +193,7 @@ pub async fn disorder(client: &(impl GenericClient + Sync)) -> Vec<String> {
 pub fn options() -> DrainOptions {
     DrainOptions {
         budget: Duration::from_mins(2),
-        retry: tidegate::outcome::RetryPolicy {
+        retry: tidegate::RetryPolicy {
             base: Duration::ZERO,
             max: Duration::ZERO,
         },

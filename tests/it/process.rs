@@ -123,12 +123,12 @@ async fn worker() {
         let _ = stop.send(true);
     });
     let database = Database::new(&std::env::var("DATABASE_URL").unwrap(), 2).unwrap();
-    let hooks = tidegate::drain::Hooks {
+    let hooks = tidegate::Hooks {
         stop: Some(stopped),
-        ..tidegate::drain::Hooks::default()
+        ..tidegate::Hooks::default()
     };
     let options = if dies { short_lease() } else { lingering() };
-    let report = tidegate::drain::drain_with(&database, app, &options, hooks)
+    let report = tidegate::drain_with(&database, app, &options, hooks)
         .await
         .unwrap();
     println!("REPORT {}", serde_json::to_string(&report).unwrap());

@@ -2,11 +2,10 @@
 //! its queue.
 
 use serde_json::json;
-use tidegate::drain::Hooks;
 use tidegate::invocation::{MigrateRequest, Request};
 use tidegate::program::Service;
 use tidegate::testing::Attempt;
-use tidegate::{NewEvent, publish};
+use tidegate::{Hooks, NewEvent, publish};
 
 use crate::cli::Cli;
 use crate::probe::number;

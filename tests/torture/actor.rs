@@ -8,11 +8,9 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 use serde::{Deserialize, Serialize};
-use tidegate::drain::{Hooks, drain_with};
-use tidegate::outcome::RetryPolicy;
 use tidegate::{
-    Context, DATABASE_ONLY, Database, Dispatch, Done, DrainOptions, Event, HandlerError,
-    HandlerResult, Handlers, NewEvent, queue,
+    Context, Database, Dispatch, Done, DrainOptions, Event, HandlerError, HandlerResult, Handlers,
+    Hooks, NewEvent, RetryPolicy, drain_with, queue,
 };
 use tokio::sync::watch;
 use tokio_postgres::types::ToSql;
@@ -249,8 +247,8 @@ impl Dispatch for App {
             signal_self(Signal::KILL);
         }
         match event {
-            Torture::Plain(work) => Handlers::one("plain", "outside", self.plain(work, ctx)),
-            Torture::Kept(work) => Handlers::one("kept", DATABASE_ONLY, self.kept(work, ctx)),
+            Torture::Plain(work) => Handlers::one("plain", self.plain(work, ctx)).calls("outside"),
+            Torture::Kept(work) => Handlers::one("kept", self.kept(work, ctx)),
         }
     }
 }

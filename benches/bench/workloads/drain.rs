@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::DrainOptions;
-use tidegate::drain::{Hooks, drain_with};
+use tidegate::{DrainOptions, Hooks, drain_with};
 use tokio::sync::watch;
 
 use crate::bare::bare_move;

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::drain::{Hooks, drain_with};
-use tidegate::{DrainOptions, NewEvent, queue};
+use tidegate::{DrainOptions, Hooks, NewEvent, drain_with, queue};
 use tokio::sync::watch;
 
 use crate::events::{App, WAIT};

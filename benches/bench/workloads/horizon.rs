@@ -3,8 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::DrainReport;
-use tidegate::drain::{Hooks, drain_with};
+use tidegate::{DrainReport, Hooks, drain_with};
 use tokio::sync::watch;
 use tokio_postgres::Client;
 

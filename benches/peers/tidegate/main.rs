@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tidegate::drain::{Hooks, drain_with};
 use tidegate::migrate::Migrate;
 use tidegate::{
-    Context, DATABASE_ONLY, Database, Dispatch, Done, DrainOptions, DrainReport, Event, Handlers,
-    NewEvent, publish_batch,
+    Context, Database, Dispatch, Done, DrainOptions, DrainReport, Event, Handlers, Hooks, NewEvent,
+    drain_with, publish_batch,
 };
 use tokio::sync::watch;
 
@@ -35,7 +34,7 @@ impl Dispatch for App {
 
     fn handlers<'a>(&'a self, event: &'a Work, _: &'a Context) -> Handlers<'a> {
         match event {
-            Work::Noop(_) => Handlers::one("noop", DATABASE_ONLY, async { Ok(Done::ok()) }),
+            Work::Noop(_) => Handlers::one("noop", async { Ok(Done::ok()) }),
         }
     }
 }

@@ -5,8 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tidegate::Error;
-use tidegate::drain::{DrainError, DrainReport};
+use tidegate::{DrainError, DrainReport, Error};
 
 /// What a verb has to say: one document for programs, a text for people.
 #[derive(Debug, Clone, PartialEq, Eq)]

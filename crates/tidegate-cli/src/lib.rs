@@ -6,14 +6,14 @@
 //! A whole `main`:
 //!
 //! ```no_run
-//! # use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, Handlers, Program};
+//! # use tidegate::{Context, Dispatch, Done, Handlers, Program};
 //! # tidegate::events! { pub enum Shop { Opened(()) = "opened" } }
 //! # struct Handling;
 //! # impl Dispatch for Handling {
 //! #     type Event = Shop;
 //! #     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
 //! #         match event {
-//! #             Shop::Opened(()) => Handlers::one("greet", DATABASE_ONLY, async { Ok(Done::ok()) }),
+//! #             Shop::Opened(()) => Handlers::one("greet", async { Ok(Done::ok()) }),
 //! #         }
 //! #     }
 //! # }
@@ -39,10 +39,9 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tidegate::config::environment;
-use tidegate::drain::DrainReport;
 use tidegate::logs::{details_of_ours_alone, log_filter};
 use tidegate::program::log_panics;
-use tidegate::{Error, Program};
+use tidegate::{DrainReport, Error, Program};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
 use futures_util::future::{BoxFuture, FutureExt};
-use tidegate::Error;
-use tidegate::config::{Lookup, environment};
-use tidegate::program::{Program, Service};
+use tidegate::config::environment;
+use tidegate::program::Service;
+use tidegate::{Error, Lookup, Program};
 
 use crate::answer::{Answer, Failed, print};
 use crate::args::{Cli, Verb};
@@ -19,14 +19,14 @@ use crate::{block_on, fail, give, misused, verbs};
 /// use serde_json::json;
 /// use tidegate_cli::clap::Parser;
 /// use tidegate_cli::{Answer, Ask, CommandLine};
-/// # use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, Handlers, Program};
+/// # use tidegate::{Context, Dispatch, Done, Handlers, Program};
 /// # tidegate::events! { pub enum Shop { Opened(()) = "opened" } }
 /// # struct Handling;
 /// # impl Dispatch for Handling {
 /// #     type Event = Shop;
 /// #     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
 /// #         match event {
-/// #             Shop::Opened(()) => Handlers::one("greet", DATABASE_ONLY, async { Ok(Done::ok()) }),
+/// #             Shop::Opened(()) => Handlers::one("greet", async { Ok(Done::ok()) }),
 /// #         }
 /// #     }
 /// # }

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use comfy_table::{Table, presets};
 use serde_json::Value;
-use tidegate::StopReason;
 use tidegate::doctor::DoctorReport;
-use tidegate::drain::DrainReport;
 use tidegate::invocation::StatsReport;
 use tidegate::queue::{Kin, Lineage, Relation};
+use tidegate::{DrainReport, StopReason};
 
 /// What is in the queue and how it is doing: the whole, then a line for each kind.
 pub fn status(stats: &StatsReport) -> String {

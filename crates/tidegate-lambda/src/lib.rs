@@ -13,9 +13,9 @@ use lambda_runtime::tower::{self, layer::layer_fn};
 use lambda_runtime::{Diagnostic, LambdaEvent, LambdaInvocation, Runtime, service_fn};
 use serde_json::Value;
 use tidegate::config::environment;
-use tidegate::drain::Hooks;
 use tidegate::logs::{details_of_ours_alone, log_filter};
-use tidegate::program::{Failure, Program, Service, log_panics};
+use tidegate::program::{Failure, Service, log_panics};
+use tidegate::{Hooks, Program};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::Instrument;
@@ -36,14 +36,14 @@ pub use lambda_runtime::Error;
 /// Runs the program as a Lambda function, until it is told to stop. A whole `main`:
 ///
 /// ```no_run
-/// # use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, Handlers, Program};
+/// # use tidegate::{Context, Dispatch, Done, Handlers, Program};
 /// # tidegate::events! { pub enum Shop { Opened(()) = "opened" } }
 /// # struct Handling;
 /// # impl Dispatch for Handling {
 /// #     type Event = Shop;
 /// #     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
 /// #         match event {
-/// #             Shop::Opened(()) => Handlers::one("greet", DATABASE_ONLY, async { Ok(Done::ok()) }),
+/// #             Shop::Opened(()) => Handlers::one("greet", async { Ok(Done::ok()) }),
 /// #         }
 /// #     }
 /// # }

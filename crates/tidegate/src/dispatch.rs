@@ -1,6 +1,6 @@
 //! Owns the `match` from an event to its handlers.
 //!
-//! The surprise: listing is not running. [`Dispatch::handlers`] builds futures and names them; the
+//! Listing is not running: [`Dispatch::handlers`] builds futures and names them; the
 //! engine polls only those that an earlier attempt has not finished.
 
 use futures_util::future::{BoxFuture, FutureExt};
@@ -13,7 +13,7 @@ use crate::handler::HandlerResult;
 /// that is added to the enum and not to the `match` does not compile (E6):
 ///
 /// ```compile_fail,E0004
-/// use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, Handlers};
+/// use tidegate::{Context, Dispatch, Done, Handlers};
 ///
 /// tidegate::events! {
 ///     pub enum Shop {
@@ -29,7 +29,7 @@ use crate::handler::HandlerResult;
 ///
 ///     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
 ///         match event {
-///             Shop::Opened(()) => Handlers::one("greet", DATABASE_ONLY, async { Ok(Done::ok()) }),
+///             Shop::Opened(()) => Handlers::one("greet", async { Ok(Done::ok()) }),
 ///         }
 ///     }
 /// }
@@ -47,29 +47,18 @@ pub trait Dispatch: Send + Sync + 'static {
 pub struct Handlers<'a>(pub(crate) Vec<Handler<'a>>);
 
 /// A named handler and the lazy future that does its work.
-pub struct Handler<'a> {
+pub(crate) struct Handler<'a> {
     /// Unique among the handlers of its kind; stored with the event's results.
     pub name: &'static str,
-    /// The one external service it talks to (A18), or [`DATABASE_ONLY`].
-    pub service: &'static str,
-    pub(crate) work: BoxFuture<'a, HandlerResult>,
+    /// The one external service it calls (A18), if any.
+    pub service: Option<&'static str>,
+    pub work: BoxFuture<'a, HandlerResult>,
 }
 
-/// The service of a handler that talks to nothing but the database.
-pub const DATABASE_ONLY: &str = "database";
-
 impl<'a> Handlers<'a> {
-    /// One handler: its name, the external service it talks to, its work.
-    pub fn one(
-        name: &'static str,
-        service: &'static str,
-        work: impl Future<Output = HandlerResult> + Send + 'a,
-    ) -> Self {
-        Self(vec![Handler {
-            name,
-            service,
-            work: work.boxed(),
-        }])
+    /// One handler: its name, unique among those of its kind and stored with the event's results, and its work.
+    pub fn one(name: &'static str, work: impl Future<Output = HandlerResult> + Send + 'a) -> Self {
+        Self(Vec::new()).and(name, work)
     }
 
     /// A further handler for the same event; it runs whatever became of the ones before it (C10).
@@ -77,20 +66,29 @@ impl<'a> Handlers<'a> {
     pub fn and(
         mut self,
         name: &'static str,
-        service: &'static str,
         work: impl Future<Output = HandlerResult> + Send + 'a,
     ) -> Self {
         self.0.push(Handler {
             name,
-            service,
+            service: None,
             work: work.boxed(),
         });
         self
     }
 
-    /// Names and services, in order, for documentation and tests; runs nothing.
+    /// The external service that the last of these calls: one for each handler (A18), so that none is called a second time
+    /// because another one failed.
     #[must_use]
-    pub fn list(&self) -> Vec<(&'static str, &'static str)> {
+    pub fn calls(mut self, service: impl Into<Option<&'static str>>) -> Self {
+        if let Some(handler) = self.0.last_mut() {
+            handler.service = service.into();
+        }
+        self
+    }
+
+    /// Names and the services they call, in order, for documentation and tests; runs nothing.
+    #[must_use]
+    pub fn list(&self) -> Vec<(&'static str, Option<&'static str>)> {
         self.0
             .iter()
             .map(|handler| (handler.name, handler.service))

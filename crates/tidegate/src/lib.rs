@@ -3,7 +3,7 @@
 //!
 //! ```no_run
 //! use serde::{Deserialize, Serialize};
-//! use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, HandlerResult, Handlers, NewEvent, Program, publish};
+//! use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers, NewEvent, Program, publish};
 //!
 //! #[derive(Serialize, Deserialize)]
 //! struct OrderPlaced {
@@ -23,7 +23,7 @@
 //!
 //!     fn handlers<'a>(&'a self, event: &'a ShopEvent, ctx: &'a Context) -> Handlers<'a> {
 //!         match event {
-//!             ShopEvent::OrderPlaced(order) => Handlers::one("book", DATABASE_ONLY, book(order, ctx)),
+//!             ShopEvent::OrderPlaced(order) => Handlers::one("book", book(order, ctx)),
 //!         }
 //!     }
 //! }
@@ -51,64 +51,100 @@
 //!
 //! # Features
 //!
-//! None is on by default. `aws`: logins that AWS keeps, in Secrets Manager or as IAM tokens. `logging`: what a shell logs.
-//! `testing`: a test kit. `vendored-openssl`: builds OpenSSL in. `internals` is for this project's own tests; no promise
+//! None is on by default. `aws`: logins that AWS keeps, in Secrets Manager or as IAM tokens. `operate`: what operators ask for
+//! and what the queue tells them, and the `Service` that both shells are made on. `logging`: what a shell
+//! logs. `testing`: a test kit. `vendored-openssl`: builds OpenSSL in. `internals` is for this project's own tests; no promise
 //! holds for it.
 //!
 //! # Layout
 //!
-//! A drain is a pipeline; each stage is a file:
+//! A drain is a pipeline; each stage is a file in `src/`:
 //!
-//! 1. [`budget`]: how long the run has;
-//! 2. [`queue`]: lease a batch (all SQL is there);
-//! 3. [`event`]: decode each row in hand ([`lease`]) into the program's enum;
-//! 4. [`dispatch`]: one `match` lists the handlers, [`context`] is what they may ask for, [`handler`] what they answer;
-//! 5. [`outcome`]: from verdicts to what is stored;
-//! 6. [`queue`] again: finalize, retry, release;
-//! 7. [`mod@drain`]: the loop around it all, and its report.
+//! 1. `budget`: how long the run has;
+//! 2. `queue`: lease a batch (all SQL is there);
+//! 3. `event`: decode each row in hand (`lease`) into the program's enum;
+//! 4. `dispatch`: one `match` lists the handlers, `context` is what they may ask for, `handler` what they answer;
+//! 5. `outcome`: from verdicts to what is stored;
+//! 6. `queue` again: finalize, retry, release;
+//! 7. `drain`: the loop around it all, and its report.
 //!
-//! Beside it: [`config`] and [`connect`] (settings, secrets, TLS, connections), [`migrate`] (the schema),
-//! [`retention`] (cleanup: how finished events leave the log), [`operate`] (what operators may ask for),
-//! [`doctor`] (is everything well?), [`figures`] and [`metrics`] (what CloudWatch is told), [`trace`]
-//! (a trace crosses the queue), [`xray`] (and is shown in X-Ray), [`invocation`] (both ends of the wire to Lambda and the command line),
-//! [`program`] (a whole program, ready for a shell).
+//! Beside it: `config` and `connect` (settings, secrets, TLS, connections), `migrate` (the schema), `retention` (cleanup: how
+//! finished events leave the log), `operate` (what operators may ask for), `doctor` (is everything well?), `figures` and
+//! `metrics` (what CloudWatch is told), `trace` (a trace crosses the queue), `xray` (and is shown in X-Ray), `invocation` (both
+//! ends of the wire to Lambda and the command line), `program` (a whole program, ready for a shell).
+//!
+//! Ids in the comments, such as B13 and I9, are those of the requirements and invariants: `docs/requirements.md` and
+//! `docs/reliability.md` of the repository.
 
-pub mod budget;
+// What operators ask for is there without `operate` too; then only this crate sees it, and uses little of it.
+#![cfg_attr(not(feature = "operate"), allow(dead_code, unused_imports))]
+
+mod budget;
 pub mod config;
 pub mod connect;
-pub mod context;
-pub mod dispatch;
-pub mod doctor;
-pub mod drain;
-pub mod error;
-pub mod event;
-pub mod figures;
-pub mod handler;
-pub mod invocation;
-pub mod lease;
+mod context;
+mod dispatch;
+mod error;
+mod event;
+mod figures;
+mod handler;
 #[cfg(feature = "logging")]
 pub mod logs;
-pub mod metrics;
 pub mod migrate;
-pub mod operate;
-pub mod outcome;
-pub mod program;
-pub mod queue;
 pub mod retention;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod trace;
-pub mod xray;
+mod xray;
 
+#[cfg(not(feature = "operate"))]
+mod doctor;
+#[cfg(feature = "operate")]
+pub mod doctor;
+#[cfg(not(feature = "operate"))]
+mod drain;
+#[cfg(feature = "operate")]
+pub mod drain;
+#[cfg(not(feature = "operate"))]
+mod invocation;
+#[cfg(feature = "operate")]
+pub mod invocation;
+#[cfg(not(feature = "internals"))]
+mod lease;
+#[cfg(feature = "internals")]
+pub mod lease;
+#[cfg(not(feature = "operate"))]
+mod metrics;
+#[cfg(feature = "operate")]
+pub mod metrics;
+#[cfg(not(feature = "operate"))]
+mod operate;
+#[cfg(feature = "operate")]
+pub mod operate;
+#[cfg(not(feature = "internals"))]
+mod outcome;
+#[cfg(feature = "internals")]
+pub mod outcome;
+#[cfg(not(feature = "operate"))]
+mod program;
+#[cfg(feature = "operate")]
+pub mod program;
+#[cfg(not(feature = "operate"))]
+mod queue;
+#[cfg(feature = "operate")]
+pub mod queue;
+
+pub use config::Lookup;
 pub use connect::Database;
 pub use context::{Context, Transaction};
-pub use dispatch::{DATABASE_ONLY, Dispatch, Handler, Handlers};
-pub use drain::{DrainOptions, DrainReport, StopReason, drain};
+pub use dispatch::{Dispatch, Handlers};
+pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain, drain_with};
 pub use error::Error;
-pub use event::{DecodeError, Event, NewEvent, dedup_key};
+pub use event::{DecodeError, Event, NewEvent, PAYLOAD_LIMIT, dedup_key};
 pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
-pub use program::{Program, Service};
-pub use queue::{Published, publish, publish_batch};
+pub use outcome::RetryPolicy;
+pub use program::Program;
+pub use queue::{Job, JobStatus, Published, job, publish, publish_batch};
 
 /// The driver that connections and transactions of this API are of.
 pub use tokio_postgres;

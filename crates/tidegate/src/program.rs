@@ -10,13 +10,14 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio_postgres::Client;
 
-use crate::config::{self, Lookup};
+use crate::config::{Lookup, number};
 use crate::connect::Database;
 use crate::dispatch::Dispatch;
 use crate::doctor::{self, DoctorReport, Patient};
-use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, drain_with};
+use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, drain_measured};
 use crate::error::Error;
 use crate::event::Event;
+use crate::figures::Figures;
 use crate::invocation::{Actions, MigrateRequest, Request, StatsReport};
 use crate::metrics::Metrics;
 use crate::migrate::{Migrate, MigrateReport, Migrations, refuse_foreign};
@@ -29,7 +30,7 @@ use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 /// What a program is made of: the handlers of its events, its own migrations, its own actions. A shell runs it.
 ///
 /// ```
-/// use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, Handlers, Program};
+/// use tidegate::{Context, Dispatch, Done, Handlers, Program};
 ///
 /// tidegate::events! {
 ///     pub enum Shop {
@@ -44,7 +45,7 @@ use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 ///
 ///     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
 ///         match event {
-///             Shop::Opened(()) => Handlers::one("greet", DATABASE_ONLY, async { Ok(Done::ok()) }),
+///             Shop::Opened(()) => Handlers::one("greet", async { Ok(Done::ok()) }),
 ///         }
 ///     }
 /// }
@@ -76,6 +77,7 @@ trait Drains: Send + Sync {
         database: &'a Database,
         options: &'a DrainOptions,
         hooks: Hooks,
+        figures: Option<oneshot::Sender<Figures>>,
     ) -> BoxFuture<'a, Result<DrainReport, DrainError>>;
 }
 
@@ -87,8 +89,9 @@ impl<D: Dispatch> Drains for Handling<D> {
         database: &'a Database,
         options: &'a DrainOptions,
         hooks: Hooks,
+        figures: Option<oneshot::Sender<Figures>>,
     ) -> BoxFuture<'a, Result<DrainReport, DrainError>> {
-        drain_with(database, self.0.clone(), options, hooks).boxed()
+        drain_measured(database, self.0.clone(), options, hooks, figures).boxed()
     }
 }
 
@@ -147,6 +150,7 @@ impl Program {
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
+    #[cfg(feature = "operate")]
     pub fn start(self, lookup: Lookup<'_>) -> Result<Service, Error> {
         let options = DrainOptions::from_settings(lookup)?;
         options.check()?;
@@ -156,8 +160,8 @@ impl Program {
         Ok(Service {
             database,
             options,
-            max_attempts: config::max_attempts(lookup)?,
-            actor: config::actor(lookup),
+            max_attempts: max_attempts(lookup)?,
+            actor: actor(lookup),
             metrics: Metrics::from_settings(lookup)?,
             metrics_to: |line| eprintln!("{line}"),
             actions: Actions::from_setting(lookup, further)?,
@@ -165,6 +169,23 @@ impl Program {
             program: self,
         })
     }
+}
+
+/// The global attempt limit, if `TIDEGATE_MAX_ATTEMPTS` sets one (B6).
+///
+/// # Errors
+/// [`Error::Config`] when it is not 1 to 1000.
+fn max_attempts(lookup: Lookup<'_>) -> Result<Option<u16>, Error> {
+    match lookup("TIDEGATE_MAX_ATTEMPTS") {
+        None => Ok(None),
+        Some(_) => number(lookup, "TIDEGATE_MAX_ATTEMPTS", 5, 1, 1000).map(Some),
+    }
+}
+
+/// Who operates, for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. A claim; what the
+/// database knows for sure is its own user.
+fn actor(lookup: Lookup<'_>) -> Option<String> {
+    lookup("TIDEGATE_ACTOR").or_else(|| lookup("USER"))
 }
 
 /// A program with its settings, ready to answer requests.
@@ -252,14 +273,19 @@ impl Service {
     pub async fn drain(
         &self,
         options: &DrainOptions,
-        mut hooks: Hooks,
+        hooks: Hooks,
     ) -> Result<DrainReport, DrainError> {
         let Some(metrics) = &self.metrics else {
-            return self.handlers.drain(&self.database, options, hooks).await;
+            return self
+                .handlers
+                .drain(&self.database, options, hooks, None)
+                .await;
         };
         let (told, figures) = oneshot::channel();
-        hooks.figures = Some(told);
-        let drained = self.handlers.drain(&self.database, options, hooks).await;
+        let drained = self
+            .handlers
+            .drain(&self.database, options, hooks, Some(told))
+            .await;
         // A drain that was refused has not even begun to count.
         let figures = figures.await.unwrap_or_default();
         let (report, succeeded) = match &drained {
@@ -366,7 +392,7 @@ impl Service {
     /// database roles and grants them what is theirs.
     ///
     /// # Errors
-    /// As [`migrate`]. [`Error::Migrate`] when the queue is another program's, and it was not asked to share it.
+    /// As [`Migrate::run`]. [`Error::Migrate`] also when the queue is another program's, and it was not asked to share it.
     pub async fn migrate(&self, asked: MigrateRequest) -> Result<MigrateReport, Error> {
         if !asked.share {
             refuse_foreign(&self.database, self.program.kinds).await?;
@@ -464,5 +490,21 @@ pub async fn stop_signal() {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_value_is_refused_by_name_with_what_is_allowed() {
+        let error = max_attempts(&|_| Some("-1".to_owned()))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("TIDEGATE_MAX_ATTEMPTS") && error.contains("1 to 1000"),
+            "{error}"
+        );
     }
 }

@@ -28,7 +28,7 @@ const NO_RUN_IS_LONGER: Duration = Duration::from_hours(24);
 ///
 /// ```
 /// use tidegate::testing::Attempt;
-/// use tidegate::{Context, DATABASE_ONLY, Dispatch, Done, HandlerError, Handlers};
+/// use tidegate::{Context, Dispatch, Done, HandlerError, Handlers};
 ///
 /// tidegate::events! {
 ///     pub enum Shop {
@@ -44,14 +44,14 @@ const NO_RUN_IS_LONGER: Duration = Duration::from_hours(24);
 ///
 ///     fn handlers<'a>(&'a self, event: &'a Shop, ctx: &'a Context) -> Handlers<'a> {
 ///         match event {
-///             Shop::Opened(shop) => Handlers::one("greet", DATABASE_ONLY, async move {
+///             Shop::Opened(shop) => Handlers::one("greet", async move {
 ///                 if ctx.attempt() == 1 {
 ///                     return Err(HandlerError::retry("closed", "nobody is there"));
 ///                 }
 ///                 ctx.emit(&Shop::Greeted(*shop))?;
 ///                 Ok(Done::ok())
 ///             }),
-///             Shop::Greeted(_) => Handlers::one("rest", DATABASE_ONLY, async { Ok(Done::ok()) }),
+///             Shop::Greeted(_) => Handlers::one("rest", async { Ok(Done::ok()) }),
 ///         }
 ///     }
 /// }
@@ -228,7 +228,10 @@ impl Ran {
 }
 
 /// An event's handlers and their services, in order. Runs nothing.
-pub fn handlers_of<D: Dispatch>(app: &D, event: &D::Event) -> Vec<(&'static str, &'static str)> {
+pub fn handlers_of<D: Dispatch>(
+    app: &D,
+    event: &D::Event,
+) -> Vec<(&'static str, Option<&'static str>)> {
     let attempt = Attempt::first();
     app.handlers(event, &context(attempt.event, attempt.limit))
         .list()

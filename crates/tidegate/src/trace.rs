@@ -1,7 +1,7 @@
 //! Owns the W3C trace context that crosses the queue: an event keeps the one it was published under,
 //! its handlers continue that trace, and what they publish and call carries it on. It exports
 //! nothing: the ids stand in the log, on the span `event`, for whatever collects it, and
-//! [`crate::xray`] sends what is sampled to who asks for it.
+//! `xray` sends what is sampled to who asks for it.
 //!
 //! The format: <https://www.w3.org/TR/trace-context/#traceparent-header>.
 

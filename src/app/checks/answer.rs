@@ -4,8 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Received, receive};
-use tidegate::connect::Database;
-use tidegate::error::{Error, describe};
+use tidegate::{Database, Error};
 
 /// What the action is asked with.
 #[derive(Deserialize)]
@@ -39,11 +38,11 @@ pub async fn answer(database: Database, fields: Value) -> Result<Value, Error> {
 }
 
 async fn received(database: &Database, message: &Value) -> Result<ReceiveIssuingReport, Error> {
-    let failed = |error: tokio_postgres::Error| Error::Connect(describe(&error));
+    let failed = |stage| move |source| Error::Database { stage, source };
     let mut client = database.connect().await?;
-    let tx = client.transaction().await.map_err(failed)?;
+    let tx = client.transaction().await.map_err(failed("begin"))?;
     let received = receive(&tx, message).await?;
-    tx.commit().await.map_err(failed)?;
+    tx.commit().await.map_err(failed("commit"))?;
     let (id, created) = match received {
         Received::Irrelevant => (None, false),
         Received::Stored { event_id } => (Some(event_id), true),

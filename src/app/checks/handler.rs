@@ -19,10 +19,7 @@ use super::IssuingCheck;
 use super::store::{self, Gate, Left, Standing};
 use crate::app::http::{HttpClient, HttpService};
 use tidegate::config::parse_duration;
-use tidegate::context::Context;
-use tidegate::drain::DrainOptions;
-use tidegate::error::Error;
-use tidegate::handler::{Done, HandlerError, HandlerResult, Verdicts};
+use tidegate::{Context, Done, DrainOptions, Error, HandlerError, HandlerResult, Verdicts};
 
 /// The service that checks applications.
 pub(crate) const AI_CHECK: &str = "ai_check";

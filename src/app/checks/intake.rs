@@ -7,8 +7,7 @@ use serde_json::Value;
 use tokio_postgres::Transaction;
 
 use super::{IssuingCheck, store};
-use tidegate::error::Error;
-use tidegate::queue::publish;
+use tidegate::{Error, publish};
 
 /// The `kind` of a relevant message.
 const KIND: &str = "issuing";

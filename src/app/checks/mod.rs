@@ -27,8 +27,7 @@ pub mod verb;
 use serde::{Deserialize, Serialize};
 
 use super::Event;
-use tidegate::error::Error;
-use tidegate::event::{NewEvent, dedup_key};
+use tidegate::{Error, NewEvent, dedup_key};
 
 pub use answer::{ReceiveIssuingReport, answer};
 pub use intake::{Received, receive};

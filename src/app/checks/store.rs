@@ -7,7 +7,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Row};
 
 use super::IssuingCheck;
-use tidegate::error::Error;
+use tidegate::Error;
 
 /// A message may move the due time, and may open a check again that ended without an answer.
 const PLAN: &str = "\

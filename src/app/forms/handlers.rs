@@ -15,9 +15,7 @@ use super::model::{Form, FormStatus, Grant, Measure};
 use super::services::{Archive, Archived, Cases, Notice, Notifications};
 use super::store;
 use crate::app::Event;
-use tidegate::context::{Context, Transaction};
-use tidegate::event::NewEvent;
-use tidegate::handler::{Done, HandlerError, HandlerResult, Verdicts};
+use tidegate::{Context, Done, HandlerError, HandlerResult, NewEvent, Transaction, Verdicts};
 
 /// Puts a submitted form into the archive.
 pub async fn archive_form(

@@ -14,9 +14,7 @@ use super::events::{
 use super::model::{Form, FormStatus, Grant, Measure, text};
 use super::store::{self, StoredMessage};
 use crate::app::Event;
-use tidegate::error::Error;
-use tidegate::event::NewEvent;
-use tidegate::queue::{Published, publish};
+use tidegate::{Error, NewEvent, Published, publish};
 
 /// What became of a message from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]

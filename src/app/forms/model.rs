@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use tidegate::error::Error;
+use tidegate::Error;
 
 /// Text about a person. Serializes as itself, since payloads and services need it; its `Debug` shows
 /// none of it, and it has no `Display`.

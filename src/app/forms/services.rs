@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 
 use super::model::{Form, Grant, Measure};
 use crate::app::http::{HttpClient, HttpService};
-use tidegate::error::Error;
-use tidegate::handler::HandlerError;
+use tidegate::{Error, HandlerError};
 
 /// The document archive.
 pub const ARCHIVE: &str = "archive";

@@ -5,7 +5,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Row};
 
 use super::model::{Form, FormStatus, Grant, Measure};
-use tidegate::error::Error;
+use tidegate::Error;
 
 /// Stores a form as submitted. Only a draft of the same id gives way.
 const SUBMIT: &str = "\

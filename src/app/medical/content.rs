@@ -17,7 +17,7 @@ use super::entity::{EntityKind, EntityStatus};
 use super::payload;
 use super::schema::FieldError;
 use super::verdict::invalid;
-use tidegate::handler::HandlerError;
+use tidegate::HandlerError;
 
 /// A signed content of one shape.
 pub(super) trait Content: ToSchema {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use tidegate::handler::HandlerError;
+use tidegate::HandlerError;
 
 /// What is kept of a patient.
 #[derive(

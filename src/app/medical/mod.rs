@@ -26,9 +26,7 @@ pub mod verdict;
 
 use tokio_postgres::Transaction;
 
-use tidegate::error::Error;
-use tidegate::event::{NewEvent, dedup_key};
-use tidegate::queue::{Published, publish};
+use tidegate::{Error, NewEvent, Published, dedup_key, publish};
 
 pub use payload::{Job, KINDS, Refusal, ValidJob, schema_name, schemas, validate};
 pub use schema::FieldError;

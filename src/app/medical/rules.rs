@@ -46,14 +46,14 @@ use super::services::{Call, OTP, SMS};
 use super::store::NewEntity;
 use super::transition::{Patient, Plan, SIGNED, Transition};
 use super::verdict::invalid;
-use tidegate::handler::HandlerError;
+use tidegate::HandlerError;
 
 type Planned = Result<Plan, HandlerError>;
 
 // --- Approvals ---
 
 impl Transition for ApprovalCreateJob {
-    const SERVICE: &'static str = OTP;
+    const SERVICE: Option<&'static str> = Some(OTP);
 
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         match (&self.resources, self.service_request) {
@@ -122,7 +122,7 @@ async fn service_request_must_be_open(patient: &Patient<'_>, id: Uuid) -> Result
 }
 
 impl Transition for ApprovalResendJob {
-    const SERVICE: &'static str = OTP;
+    const SERVICE: Option<&'static str> = Some(OTP);
 
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let approval = patient.get(EntityKind::Approval, self.id).await?;
@@ -134,7 +134,7 @@ impl Transition for ApprovalResendJob {
 // --- Diagnostic reports ---
 
 impl Transition for DiagnosticReportPackageCreateJob {
-    const SERVICE: &'static str = SIGNED;
+    const SERVICE: Option<&'static str> = Some(SIGNED);
 
     fn signed_data(&self) -> Option<&str> {
         Some(&self.signed_data)
@@ -148,7 +148,7 @@ impl Transition for DiagnosticReportPackageCreateJob {
 }
 
 impl Transition for DiagnosticReportPackageCancelJob {
-    const SERVICE: &'static str = SIGNED;
+    const SERVICE: Option<&'static str> = Some(SIGNED);
 
     fn signed_data(&self) -> Option<&str> {
         Some(&self.signed_data)
@@ -245,7 +245,7 @@ impl Transition for EpisodeCancelJob {
 // --- Encounter packages ---
 
 impl Transition for PackageCreateJob {
-    const SERVICE: &'static str = SIGNED;
+    const SERVICE: Option<&'static str> = Some(SIGNED);
 
     fn signed_data(&self) -> Option<&str> {
         Some(&self.signed_data)
@@ -266,7 +266,7 @@ impl Transition for PackageCreateJob {
 }
 
 impl Transition for PackageCancelJob {
-    const SERVICE: &'static str = SIGNED;
+    const SERVICE: Option<&'static str> = Some(SIGNED);
 
     fn signed_data(&self) -> Option<&str> {
         Some(&self.signed_data)
@@ -289,7 +289,7 @@ impl Transition for PackageCancelJob {
 // --- Procedures ---
 
 impl Transition for ProcedureCreateJob {
-    const SERVICE: &'static str = SIGNED;
+    const SERVICE: Option<&'static str> = Some(SIGNED);
 
     fn signed_data(&self) -> Option<&str> {
         Some(&self.signed_data)
@@ -302,7 +302,7 @@ impl Transition for ProcedureCreateJob {
 }
 
 impl Transition for ProcedureCancelJob {
-    const SERVICE: &'static str = SIGNED;
+    const SERVICE: Option<&'static str> = Some(SIGNED);
 
     fn signed_data(&self) -> Option<&str> {
         Some(&self.signed_data)
@@ -321,7 +321,7 @@ impl Transition for ProcedureCancelJob {
 // --- Service requests ---
 
 impl Transition for ServiceRequestCreateJob {
-    const SERVICE: &'static str = SIGNED;
+    const SERVICE: Option<&'static str> = Some(SIGNED);
 
     fn signed_data(&self) -> Option<&str> {
         Some(&self.signed_data)
@@ -379,7 +379,7 @@ impl Transition for ServiceRequestCompleteJob {
 }
 
 impl Transition for ServiceRequestRecallJob {
-    const SERVICE: &'static str = SMS;
+    const SERVICE: Option<&'static str> = Some(SMS);
 
     fn signed_data(&self) -> Option<&str> {
         Some(&self.signed_data)
@@ -398,7 +398,7 @@ impl Transition for ServiceRequestRecallJob {
 }
 
 impl Transition for ServiceRequestCancelJob {
-    const SERVICE: &'static str = SMS;
+    const SERVICE: Option<&'static str> = Some(SMS);
 
     fn signed_data(&self) -> Option<&str> {
         Some(&self.signed_data)
@@ -425,7 +425,7 @@ impl Transition for ServiceRequestCloseJob {
 }
 
 impl Transition for ServiceRequestResendJob {
-    const SERVICE: &'static str = SMS;
+    const SERVICE: Option<&'static str> = Some(SMS);
 
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let request = service_request(patient, self.service_request_id).await?;

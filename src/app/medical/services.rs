@@ -7,8 +7,7 @@ use uuid::Uuid;
 use super::schema::FieldError;
 use super::verdict::invalid;
 use crate::app::http::{HttpClient, HttpService};
-use tidegate::error::Error;
-use tidegate::handler::HandlerError;
+use tidegate::{Error, HandlerError};
 
 /// Starts and repeats one-time passwords.
 pub const OTP: &str = "otp";

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::entity::{Entity, EntityKind, EntityStatus};
 use super::payload::Common;
-use tidegate::error::Error;
+use tidegate::Error;
 
 /// An entity as the jobs see it, as one JSON value.
 macro_rules! entity {

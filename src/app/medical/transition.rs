@@ -16,16 +16,15 @@ use super::services::{Call, SIGNATURE, Services};
 use super::store::{self, Author, Change, NewEntity};
 use super::verdict::{self, fit, invalid};
 use super::{ValidJob, new_event};
-use tidegate::context::{Context, Transaction};
-use tidegate::dispatch::{DATABASE_ONLY, Handlers};
-use tidegate::event::NewEvent;
-use tidegate::handler::{Done, HandlerError, HandlerResult, Verdicts};
+use tidegate::{
+    Context, Done, HandlerError, HandlerResult, Handlers, NewEvent, Transaction, Verdicts,
+};
 
 /// The rules of a kind: the arm that a new kind needs beside its variant and its payload.
 pub trait Transition: Job {
     /// The external service it talks to (A18). Jobs that both verify a signature and tell the patient
     /// talk to two, and are named for the second; a signature once verified is not verified again.
-    const SERVICE: &'static str = DATABASE_ONLY;
+    const SERVICE: Option<&'static str> = None;
 
     /// Base64 of a signed content, if it has one.
     fn signed_data(&self) -> Option<&str> {
@@ -48,7 +47,7 @@ pub(in crate::app) fn handlers<'a, J: Transition>(
     job: &'a J,
     ctx: &'a Context,
 ) -> Handlers<'a> {
-    Handlers::one(J::KIND, J::SERVICE, run(services, job, ctx))
+    Handlers::one(J::KIND, run(services, job, ctx)).calls(J::SERVICE)
 }
 
 async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> HandlerResult {

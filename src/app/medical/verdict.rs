@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::entity::EntityKind;
 use super::schema::FieldError;
-use tidegate::handler::{Fault, HandlerError};
+use tidegate::{Fault, HandlerError};
 
 /// Largest stored result, in bytes.
 pub const RESULT_LIMIT: usize = 10_000;

@@ -4,11 +4,8 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use tidegate::Error;
-use tidegate::drain::DrainReport;
-use tidegate::drain::{DrainOptions, Hooks};
 use tidegate::program::{Service, stop_signal};
-use tidegate::queue;
+use tidegate::{DrainOptions, DrainReport, Error, Hooks, queue};
 use tokio::sync::watch;
 
 use crate::answer::{Answer, Failed, document};

@@ -5,6 +5,7 @@
 //!
 //! - `login`: what one attempt to connect needs, from a URL;
 //! - `aws`: the same from Secrets Manager, or with a signed token for a password;
+//! - `settings`: which of these the environment asks for;
 //! - `source`: which of these it is, what is remembered of it, and what happens when it is refused;
 //! - `tls`: what certificates are trusted.
 //!
@@ -20,20 +21,25 @@
 #[cfg(feature = "aws")]
 mod aws;
 mod login;
+mod settings;
 mod source;
-pub mod tls;
+mod tls;
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool::Runtime;
-use deadpool::managed::{Manager, Metrics, Pool, PoolError, RecycleError, RecycleResult, Timeouts};
+use deadpool::managed::{
+    Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult, Timeouts,
+};
 use tokio_postgres::Client;
 
 use self::login::Login;
+use self::settings::DatabaseAccess;
 use self::source::{Logins, Source};
-use self::tls::Trust;
-use crate::config::{self, DatabaseAccess, Lookup};
+pub use self::tls::Trust;
+use crate::config::Lookup;
 use crate::error::Error;
 
 /// A connection attempt takes no longer, name look-up, TCP, TLS and login included.
@@ -62,14 +68,36 @@ pub fn config_of_url(url: &str) -> Result<tokio_postgres::Config, Error> {
 pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config, Error> {
     let secret = aws::Secret::new(
         "night/db".to_owned(),
-        config::DatabasePlace::default(),
+        settings::DatabasePlace::default(),
         None,
     );
     secret.login(text).map(|login| login.config().clone())
 }
 
 /// A connection lent by the pool; it goes back when dropped.
-pub type Pooled = deadpool::managed::Object<Opener>;
+pub struct Pooled(Object<Opener>);
+
+impl Pooled {
+    /// Keeps the connection from going back: it is closed when what is returned is dropped.
+    #[must_use]
+    pub fn take(self) -> Client {
+        Object::take(self.0)
+    }
+}
+
+impl Deref for Pooled {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.0
+    }
+}
+
+impl DerefMut for Pooled {
+    fn deref_mut(&mut self) -> &mut Client {
+        &mut self.0
+    }
+}
 
 impl Database {
     /// Reads a `postgres://` URL or a keyword/value string. `pool_size` bounds the connections that
@@ -91,12 +119,12 @@ impl Database {
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn from_settings(lookup: Lookup<'_>, pool_size: usize) -> Result<Self, Error> {
-        let trust = match config::database_ca(lookup)? {
+        let trust = match settings::database_ca(lookup)? {
             Some((variable, pem)) => Some(Trust::only(&pem, &variable)?),
             None => None,
         };
         let system = || trust.clone().unwrap_or_else(Trust::system);
-        let source = match config::database_access(lookup)? {
+        let source = match settings::database_access(lookup)? {
             DatabaseAccess::Url(url) => Source::Fixed(Arc::new(Login::from_url(&url, &system())?)),
             #[cfg(feature = "aws")]
             DatabaseAccess::Iam(url) => {
@@ -168,7 +196,7 @@ impl Database {
             ..self.pool.timeouts()
         };
         let lent = self.pool.timeout_get(&timeouts).await;
-        lent.map_err(|error| match error {
+        lent.map(Pooled).map_err(|error| match error {
             PoolError::Backend(error) => error,
             other => Error::Connect(other.to_string()),
         })
@@ -183,7 +211,7 @@ fn without_aws(setting: &str) -> Error {
 }
 
 /// Opens the pool's connections as all others are opened.
-pub struct Opener(Arc<Logins>);
+struct Opener(Arc<Logins>);
 
 impl Manager for Opener {
     type Type = Client;

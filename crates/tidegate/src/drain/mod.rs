@@ -79,8 +79,6 @@ pub struct Hooks {
     pub stop: Option<watch::Receiver<bool>>,
     /// Counts so far, told after every write.
     pub progress: Option<watch::Sender<DrainReport>>,
-    /// Takes the run's figures by kind when it ends, also when it fails.
-    pub figures: Option<oneshot::Sender<Figures>>,
     /// Where handlers run; the caller's runtime when `None`. Handlers that block every thread of it keep it from everything
     /// else: who must answer in time whatever they do gives them one of their own.
     pub handlers: Option<Handle>,
@@ -109,6 +107,17 @@ pub async fn drain_with<D: Dispatch>(
     options: &DrainOptions,
     hooks: Hooks,
 ) -> Result<DrainReport, DrainError> {
+    drain_measured(database, app, options, hooks, None).await
+}
+
+/// As [`drain_with`]; `figures` takes the run's figures by kind when it ends, also when it fails.
+pub(crate) async fn drain_measured<D: Dispatch>(
+    database: &Database,
+    app: Arc<D>,
+    options: &DrainOptions,
+    hooks: Hooks,
+    figures: Option<oneshot::Sender<Figures>>,
+) -> Result<DrainReport, DrainError> {
     let refused = |source| DrainError {
         report: Box::default(),
         source,
@@ -120,7 +129,7 @@ pub async fn drain_with<D: Dispatch>(
     let lanes = Lanes::new(options.concurrency, handlers);
     let (options, span) = (options.clone(), tracing::Span::current());
     let run = move || {
-        Drain::new(database, app, options, hooks, lanes)
+        Drain::new(database, app, options, (hooks, figures), lanes)
             .run_to_end()
             .instrument(span)
     };
@@ -231,7 +240,7 @@ impl<D: Dispatch> Drain<D> {
         database: Database,
         app: Arc<D>,
         options: DrainOptions,
-        hooks: Hooks,
+        (hooks, figures): (Hooks, Option<oneshot::Sender<Figures>>),
         lanes: Lanes<Handling<D>>,
     ) -> Self {
         Self {
@@ -244,7 +253,7 @@ impl<D: Dispatch> Drain<D> {
             stop: hooks.stop,
             watchers: Watchers::new(
                 hooks.progress,
-                hooks.figures,
+                figures,
                 options.xray.and_then(Exporter::open),
             ),
             worker: Uuid::new_v4(),
@@ -482,7 +491,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::dispatch::{DATABASE_ONLY, Handlers};
+    use crate::dispatch::Handlers;
     use crate::handler::Done;
 
     crate::events! {
@@ -497,7 +506,7 @@ mod tests {
         type Event = Nothing;
 
         fn handlers<'a>(&'a self, _: &'a Nothing, _: &'a Context) -> Handlers<'a> {
-            Handlers::one("idle", DATABASE_ONLY, async { Ok(Done::ok()) })
+            Handlers::one("idle", async { Ok(Done::ok()) })
         }
     }
 
@@ -540,7 +549,7 @@ mod tests {
                 let lanes = Lanes::new(options.concurrency, Handle::current());
                 let limit = options.budget + OVERRUN;
                 let began = Instant::now();
-                let drain = Drain::new(database, Arc::new(Idle), options, Hooks::default(), lanes);
+                let drain = Drain::new(database, Arc::new(Idle), options, <_>::default(), lanes);
                 let ended = drain.run_to_end().await;
                 assert!(ended.is_err());
                 assert!(began.elapsed() <= limit, "{lets_in}, {:?}", began.elapsed());

@@ -24,8 +24,8 @@ use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::{Map, Value};
 use tokio_postgres::Config;
 
+use super::super::settings::DatabasePlace;
 use super::sdk::{Aws, CALL_TIMEOUT};
-use crate::config::DatabasePlace;
 use crate::connect::login::{Login, TlsMode};
 use crate::connect::source::{Keeper, Version};
 use crate::connect::tls::Trust;
