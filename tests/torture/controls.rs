@@ -454,10 +454,8 @@ fn unrecorded_replay(history: &mut History) {
 }
 
 fn unbalanced(history: &mut History) {
-    let report = tidegate::DrainReport {
-        leased: 1,
-        ..tidegate::DrainReport::default()
-    };
+    let mut report = tidegate::DrainReport::default();
+    report.leased = 1;
     history.journals[1].lines.push(Line {
         at: 90,
         record: Record::Reported { report },

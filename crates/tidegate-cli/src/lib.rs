@@ -132,10 +132,9 @@ fn counts(report: &DrainReport) -> Value {
 
 /// The report of a run of the same length that did nothing.
 fn untouched(report: &DrainReport) -> DrainReport {
-    DrainReport {
-        elapsed_ms: report.elapsed_ms,
-        budget_ms: report.budget_ms,
-        stop_reason: report.stop_reason,
-        ..DrainReport::default()
-    }
+    let mut idle = DrainReport::default();
+    idle.elapsed_ms = report.elapsed_ms;
+    idle.budget_ms = report.budget_ms;
+    idle.stop_reason = report.stop_reason;
+    idle
 }

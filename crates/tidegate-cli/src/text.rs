@@ -96,6 +96,7 @@ pub fn drained(report: &DrainReport) -> String {
         StopReason::QueueEmpty => "the queue is empty",
         StopReason::BudgetSpent => "the budget is spent",
         StopReason::LimitReached => "the limit of events is reached",
+        _ => "it stopped",
     };
     let mut table = counts(report);
     table.add_row(vec![

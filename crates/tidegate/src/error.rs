@@ -10,6 +10,7 @@ use tokio_postgres::error::SqlState;
 /// Its Debug text is its Display text: a derived one would show the driver's error with the
 /// database's detail, which may quote a row and so a payload (I9).
 #[derive(thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A setting is missing or malformed; the message names it and what is allowed.
     #[error("configuration: {0}")]

@@ -36,6 +36,7 @@ pub trait Event: Sized + Send + Sync + 'static {
 
 /// Why a stored row is no event of this program.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DecodeError {
     /// No variant has this kind.
     #[error("no handler for kind {0:?}")]

@@ -250,6 +250,7 @@ fn is_scheduled_event(payload: &Value) -> bool {
 /// Queue figures, of the whole queue and by kind (C13).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "action", rename = "stats")]
+#[non_exhaustive]
 pub struct StatsReport {
     /// Live events.
     pub backlog: u64,

@@ -109,6 +109,7 @@ impl Migrations {
 
 /// What a migration did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct MigrateReport {
     /// Names of the migrations that were applied now, in order; empty when all were there.
     pub applied: Vec<String>,

@@ -140,6 +140,7 @@ pub struct UnblockRequest {
 /// What a replay did or, as a dry run, would do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "action", rename = "replay")]
+#[non_exhaustive]
 pub struct ReplayReport {
     /// Nothing was changed.
     pub dry_run: bool,
@@ -240,6 +241,7 @@ pub struct OvertakenGroup {
 /// What a requeue did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename = "requeue")]
+#[non_exhaustive]
 pub struct RequeueReport {
     /// How many events wait for the next drain now.
     pub requeued: u64,
@@ -255,6 +257,7 @@ pub struct RequeueReport {
 
 /// What a pause or a resume did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PauseReport {
     /// `pause` or `resume`.
     pub action: String,
@@ -269,6 +272,7 @@ pub struct PauseReport {
 /// What a retirement did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename = "retire")]
+#[non_exhaustive]
 pub struct RetireReport {
     /// The kind.
     pub kind: String,
@@ -277,6 +281,7 @@ pub struct RetireReport {
 /// What an unblock did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename = "unblock")]
+#[non_exhaustive]
 pub struct UnblockReport {
     /// The group.
     pub group_key: String,

@@ -83,6 +83,7 @@ impl Finding {
 
 /// A check with its finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct CheckReport {
     /// What was looked at.
     pub name: &'static str,
@@ -108,6 +109,7 @@ impl CheckReport {
 /// What the doctor found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "action", rename = "doctor")]
+#[non_exhaustive]
 pub struct DoctorReport {
     /// Whether every check is ok.
     pub ok: bool,

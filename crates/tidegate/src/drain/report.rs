@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Why a drain ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum StopReason {
     /// Nothing ready was left.
     #[default]
@@ -21,6 +22,7 @@ pub enum StopReason {
 /// released + lease_lost`; events swept as expired or abandoned were never leased to a handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename = "drain")]
+#[non_exhaustive]
 pub struct DrainReport {
     /// Events taken to be handled.
     pub leased: u64,

@@ -25,6 +25,7 @@ pub enum Relation {
 
 /// An event of a lineage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Kin {
     /// Its id.
     pub id: i64,
@@ -60,6 +61,7 @@ impl Kin {
 
 /// Where an event comes from and what came of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Lineage {
     /// The topmost event that is stored.
     pub root: i64,

@@ -11,6 +11,7 @@ use crate::trace;
 
 /// A published event (C5): PENDING, no attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Published {
     /// Its id; the first one's when it is a duplicate.
     pub id: i64,

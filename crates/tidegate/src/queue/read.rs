@@ -15,6 +15,7 @@ use crate::operate::Moment;
 
 /// What is left in the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Backlog {
     /// Live events, whatever their state: exact below 100,000, the planner's estimate above.
     pub events: u64,
@@ -96,6 +97,7 @@ pub async fn overview(client: &(impl GenericClient + Sync)) -> Result<Overview, 
 
 /// What a live view learns at every tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Pulse {
     /// Up to when finished events are counted, on the database's clock: the next look's `since`.
     pub at: SystemTime,
@@ -163,6 +165,7 @@ pub async fn show(client: &(impl GenericClient + Sync), id: i64) -> Result<Optio
 /// A job as a client of an HTTP interface sees it: a row of the view `tidegate.jobs`, without the
 /// payload.
 #[derive(Debug, Clone, Deserialize)]
+#[non_exhaustive]
 pub struct Job {
     /// The event's id.
     pub id: i64,

@@ -18,6 +18,7 @@ pub enum CleanupStop {
 /// What a cleanup did or, when it was dry, would have done.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename = "cleanup")]
+#[non_exhaustive]
 pub struct CleanupReport {
     /// Whether nothing was changed.
     pub dry_run: bool,
@@ -65,6 +66,7 @@ pub struct DroppedPartition {
 /// How long finished events are kept, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "action", rename = "retention")]
+#[non_exhaustive]
 pub struct KindsReport {
     /// All kinds, or the one asked for.
     pub kinds: Vec<KindRetention>,
@@ -73,6 +75,7 @@ pub struct KindsReport {
 /// What a change of retention did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "action", rename = "retention")]
+#[non_exhaustive]
 pub struct RetentionReport {
     /// The kind as it is now.
     pub kinds: Vec<KindRetention>,
@@ -82,6 +85,7 @@ pub struct RetentionReport {
 
 /// What became of finished events when a retention was applied to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct RedateReport {
     /// Rows with a new expiry.
     pub rows: u64,
