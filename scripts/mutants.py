@@ -22,7 +22,6 @@ LEASE = "crates/tidegate/sql/V0003__lease.sql"
 ENDS = "crates/tidegate/sql/V0004__finalize.sql"
 LOG = "crates/tidegate/sql/V0005__log.sql"
 DRAIN = "crates/tidegate/src/drain/mod.rs"
-EXCHANGE = "crates/tidegate/src/drain/exchange.rs"
 WRITER = "crates/tidegate/src/drain/writer.rs"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
@@ -120,8 +119,8 @@ MUTANTS = [
     Mutant("lease: what lapsed is nothing special", POISON,
            (LEASE, "q.lapses > 0 AS suspect,", "false AS suspect,", 1)),
     Mutant("drain: what lapsed is started beside others", POISON,
-           ("crates/tidegate/src/drain/hand.rs", "Some(suspect) if self.open == 0 => alone.then(|| Start::of(suspect)),",
-            "Some(suspect) if self.open < usize::MAX => Some(Start::of(suspect)),", 1)),
+           ("crates/tidegate/src/drain/hand.rs", "Some(suspect) if self.leases.open() == 0 => alone.then(|| Start::of(suspect)),",
+            "Some(suspect) if self.leases.open() < usize::MAX => Some(Start::of(suspect)),", 1)),
     # What is written.
     Mutant("complete: does not look at the lease", FROZEN,
            (ENDS, "IF lease.ids IS NOT NULL AND NOT isempty(done[n]) THEN", "IF NOT isempty(done[n]) THEN", 1),
@@ -147,7 +146,7 @@ MUTANTS = [
     Mutant("drain: a write that is refused ends the run", REFUSED,
            ("crates/tidegate/src/error.rs", "self.sqlstate().is_some() && !self.is_connection_lost() && !self.is_transient()", "false", 1)),
     Mutant("drain: goes on behind an end that was refused before", REFUSED,
-           ("crates/tidegate/src/drain/handling.rs", "let holds_group = event.progress.is_some() || end.status != Status::Completed;",
+           ("crates/tidegate/src/drain/running.rs", "let holds_group = event.progress.is_some() || end.status != Status::Completed;",
             "let holds_group = false;", 1)),
     Mutant("retention: any time will do", REFUSED,
            (TABLES, "CHECK (retention_completed BETWEEN '0' AND '3660 days')", "CHECK (retention_completed >= '0')", 1)),

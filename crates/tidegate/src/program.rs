@@ -81,9 +81,9 @@ trait Drains: Send + Sync {
     ) -> BoxFuture<'a, Result<DrainReport, DrainError>>;
 }
 
-struct Handling<D>(Arc<D>);
+struct Typed<D>(Arc<D>);
 
-impl<D: Dispatch> Drains for Handling<D> {
+impl<D: Dispatch> Drains for Typed<D> {
     fn drain<'a>(
         &self,
         database: &'a Database,
@@ -107,7 +107,7 @@ impl Program {
                 .unwrap_or_default(),
             kinds: D::Event::KINDS,
             handlers: Box::new(move |lookup| {
-                let made: Arc<dyn Drains> = Arc::new(Handling(Arc::new(handlers(lookup)?)));
+                let made: Arc<dyn Drains> = Arc::new(Typed(Arc::new(handlers(lookup)?)));
                 Ok(made)
             }),
             tables: Vec::new(),

@@ -26,7 +26,7 @@ pub(crate) struct Limits {
 }
 
 /// The handlers of one event, and where they run: in its place in a trace, and in a span of the log.
-pub(super) struct Handling<D: Dispatch> {
+pub(super) struct EventRun<D: Dispatch> {
     pub app: Arc<D>,
     pub ctx: Arc<Context>,
     pub event: D::Event,
@@ -34,7 +34,7 @@ pub(super) struct Handling<D: Dispatch> {
     pub span: Span,
 }
 
-impl<D: Dispatch> Run for Handling<D> {
+impl<D: Dispatch> Run for EventRun<D> {
     fn run(self) -> impl Future<Output = bool> + Send {
         let span = self.span.clone();
         async move {

@@ -1,34 +1,16 @@
 //! Owns the events in hand: which leases hold them, what of each may start, lowest id first, one of a group at a time. Pure.
 //!
-//! The surprise: of a lease only a window may start. The database is told before how far it reaches, for if this worker
-//! goes away, an attempt is charged to what was in it, and to nothing else. And an event whose worker has gone away
-//! before (a suspect) is started when nothing else is between its start and its end, so that it takes nobody along.
+//! Of a lease only a window may start. The database knows how far it reaches before anything in it starts: if this worker
+//! goes away, what was in the window is charged an attempt, and nothing else is. An event whose worker has gone away before,
+//! a suspect, starts when nothing else is between its start and its end, so that it takes nobody along.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::leases::{Leases, Window};
 use crate::lease::{Fate, Lease, LeasedEvent};
-
-/// A lease, while something of it is in hand.
-pub(super) struct Held {
-    /// Handlers of events up to here may start.
-    started_to: i64,
-    suspect: bool,
-    /// One of its events cannot be given back, and stays until the lease has run out after this drain.
-    lapses: bool,
-    /// How often something was taken from it that we know of.
-    cuts: i32,
-    /// When it was last prolonged, on this machine's clock.
-    pub renewed: Instant,
-    /// Events whose end is not written.
-    left: usize,
-    /// Of them, those that may have started.
-    open: usize,
-    /// Ids behind the window, in order.
-    rest: VecDeque<i64>,
-}
 
 /// A group with an event ready or running, and what waits behind it.
 #[derive(Default)]
@@ -53,7 +35,7 @@ fn is_small(event: &LeasedEvent) -> bool {
 /// Everything in hand.
 #[derive(Default)]
 pub(super) struct Hand {
-    leases: HashMap<Uuid, Held>,
+    pub leases: Leases,
     /// What is first in line: events without a group, and the head of each group that is not running.
     ready: BTreeMap<i64, LeasedEvent>,
     groups: HashMap<String, Group>,
@@ -63,13 +45,15 @@ pub(super) struct Hand {
     bytes: usize,
     /// Sizes of the large ones.
     large: HashMap<i64, usize>,
-    /// Events whose end is not written and which may have started, in all leases.
-    open: usize,
-    suspects: usize,
-    /// Leases of which nothing is left, to be marked as ended.
-    over: Vec<Uuid>,
-    /// Leases that are marked, to be removed.
-    ended: Vec<Uuid>,
+}
+
+/// What may be started next.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pick {
+    /// Nothing while an earlier event waits for its window, but for a suspect, which waits for the windows to run dry.
+    pub in_order: bool,
+    /// Also what has a large payload.
+    pub large: bool,
 }
 
 /// More of a lease is to start.
@@ -96,34 +80,12 @@ impl Hand {
         token: Uuid,
         events: Vec<LeasedEvent>,
         unreadable: &[i64],
-        window: (i64, bool),
+        window: Window,
         renewed: Instant,
     ) -> Vec<LeasedEvent> {
-        let (started_to, suspect) = window;
         let ids = events.iter().map(|event| event.lease.id);
-        let mut rest: Vec<i64> = ids
-            .chain(unreadable.iter().copied())
-            .filter(|id| *id > started_to)
-            .collect();
-        rest.sort_unstable();
-        let rest = VecDeque::from(rest);
-        let left = events.len() + unreadable.len();
-        let open = left - rest.len();
-        self.open += open;
-        self.suspects += usize::from(suspect);
-        self.leases.insert(
-            token,
-            Held {
-                started_to,
-                suspect,
-                lapses: false,
-                cuts: 0,
-                renewed,
-                left,
-                open,
-                rest,
-            },
-        );
+        let ids = ids.chain(unreadable.iter().copied());
+        self.leases.insert(token, ids, window, renewed);
         events
             .into_iter()
             .filter_map(|event| self.push(event))
@@ -156,23 +118,17 @@ impl Hand {
 
     /// Whether the event's handlers may start, or need not.
     fn is_startable(&self, event: &LeasedEvent) -> bool {
-        event.fate != Fate::Run
-            || self
-                .leases
-                .get(&event.lease.token)
-                .is_some_and(|held| event.lease.id <= held.started_to)
+        event.fate != Fate::Run || self.leases.is_open(event)
     }
 
-    /// The next event to start; none `in_order` while an earlier one waits for its window, but for a suspect, which
-    /// waits for the windows to run dry; none that is large, unless `large` ones may. Its group stays shut until
-    /// [`Hand::open_group`], but for [`Hand::pop_behind`].
-    pub(super) fn pop(&mut self, in_order: bool, large: bool) -> Option<LeasedEvent> {
+    /// The next event to start. Its group stays shut until [`Hand::open_group`], but for [`Hand::pop_behind`].
+    pub(super) fn pop(&mut self, pick: Pick) -> Option<LeasedEvent> {
         let mut ready = self.ready.values();
         let first = ready.find(|event| {
-            self.is_startable(event) || in_order && !self.is_suspect(event.lease.token)
+            self.is_startable(event) || pick.in_order && !self.leases.is_suspect(event.lease.token)
         });
         let may_start =
-            |event: &&LeasedEvent| self.is_startable(event) && (large || is_small(event));
+            |event: &&LeasedEvent| self.is_startable(event) && (pick.large || is_small(event));
         let id = first.filter(may_start)?.lease.id;
         let event = self.ready.remove(&id)?;
         self.hand_over(&event);
@@ -194,7 +150,7 @@ impl Hand {
         let group = self.groups.get(key).filter(|group| !group.closed)?;
         let next = group.line.front()?;
         let may_start = is_small(next) && next.fate == Fate::Run && self.is_startable(next);
-        (may_start && !self.is_suspect(next.lease.token)).then_some(next)
+        (may_start && !self.leases.is_suspect(next.lease.token)).then_some(next)
     }
 
     /// What was handed over behind something else of its group, and was not started, waits again.
@@ -233,25 +189,22 @@ impl Hand {
         }
     }
 
-    fn is_suspect(&self, token: Uuid) -> bool {
-        self.leases.get(&token).is_some_and(|held| held.suspect)
-    }
-
     /// Whether an event could start now.
     pub(super) fn has_startable(&self) -> bool {
         self.ready.values().any(|event| self.is_startable(event))
     }
 
-    /// Whether so few events can start before the first that cannot that it should be allowed to; then of which lease, and
-    /// how far. (A younger lease may have come with a larger window, and must not go first for long.) A suspect's turn
-    /// comes when nothing else is between its start and its end, and `alone` says that no lease under way will change
-    /// that. Until then the windows are left to run dry. A suspect that waits in its group's line stops nothing: it may
-    /// be behind one that has no window yet.
+    /// The next window to open, if one should be: when fewer than `few` events can start before the first that cannot. That
+    /// one goes first, because a younger lease may have come with a larger window.
+    ///
+    /// While a suspect is ready, windows are left to run dry. It starts when nothing else is between its start and its end,
+    /// and `alone` says that no lease under way will change that. A suspect in its group's line stops nothing: what is ahead
+    /// of it may have no window yet.
     pub(super) fn start_more(&self, few: usize, window: usize, alone: bool) -> Option<Start> {
         match self.ready_suspect() {
-            Some(suspect) if self.open == 0 => alone.then(|| Start::of(suspect)),
+            Some(suspect) if self.leases.open() == 0 => alone.then(|| Start::of(suspect)),
             Some(_) => self.ahead_of_open().map(Start::of),
-            None if self.runs_suspect() => None,
+            None if self.leases.runs_suspect() => None,
             None => self.next_window(few, window),
         }
     }
@@ -259,12 +212,10 @@ impl Hand {
     fn next_window(&self, few: usize, window: usize) -> Option<Start> {
         let mut next = self.ready.values().take(few);
         let shut = next.find(|event| !self.is_startable(event))?;
-        let rest = &self.leases.get(&shut.lease.token)?.rest;
-        let at = rest.partition_point(|id| *id < shut.lease.id);
-        let last = rest.get(at + window.max(1) - 1).or_else(|| rest.back());
-        last.map(|upto| Start {
+        let upto = self.leases.window_end(shut.lease, window)?;
+        Some(Start {
             token: shut.lease.token,
-            upto: *upto,
+            upto,
         })
     }
 
@@ -277,7 +228,7 @@ impl Hand {
         let mut shut = self
             .ready
             .values()
-            .filter(|event| !self.is_suspect(event.lease.token));
+            .filter(|event| !self.leases.is_suspect(event.lease.token));
         let ahead = shut.find(|event| {
             let group = event
                 .group_key
@@ -290,32 +241,13 @@ impl Hand {
 
     /// The first suspect that nothing of its group is ahead of.
     fn ready_suspect(&self) -> Option<Lease> {
-        if self.suspects == 0 {
+        if !self.leases.has_suspect() {
             return None;
         }
         let mut leases = self.ready.values().filter(|event| event.fate == Fate::Run);
         leases
-            .find(|event| self.is_suspect(event.lease.token))
+            .find(|event| self.leases.is_suspect(event.lease.token))
             .map(|event| event.lease)
-    }
-
-    /// A suspect is between its start and its end.
-    fn runs_suspect(&self) -> bool {
-        let mut leases = self.leases.values();
-        self.suspects > 0 && leases.any(|held| held.suspect && held.open > 0)
-    }
-
-    /// The database knows that more of a lease may start.
-    pub(super) fn started(&mut self, start: Start) {
-        let Some(held) = self.leases.get_mut(&start.token) else {
-            return;
-        };
-        held.started_to = held.started_to.max(start.upto);
-        while held.rest.front().is_some_and(|id| *id <= start.upto) {
-            held.rest.pop_front();
-            held.open += 1;
-            self.open += 1;
-        }
     }
 
     /// The group's event ended: the next one may start, if nothing else of the group is handed over.
@@ -417,9 +349,7 @@ impl Hand {
     pub(super) fn keep_only(&mut self, now: &[crate::queue::InHand]) -> Vec<LeasedEvent> {
         let held: HashSet<(Uuid, i64)> = now.iter().map(|held| (held.token, held.id)).collect();
         for found in now {
-            if let Some(lease) = self.leases.get_mut(&found.token) {
-                lease.cuts = found.cuts;
-            }
+            self.leases.note_cuts(found.token, found.cuts);
         }
         // By lease, not by id: what an operator took away may have been leased again, and waits here twice.
         self.remove(|lease| !held.contains(&(lease.token, lease.id)))
@@ -445,37 +375,14 @@ impl Hand {
     /// An event's end is written, or it has left our hands.
     pub(super) fn let_go(&mut self, lease: Lease) {
         self.forget_large(lease.id);
-        let Some(held) = self.leases.get_mut(&lease.token) else {
-            return;
-        };
-        held.left -= 1;
-        if lease.id <= held.started_to {
-            held.open -= 1;
-            self.open -= 1;
-        } else if let Ok(at) = held.rest.binary_search(&lease.id) {
-            held.rest.remove(at);
-        }
-        if held.left == 0 {
-            self.suspects -= usize::from(held.suspect);
-            self.leases.remove(&lease.token);
-            self.over.push(lease.token);
-        }
+        self.leases.let_go(lease);
     }
 
     /// An event has ended, and nothing can be written of it: it stays in its lease, which is held and prolonged like
     /// the others, until it lapses. Nothing here waits for it. Returns what stands behind it in its group, which must
     /// go back.
     pub(super) fn leave_to_lapse(&mut self, lease: Lease, group: Option<&str>) -> Vec<LeasedEvent> {
-        if let Some(held) = self.leases.get_mut(&lease.token) {
-            if lease.id <= held.started_to {
-                held.open -= 1;
-                self.open -= 1;
-            } else if let Ok(at) = held.rest.binary_search(&lease.id) {
-                held.rest.remove(at);
-            }
-            self.suspects -= usize::from(std::mem::take(&mut held.suspect));
-            held.lapses = true;
-        }
+        self.leases.leave_to_lapse(lease);
         let line = group.and_then(|key| self.groups.get_mut(key));
         let behind = line.map(|group| {
             group.out.retain(|other| *other != lease);
@@ -488,78 +395,6 @@ impl Hand {
         }
         self.forget_large(lease.id);
         behind
-    }
-
-    /// How many of a lease's events are in hand, or ended and not written.
-    pub(super) fn left(&self, token: Uuid) -> usize {
-        self.leases.get(&token).map_or(0, |held| held.left)
-    }
-
-    /// Leases of which nothing is left, to be marked as ended in the database.
-    pub(super) fn take_over(&mut self) -> Vec<Uuid> {
-        std::mem::take(&mut self.over)
-    }
-
-    /// Such a lease has been marked with its last event, or could not be.
-    pub(super) fn note_over(&mut self, token: Uuid, written: bool) {
-        self.over.retain(|other| *other != token);
-        if written {
-            self.ended.push(token);
-        } else if !self.leases.contains_key(&token) {
-            self.over.push(token);
-        }
-    }
-
-    /// Leases that are marked, to be removed.
-    pub(super) fn take_ended(&mut self) -> Vec<Uuid> {
-        std::mem::take(&mut self.ended)
-    }
-
-    /// Whether leases are to be marked.
-    pub(super) fn has_over(&self) -> bool {
-        !self.over.is_empty()
-    }
-
-    /// Whether `cuts` says that something was taken from a lease that we did not know of. A lease that is gone, and
-    /// of which we have something, was taken away whole.
-    pub(super) fn is_cut(&self, token: Uuid, cuts: Option<i32>) -> bool {
-        self.leases
-            .get(&token)
-            .is_some_and(|held| cuts != Some(held.cuts))
-    }
-
-    pub(super) fn held_mut(&mut self, token: Uuid) -> Option<&mut Held> {
-        self.leases.get_mut(&token)
-    }
-
-    /// When the lease of an event was last prolonged.
-    pub(super) fn renewed(&self, token: Uuid) -> Option<Instant> {
-        self.leases.get(&token).map(|held| held.renewed)
-    }
-
-    /// When the oldest lease was last prolonged.
-    pub(super) fn oldest_renewal(&self) -> Option<Instant> {
-        self.leases.values().map(|held| held.renewed).min()
-    }
-
-    /// The tokens of all leases.
-    pub(super) fn tokens(&self) -> Vec<Uuid> {
-        self.leases.keys().copied().collect()
-    }
-
-    /// The tokens behind which more of a group may be leased: all but those of suspects, and of what will lapse.
-    pub(super) fn trusted(&self) -> Vec<Uuid> {
-        let mut trusted = Vec::new();
-        for (token, held) in &self.leases {
-            if !held.suspect && !held.lapses {
-                trusted.push(*token);
-            }
-        }
-        trusted
-    }
-
-    pub(super) fn has_suspect(&self) -> bool {
-        self.suspects > 0
     }
 
     /// How many wait.
@@ -581,6 +416,22 @@ mod tests {
     const ONE: Uuid = Uuid::from_u128(1);
     const TWO: Uuid = Uuid::from_u128(2);
 
+    const ANY: Pick = Pick {
+        in_order: false,
+        large: true,
+    };
+    const IN_ORDER: Pick = Pick {
+        in_order: true,
+        large: true,
+    };
+
+    fn window(started_to: i64, suspect: bool) -> Window {
+        Window {
+            started_to,
+            suspect,
+        }
+    }
+
     fn event(id: i64, group: Option<&str>, token: Uuid) -> LeasedEvent {
         let mut event = LeasedEvent::sample(id, group);
         event.lease.token = token;
@@ -594,7 +445,7 @@ mod tests {
             ONE,
             events.collect(),
             &[],
-            (started_to, false),
+            window(started_to, false),
             Instant::now(),
         );
         hand
@@ -611,7 +462,7 @@ mod tests {
     }
 
     fn popped(hand: &mut Hand) -> Vec<i64> {
-        std::iter::from_fn(|| hand.pop(false, true).map(|event| event.lease.id)).collect()
+        std::iter::from_fn(|| hand.pop(ANY).map(|event| event.lease.id)).collect()
     }
 
     fn end(hand: &mut Hand, id: i64, token: Uuid) {
@@ -644,7 +495,7 @@ mod tests {
         assert!(!hand.has_startable());
         let start = hand.start_more(1, 2, true).unwrap();
         assert_eq!((start.token, start.upto), (ONE, 3));
-        hand.started(start);
+        hand.leases.started(start.token, start.upto);
         assert_eq!(popped(&mut hand), [2, 3]);
     }
 
@@ -655,7 +506,7 @@ mod tests {
             TWO,
             vec![event(3, Some("a"), TWO)],
             &[],
-            (3, false),
+            window(3, false),
             Instant::now(),
         );
         // The event of the second lease may start, and waits for one of the first that may not.
@@ -676,10 +527,10 @@ mod tests {
             TWO,
             vec![event(3, None, TWO)],
             &[],
-            (0, true),
+            window(0, true),
             Instant::now(),
         );
-        assert_eq!(hand.trusted(), [ONE]);
+        assert_eq!(hand.leases.trusted(), [ONE]);
         assert_eq!(popped(&mut hand), [1]);
         assert_eq!(hand.start_more(8, 8, true), None, "event 1 has not ended");
         end(&mut hand, 1, ONE);
@@ -690,7 +541,7 @@ mod tests {
         );
         let start = hand.start_more(8, 8, true).unwrap();
         assert_eq!((start.token, start.upto), (TWO, 3));
-        hand.started(start);
+        hand.leases.started(start.token, start.upto);
         assert_eq!(popped(&mut hand), [3]);
         assert_eq!(
             hand.start_more(8, 8, true),
@@ -711,7 +562,7 @@ mod tests {
     fn a_suspect_in_line_behind_one_without_a_window_holds_nobody_up() {
         let mut hand = hand(&[(1, Some("a")), (2, None)], 0);
         let suspect = vec![event(3, Some("a"), TWO)];
-        hand.take_in(TWO, suspect, &[], (0, true), Instant::now());
+        hand.take_in(TWO, suspect, &[], window(0, true), Instant::now());
         let start = hand.start_more(8, 1, true).unwrap();
         assert_eq!((start.token, start.upto), (ONE, 1));
     }
@@ -735,12 +586,18 @@ mod tests {
                 events.push(event(id, group, token));
             }
             // A lease brings no window while a suspect is in hand.
-            let window = suspects.is_empty() && !suspect;
-            let started_to = if window { random.i64(0..=last) } else { 0 };
+            let wide = suspects.is_empty() && !suspect;
+            let started_to = if wide { random.i64(0..=last) } else { 0 };
             if suspect {
                 suspects.insert(last);
             }
-            hand.take_in(token, events, &[], (started_to, suspect), Instant::now());
+            hand.take_in(
+                token,
+                events,
+                &[],
+                window(started_to, suspect),
+                Instant::now(),
+            );
         }
         (hand, last, suspects)
     }
@@ -757,7 +614,7 @@ mod tests {
             let mut ended = Vec::new();
             while ended.len() < usize::try_from(count).unwrap() {
                 while running.len() < 3
-                    && let Some(event) = hand.pop(false, true)
+                    && let Some(event) = hand.pop(ANY)
                 {
                     let group = event.group_key.clone();
                     running.push(event);
@@ -769,7 +626,7 @@ mod tests {
                     .iter()
                     .any(|event| suspects.contains(&event.lease.id));
                 assert!(
-                    !beside || hand.open == 1,
+                    !beside || hand.leases.open() == 1,
                     "seed {seed}: a suspect runs beside another"
                 );
                 let (few, window) = (random.usize(1..4), random.usize(1..4));
@@ -777,7 +634,7 @@ mod tests {
                 let goes_on = start.is_some() || !running.is_empty();
                 assert!(goes_on, "seed {seed}: nothing goes on");
                 if let Some(start) = start {
-                    hand.started(start);
+                    hand.leases.started(start.token, start.upto);
                 }
                 if !running.is_empty() && random.bool() {
                     let event = running.swap_remove(random.usize(..running.len()));
@@ -806,7 +663,7 @@ mod tests {
         let mut late = event(7, None, ONE);
         late.fate = Fate::Expired;
         let mut hand = Hand::default();
-        hand.take_in(ONE, vec![late], &[], (0, true), Instant::now());
+        hand.take_in(ONE, vec![late], &[], window(0, true), Instant::now());
         assert_eq!(popped(&mut hand), [7]);
     }
 
@@ -869,7 +726,7 @@ mod tests {
             TWO,
             vec![event(4, Some("a"), TWO)],
             &[],
-            (9, false),
+            window(9, false),
             Instant::now(),
         );
         hand.open_group("a", of(1));
@@ -881,7 +738,7 @@ mod tests {
             Uuid::nil(),
             vec![event(5, Some("a"), Uuid::nil())],
             &[],
-            (9, false),
+            window(9, false),
             Instant::now(),
         );
         assert_eq!(popped(&mut hand), [5]);
@@ -900,7 +757,11 @@ mod tests {
     #[test]
     fn what_the_database_does_not_know_to_be_ours_is_not_ours() {
         let mut hand = hand(&[(1, None), (2, Some("a")), (3, Some("a"))], 9);
-        assert!(!hand.is_cut(ONE, Some(0)) && hand.is_cut(ONE, Some(1)) && hand.is_cut(ONE, None));
+        assert!(
+            !hand.leases.is_cut(ONE, Some(0))
+                && hand.leases.is_cut(ONE, Some(1))
+                && hand.leases.is_cut(ONE, None)
+        );
         let now = [InHand {
             token: ONE,
             cuts: 1,
@@ -908,7 +769,7 @@ mod tests {
             id: 1,
         }];
         assert_eq!(ids(&hand.keep_only(&now)), [2, 3]);
-        assert!(!hand.is_cut(ONE, Some(1)));
+        assert!(!hand.leases.is_cut(ONE, Some(1)));
         assert_eq!(popped(&mut hand), [1]);
     }
 
@@ -916,7 +777,7 @@ mod tests {
     fn what_was_taken_away_and_leased_again_waits_under_its_new_lease() {
         let mut hand = hand(&[(1, None), (2, Some("a"))], 9);
         let again = vec![event(1, None, TWO), event(2, Some("a"), TWO)];
-        let stale = hand.take_in(TWO, again, &[], (9, false), Instant::now());
+        let stale = hand.take_in(TWO, again, &[], window(9, false), Instant::now());
         assert_eq!(stale[0].lease, Lease { id: 1, token: ONE });
         let now = [1, 2].map(|id| InHand {
             token: TWO,
@@ -932,24 +793,24 @@ mod tests {
         for event in stale.into_iter().chain(gone) {
             hand.let_go(event.lease);
         }
-        assert_eq!(hand.take_over(), [ONE]);
-        assert_eq!((popped(&mut hand), hand.left(TWO)), (vec![1, 2], 2));
+        assert_eq!(hand.leases.take_over(), [ONE]);
+        assert_eq!((popped(&mut hand), hand.leases.left(TWO)), (vec![1, 2], 2));
     }
 
     #[test]
     fn a_lease_is_over_when_nothing_of_it_is_left() {
         let mut hand = hand(&[(1, None), (2, None)], 1);
         end(&mut hand, 1, ONE);
-        assert!(!hand.has_over() && hand.left(ONE) == 1);
+        assert!(!hand.leases.has_over() && hand.leases.left(ONE) == 1);
         end(&mut hand, 2, ONE);
-        assert_eq!(hand.take_over(), [ONE]);
-        assert!(hand.tokens().is_empty());
+        assert_eq!(hand.leases.take_over(), [ONE]);
+        assert!(hand.leases.tokens().is_empty());
     }
 
     #[test]
     fn taking_all_empties_it() {
         let mut hand = hand(&[(1, Some("a")), (2, Some("a")), (3, None)], 9);
-        hand.pop(false, true);
+        hand.pop(ANY);
         assert_eq!(ids(&hand.take_all()), [2, 3]);
         assert_eq!(hand.waiting(), 0);
     }
@@ -959,21 +820,18 @@ mod tests {
     {
         let mut hand = hand(&[(1, None), (2, None)], 0);
         let younger = [event(3, None, TWO), event(4, None, TWO)];
-        hand.take_in(TWO, younger.to_vec(), &[], (4, false), Instant::now());
-        assert!(
-            hand.pop(true, true).is_none(),
-            "one at a time: 1 goes first"
-        );
+        hand.take_in(TWO, younger.to_vec(), &[], window(4, false), Instant::now());
+        assert!(hand.pop(IN_ORDER).is_none(), "one at a time: 1 goes first");
         let start = Start {
             token: ONE,
             upto: 1,
         };
         assert_eq!(hand.start_more(2, 1, true), Some(start));
-        hand.started(start);
+        hand.leases.started(start.token, start.upto);
         let started = |event: Option<LeasedEvent>| event.unwrap().lease.id;
-        assert_eq!(started(hand.pop(true, true)), 1);
+        assert_eq!(started(hand.pop(IN_ORDER)), 1);
         assert_eq!(
-            started(hand.pop(false, true)),
+            started(hand.pop(ANY)),
             3,
             "side by side: 3 does not wait for 2"
         );
@@ -988,30 +846,30 @@ mod tests {
     fn a2_a_suspect_that_waits_for_the_others_does_not_hold_them_up() {
         let mut hand = Hand::default();
         let suspect = vec![event(1, None, ONE)];
-        hand.take_in(ONE, suspect, &[], (0, true), Instant::now());
+        hand.take_in(ONE, suspect, &[], window(0, true), Instant::now());
         let other = vec![event(2, None, TWO)];
-        hand.take_in(TWO, other, &[], (2, false), Instant::now());
+        hand.take_in(TWO, other, &[], window(2, false), Instant::now());
         assert_eq!(hand.start_more(1, 1, true), None);
-        assert_eq!(hand.pop(true, true).unwrap().lease.id, 2);
+        assert_eq!(hand.pop(IN_ORDER).unwrap().lease.id, 2);
     }
 
     #[test]
     fn what_lapses_stays_in_its_lease_and_nothing_waits_for_it_or_comes_behind_it() {
         let mut hand = hand(&[(1, Some("g")), (2, Some("g")), (3, None)], 3);
-        assert_eq!(hand.pop(false, true).unwrap().lease.id, 1);
+        assert_eq!(hand.pop(ANY).unwrap().lease.id, 1);
         let stuck = Lease { id: 1, token: ONE };
         assert_eq!(ids(&hand.leave_to_lapse(stuck, Some("g"))), [2]);
-        assert!(hand.trusted().is_empty());
+        assert!(hand.leases.trusted().is_empty());
         assert_eq!(popped(&mut hand), [3]);
         assert_eq!(hand.waiting(), 0);
         for id in [2, 3] {
             hand.let_go(Lease { id, token: ONE });
         }
-        assert!(!hand.has_over(), "the lease is not over");
-        assert_eq!(hand.tokens(), [ONE]);
+        assert!(!hand.leases.has_over(), "the lease is not over");
+        assert_eq!(hand.leases.tokens(), [ONE]);
         let mut suspect = event(4, None, TWO);
         suspect.attempts = 2;
-        hand.take_in(TWO, vec![suspect], &[], (0, true), Instant::now());
+        hand.take_in(TWO, vec![suspect], &[], window(0, true), Instant::now());
         assert!(
             hand.start_more(1, 1, true).is_some(),
             "a suspect's turn comes"
@@ -1024,14 +882,14 @@ mod tests {
         let mut events = [event(1, None, ONE), event(2, None, ONE)];
         events[0].payload = Some(vec![0; LARGE + 1]);
         events[1].payload = Some(vec![0; 10]);
-        hand.take_in(ONE, events.to_vec(), &[], (2, false), Instant::now());
+        hand.take_in(ONE, events.to_vec(), &[], window(2, false), Instant::now());
         assert_eq!(hand.bytes(), LARGE + 11);
         assert_eq!(popped(&mut hand), [1, 2]);
         assert_eq!(hand.bytes(), LARGE + 1);
         // Taken away by an operator and leased again, while the first run still goes on.
         let mut again = events[0].clone();
         again.lease.token = TWO;
-        hand.take_in(TWO, vec![again], &[], (1, false), Instant::now());
+        hand.take_in(TWO, vec![again], &[], window(1, false), Instant::now());
         assert_eq!(hand.bytes(), LARGE + 1);
         for token in [ONE, TWO] {
             hand.let_go(Lease { id: 1, token });

@@ -7,7 +7,7 @@ use futures_util::future::{OptionFuture, join4};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::link::Link;
+use super::session::Session;
 use super::walk::Stretch;
 use crate::error::Error;
 use crate::queue::{self, LeaseRequest, LeasedBatch};
@@ -20,7 +20,7 @@ const PROMOTE_LIMIT: u32 = 1000;
 pub(super) const LEASE_BYTES: u64 = 8 << 20;
 
 /// What to ask for.
-pub(super) struct Order {
+pub(super) struct LeaseOrder {
     pub worker: Uuid,
     /// All tokens with something in hand.
     pub held: Vec<Uuid>,
@@ -50,41 +50,45 @@ pub(super) struct Brought {
     pub renewed: Option<Vec<(Uuid, i32)>>,
 }
 
-/// The answer, with the link and the order handed back.
+/// The answer, with the session and the order handed back.
 pub(super) struct Arrival {
-    pub link: Link,
-    pub order: Order,
+    pub session: Session,
+    pub order: LeaseOrder,
     pub brought: Result<Brought, Error>,
 }
 
 /// Renews, promotes what is due and leases, with bounded reconnects.
-pub(super) async fn lease(mut link: Link, order: Order) -> Arrival {
+pub(super) async fn lease(mut session: Session, order: LeaseOrder) -> Arrival {
     let mut unsure = false;
     let brought = loop {
-        match attempt(&mut link, &order, unsure).await {
+        match attempt(&mut session, &order, unsure).await {
             Ok(brought) => {
-                link.recovered();
+                session.recovered();
                 break Ok(brought);
             }
             Err(error) => {
                 // What the lost try may have taken is under its own token, which is not held: a sweep gives it back.
                 unsure = true;
-                if let Err(error) = link.retry_after(error).await {
+                if let Err(error) = session.retry_after(error).await {
                     break Err(error);
                 }
             }
         }
     };
     Arrival {
-        link,
+        session,
         order,
         brought,
     }
 }
 
 /// One try. Everything travels together and is done in this order: one round trip.
-async fn attempt(link: &mut Link, order: &Order, unsure: bool) -> Result<Brought, Error> {
-    let client = link.client().await?;
+async fn attempt(
+    session: &mut Session,
+    order: &LeaseOrder,
+    unsure: bool,
+) -> Result<Brought, Error> {
+    let client = session.client().await?;
     let token = Uuid::new_v4();
     let sweeps = unsure || order.stretch.as_ref().is_some_and(Stretch::is_start);
     let renew = order

@@ -10,23 +10,24 @@
 //! group it holds, because they queue up behind in `hand`. And while something goes back to the queue no lease is under
 //! way, so that both sides always agree on what is in hand.
 //!
-//! This file holds the loop and its state; `handling` is what it does with handlers, `exchange`
-//! what it does with the database.
+//! This file holds the loop and its state; what it does is in `leasing`, `running` and `writing`.
 
-mod exchange;
 mod execute;
 mod hand;
-mod handling;
 mod lanes;
 mod leaser;
-mod link;
+mod leases;
+mod leasing;
 mod options;
 mod outbox;
 mod report;
+mod running;
+mod session;
 pub(crate) mod settle;
 mod walk;
 mod watchers;
 mod writer;
+mod writing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,16 +39,17 @@ use tokio::time::Instant;
 use tracing::Instrument;
 use uuid::Uuid;
 
-use self::execute::Handling;
+use self::execute::EventRun;
 #[cfg(feature = "testing")]
 pub(crate) use self::execute::{Limits, execute};
 use self::hand::Hand;
 use self::lanes::Lanes;
 use self::leaser::Arrival;
-use self::link::Slot;
+use self::leasing::Empty;
 pub use self::options::DrainOptions;
 use self::outbox::Outbox;
 pub use self::report::{DrainReport, StopReason};
+use self::session::Slot;
 use self::walk::Cursor;
 use self::watchers::Watchers;
 use self::writer::Round;
@@ -180,9 +182,6 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A window is this much work: about what passes until the database has been told of the next one, several times over.
-const WINDOW: Duration = Duration::from_millis(50);
-
 /// The run ends this long after its budget at the latest, whatever the database does. The same for every budget:
 /// what a caller keeps of an invocation for the answer does not grow with it either.
 pub const OVERRUN: Duration = Duration::from_secs(1);
@@ -202,26 +201,15 @@ struct Drain<D: Dispatch> {
     hand: Hand,
     /// What was handed to the lanes and has not ended.
     running: BTreeMap<Lease, Arc<Context>>,
-    lanes: Lanes<Handling<D>>,
+    lanes: Lanes<EventRun<D>>,
     outbox: Outbox,
-    /// Either the idle link or the work it is busy with.
+    /// Either the idle session or the work it is busy with.
     leasing: Slot<Arrival>,
     writing: Slot<Round>,
     between: Between,
     empty: Empty,
     /// Why the run will end as failed.
     failed: Option<Error>,
-}
-
-/// What leases have said of the queue being empty.
-struct Empty {
-    seen: bool,
-    /// When the last lease that has arrived was asked for.
-    looked_at: Instant,
-    /// Since when there is nothing to do either.
-    since: Option<Instant>,
-    /// The last lease left out kinds that there was no time for.
-    kinds_left_out: bool,
 }
 
 /// What the leasing and the writing session must know of each other.
@@ -241,7 +229,7 @@ impl<D: Dispatch> Drain<D> {
         app: Arc<D>,
         options: DrainOptions,
         (hooks, figures): (Hooks, Option<oneshot::Sender<Figures>>),
-        lanes: Lanes<Handling<D>>,
+        lanes: Lanes<EventRun<D>>,
     ) -> Self {
         Self {
             app,
@@ -356,7 +344,7 @@ impl<D: Dispatch> Drain<D> {
     fn is_idle(&self) -> bool {
         self.running.is_empty()
             && self.hand.waiting() == 0
-            && !self.hand.has_over()
+            && !self.hand.leases.has_over()
             && self.outbox.is_empty()
             && !self.between.rereads
             && self.writing.is_idle()
@@ -366,37 +354,6 @@ impl<D: Dispatch> Drain<D> {
     /// memory that pays for it.
     fn most_unwritten(&self) -> usize {
         (self.options.batch as usize * 2).max(self.options.concurrency * 2)
-    }
-
-    /// How many events of a lease may start without the database being told anew: as many as the handlers do in
-    /// [`WINDOW`]. If this worker goes away, so many lose an attempt.
-    fn window(&self) -> usize {
-        let least = self.options.concurrency;
-        let Some(typical) = self.lanes.typical() else {
-            return least;
-        };
-        let each = WINDOW.as_nanos() / typical.as_nanos().max(1);
-        let each = usize::try_from(each).unwrap_or(usize::MAX);
-        each.saturating_mul(least)
-            .clamp(least, (self.options.batch as usize).max(least))
-    }
-
-    /// The queue was seen empty, and again when linger was over.
-    fn is_settled_empty(&mut self) -> bool {
-        if !self.empty.seen || !self.is_idle() {
-            self.empty.since = None;
-            return false;
-        }
-        let now = Instant::now();
-        let over = *self.empty.since.get_or_insert(now) + self.options.linger;
-        if now < over {
-            return false;
-        }
-        if self.options.linger.is_zero() || self.empty.looked_at >= over {
-            return true;
-        }
-        self.walk.hurry();
-        false
     }
 
     /// Whether the run is over, and why.
@@ -435,7 +392,9 @@ impl<D: Dispatch> Drain<D> {
     fn next_wake(&self) -> Instant {
         let now = Instant::now();
         let mut wake = now + Duration::from_millis(250);
-        if self.writing.is_idle() && (self.outbox.job.outcomes() > 0 || self.hand.has_over()) {
+        if self.writing.is_idle()
+            && (self.outbox.next.outcomes() > 0 || self.hand.leases.has_over())
+        {
             wake = wake.min(self.outbox.due());
         }
         if let Some(busy_until) = self.outbox.busy_until() {
@@ -453,11 +412,11 @@ impl<D: Dispatch> Drain<D> {
 
     /// The last question to the database, and the last of our leases.
     async fn count_backlog(&mut self) -> Result<(), Error> {
-        let ended = self.hand.take_ended();
-        let Some(link) = self.leasing.idle() else {
+        let ended = self.hand.leases.take_ended();
+        let Some(session) = self.leasing.idle() else {
             return Ok(());
         };
-        let client = link.client().await?;
+        let client = session.client().await?;
         let (removed, backlog) =
             futures_util::future::join(queue::remove_ended(client, &ended), queue::backlog(client))
                 .await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::writer::{End, Job};
+use super::writer::{End, WriteBatch};
 use crate::error::Error;
 
 /// A full write is worth waiting this long for: one commit for many events.
@@ -22,7 +22,7 @@ const REWRITES: (Duration, u32) = (Duration::from_millis(500), 3);
 /// What waits to be written.
 pub(super) struct Outbox {
     /// What the next write says.
-    pub job: Job,
+    pub next: WriteBatch,
     /// Since when there is something in it.
     since: Instant,
     /// Ends whose follow-ups wait for another publisher, to be tried again then.
@@ -42,7 +42,7 @@ impl Outbox {
     pub(super) fn new() -> Self {
         let now = Instant::now();
         Self {
-            job: Job::default(),
+            next: WriteBatch::default(),
             since: now,
             busy: Vec::new(),
             busy_until: now,
@@ -55,22 +55,22 @@ impl Outbox {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.job.is_empty() && self.busy.is_empty()
+        self.next.is_empty() && self.busy.is_empty()
     }
 
     /// Events that have ended, or go back, and are not written.
     pub(super) fn unwritten(&self) -> usize {
-        self.job.outcomes() + self.busy.len()
+        self.next.outcomes() + self.busy.len()
     }
 
     /// The next write's content, for who is about to add an outcome to it, which this numbers.
-    pub(super) fn note(&mut self) -> &mut Job {
-        if self.job.outcomes() == 0 {
+    pub(super) fn note(&mut self) -> &mut WriteBatch {
+        if self.next.outcomes() == 0 {
             self.since = Instant::now();
         }
         self.noted += 1;
-        self.job.up_to = self.noted;
-        &mut self.job
+        self.next.up_to = self.noted;
+        &mut self.next
     }
 
     /// The number of what was noted last.

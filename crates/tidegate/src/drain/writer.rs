@@ -14,7 +14,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::hand::Start;
-use super::link::Link;
+use super::session::Session;
 use crate::error::Error;
 use crate::handler::Fault;
 use crate::lease::{Lease, LeasedEvent};
@@ -79,7 +79,7 @@ pub(super) struct Back {
 
 /// One round of writing.
 #[derive(Default)]
-pub(super) struct Job {
+pub(super) struct WriteBatch {
     pub ends: Vec<End>,
     pub retries: Vec<Back>,
     /// To be given back as they are.
@@ -92,11 +92,11 @@ pub(super) struct Job {
     pub over: HashSet<Uuid>,
     /// Tokens of all leases, when it is to be read again what is in hand.
     pub reread: Option<Vec<Uuid>>,
-    /// Completions up to this number are in this job or an earlier one.
+    /// Completions up to this number are in this batch or an earlier one.
     pub up_to: u64,
 }
 
-impl Job {
+impl WriteBatch {
     /// Whether something leaves our hands without an end, or may have: then no lease may be under way, for it would take
     /// what is given back to be ours.
     pub(super) fn is_exclusive(&self) -> bool {
@@ -117,10 +117,10 @@ impl Job {
     }
 }
 
-/// What a job changed so far.
+/// What a batch changed so far.
 #[derive(Default)]
 pub(super) struct Written {
-    /// Leases all of whose plain ends in this job are in the log: nearly always all of them.
+    /// Leases all of whose plain ends in this batch are in the log: nearly always all of them.
     whole: HashSet<Uuid>,
     /// Other ends that are in the log.
     ended: HashSet<Lease>,
@@ -156,50 +156,52 @@ impl Written {
     }
 }
 
-/// The answer, with the link and the job handed back.
+/// The answer, with the session and the batch handed back.
 pub(super) struct Round {
-    pub link: Link,
-    pub job: Job,
+    pub session: Session,
+    pub batch: WriteBatch,
     pub written: Written,
     /// Why not everything was written.
     pub failed: Option<Error>,
 }
 
-/// Writes a job, with bounded reconnects.
-pub(super) async fn write(mut link: Link, mut job: Job, worker: Uuid) -> Round {
+/// Writes a batch, with bounded reconnects.
+pub(super) async fn write(mut session: Session, mut batch: WriteBatch, worker: Uuid) -> Round {
     // Rows are locked in the order of the arguments, and everybody locks them by id.
-    job.ends.sort_unstable_by_key(|end| end.finalization.lease);
+    batch
+        .ends
+        .sort_unstable_by_key(|end| end.finalization.lease);
     let mut writer = Writer {
         worker,
-        job: &job,
+        batch: &batch,
         written: Written::default(),
     };
     let failed = loop {
-        let tried = match link.client().await {
+        let tried = match session.client().await {
             Ok(client) => writer.write(client).await,
             Err(error) => Err(error),
         };
         let Err(error) = tried else {
-            link.recovered();
+            session.recovered();
             break None;
         };
-        if let Err(error) = link.retry_after(error).await {
+        if let Err(error) = session.retry_after(error).await {
             break Some(error);
         }
     };
     let written = writer.written;
     Round {
-        link,
-        job,
+        session,
+        batch,
         written,
         failed,
     }
 }
 
-/// One job on its way, over as many tries as it takes.
+/// One batch on its way, over as many tries as it takes.
 struct Writer<'a> {
     worker: Uuid,
-    job: &'a Job,
+    batch: &'a WriteBatch,
     written: Written,
 }
 
@@ -211,36 +213,41 @@ impl Writer<'_> {
             left.extend(self.retry(client).await?);
             self.written.left = Some(left);
         }
-        for lease in &self.job.unreadable {
+        for lease in &self.batch.unreadable {
             if !self.written.ended.contains(lease) && queue::end_unreadable(client, *lease).await? {
                 self.written.ended.insert(*lease);
             }
         }
         self.finalize(client).await?;
         self.complete(client).await?;
-        if let (Some(tokens), None) = (&self.job.reread, &self.written.in_hand) {
+        if let (Some(tokens), None) = (&self.batch.reread, &self.written.in_hand) {
             self.written.in_hand = Some(queue::in_hand(client, tokens).await?);
         }
         Ok(())
     }
 
     async fn give_back(&mut self, client: &Client) -> Result<HashSet<i64>, Error> {
-        if self.job.releases.is_empty() {
+        if self.batch.releases.is_empty() {
             return Ok(HashSet::new());
         }
-        let leases: Vec<Lease> = self.job.releases.iter().map(|event| event.lease).collect();
+        let leases: Vec<Lease> = self
+            .batch
+            .releases
+            .iter()
+            .map(|event| event.lease)
+            .collect();
         let left = queue::hand_back(client, self.worker, &leases).await?;
         Ok(left.into_iter().collect())
     }
 
     /// All retries at once; if the database refuses one, each by itself.
     async fn retry(&mut self, client: &Client) -> Result<HashSet<i64>, Error> {
-        let retries = self.job.retries.iter().map(|back| back.retried.clone());
+        let retries = self.batch.retries.iter().map(|back| back.retried.clone());
         let retries: Vec<Retried> = retries.collect();
         if retries.is_empty() {
             return Ok(HashSet::new());
         }
-        let error = match queue::retry(client, self.worker, &retries, &self.job.ran).await {
+        let error = match queue::retry(client, self.worker, &retries, &self.batch.ran).await {
             Ok(left) => return Ok(left.into_iter().collect()),
             Err(error) => error,
         };
@@ -251,7 +258,7 @@ impl Writer<'_> {
                 client,
                 self.worker,
                 std::slice::from_ref(retry),
-                &self.job.ran,
+                &self.batch.ran,
             )
             .await
             {
@@ -286,7 +293,7 @@ impl Writer<'_> {
     /// Ends with something else to store, a statement for each lease.
     async fn finalize(&mut self, client: &Client) -> Result<(), Error> {
         let mut by_token: BTreeMap<Uuid, Vec<&Finalization>> = BTreeMap::new();
-        for end in &self.job.ends {
+        for end in &self.batch.ends {
             if !end.finalization.is_plain() && self.is_open(end) {
                 let ends = by_token.entry(end.finalization.lease.token).or_default();
                 ends.push(&end.finalization);
@@ -360,18 +367,18 @@ impl Writer<'_> {
     async fn complete(&mut self, client: &Client) -> Result<(), Error> {
         let mut by_token: BTreeMap<Uuid, Completion> = BTreeMap::new();
         let mut leases = Vec::new();
-        for end in &self.job.ends {
+        for end in &self.batch.ends {
             let lease = end.finalization.lease;
             if end.finalization.is_plain() && self.is_open(end) {
                 leases.push(lease);
                 by_token.entry(lease.token).or_default().done.push(lease.id);
             }
         }
-        for start in &self.job.starts {
+        for start in &self.batch.starts {
             let of_lease = by_token.entry(start.token).or_default();
             of_lease.start_to = Some(start.upto);
         }
-        for token in &self.job.over {
+        for token in &self.batch.over {
             by_token.entry(*token).or_default().over = true;
         }
         let completions: Vec<Completion> = by_token
@@ -430,7 +437,7 @@ impl Writer<'_> {
     ) -> Result<(), Error> {
         for completion in completions {
             let plain: Vec<&Finalization> = self
-                .job
+                .batch
                 .ends
                 .iter()
                 .map(|end| &end.finalization)

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Drain;
-use super::execute::{Handling, Limits, timed_out};
+use super::execute::{EventRun, Limits, timed_out};
+use super::hand::Pick;
 use super::lanes::{Came, Ended, Work};
 use super::settle::{Settled, count, log_end, settle};
 use super::writer::{Back, Class, End};
@@ -42,7 +43,11 @@ impl<D: Dispatch> Drain<D> {
         let (now, spent) = (Instant::now(), self.is_spent());
         while places > 0 && !spent && self.outbox.unwritten() < most_unwritten {
             let before = self.running.len();
-            match self.hand.pop(in_order, for_large > 0) {
+            let pick = Pick {
+                in_order,
+                large: for_large > 0,
+            };
+            match self.hand.pop(pick) {
                 Some(event) if self.may_start(&event, now) => self.start(event, now),
                 Some(event) => self.give_back(event),
                 None => break,
@@ -63,7 +68,7 @@ impl<D: Dispatch> Drain<D> {
     /// Until when an event's lease is to be trusted.
     fn start_by(&self, event: &LeasedEvent) -> Instant {
         let trusted = self.options.lease_timeout.mul_f64(0.9);
-        let renewed = self.hand.renewed(event.lease.token);
+        let renewed = self.hand.leases.renewed(event.lease.token);
         renewed.map_or_else(Instant::now, |renewed| renewed + trusted)
     }
 
@@ -135,7 +140,7 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Hands over with the head of a group what stands behind it.
-    fn chain(&mut self, work: &mut Work<Handling<D>>, group: &str, now: Instant) {
+    fn chain(&mut self, work: &mut Work<EventRun<D>>, group: &str, now: Instant) {
         let mut ahead = self.running.get(&work.lease).cloned();
         while work.then.len() < MOST_CHAINED {
             let Some(next) = self
@@ -165,7 +170,7 @@ impl<D: Dispatch> Drain<D> {
         event: D::Event,
         mut leased: LeasedEvent,
         ahead: Option<Arc<Context>>,
-    ) -> Work<Handling<D>> {
+    ) -> Work<EventRun<D>> {
         let lease = leased.lease;
         let start_by = self.start_by(&leased);
         if ahead.is_none() {
@@ -200,7 +205,7 @@ impl<D: Dispatch> Drain<D> {
             span_id = ctx.trace().map(TraceContext::span_id),
             parent_span_id = ctx.trace().and_then(TraceContext::parent_span_id),
         );
-        let handlers = Handling {
+        let handlers = EventRun {
             app: self.app.clone(),
             ctx: ctx.clone(),
             event,

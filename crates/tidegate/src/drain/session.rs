@@ -12,13 +12,13 @@ use crate::error::Error;
 const TRIES: u32 = 4;
 
 /// A connection that is opened when first needed and again when it is lost.
-pub(super) struct Link {
+pub(super) struct Session {
     database: Database,
     client: Option<Client>,
     failures: u32,
 }
 
-impl Link {
+impl Session {
     fn new(database: Database) -> Self {
         Self {
             database,
@@ -65,21 +65,21 @@ impl Link {
 
 /// A connection that is idle or at work.
 pub(super) enum Slot<T> {
-    Idle(Box<Link>),
+    Idle(Box<Session>),
     Busy(BoxFuture<'static, T>),
     Empty,
 }
 
 impl<T> Slot<T> {
-    /// A slot with a link that is not open yet.
+    /// A slot with a session that is not open yet.
     pub(super) fn new(database: &Database) -> Self {
-        Self::Idle(Box::new(Link::new(database.clone())))
+        Self::Idle(Box::new(Session::new(database.clone())))
     }
 
-    /// The idle link, if it is.
-    pub(super) fn idle(&mut self) -> Option<&mut Link> {
+    /// The idle session, if it is.
+    pub(super) fn idle(&mut self) -> Option<&mut Session> {
         match self {
-            Self::Idle(link) => Some(link),
+            Self::Idle(session) => Some(session),
             Self::Busy(_) | Self::Empty => None,
         }
     }
@@ -88,10 +88,10 @@ impl<T> Slot<T> {
         matches!(self, Self::Idle(_))
     }
 
-    /// Takes the idle link out; the caller puts work in.
-    pub(super) fn take(&mut self) -> Option<Link> {
+    /// Takes the idle session out; the caller puts work in.
+    pub(super) fn take(&mut self) -> Option<Session> {
         match std::mem::replace(self, Self::Empty) {
-            Self::Idle(link) => Some(*link),
+            Self::Idle(session) => Some(*session),
             busy => {
                 *self = busy;
                 None

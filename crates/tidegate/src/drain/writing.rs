@@ -1,8 +1,6 @@
-//! The part of the loop that deals with the database: sends leases and writes, one of each at a time,
-//! and takes in their answers.
+//! The part of the loop that writes: what has ended, what goes back and what is to start, one round trip at a time.
 //!
-//! The one rule between the two: while something goes back to the queue, or is read again because something was taken
-//! away, no lease is under way. Everything else overlaps.
+//! While something goes back to the queue, or is read again because something was taken away, no lease is under way.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -11,13 +9,11 @@ use futures_util::future::FutureExt;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::leaser::{Arrival, Brought, LEASE_BYTES, Order, lease};
 use super::settle::count;
-use super::writer::{Back, Class, End, Job, Round, Written, write};
+use super::writer::{Back, Class, End, Round, WriteBatch, Written, write};
 use super::{Drain, Slot, millis};
 use crate::dispatch::Dispatch;
 use crate::error::Error;
-use crate::event::Event;
 use crate::handler::Fault;
 use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::outcome::Status;
@@ -44,56 +40,56 @@ impl<D: Dispatch> Drain<D> {
         if !self.is_write_due() {
             return;
         }
-        let job = self.next_job();
-        if job.is_empty() {
+        let batch = self.next_batch();
+        if batch.is_empty() {
             return;
         }
-        if let Some(link) = self.writing.take() {
-            self.between.writes_back = job.is_exclusive();
-            self.writing = Slot::Busy(write(link, job, self.worker).boxed());
+        if let Some(session) = self.writing.take() {
+            self.between.writes_back = batch.is_exclusive();
+            self.writing = Slot::Busy(write(session, batch, self.worker).boxed());
         }
     }
 
     fn is_write_due(&self) -> bool {
-        let outcomes = self.outbox.job.outcomes();
+        let outcomes = self.outbox.next.outcomes();
         let enough = outcomes >= (self.options.batch / 2).max(1) as usize;
         let aged = self.outbox.has_aged();
         let quiet = self.running.is_empty() && !self.hand.has_startable();
-        let waits = outcomes > 0 || self.hand.has_over();
+        let waits = outcomes > 0 || self.hand.leases.has_over();
         let goes_back =
-            (self.outbox.job.is_exclusive() || self.between.rereads) && self.leasing.is_idle();
-        !self.outbox.job.starts.is_empty() || goes_back || waits && (enough || aged || quiet)
+            (self.outbox.next.is_exclusive() || self.between.rereads) && self.leasing.is_idle();
+        !self.outbox.next.starts.is_empty() || goes_back || waits && (enough || aged || quiet)
     }
 
     /// What waits to be written. What goes back stays behind while a lease is under way.
-    fn next_job(&mut self) -> Job {
-        let mut job = std::mem::take(&mut self.outbox.job);
+    fn next_batch(&mut self) -> WriteBatch {
+        let mut batch = std::mem::take(&mut self.outbox.next);
         if self.leasing.is_idle() {
             if self.between.rereads {
-                job.reread = Some(self.hand.tokens());
+                batch.reread = Some(self.hand.leases.tokens());
             }
-            self.take_along(&mut job);
-            job.ran = self.started_behind(&job);
+            self.take_along(&mut batch);
+            batch.ran = self.started_behind(&batch);
         } else {
-            self.outbox.job.retries = std::mem::take(&mut job.retries);
-            self.outbox.job.releases = std::mem::take(&mut job.releases);
+            self.outbox.next.retries = std::mem::take(&mut batch.retries);
+            self.outbox.next.releases = std::mem::take(&mut batch.releases);
         }
         let mut ends: HashMap<Uuid, usize> = HashMap::new();
-        for lease in job.ends.iter().map(|end| end.finalization.lease) {
+        for lease in batch.ends.iter().map(|end| end.finalization.lease) {
             *ends.entry(lease.token).or_default() += 1;
         }
-        let over = self.hand.take_over().into_iter();
+        let over = self.hand.leases.take_over().into_iter();
         let last = ends
             .iter()
-            .filter(|(token, count)| self.hand.left(**token) == **count);
-        job.over = over.chain(last.map(|(token, _)| *token)).collect();
-        job
+            .filter(|(token, count)| self.hand.leases.left(**token) == **count);
+        batch.over = over.chain(last.map(|(token, _)| *token)).collect();
+        batch
     }
 
     /// Ends of events behind one that goes back: they leave with it, and keep what they have done.
-    fn take_along(&mut self, job: &mut Job) {
+    fn take_along(&mut self, batch: &mut WriteBatch) {
         let mut heads: HashMap<String, i64> = HashMap::new();
-        for back in &job.retries {
+        for back in &batch.retries {
             if let Some(group) = &back.group {
                 let id = back.retried.lease.id;
                 let head = heads.entry(group.clone()).or_insert(id);
@@ -112,18 +108,18 @@ impl<D: Dispatch> Drain<D> {
             "unwritable",
             "the end was not written: what stands ahead of it in its group goes back",
         );
-        for ends in [&mut job.ends, &mut self.outbox.busy] {
+        for ends in [&mut batch.ends, &mut self.outbox.busy] {
             let (stay, leave) = std::mem::take(ends).into_iter().partition(stays);
             *ends = stay;
             for end in Vec::<End>::from_iter(leave) {
-                job.retries.push(end.back(&fault, false, BLAMELESS_DELAY));
+                batch.retries.push(end.back(&fault, false, BLAMELESS_DELAY));
             }
         }
     }
 
     /// Events that were started behind one that goes back: that one had ended, and then could not be written.
-    fn started_behind(&self, job: &Job) -> Vec<i64> {
-        let groups: HashSet<&str> = job
+    fn started_behind(&self, batch: &WriteBatch) -> Vec<i64> {
+        let groups: HashSet<&str> = batch
             .retries
             .iter()
             .filter_map(|back| back.group.as_deref())
@@ -135,7 +131,7 @@ impl<D: Dispatch> Drain<D> {
             .running
             .values()
             .map(|ctx| (ctx.event_id(), ctx.group_key()));
-        let ended = job
+        let ended = batch
             .ends
             .iter()
             .map(|end| (end.finalization.lease.id, end.group.as_deref()));
@@ -148,7 +144,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// Asks for more of a lease to start, before the handlers run out of work.
     fn start_more(&mut self) {
-        if self.between.rereads || self.is_spent() || !self.outbox.job.starts.is_empty() {
+        if self.between.rereads || self.is_spent() || !self.outbox.next.starts.is_empty() {
             return;
         }
         let alone = !self.between.brings_window && self.running.is_empty();
@@ -157,18 +153,18 @@ impl<D: Dispatch> Drain<D> {
             .hand
             .start_more(self.options.concurrency, window, alone)
         {
-            self.outbox.job.starts.push(start);
+            self.outbox.next.starts.push(start);
         }
     }
 
     pub(super) fn written(&mut self, round: Round) -> Result<(), Error> {
         let Round {
-            link,
-            job,
+            session,
+            batch,
             written,
             failed,
         } = round;
-        self.writing = Slot::Idle(Box::new(link));
+        self.writing = Slot::Idle(Box::new(session));
         self.between.writes_back = false;
         let whole = failed.is_none();
         match failed {
@@ -178,19 +174,19 @@ impl<D: Dispatch> Drain<D> {
                 self.fail(error);
             }
         }
-        self.take_gone(&job, &written);
+        self.take_gone(&batch, &written);
         if whole {
-            for start in &job.starts {
-                self.hand.started(*start);
+            for start in &batch.starts {
+                self.hand.leases.started(start.token, start.upto);
             }
         }
-        let up_to = job.up_to;
-        self.take_ends(job.ends, &written, whole);
-        self.take_unreadable(&job.unreadable, &written, whole);
-        self.take_backs(job.retries, &written);
-        self.take_releases(job.releases, &written);
-        for token in &job.over {
-            self.hand.note_over(*token, whole);
+        let up_to = batch.up_to;
+        self.take_ends(batch.ends, &written, whole);
+        self.take_unreadable(&batch.unreadable, &written, whole);
+        self.take_backs(batch.retries, &written);
+        self.take_releases(batch.releases, &written);
+        for token in &batch.over {
+            self.hand.leases.note_over(*token, whole);
         }
         self.notice_cuts(&written);
         if whole {
@@ -204,9 +200,9 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// What has left our hands does not wait here any more.
-    fn take_gone(&mut self, job: &Job, written: &Written) {
+    fn take_gone(&mut self, batch: &WriteBatch, written: &Written) {
         let Some(left) = &written.left else { return };
-        let named: HashSet<i64> = job
+        let named: HashSet<i64> = batch
             .retries
             .iter()
             .map(|back| back.retried.lease.id)
@@ -221,10 +217,10 @@ impl<D: Dispatch> Drain<D> {
                 u64::from(event.fate == Fate::Run && !named.contains(&event.lease.id));
         }
         // What was about to be given back has left with what stands ahead of it.
-        let (gone, waiting) = std::mem::take(&mut self.outbox.job.releases)
+        let (gone, waiting) = std::mem::take(&mut self.outbox.next.releases)
             .into_iter()
             .partition(|event| left.contains(&event.lease.id));
-        self.outbox.job.releases = waiting;
+        self.outbox.next.releases = waiting;
         self.take_releases(gone, written);
     }
 
@@ -258,7 +254,7 @@ impl<D: Dispatch> Drain<D> {
             } else if whole {
                 self.lose_end(&end);
             } else {
-                self.outbox.job.ends.push(end);
+                self.outbox.next.ends.push(end);
             }
         }
     }
@@ -308,14 +304,14 @@ impl<D: Dispatch> Drain<D> {
                 self.hand.let_go(*lease);
                 self.between.rereads = true;
             } else {
-                self.outbox.job.unreadable.push(*lease);
+                self.outbox.next.unreadable.push(*lease);
             }
         }
     }
 
     fn take_backs(&mut self, backs: Vec<Back>, written: &Written) {
         let Some(left) = &written.left else {
-            return self.outbox.job.retries.extend(backs);
+            return self.outbox.next.retries.extend(backs);
         };
         for back in backs {
             let lease = back.retried.lease;
@@ -356,7 +352,7 @@ impl<D: Dispatch> Drain<D> {
 
     fn take_releases(&mut self, events: Vec<LeasedEvent>, written: &Written) {
         let Some(left) = &written.left else {
-            return self.outbox.job.releases.extend(events);
+            return self.outbox.next.releases.extend(events);
         };
         for event in events {
             self.hand.let_go(event.lease);
@@ -385,7 +381,7 @@ impl<D: Dispatch> Drain<D> {
     /// Something was taken from a lease, or a lease is gone: what is in hand is read again before anything starts.
     fn notice_cuts(&mut self, written: &Written) {
         for (token, cuts) in &written.cuts {
-            self.between.rereads |= self.hand.is_cut(*token, *cuts);
+            self.between.rereads |= self.hand.leases.is_cut(*token, *cuts);
         }
         if let Some(now) = &written.in_hand {
             self.between.rereads = false;
@@ -395,7 +391,7 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// What waited here is not ours any more.
-    fn lose(&mut self, events: Vec<LeasedEvent>) {
+    pub(super) fn lose(&mut self, events: Vec<LeasedEvent>) {
         for event in events {
             self.hand.let_go(event.lease);
             if event.fate == Fate::Run {
@@ -410,133 +406,5 @@ impl<D: Dispatch> Drain<D> {
             "lease lost; what became of the event here changes nothing"
         );
         self.report.lease_lost += 1;
-    }
-
-    /// Leases ahead: as soon as no more than one lease's worth of events waits. With half of that the leasing
-    /// session, the busier one, was idle for a seventh of a drain of quick handlers (5 % slower). Prolongs leases that are
-    /// older than a third of their time.
-    pub(super) fn send_lease(&mut self) {
-        if !self.leasing.is_idle() || self.between.writes_back {
-            return;
-        }
-        let now = Instant::now();
-        let third = self.options.lease_timeout / 3;
-        let renews = self
-            .hand
-            .oldest_renewal()
-            .is_some_and(|renewed| now >= renewed + third);
-        let stretch = self.wants_more(now).then(|| {
-            let most = self.room_to_lease();
-            self.walk.next(most, self.is_idle())
-        });
-        if stretch.is_none() && !renews {
-            return;
-        }
-        let first_window = if self.hand.has_suspect() {
-            0
-        } else {
-            self.window()
-        };
-        let kinds = self.budget.kinds_with_time(D::Event::KINDS);
-        if stretch.is_some() {
-            self.empty.kinds_left_out = kinds.len() < D::Event::KINDS.len();
-            self.between.brings_window = first_window > 0;
-        }
-        if let Some(link) = self.leasing.take() {
-            let order = Order {
-                worker: self.worker,
-                held: self.hand.tokens(),
-                trusted: self.hand.trusted(),
-                over: if stretch.is_some() {
-                    self.hand.take_ended()
-                } else {
-                    Vec::new()
-                },
-                timeout: self.options.lease_timeout,
-                renews,
-                stretch,
-                kinds,
-                first_window: u32::try_from(first_window).unwrap_or(u32::MAX),
-                sent: now,
-            };
-            self.leasing = Slot::Busy(lease(link, order).boxed());
-        }
-    }
-
-    fn room_to_lease(&self) -> u64 {
-        let leased = self.report.leased;
-        self.options
-            .max_events
-            .map_or(u64::MAX, |limit| limit.saturating_sub(leased))
-    }
-
-    fn wants_more(&self, now: Instant) -> bool {
-        let enough = self.hand.waiting() > self.walk.want() as usize
-            || self.hand.bytes() as u64 > LEASE_BYTES;
-        let goes_back = self.outbox.job.is_exclusive() || self.between.rereads;
-        !enough
-            && !goes_back
-            && self.outbox.unwritten() < self.most_unwritten()
-            && self.room_to_lease() > 0
-            && !self.is_spent()
-            && now >= self.walk.poll_at()
-    }
-
-    pub(super) fn lease_arrived(&mut self, arrival: Arrival) {
-        let Arrival {
-            link,
-            order,
-            brought,
-        } = arrival;
-        self.leasing = Slot::Idle(Box::new(link));
-        self.between.brings_window = false;
-        match brought {
-            Ok(brought) => self.take_brought(order, brought),
-            // What is in hand is brought to its end as far as that goes, and given back.
-            Err(error) => self.fail(error),
-        }
-    }
-
-    fn take_brought(&mut self, order: Order, brought: Brought) {
-        if let Some(renewed) = brought.renewed {
-            self.take_renewed(&order.held, &renewed, order.sent);
-        }
-        let Some(stretch) = order.stretch else { return };
-        let mut batch = brought.batch;
-        let left = self.hand.waiting();
-        let empty = self
-            .walk
-            .arrived(stretch, brought.promoted, &mut batch, left);
-        self.empty.seen = empty && self.is_idle();
-        self.empty.looked_at = order.sent;
-        if batch.events.is_empty() && batch.unreadable.is_empty() {
-            return;
-        }
-        self.report.batches += 1;
-        let run = batch.events.iter().filter(|event| event.fate == Fate::Run);
-        self.report.leased += (run.count() + batch.unreadable.len()) as u64;
-        let window = (batch.started_to, batch.suspect);
-        let token = brought.token;
-        let stale = self
-            .hand
-            .take_in(token, batch.events, &batch.unreadable, window, order.sent);
-        self.lose(stale);
-        for id in batch.unreadable {
-            self.outbox.note().unreadable.push(Lease { id, token });
-        }
-    }
-
-    /// Leases that did not come back are gone, or were cut.
-    fn take_renewed(&mut self, asked: &[Uuid], renewed: &[(Uuid, i32)], sent: Instant) {
-        for (token, cuts) in renewed {
-            self.between.rereads |= self.hand.is_cut(*token, Some(*cuts));
-            if let Some(held) = self.hand.held_mut(*token) {
-                held.renewed = sent;
-            }
-        }
-        let found: HashSet<Uuid> = renewed.iter().map(|(token, _)| *token).collect();
-        for token in asked.iter().filter(|token| !found.contains(token)) {
-            self.between.rereads |= self.hand.left(*token) > 0;
-        }
     }
 }
