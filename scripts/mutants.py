@@ -38,6 +38,8 @@ POISON = "torture", "one_in_a_hundred_that_kills_its_worker_takes_none_of_the_ot
 LARGE = "torture", "payloads_of_a_megabyte_are_drained_in_little_memory"
 REFUSED = "torture", "a_trigger_that_refuses_an_event_costs_no_other_event_an_attempt"
 GROUP = "torture", "a_producer_that_holds_a_group_keeps_only_that_groups_parents_waiting"
+MEMORY = "torture", "a_server_without_memory_for_a_while_costs_no_event_more_than_two_attempts"
+DISK = "torture", "a_disk_that_is_full_for_a_while_costs_no_event_more_than_two_attempts"
 BLOCKED = "torture", "handlers_that_block_every_thread_stop_neither_renewals_nor_the_runs_end"
 
 
@@ -121,6 +123,10 @@ MUTANTS = [
     Mutant("drain: what lapsed is started beside others", POISON,
            ("crates/tidegate/src/drain/hand.rs", "Some(suspect) if self.leases.open() == 0 => alone.then(|| Start::of(suspect)),",
             "Some(suspect) if self.leases.open() < usize::MAX => Some(Start::of(suspect)),", 1)),
+    # What becomes of a run that cannot write.
+    *[Mutant(f"drain: what could not be written once ends the run at once, and nothing is given back: {why}", test,
+             ("crates/tidegate/src/drain/outbox.rs", "if self.failures > REWRITES.1 {", "if self.failures > 0 {", 1))
+      for why, test in [("memory", MEMORY), ("disk", DISK)]],
     # What is written.
     Mutant("complete: does not look at the lease", FROZEN,
            (ENDS, "IF lease.ids IS NOT NULL AND NOT isempty(done[n]) THEN", "IF NOT isempty(done[n]) THEN", 1),

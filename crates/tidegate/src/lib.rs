@@ -149,6 +149,11 @@ pub use queue::{Job, JobStatus, Published, job, publish, publish_batch};
 /// The driver that connections and transactions of this API are of.
 pub use tokio_postgres;
 
+/// The page of the crate: its example is compiled with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadMe;
+
 /// What [`events!`] expands to; not for direct use.
 #[doc(hidden)]
 pub mod export {
