@@ -450,6 +450,21 @@ async fn b8_show_tells_where_an_event_comes_from_and_what_came_of_it() {
     assert_eq!(tree(&db, live).await, TREE.trim_matches('\n'));
 }
 
+#[tokio::test]
+async fn what_cannot_be_read_is_an_error_and_not_left_out() {
+    let db = support::database().await;
+    let client = db.client().await;
+    log(&client, 2001, None, None).await;
+    log(&client, 2002, Some(2001), None).await;
+    let spoil = "UPDATE tidegate.event_log SET payload = '1e400' WHERE id = 2001;
+                 UPDATE tidegate.event_log SET attempts = -1 WHERE id = 2002";
+    client.batch_execute(spoil).await.unwrap();
+    let payload = run(&db, &["show", "2001"]).await;
+    payload.failed(1, &["event 2001", "number out of range"]);
+    let relative = run(&db, &["show", "2002"]).await;
+    relative.failed(1, &["lineage: row 1", "not of the expected type"]);
+}
+
 const TREE: &str = "
   1001 case_opened COMPLETED
   ├─ 1002 case_opened COMPLETED

@@ -344,6 +344,19 @@ async fn b25_a_batch_is_refused_whole_for_an_event_behind_a_duplicate() {
 }
 
 #[tokio::test]
+async fn an_event_whose_fate_is_unknown_does_not_end() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 1).await;
+    let of_a_later_schema = "SELECT replace(pg_get_functiondef('tidegate.read_leased'::regproc), 'ELSE 0 END', 'ELSE 7 END')";
+    let function = client.query_one(of_a_later_schema, &[]).await.unwrap();
+    client.batch_execute(function.get(0)).await.unwrap();
+    let leased = queue::lease(&client, &lease_request()).await;
+    assert!(matches!(leased, Err(Error::Unreadable(_))), "{leased:?}");
+    assert_eq!(live(&client).await, 1);
+}
+
+#[tokio::test]
 async fn a_duplicate_returns_the_live_events_id_until_that_one_has_ended() {
     let db = probe_database().await;
     let client = db.client().await;

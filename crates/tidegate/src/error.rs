@@ -46,6 +46,10 @@ pub enum Error {
     /// An argument of a publish or of an operator's verb is not allowed; names the field.
     #[error("{0}")]
     Invalid(String),
+    /// What the database answered makes no sense here: another version wrote it, or it holds a value that no program
+    /// could read. Names the place.
+    #[error("unreadable: {0}")]
+    Unreadable(String),
     /// The event is neither in the queue nor in the log.
     #[error("event {0} is unknown: neither in the queue nor in the log")]
     UnknownEvent(i64),

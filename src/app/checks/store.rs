@@ -111,7 +111,7 @@ pub(super) async fn take_place(
     let rows = query(client, "checks.take_place", TAKE_PLACE, check, &more).await?;
     let row = rows
         .first()
-        .ok_or_else(|| Error::Invalid("checks.take_place: the database returned no row".into()))?;
+        .ok_or_else(|| Error::Unreadable("checks.take_place: no row".to_owned()))?;
     Ok(if row.get(0) {
         Gate::Taken
     } else {

@@ -114,7 +114,7 @@ pub(super) async fn load(
     };
     // The decoder's own message may quote the row.
     let form = serde_json::from_str(row.get(0))
-        .map_err(|_| Error::Invalid("forms.form: a row does not decode".to_owned()))?;
+        .map_err(|_| Error::Unreadable("forms.form: a row does not decode".to_owned()))?;
     Ok(Some(form))
 }
 

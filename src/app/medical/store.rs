@@ -232,7 +232,7 @@ fn decode(rows: &[Row]) -> Result<Vec<Entity>, Error> {
     let entity = |row: &Row| {
         // The decoder's own message may quote the row.
         serde_json::from_str(row.get(0))
-            .map_err(|_| Error::Invalid("medical.entity: a row does not decode".to_owned()))
+            .map_err(|_| Error::Unreadable("medical.entity: a row does not decode".to_owned()))
     };
     rows.iter().map(entity).collect()
 }

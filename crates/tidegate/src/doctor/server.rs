@@ -11,9 +11,7 @@ pub(super) async fn version(on: &Examination<'_>) -> Result<Finding, Error> {
     let names = ["server_version", "server_version_num"];
     let settings = query(&on.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
     let [version, number] = &settings[..] else {
-        return Err(Error::Invalid(
-            "the server does not tell its version".to_owned(),
-        ));
+        return Err(Error::Unreadable("settings: no version".to_owned()));
     };
     let number = number.get::<_, String>(1).parse().unwrap_or(0);
     Ok(judge_version(&version.get::<_, String>(1), number))

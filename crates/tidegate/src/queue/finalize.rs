@@ -139,13 +139,25 @@ pub struct Completed {
     pub cuts: Option<i32>,
 }
 
-/// JSON text for a column, or null for nothing.
-fn json<T: Serialize>(value: Option<&T>) -> Option<String> {
-    value.and_then(|value| serde_json::to_string(value).ok())
+/// JSON text for a column, or null for nothing. What cannot be written is an error: as null it would be lost.
+fn json<T: Serialize>(stage: &str, value: Option<&T>) -> Result<Option<String>, Error> {
+    let text = value.map(serde_json::to_string).transpose();
+    text.map_err(|error| Error::Invalid(format!("{stage}: {error}")))
 }
 
-fn errors_json(errors: &[ErrorEntry]) -> Option<String> {
-    (!errors.is_empty()).then(|| json(Some(&errors))).flatten()
+/// A column of JSON texts, as [`column`] makes them.
+fn json_column<'a, S, T: Serialize + 'a>(
+    stage: &str,
+    rows: &(impl Iterator<Item = S> + Clone),
+    value: impl Fn(S) -> Option<&'a T>,
+) -> Result<Vec<Option<String>>, Error> {
+    let values = column(rows, value).into_iter();
+    values.map(|value| json(stage, value)).collect()
+}
+
+/// Errors to store; null for none.
+fn unless_empty(errors: &Vec<ErrorEntry>) -> Option<&Vec<ErrorEntry>> {
+    (!errors.is_empty()).then_some(errors)
 }
 
 /// Moves completed events to the log, starts more of leases, marks leases as ended: one statement for all of it.
@@ -252,9 +264,9 @@ pub async fn finalize_under(
     let ids: Vec<i64> = each().map(|end| end.lease.id).collect();
     let statuses: Vec<&str> = each().map(|end| end.status.as_str()).collect();
     let rans: Vec<bool> = each().map(|end| end.ran).collect();
-    let errors = column(&each(), |end| errors_json(&end.errors));
-    let results = column(&each(), |end| json(end.result.as_ref()));
-    let progress = column(&each(), |end| json(end.progress.as_ref()));
+    let errors = json_column("errors", &each(), |end| unless_empty(&end.errors))?;
+    let results = json_column("result", &each(), |end| end.result.as_ref())?;
+    let progress = json_column("progress", &each(), |end| end.progress.as_ref())?;
     let follow_ups: Vec<(i64, &NewEvent)> = each()
         .flat_map(|end| {
             end.follow_ups
@@ -469,8 +481,14 @@ pub async fn retry(
                 .map(|error| format!("{}: {}", error.code, error.message))
         })
         .collect();
-    let errors: Vec<Option<String>> = retries.iter().map(|r| errors_json(&r.errors)).collect();
-    let progress: Vec<Option<String>> = retries.iter().map(|r| json(r.progress.as_ref())).collect();
+    let errors = retries
+        .iter()
+        .map(|r| json("errors", unless_empty(&r.errors)));
+    let errors = errors.collect::<Result<Vec<_>, _>>()?;
+    let progress = retries
+        .iter()
+        .map(|r| json("progress", r.progress.as_ref()));
+    let progress = progress.collect::<Result<Vec<_>, _>>()?;
     let rows = query(
         client,
         &sql::live::RETRY,
@@ -499,7 +517,7 @@ pub async fn save_progress(
     lease: Lease,
     progress: &Progress,
 ) -> Result<(), Error> {
-    let text = json(Some(progress));
+    let text = json("progress", Some(progress))?;
     let rows = query(
         client,
         &sql::live::SAVE_PROGRESS,
@@ -522,6 +540,14 @@ mod tests {
         assert_eq!(ranges(&[]), "{}");
         assert_eq!(ranges(&[7]), "{[7,7]}");
         assert_eq!(ranges(&[1, 2, 3, 5, 7, 8]), "{[1,3],[5,5],[7,8]}");
+    }
+
+    #[test]
+    fn what_cannot_be_written_as_json_is_an_error_and_not_null() {
+        let keyed_by_lists = std::collections::BTreeMap::from([(vec![1], 2)]);
+        let error = json("result", Some(&keyed_by_lists)).unwrap_err();
+        assert!(error.to_string().starts_with("result: "), "{error}");
+        assert_eq!(json::<u8>("result", None).unwrap(), None);
     }
 
     #[test]

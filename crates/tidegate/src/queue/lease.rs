@@ -6,6 +6,7 @@ use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{GenericClient, Row};
 use uuid::Uuid;
 
+use super::sql::live::leased as col;
 use super::{query, sql};
 use crate::error::Error;
 use crate::lease::{Fate, Lease, LeasedEvent};
@@ -124,7 +125,7 @@ pub async fn lease(
         batch.blocked = row.get::<_, Option<_>>(7).unwrap_or_default();
     }
     match read {
-        Ok(rows) => take_in(&mut batch, rows, request.token),
+        Ok(rows) => take_in(&mut batch, rows, request.token)?,
         Err(error) if error.is_refusal() => {
             read_around(client, request.token, taken, &mut batch).await?;
         }
@@ -162,14 +163,15 @@ async fn read(
     query(client, &sql::live::READ_LEASED, &[&token, &after, &most]).await
 }
 
-fn take_in(batch: &mut LeasedBatch, rows: Vec<Row>, token: Uuid) {
+fn take_in(batch: &mut LeasedBatch, rows: Vec<Row>, token: Uuid) -> Result<(), Error> {
     for row in rows {
-        let event = leased_event(&row, token);
-        if row.get(12) {
+        let event = leased_event(&row, token)?;
+        if row.get(col::STARTED) {
             batch.started_to = batch.started_to.max(event.lease.id);
         }
         batch.events.push(event);
     }
+    Ok(())
 }
 
 /// Reads the events of a lease of which one cannot be read: fewer and fewer, until that one is alone.
@@ -184,8 +186,8 @@ async fn read_around(
         match read(client, token, after, most).await {
             Ok(rows) => {
                 let full = i64::try_from(rows.len()).is_ok_and(|count| count == most);
-                after = rows.last().map_or(after, |row| row.get(0));
-                take_in(batch, rows, token);
+                after = rows.last().map_or(after, |row| row.get(col::ID));
+                take_in(batch, rows, token)?;
                 if !full {
                     return Ok(());
                 }
@@ -226,33 +228,41 @@ impl<'a> FromSql<'a> for JsonText {
     }
 }
 
-/// A row of the lease, by position: names would be looked for in each row.
-fn leased_event(row: &Row, token: Uuid) -> LeasedEvent {
-    let fate = match row.get::<_, i32>(1) {
-        0 => Fate::Run,
-        1 => Fate::Expired,
-        _ => Fate::Abandoned,
-    };
+/// A leased event, by position: names would be looked for in each row.
+fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent, Error> {
+    let id = row.get(col::ID);
+    let fate = fate(id, row.get(col::FATE))?;
     // An event that is only to be ended has no attempt to come.
     let to_come = u32::from(fate == Fate::Run);
-    LeasedEvent {
-        lease: Lease {
-            id: row.get(0),
-            token,
-        },
+    Ok(LeasedEvent {
+        lease: Lease { id, token },
         fate,
-        kind: row.get(2),
-        payload: row.get::<_, Option<JsonText>>(3).map(|text| text.0),
-        group_key: row.get(4),
-        correlation_id: row.get(5),
-        attempts: row.get::<_, i32>(6).unsigned_abs() - 1 + to_come,
-        max_attempts: row.get::<_, i32>(7).unsigned_abs(),
-        created_at: row.get(8),
-        expires_at: row.get(9),
+        kind: row.get(col::KIND),
+        payload: row
+            .get::<_, Option<JsonText>>(col::PAYLOAD)
+            .map(|text| text.0),
+        group_key: row.get(col::GROUP_KEY),
+        correlation_id: row.get(col::CORRELATION_ID),
+        attempts: row.get::<_, i32>(col::ATTEMPT).unsigned_abs() - 1 + to_come,
+        max_attempts: row.get::<_, i32>(col::MAX_ATTEMPTS).unsigned_abs(),
+        created_at: row.get(col::CREATED_AT),
+        expires_at: row.get(col::EXPIRES_AT),
         progress: row
-            .get::<_, Option<JsonText>>(10)
+            .get::<_, Option<JsonText>>(col::PROGRESS)
             .and_then(|text| progress(&text.0)),
-        traceparent: row.get(11),
+        traceparent: row.get(col::TRACEPARENT),
+    })
+}
+
+/// What is to become of an event. A fate of a later schema is an error: of those known here all but one end the event.
+fn fate(id: i64, code: i32) -> Result<Fate, Error> {
+    match code {
+        0 => Ok(Fate::Run),
+        1 => Ok(Fate::Expired),
+        2 => Ok(Fate::Abandoned),
+        _ => Err(Error::Unreadable(format!(
+            "read_leased: event {id}: fate {code} is unknown"
+        ))),
     }
 }
 

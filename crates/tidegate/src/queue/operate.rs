@@ -135,5 +135,5 @@ async fn report<R: DeserializeOwned>(
     let rows = query(client, statement, values).await.map_err(refused)?;
     let text = rows.first().map_or("", |row| row.get(0));
     serde_json::from_str(text)
-        .map_err(|error| Error::Invalid(format!("{}: the report: {error}", statement.name)))
+        .map_err(|error| Error::Unreadable(format!("{}: {error}", statement.name)))
 }

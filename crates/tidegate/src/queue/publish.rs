@@ -58,7 +58,7 @@ pub async fn publish(
         id: row.get(0),
         created: row.get(1),
     });
-    published.ok_or_else(|| Error::Invalid("publish: the database returned no row".to_owned()))
+    published.ok_or_else(|| Error::Unreadable("publish: no row".to_owned()))
 }
 
 /// Publishes events in order, all or none. Returns one row for each, in the same order.

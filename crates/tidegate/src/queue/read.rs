@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_json::error::Category;
 use tokio_postgres::{GenericClient, Row};
 
 use super::lineage::{Kin, Lineage, MOST_KIN, arrange};
@@ -62,7 +64,10 @@ pub async fn registered(client: &(impl GenericClient + Sync)) -> Result<Vec<Stri
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn stats(client: &(impl GenericClient + Sync)) -> Result<Vec<Value>, Error> {
-    Ok(documents(&query(client, &sql::look::STATS, &[]).await?))
+    parsed(
+        "tidegate.stats",
+        &query(client, &sql::look::STATS, &[]).await?,
+    )
 }
 
 /// What the whole queue's figures have beside the sums of their kinds.
@@ -119,7 +124,7 @@ pub async fn pulse(
     let rows = query(client, &sql::look::PULSE, &[&since]).await?;
     let row = rows
         .first()
-        .ok_or_else(|| Error::Invalid("pulse: the database gave no answer".to_owned()))?;
+        .ok_or_else(|| Error::Unreadable("pulse: no row".to_owned()))?;
     Ok(Pulse {
         at: row.get(0),
         oldest_age_ms: row.get::<_, Option<i64>>(1).unwrap_or(0).unsigned_abs(),
@@ -138,7 +143,7 @@ pub async fn blocked_groups(
 ) -> Result<Vec<Value>, Error> {
     let limit = i64::from(limit);
     let rows = query(client, &sql::look::BLOCKED_GROUPS, &[&limit]).await?;
-    Ok(documents(&rows))
+    parsed("tidegate.blocked_groups", &rows)
 }
 
 /// Who holds what since when, as the view `tidegate.leases` has it; the oldest first, at most `limit`.
@@ -147,19 +152,19 @@ pub async fn blocked_groups(
 /// When the database fails or does not answer.
 pub async fn leases(client: &(impl GenericClient + Sync), limit: u32) -> Result<Vec<Value>, Error> {
     let limit = i64::from(limit);
-    Ok(documents(
-        &query(client, &sql::look::LEASES, &[&limit]).await?,
-    ))
+    let rows = query(client, &sql::look::LEASES, &[&limit]).await?;
+    parsed("tidegate.leases", &rows)
 }
 
 /// All columns of one event, with `in` telling its table; `None` when there is no such event.
 ///
 /// # Errors
-/// When the database fails or does not answer.
+/// When the database fails or does not answer, or [`Error::Unreadable`].
 pub async fn show(client: &(impl GenericClient + Sync), id: i64) -> Result<Option<Value>, Error> {
-    Ok(documents(&query(client, &sql::look::SHOW, &[&id]).await?)
-        .into_iter()
-        .next())
+    let rows = query(client, &sql::look::SHOW, &[&id]).await?;
+    let row = rows.first();
+    row.map(|row| document(row, || format!("event {id}")))
+        .transpose()
 }
 
 /// A job as a client of an HTTP interface sees it: a row of the view `tidegate.jobs`, without the
@@ -202,7 +207,7 @@ pub enum JobStatus {
 /// drain is woken.
 ///
 /// # Errors
-/// When the database fails or does not answer, or when a row is no job.
+/// When the database fails or does not answer, or [`Error::Unreadable`].
 pub async fn job(
     client: &(impl GenericClient + Sync),
     id: i64,
@@ -210,12 +215,9 @@ pub async fn job(
 ) -> Result<Option<Job>, Error> {
     let interval = wake_interval.as_secs_f64();
     let rows = query(client, &sql::look::JOB, &[&id, &interval]).await?;
-    let Some(row) = rows.first() else {
-        return Ok(None);
-    };
-    serde_json::from_str(row.get(0))
-        .map(Some)
-        .map_err(|error| Error::Invalid(format!("tidegate.jobs: row {id}: {error}")))
+    let row = rows.first();
+    row.map(|row| document(row, || format!("tidegate.jobs: row {id}")))
+        .transpose()
 }
 
 /// Where an event comes from and what came of it: the events it follows or replays up to the first,
@@ -231,10 +233,7 @@ pub async fn lineage(
     // One more than are shown tells whether there are more.
     let limit = i64::try_from(MOST_KIN).unwrap_or(i64::MAX) + 1;
     let rows = query(client, &sql::look::LINEAGE, &[&id, &limit]).await?;
-    let kin: Vec<Kin> = rows
-        .iter()
-        .filter_map(|row| serde_json::from_str(row.get(0)).ok())
-        .collect();
+    let kin: Vec<Kin> = parsed("lineage", &rows)?;
     Ok(arrange(id, kin))
 }
 
@@ -295,7 +294,7 @@ pub async fn list(
         ],
     )
     .await?;
-    Ok(documents(&rows))
+    parsed("list", &rows)
 }
 
 /// Registers kinds, so that they may be published; keeps what an operator edited.
@@ -323,8 +322,21 @@ pub async fn unregistered(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-fn documents(rows: &[Row]) -> Vec<Value> {
-    rows.iter()
-        .filter_map(|row| serde_json::from_str(row.get(0)).ok())
+/// Every row's document. One that does not parse is an error: left out, it would look as if it were not there.
+fn parsed<T: DeserializeOwned>(place: &str, rows: &[Row]) -> Result<Vec<T>, Error> {
+    let numbered = rows.iter().enumerate();
+    numbered
+        .map(|(n, row)| document(row, || format!("{place}: row {}", n + 1)))
         .collect()
+}
+
+fn document<T: DeserializeOwned>(row: &Row, place: impl Fn() -> String) -> Result<T, Error> {
+    serde_json::from_str(row.get(0)).map_err(|error| {
+        // Where a type is wrong the parser quotes the value, which may be a payload's (I9).
+        let why = match error.classify() {
+            Category::Data => "a field is not of the expected type".to_owned(),
+            _ => error.to_string(),
+        };
+        Error::Unreadable(format!("{}: {why}", place()))
+    })
 }

@@ -140,13 +140,16 @@ pub async fn make_partition(
     let Some(row) = rows.first() else {
         return Ok(Made::There);
     };
-    Ok(match row.get(0) {
-        "made" => Made::New {
+    match row.get(0) {
+        "made" => Ok(Made::New {
             moved: row.get::<_, i64>(1).unsigned_abs(),
-        },
-        "there" => Made::There,
-        _ => Made::LeftToDefault,
-    })
+        }),
+        "there" => Ok(Made::There),
+        "left_to_default" => Ok(Made::LeftToDefault),
+        other => Err(Error::Unreadable(format!(
+            "make_log_partition: outcome {other} is unknown"
+        ))),
+    }
 }
 
 /// The log's partitions, the soonest to expire first, the default one last.

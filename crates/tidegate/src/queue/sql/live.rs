@@ -42,8 +42,28 @@ pub static REMOVE_ENDED: Statement = Statement {
 pub static READ_LEASED: Statement = Statement {
     name: "read_leased",
     params: &[Type::UUID, Type::INT8, Type::INT8],
-    text: "SELECT * FROM tidegate.read_leased($1, $2, $3)",
+    text: "\
+SELECT id, fate, kind, payload, group_key, correlation_id, attempt, max_attempts, created_at, expires_at, progress, traceparent,
+       started
+  FROM tidegate.read_leased($1, $2, $3)",
 };
+
+/// Where [`READ_LEASED`] has what.
+pub(crate) mod leased {
+    pub(crate) const ID: usize = 0;
+    pub(crate) const FATE: usize = 1;
+    pub(crate) const KIND: usize = 2;
+    pub(crate) const PAYLOAD: usize = 3;
+    pub(crate) const GROUP_KEY: usize = 4;
+    pub(crate) const CORRELATION_ID: usize = 5;
+    pub(crate) const ATTEMPT: usize = 6;
+    pub(crate) const MAX_ATTEMPTS: usize = 7;
+    pub(crate) const CREATED_AT: usize = 8;
+    pub(crate) const EXPIRES_AT: usize = 9;
+    pub(crate) const PROGRESS: usize = 10;
+    pub(crate) const TRACEPARENT: usize = 11;
+    pub(crate) const STARTED: usize = 12;
+}
 
 /// What is in hand under these tokens, all of one moment.
 pub static IN_HAND: Statement = Statement {
