@@ -14,10 +14,11 @@ pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, E
     let Some(text) = lookup("TIDEGATE_LOG") else {
         return Ok(Targets::new().with_default(default));
     };
-    // The parser takes an empty place for all places and an empty level for all levels.
-    let is_whole = |part: &str| {
-        let part = part.trim();
-        !part.is_empty() && !part.starts_with('=') && !part.ends_with('=')
+    // The parser takes an empty place for all places, an empty level for all levels and a level that it does not know
+    // for a place, which silences all others.
+    let is_whole = |part: &str| match part.trim().split_once('=') {
+        Some((place, level)) => !place.is_empty() && !level.is_empty(),
+        None => !part.trim().is_empty() && part.trim().parse::<LevelFilter>().is_ok(),
     };
     match text.parse() {
         Ok(levels) if text.split(',').all(is_whole) => Ok(levels),
@@ -66,9 +67,21 @@ mod tests {
 
     #[test]
     fn a_bad_value_is_refused_by_name_with_what_is_allowed() {
-        for text in ["=,=", "info,", "tidegate=", "tidegate=loud"] {
+        for text in [
+            "=,=",
+            "info,",
+            "tidegate=",
+            "tidegate=loud",
+            "inof",
+            "tidegate",
+            "warn,tidegate",
+        ] {
             let error = log_filter(&|_| Some(text.to_owned()), LevelFilter::INFO).unwrap_err();
             assert!(error.to_string().contains("TIDEGATE_LOG"), "{error}");
+        }
+        for text in ["info", "OFF", "warn, tidegate=debug", "tidegate=debug,warn"] {
+            let levels = log_filter(&|_| Some(text.to_owned()), LevelFilter::INFO);
+            assert!(levels.is_ok(), "{levels:?}");
         }
     }
 }
