@@ -591,14 +591,30 @@ async fn b20_list_filters_by_group_object_and_time() {
         (&["--status", "FAILED", "--since", "1h"], vec![]),
     ] {
         let listed = json(&db, &[&["list"], arguments].concat()).await;
-        let ids: Vec<i64> = listed
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|event| event["id"].as_i64().unwrap())
-            .collect();
-        assert_eq!(ids, expected, "{arguments:?}");
+        assert_eq!(listed["action"], "list");
+        assert_eq!(ids_of(&listed), expected, "{arguments:?}");
     }
+}
+
+fn ids_of(listed: &Value) -> Vec<i64> {
+    let events = listed["events"].as_array().unwrap().iter();
+    events.map(|event| event["id"].as_i64().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_kind_that_nobody_has_registered_is_refused_and_not_taken_for_one_without_events() {
+    let db = support::database().await;
+    let none = run(&db, &["list", "--kind", "form_archived"]).await;
+    assert_eq!(none.code, Some(0), "{none:?}");
+    let slip = run(&db, &["list", "--kind", "form_archive"]).await;
+    slip.failed(2, &["kind: \"form_archive\" is not registered"]);
+    // It was registered once.
+    let client = db.client().await;
+    log(&client, 100, None, None).await;
+    let retired = "DELETE FROM tidegate.event_kind WHERE kind = 'case_opened'";
+    client.batch_execute(retired).await.unwrap();
+    let listed = json(&db, &["list", "--kind", "case_opened"]).await;
+    assert_eq!(ids_of(&listed), [100]);
 }
 
 #[tokio::test]
@@ -662,6 +678,17 @@ async fn each_page_of_a_list_tells_the_command_for_the_next() {
     }
     ids.reverse();
     assert_eq!(listed, ids);
+    let page = json(&db, &["list", "--limit", "2"]).await;
+    assert_eq!(
+        (ids_of(&page), &page["next"]),
+        (ids[..2].to_vec(), &json!(ids[1]))
+    );
+    let before = ids[3].to_string();
+    let last = json(&db, &["list", "--limit", "2", "--before", &before]).await;
+    assert_eq!(
+        (ids_of(&last), &last["next"]),
+        (ids[4..].to_vec(), &Value::Null)
+    );
 }
 
 // blocked-groups
@@ -675,7 +702,8 @@ async fn blocked_groups_are_listed_with_what_holds_them_back() {
         (none.code, none.stdout.trim()),
         (Some(0), "no group is blocked")
     );
-    assert_eq!(json(&db, &["blocked-groups"]).await, json!([]));
+    let of_none = json!({"action": "blocked_groups", "groups": []});
+    assert_eq!(json(&db, &["blocked-groups"]).await, of_none);
     let mut heads = Vec::new();
     for group in ["a", "b"] {
         heads.push(publish(&client, "form_archived", Some(group), None).await);
@@ -685,7 +713,7 @@ async fn blocked_groups_are_listed_with_what_holds_them_back() {
     publish(&client, "case_opened", Some("runs"), None).await;
     let delay = "UPDATE tidegate.event_queue SET attempts = 2, last_error = '503: down', available_at = '2999-01-01T00:00:00Z' WHERE id = ANY ($1)";
     client.execute(delay, &[&heads]).await.unwrap();
-    let listed = json(&db, &["blocked-groups"]).await;
+    let listed = json(&db, &["blocked-groups"]).await["groups"].take();
     assert_eq!(listed.as_array().unwrap().len(), 2, "{listed}");
     let first = &listed[0];
     assert_eq!(
@@ -721,7 +749,8 @@ async fn leases_are_listed_with_who_holds_how_much_since_when() {
         (none.code, none.stdout.trim()),
         (Some(0), "nothing is leased")
     );
-    assert_eq!(json(&db, &["leases"]).await, json!([]));
+    let of_none = json!({"action": "leases", "leases": []});
+    assert_eq!(json(&db, &["leases"]).await, of_none);
     let mut ids = Vec::new();
     for _ in 0..5 {
         ids.push(publish(&client, "form_archived", None, None).await);
@@ -730,7 +759,7 @@ async fn leases_are_listed_with_who_holds_how_much_since_when() {
     lease_away(&client, &ids[4..], -60.0).await;
     let long_ago = "UPDATE tidegate.lease SET taken_at = '2020-02-03T04:05:06Z', started_to = $1 WHERE ids @> $1::bigint";
     client.execute(long_ago, &[&ids[2]]).await.unwrap();
-    let listed = json(&db, &["leases"]).await;
+    let listed = json(&db, &["leases"]).await["leases"].take();
     assert_eq!(listed.as_array().unwrap().len(), 2, "{listed}");
     let held = |lease: &Value| {
         ["events", "started", "first_id", "last_id", "expired"].map(|field| lease[field].clone())

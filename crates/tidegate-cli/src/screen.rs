@@ -189,7 +189,7 @@ fn table(stats: &StatsReport) -> Table<'_> {
         .collect();
     kinds.sort_by_key(|kind| std::cmp::Reverse((events(kind), finished(kind))));
     let header = [
-        "kind", "pending", "running", "delayed", "oldest", "finished", "failure", "p95", "",
+        "kind", "pending", "run", "delayed", "oldest", "fin/h", "fail", "p95", "",
     ];
     let rows = kinds.into_iter().map(|kind| {
         Row::new([
@@ -197,26 +197,36 @@ fn table(stats: &StatsReport) -> Table<'_> {
             text::cell(&kind["pending"]),
             text::cell(&kind["processing"]),
             text::cell(&kind["delayed"]),
-            text::time(&kind["oldest_age_ms"]),
+            shortly(&kind["oldest_age_ms"]),
             finished(kind).to_string(),
             text::percent(&kind["failure_rate"]),
-            text::time(&kind["latency_p95_ms"]),
+            shortly(&kind["latency_p95_ms"]),
             text::paused(kind),
         ])
     });
+    // With the gaps between them the 80 columns of a usual terminal.
     let widths = [
-        Constraint::Min(20),
-        Constraint::Length(9),
+        Constraint::Min(18),
+        Constraint::Length(8),
+        Constraint::Length(5),
         Constraint::Length(8),
         Constraint::Length(8),
-        Constraint::Length(15),
-        Constraint::Length(9),
-        Constraint::Length(8),
-        Constraint::Length(12),
+        Constraint::Length(7),
+        Constraint::Length(6),
+        Constraint::Length(6),
         Constraint::Length(6),
     ];
     let bold = Style::new().add_modifier(Modifier::BOLD);
     Table::new(rows, widths).header(Row::new(header.map(Cell::from)).style(bold))
+}
+
+/// The two largest units of a time, together, where there is room for them: `23h59m`, `2months`.
+fn shortly(milliseconds: &Value) -> String {
+    let time = text::time(milliseconds);
+    let of = |units: usize| time.split(' ').take(units).collect::<String>();
+    Some(of(2))
+        .filter(|time| time.len() <= 6)
+        .unwrap_or_else(|| of(1))
 }
 
 #[cfg(test)]
@@ -286,6 +296,22 @@ mod tests {
         assert!(!shown.contains("idle"), "{shown}");
         assert!(shown.find("large") < shown.find("small"), "{shown}");
         assert!(shown.contains('█') && shown.contains('▄'), "{shown}");
+    }
+
+    #[test]
+    fn every_heading_and_figure_has_room_in_80_columns() {
+        let mut screen = Screen::new(Duration::from_secs(1));
+        screen.take(seen(1_234_567, Some(12.4)));
+        let shown = picture(&screen, 80, 24);
+        for text in [
+            "kind", "pending", "run", "delayed", "oldest", "fin/h", "fail", "p95", "1234567",
+            "1m1s", "25.0 %", "paused",
+        ] {
+            assert!(
+                shown.contains(&format!("{text} ")) || shown.contains(&format!("{text}\"")),
+                "{text:?} is not in\n{shown}"
+            );
+        }
     }
 
     #[test]

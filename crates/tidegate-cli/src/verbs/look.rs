@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tidegate::program::Service;
 use tidegate::queue::ListFilter;
-use tidegate::{Error, queue};
+use tidegate::{Error, queue, retention};
 
 use crate::answer::{Answer, Failed, document};
 use crate::args::ListArgs;
@@ -46,9 +46,14 @@ pub async fn list(service: &Service, args: &ListArgs) -> Result<Answer, Failed> 
     let events = queue::list(&client, &filter, args.limit).await?;
     let is_full = events.len() >= args.limit as usize;
     let last = events.last().and_then(|event| event["id"].as_i64());
-    let next = last.filter(|_| is_full).map(next_page);
-    let text = text::list(&events, next.as_deref());
-    Ok(Answer::new(Value::Array(events), text))
+    let next = last.filter(|_| is_full);
+    if let (true, Some(kind)) = (events.is_empty(), &args.kind) {
+        // Nothing of a kind that nobody has registered is a slip of the pen.
+        retention::kinds(&service.database, Some(kind)).await?;
+    }
+    let text = text::list(&events, next.map(next_page).as_deref());
+    let document = json!({"action": "list", "events": events, "next": next});
+    Ok(Answer::new(document, text))
 }
 
 /// The command as it was given, for what follows this id. A time ago stays a time ago: the page may
@@ -81,12 +86,14 @@ pub async fn blocked_groups(service: &Service, limit: u32) -> Result<Answer, Fai
     let client = service.database.connect().await?;
     let groups = queue::blocked_groups(&client, limit).await?;
     let text = text::blocked_groups(&groups);
-    Ok(Answer::new(Value::Array(groups), text))
+    let document = json!({"action": "blocked_groups", "groups": groups});
+    Ok(Answer::new(document, text))
 }
 
 pub async fn leases(service: &Service, limit: u32) -> Result<Answer, Failed> {
     let client = service.database.connect().await?;
     let leases = queue::leases(&client, limit).await?;
     let text = text::leases(&leases);
-    Ok(Answer::new(Value::Array(leases), text))
+    let document = json!({"action": "leases", "leases": leases});
+    Ok(Answer::new(document, text))
 }
