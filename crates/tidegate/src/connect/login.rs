@@ -148,8 +148,9 @@ impl Login {
     pub(super) async fn open(&self) -> Result<Client, Failure> {
         let opening = tokio::time::timeout(CONNECT_TIMEOUT, self.open_unbounded());
         opening.await.unwrap_or_else(|_| {
+            let place = self.place();
             Err(Failure::Other(Error::Connect(format!(
-                "no answer within {CONNECT_TIMEOUT:?}"
+                "{place}no answer within {CONNECT_TIMEOUT:?}"
             ))))
         })
     }
@@ -157,33 +158,58 @@ impl Login {
     async fn open_unbounded(&self) -> Result<Client, Failure> {
         let Some(trust) = &self.trust else {
             let connected = self.config.connect(NoTls).await;
-            let (client, connection) = connected.map_err(|error| Failure::of(&error))?;
+            let (client, connection) = connected.map_err(|error| self.failure(&error))?;
             tokio::spawn(connection);
             return Ok(client);
         };
         let connector = trust.connector().await.map_err(Failure::Other)?;
         let connected = self.config.connect(MakeTlsConnector::new(connector)).await;
-        let (client, connection) = connected.map_err(|error| Failure::of(&error))?;
+        let (client, connection) = connected.map_err(|error| self.failure(&error))?;
         tokio::spawn(connection);
         Ok(client)
     }
-}
 
-impl Failure {
-    fn of(error: &tokio_postgres::Error) -> Self {
-        let text = describe(error);
+    fn failure(&self, error: &tokio_postgres::Error) -> Failure {
+        let text = self.place() + &describe(error);
         let refusals = [
             SqlState::INVALID_PASSWORD,
             SqlState::INVALID_AUTHORIZATION_SPECIFICATION,
         ];
         match error.code() {
-            Some(code) if refusals.contains(code) => Self::Refused(text),
+            Some(code) if refusals.contains(code) => Failure::Refused(text),
             // Of pgbouncer's refusals all have this one.
-            Some(code) if *code == SqlState::PROTOCOL_VIOLATION => Self::Unclear(text),
-            _ => Self::Other(Error::Connect(text)),
+            Some(code) if *code == SqlState::PROTOCOL_VIOLATION => Failure::Unclear(text),
+            _ => Failure::Other(Error::Connect(text)),
         }
     }
 
+    /// Where it leads, to begin an error with: `host:port: `. Nothing if the URL's password has an `@` that is not
+    /// written `%40`: the driver takes what follows it for the host and the database's name.
+    fn place(&self) -> String {
+        let hosts = self.config.get_hosts().iter().map(|host| match host {
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(folder) => folder.display().to_string(),
+        });
+        let hosts: Vec<String> = hosts.collect();
+        let names = hosts.iter().map(String::as_str);
+        if names
+            .chain(self.config.get_dbname())
+            .any(|name| name.contains('@'))
+        {
+            return String::new();
+        }
+        // One port is for all hosts.
+        let ports = self.config.get_ports();
+        let port = |n: usize| ports.get(n).or(ports.first()).unwrap_or(&5432);
+        let places = hosts.iter().enumerate();
+        let places: Vec<String> = places
+            .map(|(n, host)| format!("{host}:{}", port(n)))
+            .collect();
+        places.join(", ") + ": "
+    }
+}
+
+impl Failure {
     /// The failure as its caller sees it, with what else was learnt.
     pub(super) fn with(self, further: &str) -> Error {
         match self {
@@ -338,6 +364,19 @@ mod tests {
         ] {
             let error = login(url).err().unwrap().to_string();
             assert!(!error.contains("canary"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_host_and_port_but_no_part_of_a_password() {
+        for (url, place) in [
+            ("postgres://u:p@db.example/d", "db.example:5432: "),
+            ("host=a,b port=6432 user=u", "a:6432, b:6432: "),
+            ("host=/tmp port=1 user=u", "/tmp:1: "),
+            ("postgres://u:p@canary@h/d", ""),
+            ("postgres://u:p@can/ary@h/d", ""),
+        ] {
+            assert_eq!(login(url).ok().unwrap().place(), place, "{url}");
         }
     }
 
