@@ -223,6 +223,18 @@ const BY_HAND: &[(&str, &[Role])] = &[
         "INSERT INTO tidegate.event_queue (kind, available_at) VALUES ('case_opened', clock_timestamp() + '1 hour')",
         &[Publish],
     ),
+    (
+        "INSERT INTO tidegate.event_queue (kind) VALUES ('case_opened') RETURNING id",
+        &[Publish],
+    ),
+    (
+        "SELECT id FROM tidegate.event_queue",
+        &[Publish, Drain, Operate, Read],
+    ),
+    (
+        "SELECT kind FROM tidegate.event_queue",
+        &[Drain, Operate, Read],
+    ),
     // A group without its lock, a forged lease, a payload changed on the way, an event that vanishes.
     (
         "INSERT INTO tidegate.event_queue (kind, group_key) VALUES ('case_opened', 'g')",

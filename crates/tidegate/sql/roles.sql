@@ -34,6 +34,8 @@ GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publi
                           tidegate.default_max_attempts
    TO tidegate_publish, tidegate_drain;
 GRANT INSERT (kind, payload, correlation_id, available_at, expires_at, max_attempts) ON tidegate.event_queue TO tidegate_publish;
+-- INSERT … RETURNING id, as every object mapper sends it. The ids of others' events tell that they are there, no more.
+GRANT SELECT (id) ON tidegate.event_queue TO tidegate_publish;
 
 -- Drain. What an event is, its worker cannot change.
 GRANT SELECT, DELETE ON tidegate.event_queue TO tidegate_drain;
