@@ -201,16 +201,18 @@ fn json(headers: &HeaderMap, body: &[u8]) -> Result<Value, Problem> {
     })
 }
 
-/// A refusal by the queue itself, in the words of the queue: they begin with the field.
+/// A refusal by the queue itself, in the words of the queue.
 fn refused(error: Error) -> Problem {
-    match error {
-        Error::Invalid(reason) if reason.starts_with("payload:") => {
-            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large", reason)
-        }
-        Error::Invalid(reason) if reason.starts_with("kind:") => {
-            tracing::error!(error = reason, "not ready");
+    match error.field() {
+        Some("payload") => Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "payload_too_large",
+            error.to_string(),
+        ),
+        Some("kind") => {
+            tracing::error!(error = %error, "not ready");
             Problem::unavailable("this kind of job is not taken yet; try again")
         }
-        error => error.into(),
+        _ => error.into(),
     }
 }

@@ -74,6 +74,18 @@ impl Error {
         }
     }
 
+    /// What is not allowed, of an [`Error::Invalid`]: the field or flag that its text begins with. `None` when it names
+    /// none, or an event of a batch before it.
+    #[must_use]
+    pub fn field(&self) -> Option<&str> {
+        let Self::Invalid(text) = self else {
+            return None;
+        };
+        let (field, _) = text.split_once(": ")?;
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        field.chars().all(is_name).then_some(field)
+    }
+
     /// Whether the connection must be thrown away: closed, timed out or out of step. Anything the
     /// database answered in words leaves the connection usable, but for its own shutdown (class 57).
     #[must_use]
@@ -166,5 +178,24 @@ pub(crate) fn of_pooler(error: &tokio_postgres::Error) -> &'static str {
              max_prepared_statements (pgbouncer 1.21 or newer)"
         }
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_argument_is_told_by_its_name() {
+        for (text, field) in [
+            ("payload: no \\u0000 is allowed", Some("payload")),
+            ("--message: it is no file", Some("--message")),
+            ("event 3: kind: 'x' is not registered", None),
+            ("value out of range: overflow", None),
+            ("nothing in particular", None),
+        ] {
+            assert_eq!(Error::Invalid(text.to_owned()).field(), field, "{text}");
+        }
+        assert_eq!(Error::Config("payload: x".to_owned()).field(), None);
     }
 }
