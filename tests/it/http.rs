@@ -108,16 +108,13 @@ impl Api {
         let errors = faults
             .iter()
             .map(|fault| ErrorEntry::new(Some("job"), fault, 1));
+        let lease = event.expect("the job is ready").lease;
         let end = Finalization {
-            lease: event.expect("the job is ready").lease,
-            status,
             errors: errors.collect(),
             result: result.map(|result| json!({"job": result})),
-            progress: None,
-            follow_ups: Vec::new(),
-            ran: true,
+            ..Finalization::new(lease, status)
         };
-        let flushed = queue::finalize(&self.client, &[end]).await.unwrap();
+        let flushed = support::finalize(&self.client, &[end]).await.unwrap();
         assert_eq!(flushed.ended.len(), 1);
     }
 

@@ -46,19 +46,13 @@ fn ids(leases: &[Lease]) -> Vec<i64> {
 }
 
 fn completed(lease: Lease) -> Finalization {
-    Finalization {
-        lease,
-        status: Status::Completed,
-        errors: Vec::new(),
-        result: None,
-        progress: None,
-        follow_ups: Vec::new(),
-        ran: true,
-    }
+    Finalization::new(lease, Status::Completed)
 }
 
 async fn finalize(client: &(impl GenericClient + Sync), lease: Lease) -> bool {
-    let flushed = queue::finalize(client, &[completed(lease)]).await.unwrap();
+    let flushed = support::finalize(client, &[completed(lease)])
+        .await
+        .unwrap();
     !flushed.ended.is_empty()
 }
 

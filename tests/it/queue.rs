@@ -5,8 +5,7 @@ use std::time::Duration;
 use tidegate::lease::{Fate, Lease, LeasedEvent};
 use tidegate::outcome::Status;
 use tidegate::queue::{
-    self, Completed, Completion, ErrorEntry, Finalization, Finalized, LeaseRequest, LeasedBatch,
-    Retried, sql,
+    self, Completed, Completion, ErrorEntry, Finalization, LeaseRequest, LeasedBatch, Retried, sql,
 };
 use tidegate::{Error, Fault, NewEvent};
 use tokio_postgres::Client;
@@ -17,6 +16,7 @@ use crate::probe::{
     act, disorder, expire_leases, lease_request, live, logged, number, probe_database,
     publish_acts, sweep,
 };
+use crate::support::{self, Finalized};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -267,7 +267,7 @@ async fn d2_a_status_that_there_is_not_is_refused_and_the_one_in_the_log_is_fina
                                   '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}')",
         held.token, held.id
     );
-    queue::finalize_one(&client, held, Vec::new())
+    support::finalize_one(&client, held, Vec::new())
         .await
         .unwrap();
     for refused in [
@@ -368,7 +368,7 @@ async fn a_duplicate_returns_the_live_events_id_until_that_one_has_ended() {
         .unwrap();
     assert_eq!((again.id, again.created), (first.id, false));
     let leased = lease(&client, 1).await;
-    queue::finalize_one(&client, leased[0].lease, Vec::new())
+    support::finalize_one(&client, leased[0].lease, Vec::new())
         .await
         .unwrap();
     let later = queue::publish(&client, &act("a").dedup("key"))
@@ -552,18 +552,18 @@ async fn c8_c9_d5_finalize_tells_completed_from_errors_and_does_nothing_the_seco
     let leased = lease(&client, 2).await;
     let (good, bad) = (leased[0].lease, leased[1].lease);
     assert_eq!(
-        queue::finalize_one(&client, good, Vec::new())
+        support::finalize_one(&client, good, Vec::new())
             .await
             .unwrap(),
         Finalized::Now
     );
     assert_eq!(
-        queue::finalize_one(&client, good, Vec::new())
+        support::finalize_one(&client, good, Vec::new())
             .await
             .unwrap(),
         Finalized::Already
     );
-    queue::finalize_one(&client, bad, errors(&["409", "422"]))
+    support::finalize_one(&client, bad, errors(&["409", "422"]))
         .await
         .unwrap();
     assert_eq!(
@@ -580,7 +580,7 @@ async fn c8_c9_d5_finalize_tells_completed_from_errors_and_does_nothing_the_seco
         token: good.token,
     };
     assert!(matches!(
-        queue::finalize_one(&client, unknown, Vec::new()).await,
+        support::finalize_one(&client, unknown, Vec::new()).await,
         Err(Error::UnknownEvent(4711))
     ));
     assert_eq!(live(&client).await, 0);
@@ -594,8 +594,8 @@ async fn c9_two_finalizers_at_once_leave_one_row_in_the_log() {
         publish_acts(&one, 1).await;
         let lease = lease(&one, 1).await[0].lease;
         let (first, second) = tokio::join!(
-            queue::finalize_one(&one, lease, Vec::new()),
-            queue::finalize_one(&two, lease, Vec::new())
+            support::finalize_one(&one, lease, Vec::new()),
+            support::finalize_one(&two, lease, Vec::new())
         );
         let mut answers = [first.unwrap(), second.unwrap()];
         answers.sort_by_key(|answer| *answer == Finalized::Already);
@@ -618,7 +618,7 @@ async fn a_stale_finalizer_changes_nothing() {
     assert_eq!(sweep(&client).await, 1);
     let current = lease(&client, 1).await[0].lease;
     assert!(matches!(
-        queue::finalize_one(&client, stale, Vec::new()).await,
+        support::finalize_one(&client, stale, Vec::new()).await,
         Err(Error::LeaseLost(_))
     ));
     let completion = Completion {
@@ -643,7 +643,7 @@ async fn a_stale_finalizer_changes_nothing() {
         "SELECT count(*) FROM tidegate.events WHERE status = 'PROCESSING' AND attempts = 1";
     assert_eq!(number(&client, untouched).await, 1);
     assert_eq!(
-        queue::finalize_one(&client, current, Vec::new())
+        support::finalize_one(&client, current, Vec::new())
             .await
             .unwrap(),
         Finalized::Now
@@ -694,7 +694,7 @@ async fn i5_of_completions_under_several_leases_only_those_still_held_are_stored
 
     // In no order, and without one of the middle of a lease.
     let ends = [&held[4], &lost, &held[0], &held[2], &held[1]].map(completed);
-    let mut ended = queue::finalize(&client, &ends).await.unwrap().ended;
+    let mut ended = support::finalize(&client, &ends).await.unwrap().ended;
     ended.sort_unstable();
     assert_eq!(ended, [0, 1, 2, 4].map(|index: usize| held[index].lease));
     assert_eq!(ids(&lease(&client, 100).await), [7]);
@@ -702,7 +702,7 @@ async fn i5_of_completions_under_several_leases_only_those_still_held_are_stored
     // The lost lease of an event beside the one that holds it.
     let mut ended = Vec::new();
     for ends in [[&lost, &again], [&again, &lost]] {
-        let flushed = queue::finalize(&client, &ends.map(completed))
+        let flushed = support::finalize(&client, &ends.map(completed))
             .await
             .unwrap();
         ended.extend(flushed.ended);
@@ -712,15 +712,7 @@ async fn i5_of_completions_under_several_leases_only_those_still_held_are_stored
 }
 
 fn completed(event: &LeasedEvent) -> Finalization {
-    Finalization {
-        lease: event.lease,
-        status: Status::Completed,
-        errors: Vec::new(),
-        result: None,
-        progress: None,
-        follow_ups: Vec::new(),
-        ran: true,
-    }
+    Finalization::new(event.lease, Status::Completed)
 }
 
 #[tokio::test]
@@ -1006,7 +998,7 @@ async fn the_admin_statement_on_the_view_requeues_and_ends_the_old_lease() {
         .await
         .unwrap();
     assert!(matches!(
-        queue::finalize_one(&client, old, Vec::new()).await,
+        support::finalize_one(&client, old, Vec::new()).await,
         Err(Error::LeaseLost(_))
     ));
     assert_eq!(ids(&lease(&client, 1).await), [id]);

@@ -164,9 +164,9 @@ fn may_run(statement: &Statement) -> &'static [Role] {
             &[Drain]
         }
         "logged_under" | "show" => &[Drain, Operate],
-        "whereabouts" | "backlog" | "others" | "list" | "unregistered" | "registered"
-        | "retentions" | "pulse" | "lineage" | "missing_partitions" | "leases" | "untouched"
-        | "paused" | "strange_kinds" => &[Drain, Operate, Read],
+        "backlog" | "others" | "list" | "unregistered" | "registered" | "retentions" | "pulse"
+        | "lineage" | "missing_partitions" | "leases" | "untouched" | "paused"
+        | "strange_kinds" => &[Drain, Operate, Read],
         "publish_one" | "publish" => &[Publish, Drain],
         "stats" | "job" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
         | "disorder" => &[Operate, Read],

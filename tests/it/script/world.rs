@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::model::{Batch, Ended, Granted, Hold, LEASE, Model, RENEWED, Row, Tables, Walk, Wanted};
 use super::step::{End, From, Step};
 use crate::probe::{Probe, act, lease_request};
-use crate::support::TestDb;
+use crate::support::{self, TestDb};
 
 pub struct World {
     db: TestDb,
@@ -231,15 +231,12 @@ impl World {
         };
         let follow_ups: Vec<NewEvent> = follow_up.then(|| act("next")).into_iter().collect();
         let finalization = Finalization {
-            lease: granted.lease,
-            status,
             errors,
-            result: None,
-            progress: None,
             follow_ups,
             ran: granted.runs,
+            ..Finalization::new(granted.lease, status)
         };
-        let flushed = queue::finalize(&self.client, &[finalization])
+        let flushed = support::finalize(&self.client, &[finalization])
             .await
             .unwrap();
         let ended = model.finalize(granted, end);

@@ -5,6 +5,7 @@
 mod cluster;
 mod database;
 mod events;
+mod finalize;
 mod pooler;
 mod program;
 mod proxy;
@@ -16,6 +17,7 @@ mod tls;
 pub use cluster::Cluster;
 pub use database::{TestDb, connect, database, database_for, empty_database};
 pub use events::{lease_away, publish_letters, publish_views};
+pub use finalize::{Finalized, finalize, finalize_one};
 pub use pooler::{Pooler, cannot_be_pooled};
 pub use program::{command, terminate};
 pub use proxy::{Harm, Proxy};

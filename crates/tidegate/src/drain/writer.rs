@@ -469,12 +469,8 @@ fn unstorable(end: &Finalization, error: &Error) -> Finalization {
         format!("the outcome cannot be stored: {error}"),
     );
     Finalization {
-        lease: end.lease,
-        status: Status::Failed,
         errors: vec![ErrorEntry::new(None, &fault, attempt)],
-        result: None,
-        progress: None,
-        follow_ups: Vec::new(),
         ran: end.ran,
+        ..Finalization::new(end.lease, Status::Failed)
     }
 }

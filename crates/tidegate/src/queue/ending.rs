@@ -29,13 +29,11 @@ pub(crate) fn finalization(
     // A replay of the failed handlers only needs to know which ones succeeded.
     let partly = ends.len() > 1 && ends.iter().any(|end| end.result.is_err());
     Finalization {
-        lease: event.lease,
-        status,
         errors,
         result: result(ends),
         progress: if partly { progress(ends) } else { None },
         follow_ups: follow_ups(ends),
-        ran: true,
+        ..Finalization::new(event.lease, status)
     }
 }
 
@@ -44,13 +42,9 @@ pub(crate) fn given_up(event: &LeasedEvent, fault: &Fault) -> Finalization {
     let to_come = u32::from(event.fate == Fate::Run);
     let attempts = event.attempts.saturating_sub(to_come);
     Finalization {
-        lease: event.lease,
-        status: Status::Failed,
         errors: vec![ErrorEntry::new(None, fault, attempts)],
-        result: None,
-        progress: None,
-        follow_ups: Vec::new(),
         ran: false,
+        ..Finalization::new(event.lease, Status::Failed)
     }
 }
 

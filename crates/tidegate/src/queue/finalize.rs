@@ -1,9 +1,5 @@
 //! Ending events: complete, finalize, retry, and what was done so far.
 
-#[cfg(feature = "internals")]
-use std::borrow::Borrow;
-#[cfg(feature = "internals")]
-use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
@@ -77,6 +73,20 @@ pub struct Finalization {
 }
 
 impl Finalization {
+    /// An end by handlers that leaves nothing but its status.
+    #[must_use]
+    pub fn new(lease: Lease, status: Status) -> Self {
+        Self {
+            lease,
+            status,
+            errors: Vec::new(),
+            result: None,
+            progress: None,
+            follow_ups: Vec::new(),
+            ran: true,
+        }
+    }
+
     /// Whether the event completes and leaves nothing else to store.
     #[must_use]
     pub fn is_plain(&self) -> bool {
@@ -216,31 +226,6 @@ fn ranges(ids: &[i64]) -> String {
     text
 }
 
-/// Moves events to the log and publishes their follow-ups, a statement for each lease. Leases that do
-/// not come back were not held any more, and nothing of theirs was changed (I5); nor was anything of those that are busy.
-///
-/// # Errors
-/// When the database fails or does not answer; it may then still have been applied, which
-/// [`finished_under`] tells.
-#[cfg(feature = "internals")]
-pub async fn finalize(
-    client: &(impl GenericClient + Sync),
-    ends: &[impl Borrow<Finalization> + Sync],
-) -> Result<Flushed, Error> {
-    let mut flushed = Flushed::default();
-    let mut by_token: BTreeMap<Uuid, Vec<&Finalization>> = BTreeMap::new();
-    for end in ends.iter().map(Borrow::borrow) {
-        by_token.entry(end.lease.token).or_default().push(end);
-    }
-    for (token, ends) in by_token {
-        let more = finalize_under(client, token, &ends, Follow::IfFree).await?;
-        flushed.ended.extend(more.ended);
-        flushed.busy.extend(more.busy);
-        flushed.published += more.published;
-    }
-    Ok(flushed)
-}
-
 /// What to do with a follow-up whose group another transaction publishes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
@@ -250,10 +235,12 @@ pub enum Follow {
     Wait,
 }
 
-/// As [`finalize`], for events of one lease.
+/// Moves events of one lease to the log and publishes their follow-ups. Those that do not come back were not held any
+/// more, and nothing of theirs was changed (I5); nor was anything of those that are busy.
 ///
 /// # Errors
-/// As [`finalize`].
+/// When the database fails or does not answer; it may then still have been applied, which
+/// [`finished_under`] tells.
 pub async fn finalize_under(
     client: &(impl GenericClient + Sync),
     token: Uuid,
@@ -398,53 +385,6 @@ fn column<S, T>(
     rows.clone().map(value).collect()
 }
 
-/// What [`finalize_one`] found.
-#[cfg(feature = "internals")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finalized {
-    /// It is in the log now.
-    Now,
-    /// It was in the log already; nothing was changed (C9).
-    Already,
-}
-
-/// Ends one event by its list of errors: none is COMPLETED, some are `COMPLETED_WITH_ERRORS` with the
-/// whole list stored (C8). Twice is the same as once (C9).
-///
-/// # Errors
-/// [`Error::LeaseLost`] when another lease holds the event, [`Error::UnknownEvent`] when there is no
-/// such event, else the database's failure.
-#[cfg(feature = "internals")]
-pub async fn finalize_one(
-    client: &(impl GenericClient + Sync),
-    lease: Lease,
-    errors: Vec<ErrorEntry>,
-) -> Result<Finalized, Error> {
-    let status = if errors.is_empty() {
-        Status::Completed
-    } else {
-        Status::CompletedWithErrors
-    };
-    let end = Finalization {
-        lease,
-        status,
-        errors,
-        result: None,
-        progress: None,
-        follow_ups: Vec::new(),
-        ran: true,
-    };
-    if !finalize(client, &[end]).await?.ended.is_empty() {
-        return Ok(Finalized::Now);
-    }
-    let rows = query(client, &sql::live::WHEREABOUTS, &[&lease.id]).await?;
-    match rows.first().map(|row| row.get::<_, &str>(0)) {
-        Some("logged") => Ok(Finalized::Already),
-        Some(_) => Err(Error::LeaseLost(lease.id)),
-        None => Err(Error::UnknownEvent(lease.id)),
-    }
-}
-
 /// Which of these leases finished their event.
 ///
 /// # Errors
@@ -552,18 +492,11 @@ mod tests {
 
     #[test]
     fn only_ends_that_leave_nothing_else_go_the_short_way() {
-        let plain = Finalization {
-            lease: Lease {
-                id: 1,
-                token: Uuid::nil(),
-            },
-            status: Status::Completed,
-            errors: Vec::new(),
-            result: None,
-            progress: None,
-            follow_ups: Vec::new(),
-            ran: true,
+        let lease = Lease {
+            id: 1,
+            token: Uuid::nil(),
         };
+        let plain = Finalization::new(lease, Status::Completed);
         assert!(plain.is_plain());
         let others = [
             Finalization {

@@ -39,9 +39,8 @@ pub use retention::KindRetention;
 #[cfg(feature = "internals")]
 mod internals {
     pub use super::finalize::{
-        Completed, Completion, ErrorEntry, Finalization, Finalized, Flushed, Follow, Retried,
-        complete, end_unreadable, finalize, finalize_one, finalize_under, finished_under, retry,
-        save_progress,
+        Completed, Completion, ErrorEntry, Finalization, Flushed, Follow, Retried, complete,
+        end_unreadable, finalize_under, finished_under, retry, save_progress,
     };
     pub use super::lease::{
         InHand, LeaseRequest, LeasedBatch, Swept, Walk, hand_back, in_hand, lease, progress,

@@ -195,17 +195,6 @@ SELECT held.id, held.token FROM unnest($1, $2) AS held(id, token)
   JOIN tidegate.event_log AS l ON l.id = held.id AND l.lease_token = held.token",
 };
 
-/// Where an event is: `live`, `logged` or no row.
-#[cfg(feature = "internals")]
-pub static WHEREABOUTS: Statement = Statement {
-    name: "whereabouts",
-    params: &[Type::INT8],
-    text: "\
-SELECT 'live' FROM tidegate.event_queue WHERE id = $1
-UNION ALL
-SELECT 'logged' FROM tidegate.event_log WHERE id = $1",
-};
-
 /// Publishes one event.
 pub static PUBLISH_ONE: Statement = Statement {
     name: "publish_one",
@@ -258,7 +247,6 @@ pub static ALL: &[&Statement] = &[
     &RETRY,
     &SAVE_PROGRESS,
     &LOGGED_UNDER,
-    &WHEREABOUTS,
     &PUBLISH_ONE,
     &PUBLISH,
 ];
