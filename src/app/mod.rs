@@ -2,22 +2,23 @@
 //! they are queued, leased or retried.
 
 pub mod checks;
+pub mod client;
 pub mod forms;
-pub mod http;
 pub mod medical;
+mod sql;
 
 use tidegate::migrate::Migrations;
 use tidegate::{Context, Dispatch, Error, Handlers, Program};
 
 use checks::IssuingCheck;
 use checks::handler::{AI_CHECK, Checks};
+use client::HttpClient;
 use forms::events::{
     CaseOpened, ExternalLetterArchived, ExternalLetterReceived, FormArchived, FormCancelled,
     FormSubmitted, GrantLetterArchived, GrantLetterReceived, GrantLetterViewed, GrantSaved,
 };
 use forms::handlers;
 use forms::services::{ARCHIVE, CASES, NOTIFICATIONS, Services};
-use http::HttpClient;
 use medical::payload::{
     ApprovalCreateJob, ApprovalResendJob, DiagnosticReportPackageCancelJob,
     DiagnosticReportPackageCreateJob, EpisodeCancelJob, EpisodeCloseJob, EpisodeCreateJob,

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::IssuingCheck;
 use super::store::{self, Gate, Left, Standing};
-use crate::app::http::{HttpClient, HttpService};
+use crate::app::client::{HttpClient, HttpService};
 use tidegate::config::parse_duration;
 use tidegate::{Context, Done, DrainOptions, Error, HandlerError, HandlerResult, Verdicts};
 

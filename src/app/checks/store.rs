@@ -7,6 +7,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Row};
 
 use super::IssuingCheck;
+use crate::app::sql;
 use tidegate::Error;
 
 /// A message may move the due time, and may open a check again that ended without an answer.
@@ -154,8 +155,7 @@ pub(super) async fn leave_place(
     Ok(())
 }
 
-/// Sends a statement about one check: its ids are `$1` and `$2`. With its types, in one round trip, so
-/// that it keeps no state in the session.
+/// Sends a statement about one check: its ids are `$1` and `$2`.
 async fn query(
     client: &(impl GenericClient + Sync),
     stage: &'static str,
@@ -168,9 +168,5 @@ async fn query(
         (&check.application_id, Type::TEXT),
     ];
     params.extend_from_slice(more);
-    // Through our own error, because the driver's may show the detail, and that quotes the row.
-    client
-        .query_typed(sql, &params)
-        .await
-        .map_err(|source| Error::Database { stage, source })
+    sql::query(client, stage, sql, &params).await
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::model::{Form, Grant, Measure};
-use crate::app::http::{HttpClient, HttpService};
+use crate::app::client::{HttpClient, HttpService};
 use tidegate::{Error, HandlerError};
 
 /// The document archive.

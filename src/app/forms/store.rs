@@ -5,6 +5,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Row};
 
 use super::model::{Form, FormStatus, Grant, Measure};
+use crate::app::sql::query;
 use tidegate::Error;
 
 /// Stores a form as submitted. Only a draft of the same id gives way.
@@ -258,20 +259,6 @@ pub(super) async fn keep_message(
 /// JSON text for a parameter.
 pub(super) fn json(stage: &'static str, value: &impl serde::Serialize) -> Result<String, Error> {
     serde_json::to_string(value).map_err(|error| Error::Invalid(format!("{stage}: {error}")))
-}
-
-/// Sent with its types, in one round trip, so that it keeps no state in the session.
-async fn query(
-    client: &(impl GenericClient + Sync),
-    stage: &'static str,
-    sql: &str,
-    params: &[(&(dyn ToSql + Sync), Type)],
-) -> Result<Vec<Row>, Error> {
-    // Through our own error, because the driver's may show the detail, and that quotes the row.
-    client
-        .query_typed(sql, params)
-        .await
-        .map_err(|source| Error::Database { stage, source })
 }
 
 fn measure(row: &Row) -> Option<Measure> {

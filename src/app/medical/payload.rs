@@ -43,6 +43,9 @@ pub trait Job: Serialize + DeserializeOwned + ToSchema + Send + Sync + 'static {
 
     /// The fields that all kinds have.
     fn common(&self) -> Common<'_>;
+
+    /// Base64 of a signed content, if it has one.
+    fn signed_data(&self) -> Option<&str>;
 }
 
 /// A payload that passed every check, ready for [`super::submit`].
@@ -64,6 +67,13 @@ pub enum Refusal {
     UnknownKind,
     /// All that is wrong with the payload, in its own order.
     Fields(Vec<FieldError>),
+}
+
+/// Of all the fields the one of this name.
+macro_rules! signed_data {
+    ($job:ident: signed_data $($others:ident)*) => { Some(&$job.signed_data) };
+    ($job:ident: $other:ident $($others:ident)*) => { signed_data!($job: $($others)*) };
+    ($job:ident:) => { None };
 }
 
 macro_rules! jobs {
@@ -107,6 +117,10 @@ macro_rules! jobs {
                     user_id: self.user_id,
                     client_id: self.client_id,
                 }
+            }
+
+            fn signed_data(&self) -> Option<&str> {
+                signed_data!(self: $($field)*)
             }
         }
         )+

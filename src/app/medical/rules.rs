@@ -136,10 +136,6 @@ impl Transition for ApprovalResendJob {
 impl Transition for DiagnosticReportPackageCreateJob {
     const SERVICE: Option<&'static str> = Some(SIGNED);
 
-    fn signed_data(&self) -> Option<&str> {
-        Some(&self.signed_data)
-    }
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<DiagnosticReportPackage>(&self.signed_data)?;
         must_be_signed_by(patient, signed.root()?, "recorded_by")?;
@@ -149,10 +145,6 @@ impl Transition for DiagnosticReportPackageCreateJob {
 
 impl Transition for DiagnosticReportPackageCancelJob {
     const SERVICE: Option<&'static str> = Some(SIGNED);
-
-    fn signed_data(&self) -> Option<&str> {
-        Some(&self.signed_data)
-    }
 
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<DiagnosticReportPackage>(&self.signed_data)?;
@@ -247,10 +239,6 @@ impl Transition for EpisodeCancelJob {
 impl Transition for PackageCreateJob {
     const SERVICE: Option<&'static str> = Some(SIGNED);
 
-    fn signed_data(&self) -> Option<&str> {
-        Some(&self.signed_data)
-    }
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<EncounterPackage>(&self.signed_data)?;
         let episode_id = signed.root()?.uuid("episode")?;
@@ -267,10 +255,6 @@ impl Transition for PackageCreateJob {
 
 impl Transition for PackageCancelJob {
     const SERVICE: Option<&'static str> = Some(SIGNED);
-
-    fn signed_data(&self) -> Option<&str> {
-        Some(&self.signed_data)
-    }
 
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<EncounterPackage>(&self.signed_data)?;
@@ -291,10 +275,6 @@ impl Transition for PackageCancelJob {
 impl Transition for ProcedureCreateJob {
     const SERVICE: Option<&'static str> = Some(SIGNED);
 
-    fn signed_data(&self) -> Option<&str> {
-        Some(&self.signed_data)
-    }
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<Procedure>(&self.signed_data)?;
         create_package(patient, &signed, None).await
@@ -303,10 +283,6 @@ impl Transition for ProcedureCreateJob {
 
 impl Transition for ProcedureCancelJob {
     const SERVICE: Option<&'static str> = Some(SIGNED);
-
-    fn signed_data(&self) -> Option<&str> {
-        Some(&self.signed_data)
-    }
 
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let (procedure, root) =
@@ -322,10 +298,6 @@ impl Transition for ProcedureCancelJob {
 
 impl Transition for ServiceRequestCreateJob {
     const SERVICE: Option<&'static str> = Some(SIGNED);
-
-    fn signed_data(&self) -> Option<&str> {
-        Some(&self.signed_data)
-    }
 
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let signed = open::<ServiceRequest>(&self.signed_data)?;
@@ -381,10 +353,6 @@ impl Transition for ServiceRequestCompleteJob {
 impl Transition for ServiceRequestRecallJob {
     const SERVICE: Option<&'static str> = Some(SMS);
 
-    fn signed_data(&self) -> Option<&str> {
-        Some(&self.signed_data)
-    }
-
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let id = self.service_request_id;
         let (request, root) =
@@ -399,10 +367,6 @@ impl Transition for ServiceRequestRecallJob {
 
 impl Transition for ServiceRequestCancelJob {
     const SERVICE: Option<&'static str> = Some(SMS);
-
-    fn signed_data(&self) -> Option<&str> {
-        Some(&self.signed_data)
-    }
 
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let id = self.service_request_id;

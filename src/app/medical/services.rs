@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::schema::FieldError;
 use super::verdict::invalid;
-use crate::app::http::{HttpClient, HttpService};
+use crate::app::client::{HttpClient, HttpService};
 use tidegate::{Error, HandlerError};
 
 /// Starts and repeats one-time passwords.

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::entity::{Entity, EntityKind, EntityStatus};
 use super::payload::Common;
+use crate::app::sql::query;
 use tidegate::Error;
 
 /// An entity as the jobs see it, as one JSON value.
@@ -212,20 +213,6 @@ fn names(wanted: &[(EntityKind, Uuid)]) -> Value {
         .iter()
         .map(|(kind, id)| json!({"kind": kind, "id": id}))
         .collect()
-}
-
-/// Sent with its types, in one round trip, so that it keeps no state in the session.
-async fn query(
-    client: &Client,
-    stage: &'static str,
-    sql: &str,
-    params: &[(&(dyn ToSql + Sync), Type)],
-) -> Result<Vec<Row>, Error> {
-    // Through our own error, because the driver's may show the detail, and that quotes the row.
-    client
-        .query_typed(sql, params)
-        .await
-        .map_err(|source| Error::Database { stage, source })
 }
 
 fn decode(rows: &[Row]) -> Result<Vec<Entity>, Error> {

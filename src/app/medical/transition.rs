@@ -26,11 +26,6 @@ pub trait Transition: Job {
     /// talk to two, and are named for the second; a signature once verified is not verified again.
     const SERVICE: Option<&'static str> = None;
 
-    /// Base64 of a signed content, if it has one.
-    fn signed_data(&self) -> Option<&str> {
-        None
-    }
-
     /// What is to be done, or an expected error: 404, 409 or 422.
     fn plan(
         &self,
