@@ -117,14 +117,9 @@ async fn worker() {
             Ok(Done::ok())
         })
     });
-    let (stop, stopped) = tokio::sync::watch::channel(false);
-    tokio::spawn(async move {
-        tidegate::program::stop_signal().await;
-        let _ = stop.send(true);
-    });
     let database = Database::new(&std::env::var("DATABASE_URL").unwrap(), 2).unwrap();
     let hooks = tidegate::Hooks {
-        stop: Some(stopped),
+        stop: Some(tidegate::program::stopped_by_signal()),
         ..tidegate::Hooks::default()
     };
     let options = if dies { short_lease() } else { lingering() };

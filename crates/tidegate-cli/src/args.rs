@@ -5,11 +5,14 @@
     reason = "the arguments' comments are the help's text, which is read as it is"
 )]
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use tidegate::config::parse_duration;
 use tidegate::operate::{Moment, parse_moment};
+use tidegate::retention::CleanupOptions;
+use tidegate::{DrainOptions, NewEvent};
 
 /// A durable, at-least-once event queue in Postgres.
 ///
@@ -142,7 +145,7 @@ pub struct PublishArgs {
     #[arg(long, env = "TRACEPARENT")]
     pub traceparent: Option<String>,
     /// Attempts before it is given up [env: TIDEGATE_MAX_ATTEMPTS].
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(bounds(&NewEvent::MAX_ATTEMPTS)))]
     pub max_attempts: Option<u16>,
 }
 
@@ -152,10 +155,10 @@ pub struct DrainArgs {
     #[arg(long, value_parser = parse_duration)]
     pub budget: Option<Duration>,
     /// Most events leased at once [env: TIDEGATE_BATCH] [default: 1000].
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(bounds(&DrainOptions::BATCH)))]
     pub batch: Option<u32>,
     /// Handlers at once; 1 is strictly first in, first out [env: TIDEGATE_CONCURRENCY] [default: 8].
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(bounds(&DrainOptions::CONCURRENCY)))]
     pub concurrency: Option<u16>,
     /// Keep polling an empty queue for this long [env: TIDEGATE_LINGER] [default: 0s].
     #[arg(long, value_parser = parse_duration)]
@@ -173,12 +176,12 @@ pub struct CleanupArgs {
     /// The whole run's time [env: TIDEGATE_BUDGET] [default: 50s].
     #[arg(long, value_parser = parse_duration)]
     pub budget: Option<Duration>,
-    /// End live events only if they were published at least this long ago.
-    #[arg(long, default_value = "0s", value_parser = parse_duration)]
-    pub older_than: Duration,
-    /// Rows looked at or deleted in one step.
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub batch: u32,
+    /// End live events only if they were published at least this long ago [default: 0s].
+    #[arg(long, value_parser = parse_duration)]
+    pub older_than: Option<Duration>,
+    /// Rows looked at or deleted in one step [default: 10000].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(bounds(&CleanupOptions::BATCH)))]
+    pub batch: Option<u32>,
     /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
     #[arg(long)]
     pub actor: Option<String>,
@@ -244,6 +247,12 @@ pub struct ListArgs {
     /// At most this many.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
+}
+
+/// A range of the library's as the parser takes one.
+fn bounds<T: Copy + TryInto<i64>>(range: &RangeInclusive<T>) -> RangeInclusive<i64> {
+    let bound = |value: T| value.try_into().unwrap_or(i64::MAX);
+    bound(*range.start())..=bound(*range.end())
 }
 
 fn event_id(text: &str) -> Result<i64, String> {

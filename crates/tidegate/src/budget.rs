@@ -10,6 +10,11 @@ use tokio::time::Instant;
 /// Kept at the end of a run for writing down what was done: releases, completions, the report.
 const RESERVE: Duration = Duration::from_secs(2);
 
+/// Whole milliseconds, as reports have them.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The time one run has.
 #[derive(Debug, Clone)]
 pub struct Budget {

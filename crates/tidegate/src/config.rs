@@ -2,6 +2,7 @@
 //! allowed. Command-line flags are parsed by the shell and win over these. It knows nothing of the
 //! queue or of AWS.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::de::Error as _;
@@ -77,8 +78,7 @@ pub(crate) fn number<T>(
     lookup: Lookup<'_>,
     name: &str,
     default: T,
-    least: T,
-    most: T,
+    range: &RangeInclusive<T>,
 ) -> Result<T, Error>
 where
     T: std::str::FromStr + PartialOrd + std::fmt::Display + Copy,
@@ -87,9 +87,32 @@ where
         return Ok(default);
     };
     match text.trim().parse::<T>() {
-        Ok(value) if value >= least && value <= most => Ok(value),
-        _ => Err(Error::Config(format!(
-            "{name}: {least} to {most} is allowed, got {text:?}"
+        Ok(value) if range.contains(&value) => Ok(value),
+        _ => Err(Error::Config(out_of_range(
+            name,
+            range,
+            &format!("{text:?}"),
         ))),
     }
+}
+
+/// Checks a value that was set otherwise than by a variable.
+///
+/// # Errors
+/// Names it and what is allowed.
+pub(crate) fn in_range<T: Copy + PartialOrd + std::fmt::Display>(
+    name: &str,
+    value: T,
+    range: &RangeInclusive<T>,
+) -> Result<(), String> {
+    if range.contains(&value) {
+        Ok(())
+    } else {
+        Err(out_of_range(name, range, &value.to_string()))
+    }
+}
+
+fn out_of_range<T: std::fmt::Display>(name: &str, range: &RangeInclusive<T>, got: &str) -> String {
+    let (least, most) = (range.start(), range.end());
+    format!("{name}: {least} to {most} is allowed, got {got}")
 }

@@ -104,8 +104,9 @@ impl Error {
     /// that the rest of a batch is worth trying without the culprit.
     #[must_use]
     pub fn is_bad_data(&self) -> bool {
+        const CLASSES: [&str; 4] = ["21", "22", "23", "54"];
         self.sqlstate()
-            .is_some_and(|state| matches!(&state.code()[..2], "21" | "22" | "23" | "54"))
+            .is_some_and(|state| CLASSES.iter().any(|class| state.code().starts_with(class)))
     }
 
     /// Whether the database has looked at the statement and refused it: the connection is fine, and sending the

@@ -3,12 +3,14 @@
 //! its payload type are tied together in one place, [`events!`](crate::events), so a kind without a
 //! variant, or a variant without a kind, does not compile.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
+use crate::config::in_range;
 use crate::error::Error;
 use crate::trace::TraceContext;
 
@@ -143,6 +145,9 @@ pub struct NewEvent {
 }
 
 impl NewEvent {
+    /// How many attempts an event may be given.
+    pub const MAX_ATTEMPTS: RangeInclusive<u16> = 1..=1000;
+
     /// An event of the program's own enum.
     ///
     /// # Errors
@@ -255,13 +260,8 @@ impl NewEvent {
         length("group_key", self.group_key.as_deref(), 200)?;
         length("dedup_key", self.dedup_key.as_deref(), 200)?;
         length("correlation_id", self.correlation_id.as_deref(), 200)?;
-        if self
-            .max_attempts
-            .is_some_and(|attempts| !(1..=1000).contains(&attempts))
-        {
-            return Err(Error::Invalid(
-                "max_attempts: 1 to 1000 is allowed".to_owned(),
-            ));
+        if let Some(attempts) = self.max_attempts {
+            in_range("max_attempts", attempts, &Self::MAX_ATTEMPTS).map_err(Error::Invalid)?;
         }
         let traceparent = self.traceparent.as_deref();
         if traceparent.is_some_and(|header| TraceContext::parse(header).is_none()) {
@@ -321,12 +321,9 @@ pub fn dedup_key(
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part.as_bytes());
     }
-    let mut hex = String::with_capacity(64);
-    for byte in hash.finalize() {
-        hex.push(char::from(b"0123456789abcdef"[usize::from(byte >> 4)]));
-        hex.push(char::from(b"0123456789abcdef"[usize::from(byte & 15)]));
-    }
-    Ok(hex)
+    let bytes = hash.finalize();
+    let hex = |text: String, byte: &u8| text + &format!("{byte:02x}");
+    Ok(bytes.iter().fold(String::new(), hex))
 }
 
 #[cfg(test)]

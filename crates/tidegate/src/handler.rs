@@ -224,7 +224,7 @@ impl<T, E: Display> Verdicts<T> for Result<T, E> {
 
 impl<T> Verdicts<T> for Option<T> {
     fn retryable(self) -> Result<T, HandlerError> {
-        self.ok_or_else(|| HandlerError::retry("missing", "nothing there yet"))
+        self.ok_or_else(|| HandlerError::retry("missing", "nothing there"))
     }
 
     fn reject(self, code: impl Into<Cow<'static, str>>) -> Result<T, HandlerError> {

@@ -206,7 +206,7 @@ impl CleanupRequest {
             older_than: self.older_than.unwrap_or(default.older_than),
             batch: self.batch.unwrap_or(default.batch),
             actor,
-            now: None,
+            ..default
         }
     }
 }

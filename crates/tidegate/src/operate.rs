@@ -18,6 +18,17 @@ pub enum Moment {
     Ago(Duration),
 }
 
+impl Moment {
+    /// As a time, or as seconds before the database's now.
+    pub(crate) fn parts(moment: Option<Self>) -> (Option<SystemTime>, Option<f64>) {
+        match moment {
+            None => (None, None),
+            Some(Self::At(time)) => (Some(time), None),
+            Some(Self::Ago(time)) => (None, Some(time.as_secs_f64())),
+        }
+    }
+}
+
 /// A moment: an RFC 3339 time, or a duration that means "ago".
 ///
 /// # Errors

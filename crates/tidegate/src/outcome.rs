@@ -83,7 +83,7 @@ impl RetryPolicy {
         ends: &[HandlerEnd],
         random: f64,
     ) -> Disposition {
-        let mut retry: Option<Option<Duration>> = None;
+        let mut again = Again::No;
         let mut rejected = false;
         for end in ends {
             match end.result {
@@ -95,22 +95,26 @@ impl RetryPolicy {
                 Err(HandlerError {
                     verdict: Verdict::Retry { after },
                     ..
-                }) => {
-                    retry = Some(retry.flatten().max(after));
-                }
+                }) => again = again.max(after.map_or(Again::WithBackoff, Again::After)),
             }
         }
-        match retry {
-            Some(_) if attempts >= max_attempts && !ends.iter().any(HandlerEnd::is_blameless) => {
-                Disposition::Finish(Status::Failed)
-            }
-            Some(after) => {
-                Disposition::Retry(after.unwrap_or_else(|| self.delay(attempts, random)))
-            }
-            None if rejected => Disposition::Finish(Status::CompletedWithErrors),
-            None => Disposition::Finish(Status::Completed),
+        let is_spent = attempts >= max_attempts && !ends.iter().any(HandlerEnd::is_blameless);
+        match again {
+            Again::WithBackoff | Again::After(_) if is_spent => Disposition::Finish(Status::Failed),
+            Again::WithBackoff => Disposition::Retry(self.delay(attempts, random)),
+            Again::After(time) => Disposition::Retry(time),
+            Again::No if rejected => Disposition::Finish(Status::CompletedWithErrors),
+            Again::No => Disposition::Finish(Status::Completed),
         }
     }
+}
+
+/// Whether handlers want to be tried again, and when: the longest time that any of them asks for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Again {
+    No,
+    WithBackoff,
+    After(Duration),
 }
 
 /// How one handler ended in this attempt, or in an earlier one.

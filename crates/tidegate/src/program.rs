@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
 use serde_json::Value;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_postgres::Client;
 
 use crate::config::{Lookup, number};
@@ -16,7 +16,7 @@ use crate::dispatch::Dispatch;
 use crate::doctor::{self, DoctorReport, Patient};
 use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, drain_measured};
 use crate::error::Error;
-use crate::event::Event;
+use crate::event::{Event, NewEvent};
 use crate::figures::Figures;
 use crate::invocation::{Actions, MigrateRequest, Request, StatsReport};
 use crate::metrics::Metrics;
@@ -178,7 +178,7 @@ impl Program {
 fn max_attempts(lookup: Lookup<'_>) -> Result<Option<u16>, Error> {
     match lookup("TIDEGATE_MAX_ATTEMPTS") {
         None => Ok(None),
-        Some(_) => number(lookup, "TIDEGATE_MAX_ATTEMPTS", 5, 1, 1000).map(Some),
+        Some(_) => number(lookup, "TIDEGATE_MAX_ATTEMPTS", 5, &NewEvent::MAX_ATTEMPTS).map(Some),
     }
 }
 
@@ -476,6 +476,17 @@ pub struct Migrated {
     /// What was done.
     #[serde(flatten)]
     pub report: MigrateReport,
+}
+
+/// Turns true at SIGTERM or Ctrl-C: what ends a run as its budget would.
+#[must_use]
+pub fn stopped_by_signal() -> watch::Receiver<bool> {
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(async move {
+        stop_signal().await;
+        let _ = stop.send(true);
+    });
+    stopped
 }
 
 /// Waits for SIGTERM or Ctrl-C. For ever, if the signals cannot be listened to.

@@ -3,8 +3,9 @@
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tidegate::program::{Service, stop_signal};
-use tidegate::retention::{self, Change, CleanupHooks, CleanupOptions};
+use tidegate::invocation::CleanupRequest;
+use tidegate::program::{Service, stopped_by_signal};
+use tidegate::retention::{self, Change, CleanupHooks};
 use tokio::sync::watch;
 
 use crate::answer::{Answer, Failed, document};
@@ -12,21 +13,16 @@ use crate::args::{CleanupArgs, RetentionArgs};
 use crate::text;
 
 pub async fn cleanup(service: &Service, args: CleanupArgs, json: bool) -> Result<Answer, Failed> {
-    let options = CleanupOptions {
+    let asked = CleanupRequest {
         dry_run: args.dry_run,
-        budget: args.budget.unwrap_or(service.options.budget),
+        budget: args.budget,
         older_than: args.older_than,
         batch: args.batch,
-        actor: args.actor.or_else(|| service.actor.clone()),
-        now: None,
     };
-    let (stop, stopped) = watch::channel(false);
-    tokio::spawn(async move {
-        stop_signal().await;
-        let _ = stop.send(true);
-    });
+    let actor = args.actor.or_else(|| service.actor.clone());
+    let options = asked.over(service.options.budget, actor);
     let mut hooks = CleanupHooks {
-        stop: Some(stopped),
+        stop: Some(stopped_by_signal()),
         progress: None,
     };
     let bar = (std::io::stderr().is_terminal() && !json).then(|| follow(&mut hooks));

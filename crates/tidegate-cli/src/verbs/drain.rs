@@ -4,8 +4,9 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
-use tidegate::program::{Service, stop_signal};
-use tidegate::{DrainOptions, DrainReport, Error, Hooks, queue};
+use tidegate::invocation::DrainRequest;
+use tidegate::program::{Service, stopped_by_signal};
+use tidegate::{DrainReport, Error, Hooks, queue};
 use tokio::sync::watch;
 
 use crate::answer::{Answer, Failed, document};
@@ -13,27 +14,21 @@ use crate::args::DrainArgs;
 use crate::text;
 
 pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<Answer, Failed> {
-    let configured = service.options.clone();
-    let options = DrainOptions {
-        budget: args.budget.unwrap_or(configured.budget),
-        batch: args.batch.unwrap_or(configured.batch),
-        concurrency: args.concurrency.map_or(configured.concurrency, usize::from),
-        linger: args.linger.unwrap_or(configured.linger),
+    let asked = DrainRequest {
+        budget: args.budget,
+        batch: args.batch,
+        concurrency: args.concurrency.map(usize::from),
+        linger: args.linger,
         max_events: args.max_events,
-        ..configured
     };
-    let (stop, stopped) = watch::channel(false);
-    tokio::spawn(async move {
-        stop_signal().await;
-        let _ = stop.send(true);
-    });
+    let options = asked.over(&service.options);
     // A runtime of their own: handlers that block all of its threads keep nobody from stopping this.
     let handlers = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::Config(format!("no threads for handlers: {error}")))?;
     let mut hooks = Hooks {
-        stop: Some(stopped),
+        stop: Some(stopped_by_signal()),
         handlers: Some(handlers.handle().clone()),
         ..Hooks::default()
     };

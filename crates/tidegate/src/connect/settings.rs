@@ -62,7 +62,7 @@ pub(super) fn database_access(lookup: Lookup<'_>) -> Result<DatabaseAccess, Erro
             place: DatabasePlace {
                 host: lookup("DATABASE_HOST"),
                 port: lookup("DATABASE_PORT")
-                    .map(|_| number(lookup, "DATABASE_PORT", 5432, 1, 65535))
+                    .map(|_| number(lookup, "DATABASE_PORT", 5432, &(1..=65535)))
                     .transpose()?,
                 name: lookup("DATABASE_NAME"),
             },

@@ -53,7 +53,7 @@ use self::session::Slot;
 use self::walk::Cursor;
 use self::watchers::Watchers;
 use self::writer::Round;
-use crate::budget::Budget;
+use crate::budget::{Budget, millis};
 use crate::connect::Database;
 use crate::context::Context;
 use crate::dispatch::Dispatch;
@@ -176,10 +176,6 @@ where
             Ok(()) => None,
         },
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The run ends this long after its budget at the latest, whatever the database does. The same for every budget:

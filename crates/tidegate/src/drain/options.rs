@@ -1,9 +1,10 @@
 //! Owns what may be set of a drain, its defaults and its ranges.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::config::{Lookup, duration, number};
+use crate::config::{Lookup, duration, in_range, number};
 use crate::error::Error;
 use crate::outcome::RetryPolicy;
 use crate::xray;
@@ -13,9 +14,9 @@ use crate::xray;
 pub struct DrainOptions {
     /// The whole run; a tenth of it, at most 2 s, is kept for writing down.
     pub budget: Duration,
-    /// Most events leased at once, 1 to 10,000.
+    /// Most events leased at once: [`DrainOptions::BATCH`].
     pub batch: u32,
-    /// Handlers at once, 1 to 1,000; with 1 the whole queue is FIFO (A2). With more, drains beside each other may begin
+    /// Handlers at once: [`DrainOptions::CONCURRENCY`]. With 1 the whole queue is FIFO (A2). With more, drains beside each other may begin
     /// events without a group that came later a second before older ones.
     pub concurrency: usize,
     /// After this long without a word from its worker an event is abandoned (C12).
@@ -49,6 +50,11 @@ impl Default for DrainOptions {
 }
 
 impl DrainOptions {
+    /// How many events may be leased at once.
+    pub const BATCH: RangeInclusive<u32> = 1..=10_000;
+    /// How many handlers may run at once.
+    pub const CONCURRENCY: RangeInclusive<usize> = 1..=1000;
+
     /// Reads the drain's options: `TIDEGATE_BUDGET`, `_BATCH`, `_CONCURRENCY`, `_LEASE_TIMEOUT`,
     /// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`, `_XRAY`.
     ///
@@ -58,8 +64,13 @@ impl DrainOptions {
         let default = Self::default();
         Ok(Self {
             budget: duration(lookup, "TIDEGATE_BUDGET", default.budget)?,
-            batch: number(lookup, "TIDEGATE_BATCH", default.batch, 1, 10_000)?,
-            concurrency: number(lookup, "TIDEGATE_CONCURRENCY", default.concurrency, 1, 1000)?,
+            batch: number(lookup, "TIDEGATE_BATCH", default.batch, &Self::BATCH)?,
+            concurrency: number(
+                lookup,
+                "TIDEGATE_CONCURRENCY",
+                default.concurrency,
+                &Self::CONCURRENCY,
+            )?,
             lease_timeout: duration(lookup, "TIDEGATE_LEASE_TIMEOUT", default.lease_timeout)?,
             handler_timeout: duration(lookup, "TIDEGATE_HANDLER_TIMEOUT", default.handler_timeout)?,
             linger: duration(lookup, "TIDEGATE_LINGER", default.linger)?,
@@ -77,22 +88,15 @@ impl DrainOptions {
     /// # Errors
     /// [`Error::Config`] names the option and what is allowed.
     pub fn check(&self) -> Result<(), Error> {
-        let refuse = |text: String| Err(Error::Config(text));
-        if !(1..=10_000).contains(&self.batch) {
-            return refuse(format!("batch: 1 to 10000 is allowed, got {}", self.batch));
-        }
-        if !(1..=1000).contains(&self.concurrency) {
-            return refuse(format!(
-                "concurrency: 1 to 1000 is allowed, got {}",
-                self.concurrency
-            ));
-        }
+        let in_batch = in_range("batch", self.batch, &Self::BATCH);
+        let in_concurrency = in_range("concurrency", self.concurrency, &Self::CONCURRENCY);
+        in_batch.and(in_concurrency).map_err(Error::Config)?;
         if self.handler_timeout.is_zero() || self.handler_timeout > self.lease_timeout.mul_f64(0.9)
         {
-            return refuse(format!(
+            return Err(Error::Config(format!(
                 "handler timeout: must fit into nine tenths of the lease timeout of {:?}, got {:?}",
                 self.lease_timeout, self.handler_timeout
-            ));
+            )));
         }
         Ok(())
     }

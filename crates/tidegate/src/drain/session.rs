@@ -29,12 +29,11 @@ impl Session {
 
     /// The open connection.
     pub(super) async fn client(&mut self) -> Result<&Client, Error> {
-        if self.client.as_ref().is_none_or(Client::is_closed) {
-            self.client = Some(self.database.connect().await?);
-        }
-        self.client
-            .as_ref()
-            .ok_or_else(|| Error::Connect("no connection".to_owned()))
+        let client = match self.client.take().filter(|client| !client.is_closed()) {
+            Some(client) => client,
+            None => self.database.connect().await?,
+        };
+        Ok(self.client.insert(client))
     }
 
     /// After a success: the next failure has all its tries again.

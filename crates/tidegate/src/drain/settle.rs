@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::millis;
 use super::report::DrainReport;
 use super::writer::Class;
+use crate::budget::millis;
 use crate::handler::{Committed, Done};
 use crate::lease::LeasedEvent;
 use crate::outcome::{Disposition, HandlerEnd, RetryPolicy, Status};

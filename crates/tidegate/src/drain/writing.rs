@@ -11,7 +11,8 @@ use uuid::Uuid;
 
 use super::settle::count;
 use super::writer::{Back, Class, End, Round, WriteBatch, Written, write};
-use super::{Drain, Slot, millis};
+use super::{Drain, Slot};
+use crate::budget::millis;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::handler::Fault;

@@ -1,7 +1,7 @@
 //! Operators' verbs: replay, requeue, pause, resume, retire, unblock. The work and its audit row are one
 //! function of the database each; here they are called.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use tokio_postgres::GenericClient;
@@ -24,8 +24,8 @@ pub async fn replay(
     client: &(impl GenericClient + Sync),
     request: &ReplayRequest,
 ) -> Result<ReplayReport, Error> {
-    let (since, since_ago) = moment(request.since);
-    let (until, until_ago) = moment(request.until);
+    let (since, since_ago) = Moment::parts(request.since);
+    let (until, until_ago) = Moment::parts(request.until);
     let expires_in = request.expires_in.as_ref().map(Duration::as_secs_f64);
     report(
         client,
@@ -116,15 +116,6 @@ pub async fn unblock(
     let values: &[&(dyn ToSql + Sync)] =
         &[&request.group_key, &how, &request.reason, &request.actor];
     report(client, &sql::operate::UNBLOCK, values).await
-}
-
-/// As a time, or as seconds before the database's now.
-fn moment(moment: Option<Moment>) -> (Option<SystemTime>, Option<f64>) {
-    match moment {
-        None => (None, None),
-        Some(Moment::At(time)) => (Some(time), None),
-        Some(Moment::Ago(time)) => (None, Some(time.as_secs_f64())),
-    }
 }
 
 async fn report<R: DeserializeOwned>(

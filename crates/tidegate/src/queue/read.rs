@@ -237,15 +237,6 @@ pub async fn lineage(
     Ok(arrange(id, kin))
 }
 
-/// The point and the seconds ago, one of which is there if there is a moment.
-fn parts(moment: Option<Moment>) -> (Option<SystemTime>, Option<f64>) {
-    match moment {
-        None => (None, None),
-        Some(Moment::At(time)) => (Some(time), None),
-        Some(Moment::Ago(ago)) => (None, Some(ago.as_secs_f64())),
-    }
-}
-
 /// Which events a list holds. A filter that is `None` lets everything pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ListFilter<'a> {
@@ -275,8 +266,8 @@ pub async fn list(
     limit: u32,
 ) -> Result<Vec<Value>, Error> {
     let limit = i64::from(limit);
-    let (since, since_ago) = parts(filter.since);
-    let (until, until_ago) = parts(filter.until);
+    let (since, since_ago) = Moment::parts(filter.since);
+    let (until, until_ago) = Moment::parts(filter.until);
     let rows = query(
         client,
         &sql::look::LIST,

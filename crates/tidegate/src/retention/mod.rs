@@ -8,6 +8,7 @@
 
 mod report;
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
@@ -17,6 +18,8 @@ use tokio_postgres::Client;
 pub use self::report::{
     CleanupReport, CleanupStop, DroppedPartition, KindsReport, RedateReport, RetentionReport,
 };
+use crate::budget::millis;
+use crate::config::in_range;
 use crate::connect::Database;
 use crate::error::Error;
 use crate::queue::retention::{self as steps, Counts, Made, Partition, Reason, Sweep, Walked};
@@ -30,11 +33,12 @@ pub struct CleanupOptions {
     pub budget: Duration,
     /// End live events only if they were published at least this long ago.
     pub older_than: Duration,
-    /// Rows looked at or deleted in one step, 1 to 100,000.
+    /// Rows looked at or deleted in one step: [`CleanupOptions::BATCH`].
     pub batch: u32,
     /// Who asks, for the audit.
     pub actor: Option<String>,
     /// The time to go by, if it is earlier than the database's; for tests.
+    #[doc(hidden)]
     pub now: Option<SystemTime>,
 }
 
@@ -52,18 +56,15 @@ impl Default for CleanupOptions {
 }
 
 impl CleanupOptions {
+    /// How many rows one step may look at or delete.
+    pub const BATCH: RangeInclusive<u32> = 1..=100_000;
+
     /// Checks ranges.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the option and what is allowed.
     pub fn check(&self) -> Result<(), Error> {
-        if (1..=100_000).contains(&self.batch) {
-            return Ok(());
-        }
-        Err(Error::Invalid(format!(
-            "batch: 1 to 100000 is allowed, got {}",
-            self.batch
-        )))
+        in_range("batch", self.batch, &Self::BATCH).map_err(Error::Invalid)
     }
 }
 
@@ -545,8 +546,4 @@ fn log_ends(ids: &[i64], code: &str) {
 
 fn count(ids: &[i64]) -> u64 {
     u64::try_from(ids.len()).unwrap_or(u64::MAX)
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
