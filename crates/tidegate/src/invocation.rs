@@ -248,7 +248,7 @@ fn is_scheduled_event(payload: &Value) -> bool {
 }
 
 /// Queue figures, of the whole queue and by kind (C13).
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(tag = "action", rename = "stats")]
 #[non_exhaustive]
 pub struct StatsReport {
