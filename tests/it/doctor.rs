@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate::doctor::{self, Patient, State};
+use tidegate::doctor::{self, State, Target};
 use tidegate::queue::sql;
 use tidegate::{Database, DrainOptions, Event as _};
 use tidegate_job::app;
@@ -691,7 +691,7 @@ async fn c12_a_handlers_limit_beyond_its_lease_is_told() {
     let mut options = DrainOptions::default();
     for (timeout, state) in [(30, State::Ok), (55, State::Problem)] {
         options.handler_timeout = Duration::from_secs(timeout);
-        let report = doctor::examine(&Patient {
+        let report = doctor::examine(&Target {
             database: &db.database(),
             kinds: app::Event::KINDS,
             options: &options,

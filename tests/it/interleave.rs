@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::lease::Lease;
-use tidegate::operate::{How, RequeueReport, RequeueRequest, UnblockReport, UnblockRequest};
+use tidegate::operate::{
+    RequeueReport, RequeueRequest, UnblockAction, UnblockReport, UnblockRequest,
+};
 use tidegate::outcome::{Progress, Status};
 use tidegate::queue::{self, Completion, Finalization, LeaseRequest, Retried};
 use tidegate::{Error, NewEvent};
@@ -68,7 +70,7 @@ async fn requeue(client: &(impl GenericClient + Sync), id: i64) -> RequeueReport
 async fn cancel(client: &(impl GenericClient + Sync), group: &str) -> UnblockReport {
     let request = UnblockRequest {
         group_key: group.to_owned(),
-        how: How::Cancel,
+        how: UnblockAction::Cancel,
         reason: "nobody needs it".to_owned(),
         actor: None,
     };

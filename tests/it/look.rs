@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::queue::{self, MOST_KIN, sql};
+use tidegate::queue::{self, MOST_RELATED, sql};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
@@ -503,13 +503,13 @@ async fn a_lineage_is_bounded_and_ends_even_in_a_circle() {
     // Far behind the bound, with its own ancestors and what came of it all the same.
     let lineage = queue::lineage(&client, 2900).await.unwrap().unwrap();
     assert_eq!((lineage.root, lineage.truncated), (2000, true));
-    assert_eq!(lineage.events.len(), MOST_KIN);
+    assert_eq!(lineage.events.len(), MOST_RELATED);
     for id in [2000, 2900, 4000] {
         assert!(lineage.events.iter().any(|event| event.id == id), "{id}");
     }
     let told = run(&db, &["show", "2900"]).await.stdout;
     assert!(
-        told.contains(&format!("only the nearest {MOST_KIN}")),
+        told.contains(&format!("only the nearest {MOST_RELATED}")),
         "{told}"
     );
     log(&client, 5001, Some(5002), None).await;

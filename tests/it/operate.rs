@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tidegate::operate::{
-    How, KindRequest, Moment, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
+    KindRequest, Moment, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest, UnblockAction,
     UnblockReport, UnblockRequest,
 };
 use tidegate::{Done, DrainOptions, Error, HandlerError, Hooks, NewEvent, queue};
@@ -60,7 +60,7 @@ async fn requeue(client: &Client, ids: &[i64]) -> RequeueReport {
     queue::requeue(client, &request).await.unwrap()
 }
 
-async fn unblock(client: &Client, group: &str, how: How) -> UnblockReport {
+async fn unblock(client: &Client, group: &str, how: UnblockAction) -> UnblockReport {
     let request = UnblockRequest {
         group_key: group.to_owned(),
         how,
@@ -1036,7 +1036,7 @@ async fn b10_unblock_with_retry_runs_the_first_event_at_once() {
     let client = db.client().await;
     let ids = blocked_group(&db, &client).await;
     assert_eq!(order(&db).await, [0; 0]);
-    let report = unblock(&client, "g", How::Retry).await;
+    let report = unblock(&client, "g", UnblockAction::Retry).await;
     assert_eq!(
         (report.id, report.new_id, &report.refused),
         (Some(ids[0]), None, &None)
@@ -1051,7 +1051,7 @@ async fn b10_unblock_with_cancel_ends_the_first_event_for_good() {
     let retention = "UPDATE tidegate.event_kind SET retention_failed = '7 days' WHERE kind = 'act'";
     client.execute(retention, &[]).await.unwrap();
     let ids = blocked_group(&db, &client).await;
-    let report = unblock(&client, "g", How::Cancel).await;
+    let report = unblock(&client, "g", UnblockAction::Cancel).await;
     assert_eq!((report.id, report.new_id), (Some(ids[0]), None));
     assert_eq!(order(&db).await, ids[1..]);
     let end = log_row(&client, ids[0]).await;
@@ -1083,7 +1083,7 @@ async fn b10_unblock_with_skip_puts_the_first_event_behind_the_others() {
     let db = probe_database().await;
     let client = db.client().await;
     let ids = blocked_group(&db, &client).await;
-    let report = unblock(&client, "g", How::Skip).await;
+    let report = unblock(&client, "g", UnblockAction::Skip).await;
     let new = report.new_id.unwrap();
     assert_eq!(report.id, Some(ids[0]));
     assert_eq!(order(&db).await, [ids[1], ids[2], new]);
@@ -1095,14 +1095,18 @@ async fn b10_unblock_with_skip_puts_the_first_event_behind_the_others() {
     let late = publish(&client, &act("late").group("g")).await;
     let expire = "UPDATE tidegate.event_queue SET expires_at = clock_timestamp()";
     client.execute(expire, &[]).await.unwrap();
-    let refused = unblock(&client, "g", How::Skip).await;
+    let refused = unblock(&client, "g", UnblockAction::Skip).await;
     assert!(refused.id.is_none() && refused.refused.unwrap().contains(&late.to_string()));
     assert_eq!(live(&client).await, 1);
 }
 
 #[tokio::test]
 async fn i5_an_event_that_is_cancelled_or_skipped_while_it_is_handled_is_lost_to_its_worker() {
-    for how in [How::Cancel, How::Skip, How::Retry] {
+    for how in [
+        UnblockAction::Cancel,
+        UnblockAction::Skip,
+        UnblockAction::Retry,
+    ] {
         let db = probe_database().await;
         let client = db.client().await;
         let id = publish(&client, &act("0").group("g").max_attempts(3)).await;
@@ -1117,9 +1121,9 @@ async fn i5_an_event_that_is_cancelled_or_skipped_while_it_is_handled_is_lost_to
         drain(&db, &ProbeApp::succeeding(), &options()).await;
         let (status, _, codes) = logged(&client, id).await.unwrap();
         let expected = match how {
-            How::Cancel => ("FAILED", vec!["cancelled".to_owned()], 1),
-            How::Skip => ("FAILED", vec!["skipped".to_owned()], 2),
-            How::Retry => ("COMPLETED", vec![], 1),
+            UnblockAction::Cancel => ("FAILED", vec!["cancelled".to_owned()], 1),
+            UnblockAction::Skip => ("FAILED", vec!["skipped".to_owned()], 2),
+            UnblockAction::Retry => ("COMPLETED", vec![], 1),
         };
         let ends = number(&client, "SELECT count(*) FROM tidegate.event_log").await;
         assert_eq!((status.as_str(), codes, ends), expected, "{how:?}");
@@ -1134,7 +1138,7 @@ async fn i7_when_the_first_event_ends_at_the_last_moment_the_next_one_is_left_al
     let transaction = worker.transaction().await.unwrap();
     let end = "DELETE FROM tidegate.event_queue WHERE id = $1";
     transaction.execute(end, &[&ids[0]]).await.unwrap();
-    let waiting = tokio::spawn(async move { unblock(&operator, "g", How::Cancel).await });
+    let waiting = tokio::spawn(async move { unblock(&operator, "g", UnblockAction::Cancel).await });
     wait_for_a_lock(&witness).await;
     transaction.commit().await.unwrap();
     let report = waiting.await.unwrap();
@@ -1148,7 +1152,11 @@ async fn i7_when_the_first_event_ends_at_the_last_moment_the_next_one_is_left_al
 async fn unblocking_a_group_without_live_events_is_told_and_recorded() {
     let db = probe_database().await;
     let client = db.client().await;
-    for how in [How::Retry, How::Skip, How::Cancel] {
+    for how in [
+        UnblockAction::Retry,
+        UnblockAction::Skip,
+        UnblockAction::Cancel,
+    ] {
         let report = unblock(&client, "nobody's", how).await;
         assert_eq!(report.id, None);
         let refused = report.refused.unwrap();
@@ -1180,7 +1188,7 @@ async fn every_try_leaves_one_audit_row_in_its_own_transaction() {
 
     replay(&client, &by_ids(&ids)).await;
     replay(&client, &by_ids(&ids)).await;
-    unblock(&client, "g", How::Retry).await;
+    unblock(&client, "g", UnblockAction::Retry).await;
     let rows = audit(&client).await;
     assert_eq!(rows.len(), 3);
     let row = &rows[0];

@@ -339,14 +339,14 @@ pub struct UnblockArgs {
     /// The group.
     pub group: String,
     #[command(flatten)]
-    pub how: HowArgs,
+    pub how: UnblockActionArgs,
     #[command(flatten)]
     pub audit: AuditArgs,
 }
 
 #[derive(Args)]
 #[group(required = true, multiple = false)]
-pub struct HowArgs {
+pub struct UnblockActionArgs {
     /// Run it at the next drain.
     #[arg(long)]
     pub retry: bool,

@@ -10,7 +10,7 @@ use comfy_table::{Table, presets};
 use serde_json::Value;
 use tidegate::doctor::DoctorReport;
 use tidegate::invocation::StatsReport;
-use tidegate::queue::{Kin, Lineage, Relation};
+use tidegate::queue::{Lineage, RelatedEvent, Relation};
 use tidegate::{DrainReport, StopReason};
 
 /// What is in the queue and how it is doing: the whole, then a line for each kind.
@@ -164,8 +164,8 @@ pub fn lineage(lineage: &Lineage, id: i64) -> String {
     let mut lines: Vec<String> = Vec::with_capacity(lineage.events.len());
     // Whether, at each depth, another branch follows below the line that is being drawn.
     let mut more: Vec<bool> = Vec::new();
-    for kin in lineage.events.iter().rev() {
-        let depth = kin.depth as usize;
+    for event in lineage.events.iter().rev() {
+        let depth = event.depth as usize;
         more.resize(depth + 1, false);
         let mut line = String::from("  ");
         for more in more.iter().take(depth).skip(1) {
@@ -175,14 +175,14 @@ pub fn lineage(lineage: &Lineage, id: i64) -> String {
             line.push_str(if more[depth] { "├─ " } else { "└─ " });
         }
         more[depth] = true;
-        line.push_str(&kin_line(kin));
-        if kin.id == id {
+        line.push_str(&related_line(event));
+        if event.id == id {
             line.push_str("  ← this event");
         }
         lines.push(line);
     }
     lines.reverse();
-    if let Some(gone) = lineage.events.first().and_then(Kin::origin) {
+    if let Some(gone) = lineage.events.first().and_then(RelatedEvent::origin) {
         let why = if lineage.truncated {
             "is not shown"
         } else {
@@ -199,23 +199,23 @@ pub fn lineage(lineage: &Lineage, id: i64) -> String {
     format!("lineage\n{}\n", lines.join("\n"))
 }
 
-fn kin_line(kin: &Kin) -> String {
-    let replay = if kin.relation == Relation::Replay {
+fn related_line(event: &RelatedEvent) -> String {
+    let replay = if event.relation == Relation::Replay {
         "replay "
     } else {
         ""
     };
-    let when = kin.finished_at.as_ref().map_or_else(
-        || format!("created {}", without_fraction(&kin.created_at)),
+    let when = event.finished_at.as_ref().map_or_else(
+        || format!("created {}", without_fraction(&event.created_at)),
         |at| format!("ended {}", without_fraction(at)),
     );
-    let attempts = match kin.attempts {
+    let attempts = match event.attempts {
         1 => "1 attempt".to_owned(),
         more => format!("{more} attempts"),
     };
     format!(
         "{replay}{} {} {}, {attempts}, {when}",
-        kin.id, kin.kind, kin.status
+        event.id, event.kind, event.status
     )
 }
 

@@ -126,7 +126,7 @@ pub struct KindRequest {
 /// What to do with the first event of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum How {
+pub enum UnblockAction {
     /// Run it at the next drain.
     Retry,
     /// End it, and put what is left to do of it behind the group's other events.
@@ -135,13 +135,25 @@ pub enum How {
     Cancel,
 }
 
+impl UnblockAction {
+    /// The action's name in reports and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Skip => "skip",
+            Self::Cancel => "cancel",
+        }
+    }
+}
+
 /// Which group to unblock, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnblockRequest {
     /// The group.
     pub group_key: String,
     /// What to do with its first event.
-    pub how: How,
+    pub how: UnblockAction,
     /// For the audit; not blank, at most 1,000 characters.
     pub reason: String,
     /// Who says to be asking, for the audit; 1 to 200 characters.
@@ -194,9 +206,9 @@ pub struct Replayed {
 /// An event that was left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// The event.
+    /// The event's id.
     pub id: i64,
-    /// Why.
+    /// What kept it from being done.
     pub reason: String,
     /// The event that stands in the way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -256,7 +268,7 @@ pub struct OvertakenGroup {
 pub struct RequeueReport {
     /// How many events wait for the next drain now.
     pub requeued: u64,
-    /// They.
+    /// Their ids.
     pub ids: Vec<i64>,
     /// Those of them whose deadline has passed: the next drain ends them as expired.
     pub past_deadline: Vec<i64>,
@@ -297,7 +309,7 @@ pub struct UnblockReport {
     /// The group.
     pub group_key: String,
     /// What was asked for.
-    pub how: How,
+    pub how: UnblockAction,
     /// The event it was done to; `None` when nothing was done.
     pub id: Option<i64>,
     /// The new event behind the others, of a skip.
@@ -324,6 +336,14 @@ mod tests {
 
     fn at(seconds: u64) -> Moment {
         Moment::At(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn an_actions_name_is_the_one_in_reports() {
+        use UnblockAction::{Cancel, Retry, Skip};
+        for action in [Retry, Skip, Cancel] {
+            assert_eq!(serde_json::to_value(action).unwrap(), action.as_str());
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio_postgres::Client;
 use crate::config::{Lookup, number};
 use crate::connect::Database;
 use crate::dispatch::Dispatch;
-use crate::doctor::{self, DoctorReport, Patient};
+use crate::doctor::{self, DoctorReport, Target};
 use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, drain_measured};
 use crate::error::Error;
 use crate::event::{Event, NewEvent};
@@ -146,7 +146,7 @@ impl Program {
         self
     }
 
-    /// Reads all settings, and checks that a handler's limit fits into a lease (decision 3).
+    /// Reads all settings, and checks that a handler's limit fits into a lease.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -324,7 +324,7 @@ impl Service {
     /// # Errors
     /// When the database cannot be reached.
     pub async fn doctor(&self) -> Result<DoctorReport, Error> {
-        doctor::examine(&Patient {
+        doctor::examine(&Target {
             database: &self.database,
             kinds: self.program.kinds,
             options: &self.options,

@@ -54,8 +54,8 @@ pub fn daemon(lookup: Lookup<'_>) -> Result<Option<SocketAddr>, Error> {
     })
 }
 
-/// An attempt at an event that has ended.
-pub(crate) struct Attempt<'a> {
+/// An attempt at an event that has ended, to be shown as a segment of its trace.
+pub(crate) struct Segment<'a> {
     /// Which event.
     pub event: &'a LeasedEvent,
     /// How it ended; `None` when it will be retried.
@@ -93,29 +93,29 @@ impl Exporter {
     }
 
     /// Sends an attempt's segment, if its trace is a sampled one, or drops it.
-    pub fn send(&self, position: &TraceContext, attempt: &Attempt<'_>) {
+    pub fn send(&self, position: &TraceContext, segment: &Segment<'_>) {
         if !position.is_sampled() {
             return;
         }
-        let segment = segment(position, attempt, SystemTime::now());
-        let datagram = format!("{HEADER}{segment}");
+        let document = document(position, segment, SystemTime::now());
+        let datagram = format!("{HEADER}{document}");
         if let Err(error) = self.socket.send_to(datagram.as_bytes(), self.daemon) {
-            tracing::debug!(event.id = attempt.event.lease.id, %error, "trace segment dropped");
+            tracing::debug!(event.id = segment.event.lease.id, %error, "trace segment dropped");
         }
     }
 }
 
 /// A segment document. It stays far below the 64 KB that a datagram takes: its longest texts are a kind
 /// and a code of at most 100 characters each.
-fn segment(position: &TraceContext, attempt: &Attempt<'_>, ended: SystemTime) -> Value {
+fn document(position: &TraceContext, segment: &Segment<'_>, ended: SystemTime) -> Value {
     let ended = ended.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (time, random) = position.trace_id().split_at(8);
-    let event = attempt.event;
-    let mut segment = json!({
+    let event = segment.event;
+    let mut document = json!({
         "name": name(&event.kind),
         "id": position.span_id(),
         "trace_id": format!("1-{time}-{random}"),
-        "start_time": ended.saturating_sub(attempt.took).as_secs_f64(),
+        "start_time": ended.saturating_sub(segment.took).as_secs_f64(),
         "end_time": ended.as_secs_f64(),
         "annotations": {
             "kind": event.kind,
@@ -124,20 +124,20 @@ fn segment(position: &TraceContext, attempt: &Attempt<'_>, ended: SystemTime) ->
         },
     });
     if let Some(parent) = position.parent_span_id() {
-        segment["parent_id"] = json!(parent);
+        document["parent_id"] = json!(parent);
     }
     // As of HTTP's statuses: an error is the request's own, a fault the service's.
-    let (mark, meaning) = match attempt.status {
-        Some(Status::Completed) => return segment,
+    let (mark, meaning) = match segment.status {
+        Some(Status::Completed) => return document,
         Some(Status::CompletedWithErrors) => ("error", "rejected by a handler"),
         Some(Status::Failed) => ("fault", "failed for good"),
         None => ("fault", "failed, will be retried"),
     };
-    segment[mark] = json!(true);
+    document[mark] = json!(true);
     let id = format!("{:016x}", fastrand::u64(1..));
-    segment["cause"] =
-        json!({"exceptions": [{"id": id, "type": attempt.code, "message": meaning}]});
-    segment
+    document["cause"] =
+        json!({"exceptions": [{"id": id, "type": segment.code, "message": meaning}]});
+    document
 }
 
 /// The kind, which makes X-Ray's map one of the events' flow, in the characters that a name may have.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::lease::Fate;
-use tidegate::operate::{How, ReplayRequest, RequeueRequest, UnblockRequest};
+use tidegate::operate::{ReplayRequest, RequeueRequest, UnblockAction, UnblockRequest};
 use tidegate::outcome::Status;
 use tidegate::queue::{self, Completion, ErrorEntry, Finalization, LeaseRequest, Retried};
 use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
@@ -107,8 +107,14 @@ impl World {
             },
             Step::Sweep { worker, says_held } => self.sweep(model, worker, says_held).await,
             Step::Requeue { pick } => self.requeue(model, pick).await,
-            Step::Cancel { group } => self.unblock(model, &group_name(group), How::Cancel).await,
-            Step::Skip { group } => self.unblock(model, &group_name(group), How::Skip).await,
+            Step::Cancel { group } => {
+                self.unblock(model, &group_name(group), UnblockAction::Cancel)
+                    .await
+            }
+            Step::Skip { group } => {
+                self.unblock(model, &group_name(group), UnblockAction::Skip)
+                    .await
+            }
             Step::Replay { pick, renews } => self.replay(model, pick, renews).await,
             Step::End => self.end(model).await,
             Step::Cleanup => self.clean(model).await,
@@ -332,7 +338,12 @@ impl World {
         same(&u64::from(model.requeue(id)), &report.requeued)
     }
 
-    async fn unblock(&self, model: &mut Model, group: &str, how: How) -> Result<(), String> {
+    async fn unblock(
+        &self,
+        model: &mut Model,
+        group: &str,
+        how: UnblockAction,
+    ) -> Result<(), String> {
         let request = UnblockRequest {
             group_key: group.to_owned(),
             how,
@@ -340,7 +351,7 @@ impl World {
             actor: None,
         };
         let report = queue::unblock(&self.client, &request).await.unwrap();
-        if how == How::Cancel {
+        if how == UnblockAction::Cancel {
             return same(&model.cancel(group), &report.id);
         }
         let skipped = model.skip(group);

@@ -1,7 +1,7 @@
 //! What operators' actions have done, for people.
 
 use tidegate::operate::{
-    How, OrderRisks, PauseReport, ReplayReport, RequeueReport, Skipped, UnblockReport,
+    OrderRisks, PauseReport, ReplayReport, RequeueReport, Skipped, UnblockAction, UnblockReport,
 };
 
 /// Ids and lines are told up to this many; `--json` tells more.
@@ -115,13 +115,15 @@ pub fn unblocked(report: &UnblockReport) -> String {
         return format!("nothing was done: {refused}");
     };
     match (report.how, report.new_id) {
-        (How::Retry, _) => format!("event {id}, the first of {group}, runs at the next drain"),
-        (How::Skip, Some(new_id)) => {
+        (UnblockAction::Retry, _) => {
+            format!("event {id}, the first of {group}, runs at the next drain")
+        }
+        (UnblockAction::Skip, Some(new_id)) => {
             format!(
                 "event {id} has ended as skipped; it is event {new_id} now, behind the others of {group}"
             )
         }
-        (How::Skip, None) | (How::Cancel, _) => {
+        (UnblockAction::Skip, None) | (UnblockAction::Cancel, _) => {
             format!("event {id}, the first of {group}, has ended as cancelled")
         }
     }

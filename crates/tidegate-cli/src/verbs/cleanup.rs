@@ -41,8 +41,8 @@ fn follow(hooks: &mut CleanupHooks) -> ProgressBar {
     if let Ok(style) = ProgressStyle::with_template("{elapsed} {pos} rows removed, {msg}") {
         bar.set_style(style);
     }
-    let (told, mut progress) = watch::channel(tidegate::retention::CleanupReport::default());
-    hooks.progress = Some(told);
+    let (sender, mut progress) = watch::channel(tidegate::retention::CleanupReport::default());
+    hooks.progress = Some(sender);
     let shown = bar.clone();
     tokio::spawn(async move {
         while progress.changed().await.is_ok() {

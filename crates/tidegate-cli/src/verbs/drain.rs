@@ -62,8 +62,8 @@ async fn progress_bar(service: &Service, hooks: &mut Hooks) -> Result<ProgressBa
             }),
         );
     }
-    let (told, mut progress) = watch::channel(DrainReport::default());
-    hooks.progress = Some(told);
+    let (sender, mut progress) = watch::channel(DrainReport::default());
+    hooks.progress = Some(sender);
     let shown = bar.clone();
     tokio::spawn(async move {
         while progress.changed().await.is_ok() {

@@ -1,6 +1,8 @@
 //! Operators' actions: replay, requeue, pause, resume, retire, unblock.
 
-use tidegate::operate::{How, KindRequest, ReplayRequest, RequeueRequest, UnblockRequest};
+use tidegate::operate::{
+    KindRequest, ReplayRequest, RequeueRequest, UnblockAction, UnblockRequest,
+};
 use tidegate::program::Service;
 use tidegate::queue;
 
@@ -98,11 +100,11 @@ pub async fn retire(service: &Service, args: RetireArgs) -> Result<Answer, Faile
 /// Fails when nothing was done.
 pub async fn unblock(service: &Service, args: UnblockArgs) -> Result<Answer, Failed> {
     let how = if args.how.retry {
-        How::Retry
+        UnblockAction::Retry
     } else if args.how.skip {
-        How::Skip
+        UnblockAction::Skip
     } else {
-        How::Cancel
+        UnblockAction::Cancel
     };
     let request = UnblockRequest {
         group_key: args.group,

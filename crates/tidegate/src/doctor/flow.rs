@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Examination, Finding};
+use super::{Finding, Probe};
 use crate::error::Error;
 use crate::queue::{query, sql};
 
@@ -21,9 +21,9 @@ const BLOCKED: Duration = Duration::from_hours(1);
 /// Of each sort of disorder; one is too many.
 const MOST_TOLD: i64 = 5;
 
-pub(super) async fn leases(on: &Examination<'_>) -> Result<Finding, Error> {
+pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding, Error> {
     let limit = LEASE_OVERDUE.as_secs_f64();
-    let rows = query(&on.client, &sql::doctor::LEASES, &[&limit]).await?;
+    let rows = query(&probe.client, &sql::doctor::LEASES, &[&limit]).await?;
     let Some(row) = rows.first() else {
         return Ok(Finding::ok("none"));
     };
@@ -31,7 +31,7 @@ pub(super) async fn leases(on: &Examination<'_>) -> Result<Finding, Error> {
     if overdue > 0 {
         let text = format!(
             "{overdue} leases ran out more than {} ago and no drain has taken their events since",
-            told(LEASE_OVERDUE)
+            rounded(LEASE_OVERDUE)
         );
         return Ok(Finding::problem(text, "tidegate drain"));
     }
@@ -42,20 +42,21 @@ pub(super) async fn leases(on: &Examination<'_>) -> Result<Finding, Error> {
         Some((id, time)) if time > WORKED_ON => {
             let text = format!(
                 "event {id} has been worked on for {}, its lease renewed",
-                told(time)
+                rounded(time)
             );
             Finding::warning(text, format!("tidegate show {id}"))
         }
-        Some((_, time)) => {
-            Finding::ok(format!("{running} running, the longest for {}", told(time)))
-        }
+        Some((_, time)) => Finding::ok(format!(
+            "{running} running, the longest for {}",
+            rounded(time)
+        )),
         None => Finding::ok("none running, none overdue"),
     })
 }
 
 /// What no statement lets happen: if it has happened, somebody has changed the queue's tables by hand, or it is a fault.
-pub(super) async fn order(on: &Examination<'_>) -> Result<Finding, Error> {
-    let rows = query(&on.client, &sql::doctor::DISORDER, &[&MOST_TOLD]).await?;
+pub(super) async fn order(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let rows = query(&probe.client, &sql::doctor::DISORDER, &[&MOST_TOLD]).await?;
     if rows.is_empty() {
         return Ok(Finding::ok("every group is leased in its order"));
     }
@@ -75,51 +76,51 @@ pub(super) async fn order(on: &Examination<'_>) -> Result<Finding, Error> {
     Ok(Finding::problem(text, remedy))
 }
 
-pub(super) async fn drains(on: &Examination<'_>) -> Result<Finding, Error> {
+pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding, Error> {
     let limit = UNTOUCHED.as_secs_f64();
-    let values: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&limit, &on.patient.kinds];
-    let rows = query(&on.client, &sql::doctor::UNTOUCHED, &values).await?;
+    let values: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&limit, &probe.target.kinds];
+    let rows = query(&probe.client, &sql::doctor::UNTOUCHED, &values).await?;
     let Some(row) = rows.first() else {
         return Ok(Finding::ok(format!(
             "no event has been ready for {}",
-            told(UNTOUCHED)
+            rounded(UNTOUCHED)
         )));
     };
     let (id, time, something_ended) = (row.get::<_, i64>(0), seconds(row.get(1)), row.get(2));
-    let text = format!("event {id} has been ready for {}", told(time));
+    let text = format!("event {id} has been ready for {}", rounded(time));
     Ok(if something_ended {
         let text = format!("{text}: drains run, but not long or often enough");
         Finding::warning(text, "tidegate drain --budget 5m")
     } else {
         let text = format!(
             "{text}, and nothing has ended in {}: no drain runs",
-            told(UNTOUCHED)
+            rounded(UNTOUCHED)
         );
         Finding::problem(text, "tidegate drain")
     })
 }
 
-pub(super) async fn groups(on: &Examination<'_>) -> Result<Finding, Error> {
+pub(super) async fn groups(probe: &Probe<'_>) -> Result<Finding, Error> {
     let limit = BLOCKED.as_secs_f64();
-    let rows = query(&on.client, &sql::doctor::LONG_BLOCKED, &[&limit]).await?;
+    let rows = query(&probe.client, &sql::doctor::LONG_BLOCKED, &[&limit]).await?;
     let first = rows.first();
     let group: Option<String> = first.and_then(|row| row.get(1));
     let (Some(row), Some(group)) = (first, group) else {
         return Ok(Finding::ok(format!(
             "none has been blocked for {}",
-            told(BLOCKED)
+            rounded(BLOCKED)
         )));
     };
     let groups: i64 = row.get(0);
     let text = format!(
         "{groups} groups wait behind a first event older than {}, such as group {group:?}",
-        told(BLOCKED)
+        rounded(BLOCKED)
     );
     Ok(Finding::warning(text, "tidegate blocked-groups"))
 }
 
-pub(super) async fn paused(on: &Examination<'_>) -> Result<Finding, Error> {
-    let rows = query(&on.client, &sql::doctor::PAUSED, &[]).await?;
+pub(super) async fn paused(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let rows = query(&probe.client, &sql::doctor::PAUSED, &[]).await?;
     if rows.is_empty() {
         return Ok(Finding::ok("none has events waiting"));
     }
@@ -141,6 +142,6 @@ fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
-fn told(time: Duration) -> String {
+fn rounded(time: Duration) -> String {
     humantime::format_duration(Duration::from_secs(time.as_secs())).to_string()
 }

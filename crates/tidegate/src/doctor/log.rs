@@ -1,6 +1,6 @@
 //! Checks of the log: a partition for every day on which rows will expire, none left that is over.
 
-use super::{Examination, Finding};
+use super::{Finding, Probe};
 use crate::error::Error;
 use crate::queue::{query, sql};
 
@@ -15,8 +15,13 @@ const MOST_STRAYS: i64 = 100_000;
 
 const CLEANUP: &str = "tidegate cleanup";
 
-pub(super) async fn missing_partitions(on: &Examination<'_>) -> Result<Finding, Error> {
-    let rows = query(&on.client, &sql::doctor::MISSING_PARTITIONS, &[&DAYS_AHEAD]).await?;
+pub(super) async fn missing_partitions(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let rows = query(
+        &probe.client,
+        &sql::doctor::MISSING_PARTITIONS,
+        &[&DAYS_AHEAD],
+    )
+    .await?;
     let days: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     Ok(if days.is_empty() {
         Finding::ok(format!(
@@ -31,9 +36,9 @@ pub(super) async fn missing_partitions(on: &Examination<'_>) -> Result<Finding, 
     })
 }
 
-pub(super) async fn expired_partitions(on: &Examination<'_>) -> Result<Finding, Error> {
+pub(super) async fn expired_partitions(probe: &Probe<'_>) -> Result<Finding, Error> {
     let rows = query(
-        &on.client,
+        &probe.client,
         &sql::doctor::EXPIRED_PARTITIONS,
         &[&DAYS_OVERDUE],
     )
@@ -50,8 +55,8 @@ pub(super) async fn expired_partitions(on: &Examination<'_>) -> Result<Finding, 
     })
 }
 
-pub(super) async fn stray_rows(on: &Examination<'_>) -> Result<Finding, Error> {
-    let rows = query(&on.client, &sql::doctor::STRAY_ROWS, &[&MOST_STRAYS]).await?;
+pub(super) async fn stray_rows(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let rows = query(&probe.client, &sql::doctor::STRAY_ROWS, &[&MOST_STRAYS]).await?;
     let strays: i64 = rows.first().map_or(0, |row| row.get(0));
     Ok(match strays {
         0 => Finding::ok("no row is in the default partition"),

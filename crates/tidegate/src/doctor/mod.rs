@@ -24,8 +24,8 @@ use crate::error::Error;
 use crate::migrate::Migrations;
 use crate::queue::{query, sql};
 
-/// What a program must say of itself to be examined together with its database.
-pub struct Patient<'a> {
+/// What is examined: a database, and what a program must say of itself.
+pub struct Target<'a> {
     /// Where the queue is.
     pub database: &'a Database,
     /// Kinds of events that the program handles.
@@ -36,13 +36,13 @@ pub struct Patient<'a> {
     pub tables: &'a [Migrations],
 }
 
-/// What a check looks with: the patient, and a connection that may be a new one for each check.
-struct Examination<'a> {
-    patient: &'a Patient<'a>,
+/// What a check looks with: the target, and a connection that may be a new one for each check.
+struct Probe<'a> {
+    target: &'a Target<'a>,
     client: Client,
 }
 
-type Look = for<'a> fn(&'a Examination<'_>) -> BoxFuture<'a, Result<Finding, Error>>;
+type Look = for<'a> fn(&'a Probe<'_>) -> BoxFuture<'a, Result<Finding, Error>>;
 
 /// One thing to look at.
 struct Check {
@@ -54,24 +54,26 @@ struct Check {
 
 /// Every check, in the order of the report: the ground first, then what stands on it.
 static CHECKS: &[Check] = &[
-    of_server("server version", |on| server::version(on).boxed()),
-    of_server("writable", |on| server::writable(on).boxed()),
-    of_server("durability", |on| server::durability(on).boxed()),
-    of_server("settings", |on| server::settings(on).boxed()),
-    of_server("schema version", |on| schema::version(on).boxed()),
-    of_queue("schema drift", |on| schema::drift(on).boxed()),
-    of_queue("kinds", |on| schema::kinds(on).boxed()),
-    of_queue("log partitions", |on| log::missing_partitions(on).boxed()),
-    of_queue("log expiry", |on| log::expired_partitions(on).boxed()),
-    of_queue("log default", |on| log::stray_rows(on).boxed()),
-    of_queue("leases", |on| flow::leases(on).boxed()),
-    of_queue("order of groups", |on| flow::order(on).boxed()),
-    of_queue("drains", |on| flow::drains(on).boxed()),
-    of_queue("groups", |on| flow::groups(on).boxed()),
-    of_queue("paused kinds", |on| flow::paused(on).boxed()),
-    of_queue("bloat", |on| upkeep::bloat(on).boxed()),
-    of_queue("autovacuum", |on| upkeep::autovacuum(on).boxed()),
-    of_server("vacuum horizon", |on| upkeep::horizon(on).boxed()),
+    of_server("server version", |probe| server::version(probe).boxed()),
+    of_server("writable", |probe| server::writable(probe).boxed()),
+    of_server("durability", |probe| server::durability(probe).boxed()),
+    of_server("settings", |probe| server::settings(probe).boxed()),
+    of_server("schema version", |probe| schema::version(probe).boxed()),
+    of_queue("schema drift", |probe| schema::drift(probe).boxed()),
+    of_queue("kinds", |probe| schema::kinds(probe).boxed()),
+    of_queue("log partitions", |probe| {
+        log::missing_partitions(probe).boxed()
+    }),
+    of_queue("log expiry", |probe| log::expired_partitions(probe).boxed()),
+    of_queue("log default", |probe| log::stray_rows(probe).boxed()),
+    of_queue("leases", |probe| flow::leases(probe).boxed()),
+    of_queue("order of groups", |probe| flow::order(probe).boxed()),
+    of_queue("drains", |probe| flow::drains(probe).boxed()),
+    of_queue("groups", |probe| flow::groups(probe).boxed()),
+    of_queue("paused kinds", |probe| flow::paused(probe).boxed()),
+    of_queue("bloat", |probe| upkeep::bloat(probe).boxed()),
+    of_queue("autovacuum", |probe| upkeep::autovacuum(probe).boxed()),
+    of_server("vacuum horizon", |probe| upkeep::horizon(probe).boxed()),
 ];
 
 const fn of_server(name: &'static str, look: Look) -> Check {
@@ -95,21 +97,21 @@ const fn of_queue(name: &'static str, look: Look) -> Check {
 ///
 /// # Errors
 /// When the database cannot be reached. A check that fails for another reason says so in its report.
-pub async fn examine(patient: &Patient<'_>) -> Result<DoctorReport, Error> {
-    let mut on = Examination {
-        patient,
-        client: patient.database.connect().await?,
+pub async fn examine(target: &Target<'_>) -> Result<DoctorReport, Error> {
+    let mut probe = Probe {
+        target,
+        client: target.database.connect().await?,
     };
-    let rows = query(&on.client, &sql::doctor::IS_MIGRATED, &[]).await?;
+    let rows = query(&probe.client, &sql::doctor::IS_MIGRATED, &[]).await?;
     let is_migrated = rows.first().is_some_and(|row| row.get(0));
     let mut checks = Vec::with_capacity(CHECKS.len());
     for check in CHECKS
         .iter()
         .filter(|check| is_migrated || !check.needs_schema)
     {
-        let finding = (check.look)(&on).await;
+        let finding = (check.look)(&probe).await;
         if finding.as_ref().is_err_and(Error::is_connection_lost) {
-            on.client = patient.database.connect().await?;
+            probe.client = target.database.connect().await?;
         }
         let finding = finding.unwrap_or_else(|error| Finding::unchecked(&error));
         checks.push(CheckReport::new(check.name, finding));

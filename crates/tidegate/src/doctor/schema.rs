@@ -3,7 +3,7 @@
 use tokio_postgres::Row;
 
 use super::catalog::{self, Drift, EXPECTED};
-use super::{Examination, Finding};
+use super::{Finding, Probe};
 use crate::error::Error;
 use crate::migrate::{self, foreign};
 use crate::queue::{self, query, sql};
@@ -11,8 +11,8 @@ use crate::queue::{self, query, sql};
 /// More differences than these are counted, not listed: a person mends the first and looks again.
 const MOST_DIFFERENCES: usize = 20;
 
-pub(super) async fn version(on: &Examination<'_>) -> Result<Finding, Error> {
-    let versions = migrate::versions(&on.client, on.patient.tables).await?;
+pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let versions = migrate::versions(&probe.client, probe.target.tables).await?;
     if versions.iter().all(|version| version.found == 0) {
         let text = "the database has no queue: it was never migrated";
         return Ok(Finding::problem(text, "tidegate migrate"));
@@ -28,8 +28,8 @@ pub(super) async fn version(on: &Examination<'_>) -> Result<Finding, Error> {
         return Ok(Finding::ok(known.join(", ")));
     };
     let text = other.to_string();
-    let registered = queue::registered(&on.client).await?;
-    Ok(if foreign(&registered, on.patient.kinds).is_some() {
+    let registered = queue::registered(&probe.client).await?;
+    Ok(if foreign(&registered, probe.target.kinds).is_some() {
         Finding::problem(text, "ask the doctor of the program whose queue it is")
     } else if other.found < other.known {
         Finding::problem(text, "tidegate migrate")
@@ -38,8 +38,8 @@ pub(super) async fn version(on: &Examination<'_>) -> Result<Finding, Error> {
     })
 }
 
-pub(super) async fn drift(on: &Examination<'_>) -> Result<Finding, Error> {
-    let mut client = on.patient.database.connect().await?;
+pub(super) async fn drift(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let mut client = probe.target.database.connect().await?;
     let found = catalog::catalog(&mut client).await?;
     let drift = catalog::drift(EXPECTED, &found);
     if drift.is_empty() {
@@ -67,14 +67,14 @@ pub(super) async fn drift(on: &Examination<'_>) -> Result<Finding, Error> {
     })
 }
 
-pub(super) async fn kinds(on: &Examination<'_>) -> Result<Finding, Error> {
-    let kinds = on.patient.kinds;
-    if let Some(theirs) = foreign(&queue::registered(&on.client).await?, kinds) {
+pub(super) async fn kinds(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let kinds = probe.target.kinds;
+    if let Some(theirs) = foreign(&queue::registered(&probe.client).await?, kinds) {
         let text = format!("this queue is another program's, with the kinds {theirs}");
         let remedy = "ask the doctor of that program; `migrate --share` lets both use the queue";
         return Ok(Finding::problem(text, remedy));
     }
-    let unregistered = queue::unregistered(&on.client, kinds).await?;
+    let unregistered = queue::unregistered(&probe.client, kinds).await?;
     if !unregistered.is_empty() {
         let text = format!(
             "this program's kinds are not registered: {}",
@@ -82,19 +82,19 @@ pub(super) async fn kinds(on: &Examination<'_>) -> Result<Finding, Error> {
         );
         return Ok(Finding::problem(text, "tidegate migrate"));
     }
-    let strange = query(&on.client, &sql::doctor::STRANGE_KINDS, &[&kinds]).await?;
+    let strange = query(&probe.client, &sql::doctor::STRANGE_KINDS, &[&kinds]).await?;
     let (foreign, nobodys): (Vec<&Row>, Vec<&Row>) = strange.iter().partition(|row| row.get(1));
     if !nobodys.is_empty() {
         let text = format!(
             "the next drain fails events of kinds that nobody registered: {}",
-            told(&nobodys)
+            listed(&nobodys)
         );
         return Ok(Finding::problem(text, registrations(&nobodys)));
     }
     if !foreign.is_empty() {
         let text = format!(
             "events of kinds that only another program handles: {}",
-            told(&foreign)
+            listed(&foreign)
         );
         let first: String = foreign[0].get(0);
         return Ok(Finding::warning(
@@ -108,9 +108,9 @@ pub(super) async fn kinds(on: &Examination<'_>) -> Result<Finding, Error> {
     )))
 }
 
-fn told(rows: &[&Row]) -> String {
-    let told = |row: &&Row| format!("{} ({})", row.get::<_, String>(0), row.get::<_, i64>(2));
-    rows.iter().map(told).collect::<Vec<_>>().join(", ")
+fn listed(rows: &[&Row]) -> String {
+    let counted = |row: &&Row| format!("{} ({})", row.get::<_, String>(0), row.get::<_, i64>(2));
+    rows.iter().map(counted).collect::<Vec<_>>().join(", ")
 }
 
 /// A registered kind that this program does not know is left alone until the program comes that does.

@@ -2,14 +2,14 @@
 
 use tokio_postgres::Row;
 
-use super::{Examination, Finding};
+use super::{Finding, Probe};
 use crate::error::Error;
 use crate::migrate::refuse_old_server;
 use crate::queue::{query, sql};
 
-pub(super) async fn version(on: &Examination<'_>) -> Result<Finding, Error> {
+pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
     let names = ["server_version", "server_version_num"];
-    let settings = query(&on.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
+    let settings = query(&probe.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
     let [version, number] = &settings[..] else {
         return Err(Error::Unreadable("settings: no version".to_owned()));
     };
@@ -24,15 +24,15 @@ fn judge_version(version: &str, number: u32) -> Finding {
     }
 }
 
-pub(super) async fn writable(on: &Examination<'_>) -> Result<Finding, Error> {
-    let standby = query(&on.client, &sql::doctor::IS_STANDBY, &[]).await?;
+pub(super) async fn writable(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let standby = query(&probe.client, &sql::doctor::IS_STANDBY, &[]).await?;
     if standby.first().is_some_and(|row| row.get(0)) {
         return Ok(Finding::beyond_us(
             "this server is a standby: let DATABASE_URL name the primary",
         ));
     }
     let names = ["default_transaction_read_only"];
-    let settings = query(&on.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
+    let settings = query(&probe.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
     let read_only = settings.first().filter(|row| row.get::<_, &str>(1) == "on");
     Ok(match read_only {
         None => Finding::ok("transactions may write"),
@@ -46,9 +46,9 @@ pub(super) async fn writable(on: &Examination<'_>) -> Result<Finding, Error> {
     })
 }
 
-pub(super) async fn durability(on: &Examination<'_>) -> Result<Finding, Error> {
+pub(super) async fn durability(probe: &Probe<'_>) -> Result<Finding, Error> {
     let names = ["fsync", "full_page_writes", "synchronous_commit"];
-    let settings = query(&on.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
+    let settings = query(&probe.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
     let off: Vec<&Row> = settings
         .iter()
         .filter(|row| row.get::<_, &str>(1) == "off")
@@ -84,8 +84,8 @@ fn correction(row: &Row, value: &str) -> String {
 
 /// Drains of a program cannot even start with such settings; one that embeds the engine may have others.
 #[expect(clippy::unused_async, reason = "every check is one")]
-pub(super) async fn settings(on: &Examination<'_>) -> Result<Finding, Error> {
-    let options = on.patient.options;
+pub(super) async fn settings(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let options = probe.target.options;
     Ok(match options.check() {
         Ok(()) => Finding::ok(format!(
             "a handler's limit of {:?} fits into a lease of {:?}",

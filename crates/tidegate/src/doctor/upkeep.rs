@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Examination, Finding};
+use super::{Finding, Probe};
 use crate::error::Error;
 use crate::queue::{query, sql};
 
@@ -22,8 +22,8 @@ const LONG_TRANSACTION: Duration = Duration::from_mins(10);
 /// A slot tells no time. A queue of a hundred events a second makes as many in three hours.
 const SLOT_BEHIND: i64 = 1_000_000;
 
-pub(super) async fn bloat(on: &Examination<'_>) -> Result<Finding, Error> {
-    let rows = query(&on.client, &sql::doctor::BLOAT, &[]).await?;
+pub(super) async fn bloat(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let rows = query(&probe.client, &sql::doctor::BLOAT, &[]).await?;
     Ok(rows.first().map_or_else(
         || Finding::ok("the server keeps no figures"),
         |row| {
@@ -53,15 +53,15 @@ fn judge_bloat(live: i64, dead: i64, bytes: i64) -> Finding {
     Finding::ok(format!("{live} live and {dead} dead rows in {mib} MiB"))
 }
 
-pub(super) async fn autovacuum(on: &Examination<'_>) -> Result<Finding, Error> {
+pub(super) async fn autovacuum(probe: &Probe<'_>) -> Result<Finding, Error> {
     let names = ["autovacuum", "track_counts"];
-    let settings = query(&on.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
+    let settings = query(&probe.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
     let off = settings
         .iter()
         .filter(|row| row.get::<_, &str>(1) == "off")
         .map(|row| row.get::<_, String>(0));
     let off: Vec<String> = off.collect();
-    let tables = query(&on.client, &sql::doctor::UNVACUUMED, &[]).await?;
+    let tables = query(&probe.client, &sql::doctor::UNVACUUMED, &[]).await?;
     let mut texts: Vec<String> = off.iter().map(|name| format!("{name} is off")).collect();
     let mut remedies: Vec<String> = off
         .iter()
@@ -82,16 +82,21 @@ pub(super) async fn autovacuum(on: &Examination<'_>) -> Result<Finding, Error> {
     })
 }
 
-pub(super) async fn horizon(on: &Examination<'_>) -> Result<Finding, Error> {
+pub(super) async fn horizon(probe: &Probe<'_>) -> Result<Finding, Error> {
     let limit = LONG_TRANSACTION.as_secs_f64();
-    let holders = query(&on.client, &sql::doctor::HOLDERS, &[&limit, &SLOT_BEHIND]).await?;
+    let holders = query(
+        &probe.client,
+        &sql::doctor::HOLDERS,
+        &[&limit, &SLOT_BEHIND],
+    )
+    .await?;
     if !holders.is_empty() {
         let texts: Vec<String> = holders.iter().map(|row| row.get(0)).collect();
         let remedies: Vec<String> = holders.iter().map(|row| row.get(1)).collect();
         let text = format!("dead rows cannot be removed: {}", texts.join("; "));
         return Ok(Finding::warning(text, remedies.join("\n")));
     }
-    let sight = query(&on.client, &sql::doctor::SIGHT, &[]).await?;
+    let sight = query(&probe.client, &sql::doctor::SIGHT, &[]).await?;
     let blind = sight.first().filter(|row| !row.get::<_, bool>(0));
     Ok(match blind {
         None => Finding::ok("nothing keeps vacuum from removing dead rows"),

@@ -82,7 +82,7 @@ struct Shared<H> {
     /// Lanes at once.
     most: usize,
     line: Mutex<Line<H>>,
-    told: Notify,
+    ended_signal: Notify,
 }
 
 struct Line<H> {
@@ -133,7 +133,7 @@ impl<H: Run> Lanes<H> {
             runtime,
             most,
             line: Mutex::new(Line::new()),
-            told: Notify::new(),
+            ended_signal: Notify::new(),
         };
         Self {
             shared: Arc::new(shared),
@@ -194,7 +194,7 @@ impl<H: Run> Lanes<H> {
             if !ended.is_empty() {
                 return ended;
             }
-            self.shared.told.notified().await;
+            self.shared.ended_signal.notified().await;
         }
     }
 
@@ -281,7 +281,7 @@ async fn run_one<H: Run>(shared: &Arc<Shared<H>>, number: u64, handlers: H) -> b
         if polled.is_pending() && !waits {
             waits = true;
             if shared.line().note_waiting(number) {
-                shared.told.notify_one();
+                shared.ended_signal.notify_one();
             }
             shared.open();
         }
@@ -314,7 +314,7 @@ impl<H> Line<H> {
     }
 
     /// The loop is told of ends when so many have come together.
-    fn told_at(&self, most: usize) -> usize {
+    fn notify_at(&self, most: usize) -> usize {
         (self.room(most) / 2).max(most * IN_HAND.0 / 2)
     }
 
@@ -386,8 +386,8 @@ impl<H> Line<H> {
             }
             _ => drop(self.lanes.remove(&number)),
         }
-        if next.is_none() || self.ended.len() >= self.told_at(shared.most) {
-            shared.told.notify_one();
+        if next.is_none() || self.ended.len() >= self.notify_at(shared.most) {
+            shared.ended_signal.notify_one();
         }
         next
     }

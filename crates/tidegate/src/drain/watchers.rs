@@ -8,7 +8,7 @@ use super::report::DrainReport;
 use super::settle::Settled;
 use crate::context::Context;
 use crate::figures::Figures;
-use crate::xray::{Attempt, Exporter};
+use crate::xray::{Exporter, Segment};
 
 pub(super) struct Watchers {
     progress: Option<watch::Sender<DrainReport>>,
@@ -38,13 +38,13 @@ impl Watchers {
             figures.note(&event.kind, status, took);
         }
         if let (Some(xray), Some(position)) = (&self.xray, ctx.trace()) {
-            let attempt = Attempt {
+            let segment = Segment {
                 event,
                 status,
                 code: settled.code(),
                 took,
             };
-            xray.send(position, &attempt);
+            xray.send(position, &segment);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Owns how an event's kin become a tree: who hangs on whom, in which order. It asks the database for
+//! Owns how events that came of each other become a tree: who hangs on whom, in which order. It asks the database for
 //! nothing.
 //!
 //! An event hangs on the one it replays or else on the one it followed from, so each has one place.
@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 /// No lineage holds more events.
-pub const MOST_KIN: usize = 500;
+pub const MOST_RELATED: usize = 500;
 
 /// How an event hangs on the one above it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub enum Relation {
 /// An event of a lineage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Kin {
+pub struct RelatedEvent {
     /// Its id.
     pub id: i64,
     /// Its kind.
@@ -51,7 +51,7 @@ pub struct Kin {
     pub depth: u32,
 }
 
-impl Kin {
+impl RelatedEvent {
     /// The event it hangs on, stored or not.
     #[must_use]
     pub fn origin(&self) -> Option<i64> {
@@ -65,34 +65,35 @@ impl Kin {
 pub struct Lineage {
     /// The topmost event that is stored.
     pub root: i64,
-    /// Whether there are more events than [`MOST_KIN`].
+    /// Whether there are more events than are shown.
     pub truncated: bool,
     /// The tree, each event before what hangs on it, by id.
-    pub events: Vec<Kin>,
+    pub events: Vec<RelatedEvent>,
 }
 
-/// The tree of `kin`, in which `id` is; nearest come first, for what is beyond [`MOST_KIN`] is left
+/// The tree of `related`, in which `id` is; nearest come first, for what is beyond `MOST_RELATED` is left
 /// out. `None` when `id` is not among them.
-pub(super) fn arrange(id: i64, mut kin: Vec<Kin>) -> Option<Lineage> {
-    let truncated = kin.len() > MOST_KIN;
-    kin.truncate(MOST_KIN);
-    let mut unplaced: HashMap<i64, Kin> = kin.into_iter().map(|kin| (kin.id, kin)).collect();
+pub(super) fn arrange(id: i64, mut related: Vec<RelatedEvent>) -> Option<Lineage> {
+    let truncated = related.len() > MOST_RELATED;
+    related.truncate(MOST_RELATED);
+    let mut unplaced: HashMap<i64, RelatedEvent> =
+        related.into_iter().map(|event| (event.id, event)).collect();
     let root = top(id, &unplaced)?;
     let mut below: HashMap<i64, Vec<i64>> = HashMap::new();
-    for kin in unplaced.values() {
-        if let Some(origin) = kin.origin() {
-            below.entry(origin).or_default().push(kin.id);
+    for event in unplaced.values() {
+        if let Some(origin) = event.origin() {
+            below.entry(origin).or_default().push(event.id);
         }
     }
     let mut events = Vec::with_capacity(unplaced.len());
     let mut next = vec![(root, 0)];
     while let Some((id, depth)) = next.pop() {
         // What was placed is gone, so even a cycle ends.
-        let Some(mut kin) = unplaced.remove(&id) else {
+        let Some(mut event) = unplaced.remove(&id) else {
             continue;
         };
-        kin.depth = depth;
-        kin.relation = match (depth, kin.replay_of) {
+        event.depth = depth;
+        event.relation = match (depth, event.replay_of) {
             (0, _) => Relation::Root,
             (_, Some(_)) => Relation::Replay,
             (_, None) => Relation::FollowUp,
@@ -100,7 +101,7 @@ pub(super) fn arrange(id: i64, mut kin: Vec<Kin>) -> Option<Lineage> {
         let mut hanging = below.remove(&id).unwrap_or_default();
         hanging.sort_unstable_by(|one, other| other.cmp(one));
         next.extend(hanging.into_iter().map(|id| (id, depth + 1)));
-        events.push(kin);
+        events.push(event);
     }
     Some(Lineage {
         root,
@@ -110,10 +111,10 @@ pub(super) fn arrange(id: i64, mut kin: Vec<Kin>) -> Option<Lineage> {
 }
 
 /// The farthest origin of `id` that is there.
-fn top(id: i64, kin: &HashMap<i64, Kin>) -> Option<i64> {
-    let mut top = kin.get(&id)?;
+fn top(id: i64, related: &HashMap<i64, RelatedEvent>) -> Option<i64> {
+    let mut top = related.get(&id)?;
     let mut seen = HashSet::from([id]);
-    while let Some(above) = top.origin().and_then(|origin| kin.get(&origin)) {
+    while let Some(above) = top.origin().and_then(|origin| related.get(&origin)) {
         if !seen.insert(above.id) {
             break;
         }
@@ -126,8 +127,8 @@ fn top(id: i64, kin: &HashMap<i64, Kin>) -> Option<i64> {
 mod tests {
     use super::*;
 
-    fn kin(id: i64, parent_id: Option<i64>, replay_of: Option<i64>) -> Kin {
-        Kin {
+    fn event(id: i64, parent_id: Option<i64>, replay_of: Option<i64>) -> RelatedEvent {
+        RelatedEvent {
             id,
             kind: "k".to_owned(),
             status: "COMPLETED".to_owned(),
@@ -142,19 +143,19 @@ mod tests {
     }
 
     fn shape(lineage: &Lineage) -> Vec<(i64, u32, Relation)> {
-        let shape = |kin: &Kin| (kin.id, kin.depth, kin.relation);
+        let shape = |event: &RelatedEvent| (event.id, event.depth, event.relation);
         lineage.events.iter().map(shape).collect()
     }
 
     #[test]
     fn a_replay_hangs_on_what_it_replays_and_a_follow_up_on_its_parent() {
         let family = vec![
-            kin(3, Some(2), None),
-            kin(2, Some(1), None),
-            kin(1, None, None),
-            kin(5, Some(1), None),
-            kin(4, Some(1), Some(2)),
-            kin(6, Some(4), None),
+            event(3, Some(2), None),
+            event(2, Some(1), None),
+            event(1, None, None),
+            event(5, Some(1), None),
+            event(4, Some(1), Some(2)),
+            event(6, Some(4), None),
         ];
         let lineage = arrange(3, family).unwrap();
         assert_eq!((lineage.root, lineage.truncated), (1, false));
@@ -172,25 +173,28 @@ mod tests {
 
     #[test]
     fn what_is_no_longer_stored_ends_the_way_up() {
-        let lineage = arrange(8, vec![kin(8, Some(7), None)]).unwrap();
+        let lineage = arrange(8, vec![event(8, Some(7), None)]).unwrap();
         assert_eq!(shape(&lineage), [(8, 0, Relation::Root)]);
         assert_eq!(arrange(8, Vec::new()), None);
     }
 
     #[test]
     fn a_cycle_ends() {
-        let circle = vec![kin(1, Some(2), None), kin(2, Some(1), None)];
+        let circle = vec![event(1, Some(2), None), event(2, Some(1), None)];
         assert_eq!(arrange(1, circle).unwrap().events.len(), 2);
     }
 
     #[test]
     fn the_nearest_stay_when_there_are_too_many() {
-        let children = (2..).map(|id| kin(id, Some(1), None));
-        let family: Vec<Kin> = std::iter::once(kin(1, None, None))
+        let children = (2..).map(|id| event(id, Some(1), None));
+        let family: Vec<RelatedEvent> = std::iter::once(event(1, None, None))
             .chain(children)
-            .take(MOST_KIN + 1)
+            .take(MOST_RELATED + 1)
             .collect();
         let lineage = arrange(1, family).unwrap();
-        assert_eq!((lineage.events.len(), lineage.truncated), (MOST_KIN, true));
+        assert_eq!(
+            (lineage.events.len(), lineage.truncated),
+            (MOST_RELATED, true)
+        );
     }
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 
-pub use lineage::{Kin, Lineage, MOST_KIN, Relation};
+pub use lineage::{Lineage, RelatedEvent, Relation};
 pub use operate::{pause, resume, unblock};
 pub use publish::{Published, publish, publish_batch};
 pub use read::{
@@ -46,6 +46,7 @@ mod internals {
         InHand, LeaseRequest, LeasedBatch, Swept, Walk, hand_back, in_hand, lease, progress,
         promote, remove_ended, renew, sweep,
     };
+    pub use super::lineage::MOST_RELATED;
     pub use super::operate::{replay, requeue, retire};
     pub use super::read::{
         Overview, others, overview, register_kinds, registered, stats, unregistered,

@@ -12,8 +12,8 @@ use super::sql::Statement;
 use super::{query, sql};
 use crate::error::Error;
 use crate::operate::{
-    How, KindRequest, Moment, PauseReport, ReplayReport, ReplayRequest, RequeueReport,
-    RequeueRequest, RetireReport, UnblockReport, UnblockRequest,
+    KindRequest, Moment, PauseReport, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
+    RetireReport, UnblockReport, UnblockRequest,
 };
 
 /// Puts logged events back as new ones (B22, F5).
@@ -108,11 +108,7 @@ pub async fn unblock(
     client: &(impl GenericClient + Sync),
     request: &UnblockRequest,
 ) -> Result<UnblockReport, Error> {
-    let how = match request.how {
-        How::Retry => "retry",
-        How::Skip => "skip",
-        How::Cancel => "cancel",
-    };
+    let how = request.how.as_str();
     let values: &[&(dyn ToSql + Sync)] =
         &[&request.group_key, &how, &request.reason, &request.actor];
     report(client, &sql::operate::UNBLOCK, values).await

@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_json::error::Category;
 use tokio_postgres::{GenericClient, Row};
 
-use super::lineage::{Kin, Lineage, MOST_KIN, arrange};
+use super::lineage::{Lineage, MOST_RELATED, RelatedEvent, arrange};
 use super::{query, sql};
 use crate::error::Error;
 use crate::handler::Fault;
@@ -222,7 +222,7 @@ pub async fn job(
 
 /// Where an event comes from and what came of it: the events it follows or replays up to the first,
 /// and all that followed from these or replayed them. `None` when there is no such event; at most
-/// [`MOST_KIN`] events, the nearest ones.
+/// 500 events, the nearest ones.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -231,10 +231,10 @@ pub async fn lineage(
     id: i64,
 ) -> Result<Option<Lineage>, Error> {
     // One more than are shown tells whether there are more.
-    let limit = i64::try_from(MOST_KIN).unwrap_or(i64::MAX) + 1;
+    let limit = i64::try_from(MOST_RELATED).unwrap_or(i64::MAX) + 1;
     let rows = query(client, &sql::look::LINEAGE, &[&id, &limit]).await?;
-    let kin: Vec<Kin> = parsed("lineage", &rows)?;
-    Ok(arrange(id, kin))
+    let related: Vec<RelatedEvent> = parsed("lineage", &rows)?;
+    Ok(arrange(id, related))
 }
 
 /// Which events a list holds. A filter that is `None` lets everything pass.

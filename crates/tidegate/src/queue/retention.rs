@@ -52,9 +52,9 @@ pub enum Counts {
     Sealed,
 }
 
-/// One page of the live queue, swept.
+/// What ended on one page of the live queue.
 #[derive(Debug, Clone, Default)]
-pub struct Swept {
+pub struct Ended {
     /// Ended because their deadline had passed.
     pub expired: Vec<i64>,
     /// Ended because their attempts were spent.
@@ -85,7 +85,7 @@ pub struct KindRetention {
 
 /// Who changes something, and why.
 #[derive(Debug, Clone, Copy)]
-pub struct Reason<'a> {
+pub struct AuditNote<'a> {
     /// For the audit.
     pub text: &'a str,
     /// Who says so.
@@ -187,9 +187,9 @@ pub async fn expired_rows(
     Ok(rows.iter().map(counted).collect())
 }
 
-/// Which events a sweep ends.
+/// Which live events are to end: those that no drain would hand to a handler any more.
 #[derive(Debug, Clone, Copy)]
-pub struct Sweep<'a> {
+pub struct DeadEvents<'a> {
     /// Rows looked at, at most.
     pub page: u32,
     /// Only those published at least this long ago.
@@ -202,17 +202,17 @@ pub struct Sweep<'a> {
     pub now: SystemTime,
 }
 
-/// Ends the live events behind id `after` that no drain would hand to a handler any more.
+/// Ends the dead ones of the live events behind id `after`, a page of them.
 ///
 /// # Errors
 /// When the database fails or does not answer, or a lock is not to be had.
-pub async fn sweep(
+pub async fn end_dead(
     client: &(impl GenericClient + Sync),
     after: i64,
-    sweep: &Sweep<'_>,
-) -> Result<Swept, Error> {
-    let page = as_int4(sweep.page);
-    let older_than = sweep.older_than.as_secs_f64();
+    dead: &DeadEvents<'_>,
+) -> Result<Ended, Error> {
+    let page = as_int4(dead.page);
+    let older_than = dead.older_than.as_secs_f64();
     let rows = query(
         client,
         &sql::retention::SWEEP,
@@ -220,13 +220,13 @@ pub async fn sweep(
             &after,
             &page,
             &older_than,
-            &sweep.dry_run,
-            &sweep.actor,
-            &sweep.now,
+            &dead.dry_run,
+            &dead.actor,
+            &dead.now,
         ],
     )
     .await?;
-    Ok(rows.first().map_or_else(Swept::default, |row| Swept {
+    Ok(rows.first().map_or_else(Ended::default, |row| Ended {
         expired: row.get(0),
         abandoned: row.get(1),
         last_id: row.get(2),
@@ -306,7 +306,7 @@ pub async fn set_retention(
     kind: &str,
     completed: Option<Duration>,
     failed: Option<Duration>,
-    reason: Reason<'_>,
+    note: AuditNote<'_>,
 ) -> Result<Vec<KindRetention>, Error> {
     let (completed, failed) = (completed.map(in_days), failed.map(in_days));
     let rows = query(
@@ -318,8 +318,8 @@ pub async fn set_retention(
             &completed.map(|time| time.1),
             &failed.map(|time| time.0),
             &failed.map(|time| time.1),
-            &reason.text,
-            &reason.actor,
+            &note.text,
+            &note.actor,
         ],
     )
     .await
@@ -356,20 +356,13 @@ pub async fn apply_retention(
     partition: &str,
     since: Option<&str>,
     batch: u32,
-    reason: Reason<'_>,
+    note: AuditNote<'_>,
 ) -> Result<Walked, Error> {
     let batch = as_int4(batch);
     let rows = query(
         client,
         &sql::retention::APPLY_RETENTION,
-        &[
-            &kind,
-            &partition,
-            &since,
-            &batch,
-            &reason.text,
-            &reason.actor,
-        ],
+        &[&kind, &partition, &since, &batch, &note.text, &note.actor],
     )
     .await
     .map_err(refused)?;

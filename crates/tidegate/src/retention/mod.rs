@@ -22,7 +22,9 @@ use crate::budget::millis;
 use crate::config::in_range;
 use crate::connect::Database;
 use crate::error::Error;
-use crate::queue::retention::{self as steps, Counts, Made, Partition, Reason, Sweep, Walked};
+use crate::queue::retention::{
+    self as steps, AuditNote, Counts, DeadEvents, Made, Partition, Walked,
+};
 
 /// How to clean up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -170,17 +172,17 @@ pub struct Change {
 /// [`Error::Invalid`] names what is not allowed; else the database's failure.
 pub async fn change(database: &Database, change: &Change) -> Result<RetentionReport, Error> {
     let client = database.connect().await?;
-    let reason = Reason {
+    let note = AuditNote {
         text: &change.reason,
         actor: change.actor.as_deref(),
     };
     if change.completed.is_some() || change.failed.is_some() {
         let (completed, failed) = (change.completed, change.failed);
-        steps::set_retention(&client, &change.kind, completed, failed, reason).await?;
+        steps::set_retention(&client, &change.kind, completed, failed, note).await?;
         make_partitions(&client).await?;
     }
     let redated = if change.apply {
-        Some(redate(&client, change, reason).await?)
+        Some(redate(&client, change, note).await?)
     } else {
         None
     };
@@ -191,11 +193,11 @@ pub async fn change(database: &Database, change: &Change) -> Result<RetentionRep
 async fn redate(
     client: &Client,
     change: &Change,
-    reason: Reason<'_>,
+    note: AuditNote<'_>,
 ) -> Result<RedateReport, Error> {
     let mut steps = Steps::new(change.budget, None);
     let mut rows = 0;
-    let ended = redate_all(client, change, reason, &mut steps, &mut rows).await;
+    let ended = redate_all(client, change, note, &mut steps, &mut rows).await;
     Ok(RedateReport {
         rows,
         stop_reason: stop_reason(ended)?,
@@ -209,7 +211,7 @@ async fn redate(
 async fn redate_all(
     client: &Client,
     change: &Change,
-    reason: Reason<'_>,
+    note: AuditNote<'_>,
     steps: &mut Steps,
     rows: &mut u64,
 ) -> Result<(), Halt> {
@@ -224,7 +226,7 @@ async fn redate_all(
         let mut since = None;
         loop {
             let walk =
-                || steps::apply_retention(client, kind, name, since.as_deref(), 10_000, reason);
+                || steps::apply_retention(client, kind, name, since.as_deref(), 10_000, note);
             let Some(Walked { rows: dated, next }) = steps.run(walk).await? else {
                 break;
             };
@@ -325,12 +327,12 @@ async fn make_missing(
     client: &Client,
     now: SystemTime,
     steps: &mut Steps,
-    mut tell: impl FnMut(Made),
+    mut on_made: impl FnMut(Made),
 ) -> Result<(), Halt> {
     for day in steps::missing_days(client, now).await? {
         let made = steps.run(|| steps::make_partition(client, &day));
         if let Some(made) = made.await? {
-            tell(made);
+            on_made(made);
         }
     }
     Ok(())
@@ -350,12 +352,12 @@ impl Cleanup<'_> {
     /// The stages.
     async fn run(&mut self) -> Result<(), Halt> {
         if self.options.dry_run {
-            self.foretell_partitions().await?;
-            self.sweep().await?;
-            return self.foretell_removal().await;
+            self.preview_partitions().await?;
+            self.end_dead().await?;
+            return self.preview_removal().await;
         }
         self.make_partitions().await?;
-        self.sweep().await?;
+        self.end_dead().await?;
         self.seal_closed().await?;
         self.drop_expired().await?;
         self.delete_expired().await
@@ -367,13 +369,13 @@ impl Cleanup<'_> {
             count_made(report, made);
         })
         .await?;
-        self.tell();
+        self.report_progress();
         Ok(())
     }
 
     /// Ends live events that nobody will handle, page by page.
-    async fn sweep(&mut self) -> Result<(), Halt> {
-        let sweep = Sweep {
+    async fn end_dead(&mut self) -> Result<(), Halt> {
+        let dead = DeadEvents {
             page: self.options.batch,
             older_than: self.options.older_than,
             dry_run: self.options.dry_run,
@@ -383,18 +385,18 @@ impl Cleanup<'_> {
         let mut after = i64::MIN;
         loop {
             let (client, page) = (self.client, after);
-            let swept = self.steps.run(|| steps::sweep(client, page, &sweep));
-            let Some(swept) = swept.await? else {
+            let ended = self.steps.run(|| steps::end_dead(client, page, &dead));
+            let Some(ended) = ended.await? else {
                 return Ok(());
             };
             if !self.options.dry_run {
-                log_ends(&swept.expired, "expired");
-                log_ends(&swept.abandoned, "abandoned");
+                log_ends(&ended.expired, "expired");
+                log_ends(&ended.abandoned, "abandoned");
             }
-            self.report.expired += count(&swept.expired);
-            self.report.abandoned += count(&swept.abandoned);
-            self.tell();
-            match swept.last_id {
+            self.report.expired += count(&ended.expired);
+            self.report.abandoned += count(&ended.abandoned);
+            self.report_progress();
+            match ended.last_id {
                 Some(last) => after = last,
                 None => return Ok(()),
             }
@@ -420,7 +422,7 @@ impl Cleanup<'_> {
                 .await?
                 .flatten();
             self.report.partitions_sealed += u64::from(sealed == Some(true));
-            self.tell();
+            self.report_progress();
             if sealed != Some(false) {
                 return Ok(());
             }
@@ -466,7 +468,7 @@ impl Cleanup<'_> {
                 return Ok(());
             };
             self.report.rows_deleted += rows;
-            self.tell();
+            self.report_progress();
             if next.is_none() {
                 return Ok(());
             }
@@ -475,7 +477,7 @@ impl Cleanup<'_> {
     }
 
     /// What [`Self::make_partitions`] would do.
-    async fn foretell_partitions(&mut self) -> Result<(), Halt> {
+    async fn preview_partitions(&mut self) -> Result<(), Halt> {
         let client = self.client;
         for day in steps::missing_days(client, self.now).await? {
             let waiting = self.steps.run(|| steps::rows_in_default(client, &day));
@@ -493,7 +495,7 @@ impl Cleanup<'_> {
     }
 
     /// What sealing, dropping and deleting would do.
-    async fn foretell_removal(&mut self) -> Result<(), Halt> {
+    async fn preview_removal(&mut self) -> Result<(), Halt> {
         let (client, now) = (self.client, self.now);
         let expired = self.steps.run(|| steps::expired_rows(client, now));
         let Some(mut rows) = expired.await? else {
@@ -516,10 +518,10 @@ impl Cleanup<'_> {
         self.report.rows_dropped += rows;
         let dropped = DroppedPartition { partition, rows };
         self.report.dropped.push(dropped);
-        self.tell();
+        self.report_progress();
     }
 
-    fn tell(&self) {
+    fn report_progress(&self) {
         if let Some(progress) = &self.progress {
             progress.send_replace(self.report.clone());
         }
