@@ -2,8 +2,8 @@
 """Part of `make check`: keeps docs/requirements.md and the tests in step. A test that proves a requirement bears its id at the
 beginning of its name: f7_…, e2_e3_….
 
-`check` refuses an id in a test's name or a comment that the page does not have, a requirement without a proof, and a proof
-that is not there. `write` puts the names of the tests into the page; the sentences are written by hand.
+`check` refuses an id in a test's name or a comment that the page does not have, a requirement without a proof, a proof
+that is not there, and a comment that cites a decision by a number: there is no list of them. `write` puts the names of the tests into the page; the sentences are written by hand.
 """
 
 import re
@@ -18,6 +18,7 @@ TEST = re.compile(r"\bfn ((?:[a-fi]\d+_)+\w+)\(")
 IDS = re.compile(r"(?:[a-fi]\d+_)+")
 # As comments cite them: (B13), (E2, E3).
 CITED = re.compile(r"\(((?:[A-F]\d+(?:, )?)+)\)")
+DECISION = re.compile(r"\bdecisions? \d+")
 # Proven by what is no test of that name.
 OTHERWISE = {
     "B11": "there is no such column or option: `sql/catalog.txt`",
@@ -40,6 +41,7 @@ def main():
     wrong += [f"{name}: no test proves it" for name in rows if not proof(name, tests)]
     wrong += [f"{name}: `python3 scripts/requirements.py write` names other tests" for name, told in rows.items()
               if told != proof(name, tests)]
+    wrong += decisions()
     for line in wrong:
         print(line, file=sys.stderr)
     if not wrong:
@@ -59,6 +61,14 @@ def proofs():
         for names in CITED.findall(text):
             cited.update(names.split(", "))
     return tests, cited
+
+
+def decisions():
+    """Lines that cite a decision by its number."""
+    files = sorted(file for source in SOURCES for ending in ("rs", "sql") for file in (ROOT / source).rglob(f"*.{ending}"))
+    lines = [(file, n, line) for file in files for n, line in enumerate(file.read_text().splitlines(), 1)]
+    return [f"{file.relative_to(ROOT)}:{n}: a decision has no number: say what was decided" for file, n, line in lines
+            if DECISION.search(line)]
 
 
 def place(file):

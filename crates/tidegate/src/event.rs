@@ -182,7 +182,7 @@ impl NewEvent {
     }
 
     /// While an event of this kind and key is live, publishing another returns the first one's id
-    /// (decision 15). 1 to 200 characters; [`dedup_key`] derives one.
+    /// instead. 1 to 200 characters; [`dedup_key`] derives one.
     #[must_use]
     pub fn dedup(mut self, key: impl Into<String>) -> Self {
         self.dedup_key = Some(key.into());

@@ -53,7 +53,7 @@ impl Done {
     }
 }
 
-/// A handler's failure: to be retried, or final (decision 8).
+/// A handler's failure: to be retried, or final.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HandlerError {
     pub(crate) verdict: Verdict,
@@ -90,7 +90,7 @@ impl HandlerError {
         }
     }
 
-    /// Final: the event ends `COMPLETED_WITH_ERRORS` (decision 7).
+    /// Final: the event ends `COMPLETED_WITH_ERRORS`.
     pub fn reject(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
         Self {
             verdict: Verdict::Reject,

@@ -11,7 +11,7 @@ use crate::outcome::Progress;
 /// holds a stale one changes nothing (invariant I5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Lease {
-    /// The event.
+    /// The event's id.
     pub id: i64,
     /// Random, one for each lease statement.
     pub token: Uuid,
@@ -24,7 +24,7 @@ pub enum Fate {
     Run,
     /// Its deadline had passed (B13): to be ended unhandled, no attempt counted.
     Expired,
-    /// Its last permitted attempt was abandoned (decision 9): to be ended, no attempt counted.
+    /// Its last permitted attempt was abandoned: to be ended, no attempt counted.
     Abandoned,
 }
 

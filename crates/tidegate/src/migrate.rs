@@ -274,7 +274,7 @@ async fn apply(client: &mut Client, tables: &Migrations) -> Result<Vec<String>, 
         .collect())
 }
 
-/// An older program must not touch a schema it does not know (D: rolling deploys).
+/// An older program must not touch a schema it does not know: while a new one is deployed, both run.
 async fn refuse_newer(client: &Client, history: &str, known: i32) -> Result<(), Error> {
     match applied_version(client, history).await? {
         Some(version) if version > known => Err(Error::Migrate(format!(

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::event::NewEvent;
 use crate::handler::{Done, Fault, HandlerError, HandlerResult, Verdict};
 
-/// Status of a row in the log (decision 7).
+/// Status of a row in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Status {
@@ -73,7 +73,7 @@ impl RetryPolicy {
         full.mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
     }
 
-    /// What a failed or finished try means for the event (decisions 7 and 8): a retry while attempts
+    /// What a failed or finished try means for the event: a retry while attempts
     /// are left, else the end.
     #[must_use]
     pub fn resolve(
@@ -150,8 +150,8 @@ impl HandlerEnd {
     }
 }
 
-/// What has been done of an event so far, stored with it so that a retry runs only the rest
-/// (decision 11). The `progress` column.
+/// What has been done of an event so far, stored with it so that a retry runs only the rest.
+/// The `progress` column.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Progress {
     /// Handlers that ended for good.

@@ -98,13 +98,13 @@ pub struct Handled {
 }
 
 impl Attempt {
-    /// The first.
+    /// The first attempt.
     #[must_use]
     pub fn first() -> Self {
         Self::number(1)
     }
 
-    /// This one, from 1.
+    /// The attempt of this number, from 1.
     #[must_use]
     pub fn number(attempt: u32) -> Self {
         let event = LeasedEvent {
@@ -128,14 +128,14 @@ impl Attempt {
         Self { event, limit }
     }
 
-    /// Of so many.
+    /// Out of this many attempts.
     #[must_use]
     pub fn of(mut self, most: u32) -> Self {
         self.event.max_attempts = most;
         self
     }
 
-    /// In a group.
+    /// The event's group.
     #[must_use]
     pub fn group(mut self, key: impl Into<String>) -> Self {
         self.event.group_key = Some(key.into());

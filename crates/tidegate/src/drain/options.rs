@@ -83,7 +83,7 @@ impl DrainOptions {
         })
     }
 
-    /// Checks ranges, and that a handler's limit fits into a lease with a tenth to spare (decision 3).
+    /// Checks ranges, and that a handler's limit fits into a lease with a tenth to spare.
     ///
     /// # Errors
     /// [`Error::Config`] names the option and what is allowed.

@@ -87,7 +87,7 @@ fn result(ends: &[HandlerEnd]) -> Option<Value> {
     (!results.is_empty()).then_some(Value::Object(results))
 }
 
-/// A final error of one handler does not undo the others (decision 11): what they emitted goes out.
+/// A final error of one handler does not undo the others: what they emitted goes out.
 fn follow_ups(ends: &[HandlerEnd]) -> Vec<NewEvent> {
     ends.iter()
         .filter(|end| end.result.is_ok())

@@ -56,9 +56,9 @@ impl ErrorEntry {
 /// An event's end.
 #[derive(Debug, Clone)]
 pub struct Finalization {
-    /// Whose.
+    /// The lease that it ends.
     pub lease: Lease,
-    /// How.
+    /// The status it ends with.
     pub status: Status,
     /// Errors of this attempt, behind those stored already.
     pub errors: Vec<ErrorEntry>,
@@ -102,7 +102,7 @@ impl Finalization {
 /// An event's return to the queue.
 #[derive(Debug, Clone)]
 pub struct Retried {
-    /// Whose.
+    /// The lease that it leaves.
     pub lease: Lease,
     /// Whether an attempt has ended. An event that goes back through no fault of its own keeps its attempt.
     pub charged: bool,

@@ -281,7 +281,7 @@ pub struct InHand {
     pub cuts: i32,
     /// Handlers of the lease's events up to this id may have started.
     pub started_to: i64,
-    /// The event.
+    /// The event's id.
     pub id: i64,
 }
 

@@ -94,7 +94,7 @@ pub static RENEW: Statement = Statement {
     text: "SELECT * FROM tidegate.renew($1, $2, $3)",
 };
 
-/// Gives back events that were never started, with their attempt (decision 9).
+/// Gives back events that were never started, with their attempt.
 pub static HAND_BACK: Statement = Statement {
     name: "hand_back",
     params: &[Type::UUID, Type::INT8_ARRAY, Type::UUID_ARRAY],
