@@ -147,7 +147,7 @@ where
     T: Send + 'static,
     F: Future<Output = T>,
 {
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let (here, gone) = oneshot::channel::<()>();
     let logs = tracing::dispatcher::get_default(Clone::clone);
     let work = move || {
@@ -158,7 +158,7 @@ where
         let Ok(runtime) = runtime else { return };
         runtime.block_on(async {
             tokio::select! {
-                ended = make() => drop(tell.send(ended)),
+                ended = make() => drop(sender.send(ended)),
                 _ = gone => {}
             }
         });
@@ -167,7 +167,7 @@ where
         .name("tidegate-drain".to_owned())
         .spawn(work)
         .ok()?;
-    let ended = told.await;
+    let ended = receiver.await;
     drop(here);
     match ended {
         Ok(ended) => Some(ended),
