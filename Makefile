@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit test-pooled newest schema check-schema lambda api bench bench-peers coldstart db torture mutants template package deploy deny sbom fuzz tools
+.PHONY: help run test check unit test-pooled newest schema check-schema lambda starter api bench bench-peers coldstart db torture mutants template package deploy deny sbom fuzz tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -19,7 +19,7 @@ help: ## list the targets
 run: tools ## start a local Postgres, publish sample events, drain them, show the result
 	@python3 scripts/run.py
 
-test: check deny unit newest check-schema lambda api template ## everything CI runs
+test: check deny unit newest check-schema lambda starter api template ## everything CI runs
 
 check: tools ## format, circles of modules, lints with warnings denied, what the library costs, docs
 	cargo fmt --all --check
@@ -59,6 +59,9 @@ check-schema: tools ## compare them with what the migrations make
 
 lambda: tools ## run the function under cargo lambda watch and invoke it with every file in events/
 	@python3 scripts/invoke.py
+
+starter: tools ## make a project with `tidegate new`, and test, run and invoke it, and check its template
+	@python3 scripts/starter.py
 
 api: tools ## try the HTTP interface with requests made up from its OpenAPI document
 	@python3 scripts/api.py

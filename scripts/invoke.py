@@ -35,26 +35,27 @@ def main():
         environment = {**local.environment(), "TIDEGATE_BUDGET": "15s"}
         environment.update(started.enter_context(local.postgres()))
         environment.update(started.enter_context(local.services(programs)))
-        port = started.enter_context(Watch(cargo_lambda, environment)).port
+        watch = started.enter_context(Watch(cargo_lambda, FUNCTION, environment))
         wrong = []
-        for file in _in_order(Path("events")):
-            wrong += _invoke(cargo_lambda, port, file)
+        for file in in_order(Path("events")):
+            wrong += watch.invoke(file)
             if file.name == "migrate.json":
                 local.step("Something to drain", [programs / "examples" / "publish_forms"], environment)
-    return _verdict(wrong)
+    return verdict(wrong, "every invocation was answered with its report")
 
 
 class Watch:
-    """`cargo lambda watch` on a free port of the loopback address, with its whole process group."""
+    """`cargo lambda watch` on a free port of the loopback address, with its whole process group: for a function of the
+    package in the folder, by default of this one."""
 
-    def __init__(self, cargo_lambda, environment):
-        self.port = _free_port()
+    def __init__(self, cargo_lambda, function, environment, folder=None):
+        self.cargo_lambda, self.function, self.port = cargo_lambda, function, _free_port()
         command = [cargo_lambda, "lambda", "watch", "--invoke-address", "127.0.0.1", "--invoke-port", self.port]
         # It would rebuild on every change; what is invoked here is what was built.
-        command += ["--ignore-changes", "--offline", *local.cargo_flags(), "--bin", FUNCTION]
+        command += ["--ignore-changes", "--offline", *local.cargo_flags(), "--bin", function]
         guarded = [sys.executable, local.SCRIPTS / "guard.py", *command]
         self.process = subprocess.Popen([str(part) for part in guarded], stdin=subprocess.PIPE, env=environment,
-                                        start_new_session=True)
+                                        cwd=folder, start_new_session=True)
 
     def __enter__(self):
         try:
@@ -67,6 +68,20 @@ class Watch:
     def __exit__(self, *_):
         self.process.stdin.close()
         self.process.wait()
+
+    def invoke(self, file):
+        """Sends one file and returns what is wrong with the answer, if anything is."""
+        arguments = ["lambda", "invoke", "--invoke-address", "127.0.0.1", "--invoke-port", str(self.port)]
+        arguments += [self.function, "--data-file", str(file)]
+        print("\n$ cargo " + " ".join(arguments), flush=True)
+        try:
+            done = subprocess.run([str(self.cargo_lambda), *arguments], stdout=subprocess.PIPE, text=True, timeout=ANSWER_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            return [f"{file}: no answer within {ANSWER_LIMIT_S} s"]
+        print(done.stdout.strip(), flush=True)
+        if done.returncode != 0:
+            return [f"{file}: exit code {done.returncode}"]
+        return [f"{file}: {fault}" for fault in _faults(file, done.stdout)]
 
 
 def _free_port():
@@ -86,24 +101,10 @@ def _wait_for(port, process):
     raise pypi.Unavailable("cargo lambda watch did not start to listen; its reason stands above")
 
 
-def _in_order(folder):
+def in_order(folder):
+    """The folder's requests, in an order in which each finds what it needs."""
     rank = {name: position for position, name in enumerate(FIRST)}
     return sorted(folder.glob("*.json"), key=lambda file: (rank.get(file.name, len(FIRST)), file.name))
-
-
-def _invoke(cargo_lambda, port, file):
-    """Sends one file and returns what is wrong with the answer, if anything is."""
-    arguments = ["lambda", "invoke", "--invoke-address", "127.0.0.1", "--invoke-port", str(port)]
-    arguments += [FUNCTION, "--data-file", str(file)]
-    print("\n$ cargo " + " ".join(arguments), flush=True)
-    try:
-        done = subprocess.run([str(cargo_lambda), *arguments], stdout=subprocess.PIPE, text=True, timeout=ANSWER_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return [f"{file}: no answer within {ANSWER_LIMIT_S} s"]
-    print(done.stdout.strip(), flush=True)
-    if done.returncode != 0:
-        return [f"{file}: exit code {done.returncode}"]
-    return [f"{file}: {fault}" for fault in _faults(file, done.stdout)]
 
 
 def _faults(file, answer):
@@ -122,12 +123,13 @@ def _faults(file, answer):
     return []
 
 
-def _verdict(wrong):
+def verdict(wrong, well):
+    """Says what is wrong, or that all is well; the exit code."""
     print()
     for fault in wrong:
         print(fault, file=sys.stderr)
     if not wrong:
-        print("every invocation was answered with its report")
+        print(well)
     return 1 if wrong else 0
 
 

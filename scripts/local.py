@@ -105,11 +105,12 @@ def services(programs):
     return Companion([programs / "examples" / "services", "--port", "0"], SERVICES)
 
 
-def step(heading, command, environment):
-    """Shows a command as one would type it and runs it; a failure ends the script with the command's code."""
+def step(heading, command, environment, folder=None):
+    """Shows a command as one would type it and runs it, in the folder if there is one; a failure ends the script with the
+    command's code."""
     shown = shlex.join(_relative(part) for part in command)
     print(f"\n{heading}\n$ {shown}", flush=True)
-    code = subprocess.run([str(part) for part in command], env=environment).returncode
+    code = subprocess.run([str(part) for part in command], env=environment, cwd=folder).returncode
     if code != 0:
         print(f"failed with exit code {code}: {shown}", file=sys.stderr)
         raise Failed(code if code > 0 else 1)

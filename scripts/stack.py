@@ -29,7 +29,7 @@ def transform(source):
     """The plain template, as the SAM transform on AWS makes it."""
     from samtranslator.translator.transform import transform as translate
     source = copy.deepcopy(source)
-    source["Globals"]["Function"]["CodeUri"] = CODE
+    source.setdefault("Globals", {}).setdefault("Function", {})["CodeUri"] = CODE
     for resource in source["Resources"].values():
         resource.get("Properties", {}).pop("CodeUri", None)
     return translate(source, {}, _NoPolicyNames())

@@ -41,16 +41,9 @@ BAD_RATES = ["rate(1 minutes)", "rate(2 minute)", "rate(0 minutes)", "rate(01 mi
 
 
 def main():
-    folder = pypi.install(*TOOLS, dependencies=True)
-    os.environ.update(tool_environment(folder))
-    sys.path.insert(0, str(folder))
-    logging.disable(logging.WARNING)
-    stack, rules = importlib.import_module("stack"), importlib.import_module("template_rules")
-    print("SAM and cfn-lint")
-    _run("-m", "samcli", "validate", "--lint", "--template", TEMPLATE)
-    source = stack.parse(TEMPLATE.read_text())
-    plain = stack.transform(source)
-    _lint(folder, stack, plain)
+    stack = ready()
+    rules = importlib.import_module("template_rules")
+    source, plain = checked(stack, TEMPLATE)
     wrong = _rules(stack, rules, plain) + _rates(stack, plain) + _controls(stack, rules, source)
     wrong += importlib.import_module("template_deploy").faults(plain)
     print()
@@ -59,6 +52,25 @@ def main():
     if not wrong:
         print(f"{TEMPLATE} deploys what it should")
     return 1 if wrong else 0
+
+
+def ready():
+    """The module `stack`, with the tools that it needs."""
+    folder = pypi.install(*TOOLS, dependencies=True)
+    os.environ.update(tool_environment(folder))
+    sys.path.insert(0, str(folder))
+    logging.disable(logging.WARNING)
+    return importlib.import_module("stack")
+
+
+def checked(stack, template):
+    """The template as it stands and as plain resources, after SAM and cfn-lint have found nothing wrong with either."""
+    print("SAM and cfn-lint")
+    _run("-m", "samcli", "validate", "--lint", "--template", template)
+    source = stack.parse(template.read_text())
+    plain = stack.transform(source)
+    _lint(plain)
+    return source, plain
 
 
 def tool_environment(folder):
@@ -75,8 +87,9 @@ def _run(*command):
         raise local.Failed(1)
 
 
-def _lint(folder, stack, plain):
+def _lint(plain):
     """cfn-lint sees more in the plain template than through the transform."""
+    folder = pypi.install(*TOOLS, dependencies=True)
     with tempfile.TemporaryDirectory() as room:
         file = Path(room) / "template.json"
         file.write_text(json.dumps(plain, indent=1))

@@ -1,4 +1,4 @@
-//! The command line: every verb of the queue, and two of this program.
+//! The command line: every verb of the queue, two of this program, and `new`, for who begins another one.
 
 use std::process::ExitCode;
 
@@ -7,6 +7,7 @@ use tidegate_job::{app, http};
 
 fn main() -> ExitCode {
     CommandLine::new(app::program())
+        .starter()
         .verb(app::checks::verb::receive_issuing)
         .verb(http::verb::run)
         .run()

@@ -34,7 +34,7 @@ impl Cli {
         Self::without_database().with("DATABASE_URL", url)
     }
 
-    fn without_database() -> Self {
+    pub fn without_database() -> Self {
         Self(Vec::new())
     }
 
@@ -652,6 +652,7 @@ async fn with_json_stdout_is_one_document_also_when_a_verb_fails() {
         let argument = match verb.as_str() {
             "publish" | "pause" | "resume" => Some(VIEWED),
             "show" => Some("1"),
+            "new" => Some("fn"),
             "replay" | "requeue" => Some("--id=1 --reason=why"),
             "retire" => Some("parcel_lost --reason=why"),
             "unblock" => Some("group --retry --reason=why"),

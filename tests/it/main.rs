@@ -36,6 +36,7 @@ mod scenes;
 mod script;
 mod secret;
 mod shop;
+mod starter;
 mod steady;
 mod trace;
 mod upgrade;

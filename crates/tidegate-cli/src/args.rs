@@ -6,6 +6,7 @@
 )]
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -117,6 +118,19 @@ pub enum Verb {
         after_help = "Example:\n  tidegate unblock customer-3 --skip --reason 'waits for a paper'"
     )]
     Unblock(UnblockArgs),
+}
+
+/// Write a project of your own to begin with: two kinds of events, their handlers, tests and deployment.
+///
+/// It needs no database. Its README.md says how to go on.
+#[derive(Parser)]
+#[command(name = "new", after_help = "Example:\n  tidegate new shop-queue")]
+pub struct New {
+    /// The folder to make; its last part is the new crate's name, such as shop-queue or ../shop-queue.
+    pub name: PathBuf,
+    /// A checkout of Tidegate, whose crates it depends on instead of this version's released ones.
+    #[arg(long, value_name = "CHECKOUT")]
+    pub tidegate: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -26,6 +26,7 @@ mod answer;
 mod args;
 mod own;
 mod screen;
+mod starter;
 mod text;
 mod verbs;
 

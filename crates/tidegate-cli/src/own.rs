@@ -10,7 +10,7 @@ use tidegate::program::Service;
 use tidegate::{Error, Lookup, Program};
 
 use crate::answer::{Answer, Failed, print};
-use crate::args::{Cli, Verb};
+use crate::args::{Cli, New, Verb};
 use crate::{block_on, fail, give, misused, verbs};
 
 /// A program's command line, with verbs of its own beside those that every program has.
@@ -54,10 +54,17 @@ pub struct CommandLine {
 
 type AnswerOwn = dyn Fn(Ask, &ArgMatches) -> BoxFuture<'static, Result<Answer, Error>>;
 
-/// A verb of the program's own.
+/// A verb that not every program has.
 struct Own {
     command: Command,
-    answer: Box<AnswerOwn>,
+    answer: Answers,
+}
+
+enum Answers {
+    /// The program, which has its settings then.
+    Program(Box<AnswerOwn>),
+    /// [`verbs::new`], which asks nobody.
+    New,
 }
 
 /// Who asks, and of what: what a program's own verb has at hand.
@@ -100,24 +107,33 @@ impl CommandLine {
     /// # Panics
     /// When the program has a verb of this name already.
     #[must_use]
-    pub fn verb<A, F>(mut self, answer: impl Fn(Ask, A) -> F + 'static) -> Self
+    pub fn verb<A, F>(self, answer: impl Fn(Ask, A) -> F + 'static) -> Self
     where
         A: Parser + 'static,
         F: Future<Output = Result<Answer, Error>> + Send + 'static,
     {
-        let answer = move |ask: Ask, matches: &ArgMatches| match A::from_arg_matches(matches) {
+        let answer = move |ask: Ask, matches: &ArgMatches| match arguments(matches) {
             Ok(arguments) => answer(ask, arguments).boxed(),
-            Err(error) => std::future::ready(Err(Error::Invalid(error.to_string()))).boxed(),
+            Err(error) => std::future::ready(Err(error)).boxed(),
         };
-        let command = A::command();
+        self.with(A::command(), Answers::Program(Box::new(answer)))
+    }
+
+    /// With the verb `new`, which writes a project to begin with and needs neither settings nor a database.
+    ///
+    /// # Panics
+    /// When the program has a verb of this name already.
+    #[must_use]
+    pub fn starter(self) -> Self {
+        self.with(New::command(), Answers::New)
+    }
+
+    fn with(mut self, command: Command, answer: Answers) -> Self {
         let name = command.get_name();
         let mut own = self.verbs.iter().map(|own| own.command.get_name());
         let taken = Cli::command().find_subcommand(name).is_some() || own.any(|own| own == name);
         assert!(!taken, "there is a verb {name:?} already");
-        self.verbs.push(Own {
-            command,
-            answer: Box::new(answer),
-        });
+        self.verbs.push(Own { command, answer });
         self
     }
 
@@ -154,13 +170,22 @@ impl CommandLine {
     }
 
     async fn answer(self, asked: Asked, json: bool, lookup: Lookup<'_>) -> Result<Answer, Failed> {
-        let service = self.program.start(lookup)?;
         match asked {
-            Asked::OfAll(verb) => verbs::answer(&service, verb, json).await,
-            Asked::OfOwn(number, matches) => {
-                let service = Arc::new(service);
-                Ok((self.verbs[number].answer)(Ask { service, json }, &matches).await?)
+            Asked::OfAll(verb) => {
+                let service = self.program.start(lookup)?;
+                verbs::answer(&service, verb, json).await
             }
+            Asked::OfOwn(number, matches) => match &self.verbs[number].answer {
+                Answers::Program(answer) => {
+                    let service = Arc::new(self.program.start(lookup)?);
+                    Ok(answer(Ask { service, json }, &matches).await?)
+                }
+                Answers::New => Ok(verbs::new::new(&arguments(&matches)?)?),
+            },
         }
     }
+}
+
+fn arguments<A: FromArgMatches>(matches: &ArgMatches) -> Result<A, Error> {
+    A::from_arg_matches(matches).map_err(|error| Error::Invalid(error.to_string()))
 }

@@ -5,6 +5,7 @@ mod doctor;
 mod drain;
 mod look;
 mod migrate;
+pub mod new;
 mod operate;
 mod publish;
 mod watch;

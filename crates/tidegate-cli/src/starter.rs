@@ -1,0 +1,274 @@
+//! Owns the project that somebody begins with: its files, which lie in `starter/`, the names it may have, and how it is
+//! written. Nothing that is there is ever overwritten: the project is made beside its place and takes it by one rename,
+//! which only an empty folder gives way to. So a failure leaves nothing behind.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use tidegate::Error;
+
+/// Where each file goes, and what it holds. Cargo packages no folder with a `Cargo.toml`, and git heeds every `.gitignore`,
+/// so those two lie here under other names.
+const FILES: [(&str, &str); 14] = [
+    (".gitignore", include_str!("../starter/gitignore.in")),
+    ("Cargo.toml", include_str!("../starter/Cargo.toml.in")),
+    ("Makefile", include_str!("../starter/Makefile")),
+    ("README.md", include_str!("../starter/README.md")),
+    (
+        "events/drain.json",
+        include_str!("../starter/events/drain.json"),
+    ),
+    (
+        "events/migrate.json",
+        include_str!("../starter/events/migrate.json"),
+    ),
+    (
+        "events/stats.json",
+        include_str!("../starter/events/stats.json"),
+    ),
+    (
+        "migrations/V0001__create_shop.sql",
+        include_str!("../starter/migrations/V0001__create_shop.sql"),
+    ),
+    ("samconfig.toml", include_str!("../starter/samconfig.toml")),
+    (
+        "src/function.rs",
+        include_str!("../starter/src/function.rs"),
+    ),
+    ("src/lib.rs", include_str!("../starter/src/lib.rs")),
+    ("src/main.rs", include_str!("../starter/src/main.rs")),
+    ("template.yaml", include_str!("../starter/template.yaml")),
+    (
+        "tests/handlers.rs",
+        include_str!("../starter/tests/handlers.rs"),
+    ),
+];
+
+/// What a project depends on of ours.
+const CRATES: [&str; 3] = ["tidegate", "tidegate-cli", "tidegate-lambda"];
+
+/// The words that Rust keeps for itself, those for later too.
+const KEYWORDS: [&str; 51] = [
+    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate",
+    "do", "dyn", "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl",
+    "in", "let", "loop", "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref",
+    "return", "self", "static", "struct", "super", "trait", "true", "try", "type", "typeof",
+    "unsafe", "unsized", "use", "virtual", "where", "while", "yield",
+];
+
+/// Crates that come with Rust, folders where cargo builds, and crates that the project needs.
+const TAKEN: [&str; 15] = [
+    "alloc",
+    "build",
+    "core",
+    "deps",
+    "examples",
+    "incremental",
+    "proc_macro",
+    "refinery",
+    "serde",
+    "std",
+    "test",
+    "tidegate",
+    "tidegate_cli",
+    "tidegate_lambda",
+    "tokio",
+];
+
+/// Its table of migrations has a longer name, and Postgres cuts names at 63 characters.
+const LONGEST_NAME: usize = 50;
+
+/// A name that cargo, Rust, Postgres and AWS all take, each in its own spelling.
+struct Name<'a>(&'a str);
+
+impl<'a> Name<'a> {
+    /// The last part of the path to the project's folder.
+    fn of(folder: &'a Path) -> Result<Self, Error> {
+        let name = folder.file_name().unwrap_or(folder.as_os_str());
+        let name = name.to_str().unwrap_or_default();
+        let refused = |why: &str| {
+            Err(invalid(&format!(
+                "NAME: {name:?} {why}, such as shop-queue"
+            )))
+        };
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+        if !name.starts_with(|c: char| c.is_ascii_lowercase())
+            || !name.chars().all(plain)
+            || name.len() > LONGEST_NAME
+        {
+            return refused(&format!(
+                "must be a crate's name: a lower-case letter, then lower-case letters, digits, - and _, at most {LONGEST_NAME} in all"
+            ));
+        }
+        let name = Self(name);
+        if KEYWORDS.contains(&name.in_rust().as_str()) {
+            return refused("is a word of the Rust language: it must be another crate's name");
+        }
+        if TAKEN.contains(&name.in_rust().as_str()) {
+            return refused(
+                "is taken, by Rust or by what the project needs: it must be another crate's name",
+            );
+        }
+        Ok(name)
+    }
+
+    fn in_rust(&self) -> String {
+        self.0.replace('-', "_")
+    }
+
+    fn on_aws(&self) -> String {
+        self.0.replace('_', "-")
+    }
+}
+
+/// Writes a project into the folder, which is new or empty, and tells its files. It depends on the crates of this version,
+/// or on those of a checkout.
+///
+/// # Errors
+/// [`Error::Invalid`] names the argument and what it must be.
+pub fn write(folder: &Path, checkout: Option<&Path>) -> Result<Vec<&'static str>, Error> {
+    let name = Name::of(folder)?;
+    let crates = match checkout {
+        Some(checkout) => of_checkout(checkout)?,
+        None => CRATES.map(|_| format!("version = {:?}", env!("CARGO_PKG_VERSION"))),
+    };
+    refuse_what_is_there(folder)?;
+    put(folder, &name, &crates).map_err(|error| {
+        let folder = folder.display();
+        invalid(&format!(
+            "NAME: {folder} must lie in a folder that can be written to: {error}"
+        ))
+    })?;
+    Ok(FILES.iter().map(|(path, _)| *path).collect())
+}
+
+/// How the project finds each of our crates in a checkout.
+fn of_checkout(checkout: &Path) -> Result<[String; 3], Error> {
+    let refused = |why: &str| {
+        let checkout = checkout.display();
+        invalid(&format!(
+            "--tidegate: {checkout} must be a checkout of Tidegate: {why}"
+        ))
+    };
+    let root = checkout
+        .canonicalize()
+        .map_err(|error| refused(&error.to_string()))?;
+    let mut found = CRATES.map(String::from);
+    for dependency in &mut found {
+        let folder = root.join("crates").join(&*dependency);
+        if !folder.join("Cargo.toml").is_file() {
+            return Err(refused(&format!(
+                "it has no crates/{dependency}/Cargo.toml"
+            )));
+        }
+        let folder = folder
+            .to_str()
+            .ok_or_else(|| refused("its path is not UTF-8"))?;
+        // A string of JSON is one of TOML as well.
+        *dependency = format!("path = {}", serde_json::Value::from(folder));
+    }
+    Ok(found)
+}
+
+fn refuse_what_is_there(folder: &Path) -> Result<(), Error> {
+    let refused = |why: &str| {
+        let folder = folder.display();
+        Err(invalid(&format!(
+            "NAME: {folder} must be a new folder or an empty one: {why}"
+        )))
+    };
+    match folder.symlink_metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return refused(&error.to_string()),
+        Ok(found) if !found.is_dir() => return refused("something else has this name"),
+        Ok(_) => {}
+    }
+    match fs::read_dir(folder).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => Ok(()),
+        Ok(false) => refused("there is something in it"),
+        Err(error) => refused(&error.to_string()),
+    }
+}
+
+/// Makes the project beside its place, and has it take that.
+fn put(folder: &Path, name: &Name<'_>, crates: &[String; 3]) -> io::Result<()> {
+    let part = folder.with_file_name(format!(".{}-{}", name.0, std::process::id()));
+    fs::create_dir(&part)?;
+    let written = fill(&part, name, crates).and_then(|()| fs::rename(&part, folder));
+    if written.is_err() {
+        let _ = fs::remove_dir_all(&part);
+    }
+    written
+}
+
+fn fill(part: &Path, name: &Name<'_>, crates: &[String; 3]) -> io::Result<()> {
+    for (path, text) in FILES {
+        let file: PathBuf = part.join(path);
+        if let Some(folder) = file.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        File::create_new(file)?.write_all(filled_in(text, name, crates).as_bytes())?;
+    }
+    Ok(())
+}
+
+/// A path of the user's may hold anything, so the crates come last.
+fn filled_in(text: &str, name: &Name<'_>, crates: &[String; 3]) -> String {
+    let mut text = text
+        .replace("{{name}}", name.0)
+        .replace("{{crate}}", &name.in_rust())
+        .replace("{{stack}}", &name.on_aws());
+    for (dependency, found) in CRATES.iter().zip(crates) {
+        text = text.replace(&format!("{{{{{dependency}}}}}"), found);
+    }
+    text
+}
+
+fn invalid(text: &str) -> Error {
+    Error::Invalid(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(path: &str) -> &'static str {
+        let found = FILES.iter().find(|(file, _)| *file == path);
+        found.map(|(_, text)| *text).unwrap()
+    }
+
+    fn count(folder: &Path) -> usize {
+        let entries = fs::read_dir(folder).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        paths
+            .map(|path| if path.is_dir() { count(&path) } else { 1 })
+            .sum()
+    }
+
+    #[test]
+    fn every_file_of_the_starter_is_written() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("starter");
+        assert_eq!(count(&folder), FILES.len());
+    }
+
+    #[test]
+    fn no_project_is_called_like_a_crate_that_it_needs() {
+        let manifest = text("Cargo.toml").replace("{{", "").replace("}}", "");
+        let dependencies = manifest.split("dependencies]\n").skip(1);
+        let lines =
+            dependencies.flat_map(|section| section.lines().take_while(|line| !line.is_empty()));
+        let names: Vec<&str> = lines
+            .filter_map(|line| Some(line.split_once(" = ")?.0))
+            .collect();
+        assert!(names.len() >= CRATES.len(), "{names:?}");
+        for name in names {
+            assert!(Name::of(Path::new(name)).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_template_is_short() {
+        assert!(text("template.yaml").lines().count() < 100);
+    }
+}

@@ -1,0 +1,7 @@
+//! The command line: migrate, publish, drain, look, operate.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tidegate_cli::run({{crate}}::program())
+}
