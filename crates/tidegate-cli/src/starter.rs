@@ -58,7 +58,7 @@ const KEYWORDS: [&str; 51] = [
 ];
 
 /// Crates that come with Rust, folders where cargo builds, and crates that the project needs.
-const TAKEN: [&str; 15] = [
+const TAKEN: [&str; 14] = [
     "alloc",
     "build",
     "core",
@@ -66,7 +66,6 @@ const TAKEN: [&str; 15] = [
     "examples",
     "incremental",
     "proc_macro",
-    "refinery",
     "serde",
     "std",
     "test",

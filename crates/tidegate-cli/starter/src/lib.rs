@@ -1,7 +1,7 @@
 //! Two kinds of events and what handles them. `main.rs` runs them as a command line, `function.rs` as a Lambda function.
 
 use serde::{Deserialize, Serialize};
-use tidegate::migrate::MigrationSet;
+use tidegate::migrate::Migrations;
 use tidegate::{
     Context, DATABASE_ONLY, Dispatch, Done, HandlerResult, Handlers, Program, Verdicts,
 };
@@ -70,19 +70,12 @@ async fn book(order: &OrderShipped, ctx: &Context) -> HandlerResult {
     transaction.complete(Done::ok()).await
 }
 
-mod embedded {
-    refinery::embed_migrations!("migrations");
-}
-
-/// The tables of `migrations/`, which `migrate` makes after the queue's own.
-fn migrations() -> Vec<MigrationSet> {
-    vec![MigrationSet {
-        history: "tidegate.{{crate}}_migrations",
-        runner: embedded::migrations::runner(),
-    }]
-}
+/// Tables of its own, which `migrate` makes after the queue's.
+const TABLES: Migrations = tidegate::migrations!("{{crate}}":
+    "migrations/V0001__create_shop.sql",
+);
 
 /// The whole program, for whoever runs it. Settings of your own are looked up here: `settings("CARRIER_URL")`.
 pub fn program() -> Program {
-    Program::new(|_settings| Ok(App)).migrations(migrations)
+    Program::new(|_settings| Ok(App)).tables(TABLES)
 }
