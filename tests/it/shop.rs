@@ -4,7 +4,7 @@
 use serde_json::json;
 use tidegate::invocation::{MigrateRequest, Request};
 use tidegate::program::Service;
-use tidegate::testing::Attempt;
+use tidegate::testing::{Attempt, Status};
 use tidegate::{Hooks, NewEvent, publish};
 
 use crate::cli::Cli;
@@ -126,7 +126,7 @@ async fn a_handler_is_tried_without_any_database() {
     let shop = example::Shop::of(&lookup);
     let placed = example::ShopEvent::OrderPlaced(example::OrderPlaced { order_id: 3 });
     let ran = Attempt::first().run(&shop, &placed).await;
-    assert_eq!(ran.status, Some(tidegate::outcome::Status::Completed));
+    assert_eq!(ran.status, Some(Status::Completed));
     assert_eq!(ran.steps["ship/parcel"], json!("parcel-3"));
     let follow_ups = ran.follow_ups::<example::ShopEvent>().unwrap();
     let [example::ShopEvent::OrderShipped(shipped)] = &follow_ups[..] else {

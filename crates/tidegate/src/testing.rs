@@ -19,7 +19,9 @@ use crate::event::{Event, NewEvent};
 use crate::handler::HandlerError;
 use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::migrate::Migrate;
-use crate::outcome::{Disposition, Progress, RetryPolicy, Status};
+use crate::outcome::{Disposition, Progress, RetryPolicy};
+
+pub use crate::outcome::Status;
 
 /// A drain's own end comes later than anything here.
 const NO_RUN_IS_LONGER: Duration = Duration::from_hours(24);
@@ -27,7 +29,7 @@ const NO_RUN_IS_LONGER: Duration = Duration::from_hours(24);
 /// An attempt at an event, without a database: the first of five unless it says otherwise.
 ///
 /// ```
-/// use tidegate::testing::Attempt;
+/// use tidegate::testing::{Attempt, Status};
 /// use tidegate::{Context, Dispatch, Done, HandlerError, Handlers};
 ///
 /// tidegate::events! {
@@ -60,7 +62,7 @@ const NO_RUN_IS_LONGER: Duration = Duration::from_hours(24);
 /// let ran = Attempt::first().run(&Handling, &Shop::Opened(3)).await;
 /// assert!(ran.retries_after.is_some());
 /// let ran = Attempt::number(2).run(&Handling, &Shop::Opened(3)).await;
-/// assert_eq!(ran.status, Some(tidegate::outcome::Status::Completed));
+/// assert_eq!(ran.status, Some(Status::Completed));
 /// assert!(matches!(ran.follow_ups::<Shop>()?[..], [Shop::Greeted(3)]));
 /// # Ok::<(), tidegate::DecodeError>(())
 /// # })?;

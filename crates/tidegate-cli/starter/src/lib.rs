@@ -2,9 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use tidegate::migrate::Migrations;
-use tidegate::{
-    Context, DATABASE_ONLY, Dispatch, Done, HandlerResult, Handlers, Program, Verdicts,
-};
+use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers, Program, Verdicts};
 
 /// A customer has ordered something.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,11 +32,11 @@ pub struct App;
 impl Dispatch for App {
     type Event = Event;
 
-    /// The handlers of each kind, each with the one service it talks to. A kind without any does not compile.
+    /// The handlers of each kind, each with the service that it calls. A kind without any does not compile.
     fn handlers<'a>(&'a self, event: &'a Event, ctx: &'a Context) -> Handlers<'a> {
         match event {
-            Event::OrderPlaced(order) => Handlers::one("ship", "carrier", ship(order, ctx)),
-            Event::OrderShipped(order) => Handlers::one("book", DATABASE_ONLY, book(order, ctx)),
+            Event::OrderPlaced(order) => Handlers::one("ship", ship(order, ctx)).calls("carrier"),
+            Event::OrderShipped(order) => Handlers::one("book", book(order, ctx)),
         }
     }
 }
