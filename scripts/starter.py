@@ -65,7 +65,7 @@ def _run(project, environment):
     wrong = []
     for number in (1, 2):
         local.step("Migrate, publish, drain", ["make", "run"], environment, project)
-        events = _asked(environment, "list")
+        events = _asked(environment, "list")["events"]
         ended = {(event["kind"], event["status"]) for event in events}
         if len(events) != number * len(ENDED) or ended != ENDED:
             wrong.append(f"make run, time {number}: the log should have {ENDED}, has {events}")
