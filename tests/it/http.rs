@@ -98,6 +98,7 @@ impl Api {
             first_window: 100,
             join: false,
             passed_by: &[],
+            probe: None,
             walk: Walk {
                 after: id - 1,
                 ..Walk::default()

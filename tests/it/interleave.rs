@@ -297,6 +297,7 @@ impl Write {
                     delay: Duration::ZERO,
                     errors: Vec::new(),
                     progress: None,
+                    deferred: Vec::new(),
                 };
                 !queue::retry(client, worker, &[retried], &[])
                     .await?

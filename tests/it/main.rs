@@ -35,6 +35,7 @@ mod roles;
 mod scenes;
 mod script;
 mod secret;
+mod service;
 mod shop;
 mod starter;
 mod steady;

@@ -272,7 +272,7 @@ fn note_indexes(statement: &str, node: &Value, walked: &mut Vec<String>) {
 }
 
 /// A lease's parameters as a drain sends them, with what it knows from earlier leases of the walk or without.
-fn lease(after: u32, page: u32, known: bool) -> [String; 15] {
+fn lease(after: u32, page: u32, known: bool) -> [String; 16] {
     let if_known = |value: String| if known { value } else { "NULL".to_owned() };
     [
         quoted(TOKEN),
@@ -286,6 +286,7 @@ fn lease(after: u32, page: u32, known: bool) -> [String; 15] {
         "10".to_owned(),
         known.to_string(),
         array(&["blocked"]),
+        "NULL".to_owned(),
         after.to_string(),
         if_known(after.to_string()),
         if_known("'1000'".to_owned()),

@@ -165,6 +165,7 @@ pub fn lease_request() -> LeaseRequest<'static> {
         first_window: 100,
         join: false,
         passed_by: &[],
+        probe: None,
         walk: Walk::default(),
     }
 }

@@ -675,6 +675,7 @@ fn again(lease: Lease) -> Retried {
         delay: Duration::ZERO,
         errors: errors(&["again"]),
         progress: None,
+        deferred: Vec::new(),
     }
 }
 

@@ -160,13 +160,12 @@ async fn run(
 fn may_run(statement: &Statement) -> &'static [Role] {
     match statement.name {
         "lease" | "remove_ended" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep"
-        | "promote" | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress" => {
-            &[Drain]
-        }
+        | "promote" | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress"
+        | "report_service" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
         "backlog" | "others" | "list" | "unregistered" | "registered" | "retentions" | "pulse"
         | "lineage" | "missing_partitions" | "leases" | "untouched" | "paused"
-        | "strange_kinds" => &[Drain, Operate, Read],
+        | "strange_kinds" | "services" => &[Drain, Operate, Read],
         "publish_one" | "publish" => &[Publish, Drain],
         "stats" | "job" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
         | "disorder" => &[Operate, Read],
@@ -179,6 +178,8 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "pause"
         | "resume"
         | "retire"
+        | "pause_service"
+        | "resume_service"
         | "unblock"
         | "missing_log_days"
         | "rows_in_default"
@@ -335,6 +336,9 @@ const BY_HAND: &[(&str, &[Role])] = &[
     ("SELECT tidegate.pause('case_opened')", &[Operate]),
     ("SELECT tidegate.retire('case_opened', 'r')", &[Operate]),
     ("SELECT tidegate.unblock('g', 'retry', 'r')", &[Operate]),
+    ("SELECT tidegate.pause_service('carrier', 'r')", &[Operate]),
+    ("SELECT tidegate.set_service('a', 'carrier', 'paused', 'r', 'me')", &[]),
+    ("DELETE FROM tidegate.service", &[]),
     ("SELECT tidegate.end_leases(ARRAY[1])", &[]),
     (
         "SELECT tidegate.record_action('replay', 'me', '{}', ARRAY[1], 'r')",

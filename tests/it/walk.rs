@@ -260,6 +260,7 @@ async fn a_group_found_blocked_is_told_and_passed_when_named() {
     assert_eq!(batch.blocked, ["g"]);
     let passes = LeaseRequest {
         passed_by: &batch.blocked,
+        probe: None,
         ..from(batch.walk, 2)
     };
     let batch = lease(&client, &passes).await;

@@ -215,6 +215,7 @@ async fn nothing(queue: &Queue, state: &str, found: &mut Findings) -> Outcome<()
             first_window: 8,
             join: false,
             passed_by: &[],
+            probe: None,
             walk: Walk::default(),
         };
         let began = Instant::now();

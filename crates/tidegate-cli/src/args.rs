@@ -108,6 +108,14 @@ pub enum Verb {
     /// Let a paused kind of events be taken again.
     #[command(after_help = "Example:\n  tidegate resume order_placed")]
     Resume(PauseArgs),
+    /// List the outside services that have failed, and what waits for those that are not called.
+    #[command(after_help = "Example:\n  tidegate services --json")]
+    Services,
+    /// Keep an outside service from being called, or let it be called again.
+    #[command(
+        after_help = "Example:\n  tidegate service carrier --pause --reason 'it moves house until six'"
+    )]
+    Service(ServiceArgs),
     /// Take a kind that no program handles any more off the list of those that can be published.
     #[command(
         after_help = "Example:\n  tidegate retire order_placed --reason 'orders have a service of their own'"
@@ -338,6 +346,27 @@ pub struct PauseArgs {
     /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
     #[arg(long)]
     pub actor: Option<String>,
+}
+
+#[derive(Args)]
+pub struct ServiceArgs {
+    /// Its name, as handlers give it.
+    pub service: String,
+    #[command(flatten)]
+    pub change: ServiceChangeArgs,
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct ServiceChangeArgs {
+    /// No handler calls it, and events that need it wait.
+    #[arg(long)]
+    pub pause: bool,
+    /// It is called again, also when it has not answered.
+    #[arg(long)]
+    pub resume: bool,
 }
 
 #[derive(Args)]

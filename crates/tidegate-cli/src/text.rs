@@ -11,7 +11,7 @@ use serde_json::Value;
 use tidegate::doctor::DoctorReport;
 use tidegate::invocation::StatsReport;
 use tidegate::queue::{Lineage, RelatedEvent, Relation};
-use tidegate::{DrainReport, StopReason};
+use tidegate::{DrainReport, ServiceState, ServiceStatus, StopReason};
 
 /// What is in the queue and how it is doing: the whole, then a line for each kind.
 pub fn status(stats: &StatsReport) -> String {
@@ -276,6 +276,45 @@ pub fn blocked_groups(groups: &[Value]) -> String {
         "{table}\nlook at the first event: tidegate show ID\n\
          let the others pass: tidegate unblock GROUP --retry|--skip|--cancel"
     )
+}
+
+/// Outside services, those that are not called first.
+pub fn services(services: &[ServiceStatus]) -> String {
+    if services.is_empty() {
+        return "every service that was called has answered".to_owned();
+    }
+    let mut table = plain_table(&[
+        "service",
+        "state",
+        "since",
+        "waiting",
+        "next try",
+        "failures",
+        "last error",
+    ]);
+    let time = |time: &Option<String>| time.as_deref().map(without_fraction).unwrap_or_default();
+    for service in services {
+        table.add_row(vec![
+            service.service.clone(),
+            state(service.state).to_owned(),
+            without_fraction(&service.since),
+            service.waiting.to_string(),
+            time(&service.retry_at),
+            service.failures.to_string(),
+            service.last_error.clone().unwrap_or_default(),
+        ]);
+    }
+    format!("{table}\ncall one at once: tidegate service NAME --resume --reason TEXT")
+}
+
+/// Whether a service is called.
+pub fn state(state: ServiceState) -> &'static str {
+    match state {
+        ServiceState::Closed => "called",
+        ServiceState::Open => "down",
+        ServiceState::Probing => "being tried",
+        ServiceState::Paused => "paused",
+    }
 }
 
 /// Who holds what, a line for each lease.

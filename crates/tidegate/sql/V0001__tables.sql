@@ -109,6 +109,28 @@ CREATE TRIGGER event_queue_delayed_update
 
 -- Who holds what. An expired lease still holds its events until somebody breaks it (`sweep`), so that no statement of
 -- the hot path compares clocks.
+-- Outside services that handlers call, of which somebody has told something; see report_service().
+CREATE TABLE tidegate.service (
+    service     text        PRIMARY KEY CHECK (char_length(service) BETWEEN 1 AND 100),
+    state       text        NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'probing', 'paused')),
+    -- Since when it is closed, paused, or not closed.
+    since       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Calls in a row that it has not answered.
+    failures    integer     NOT NULL DEFAULT 0,
+    -- How often in a row it was still down when it was tried.
+    holds       integer     NOT NULL DEFAULT 0,
+    retry_at    timestamptz,
+    -- Reports that it has answered; who was put back when there were as many has not been proven wrong since.
+    answers     bigint      NOT NULL DEFAULT 0,
+    answered_at timestamptz,
+    last_error  text,
+    -- Kinds of events that have met it.
+    kinds       text[]      NOT NULL DEFAULT '{}',
+    prober      uuid,
+    -- The event that was tried last: the next one is tried first.
+    probe_id    bigint      NOT NULL DEFAULT 0
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
+
 CREATE TABLE tidegate.lease (
     token      uuid           PRIMARY KEY,
     worker     uuid           NOT NULL,

@@ -68,14 +68,17 @@ $$;
 --
 -- `over`: the worker's leases that are marked as ended. They are removed first.
 --
+-- `services`: what is known of services that have not answered of late, null when all do; their kinds are left alone. With
+-- `probe`, a service that is open and due, one event of its kinds is leased, for one worker (see report_service).
+--
 -- Kinds that are registered but unknown to this program (`kinds`) or paused are left alone; a kind that nobody registered
 -- passes, so that the drain can end it. Expired and exhausted events are taken too, so that they end without a scan of
 -- their own.
 CREATE FUNCTION tidegate.lease(
     token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint,
-    first_window integer, "join" boolean, passed_by text[],
+    first_window integer, "join" boolean, passed_by text[], probe text,
     INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8,
-    OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[]
+    OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb
 ) LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
     AS $$
@@ -107,6 +110,8 @@ DECLARE
     strays boolean;
     doubtful text[];
     hashes integer[];
+    held_kinds text[] := '{}';
+    probed text[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'transaction_isolation: read committed is needed, for each statement of a lease must see what was leased before it; got %',
@@ -136,9 +141,28 @@ BEGIN
             as_of := newest.as_of;
         END IF;
     END IF;
+    IF probe IS NOT NULL THEN
+        UPDATE tidegate.service AS s
+           SET state = 'probing', prober = lease.worker, retry_at = instant + make_interval(secs => seconds)
+         WHERE s.service = probe AND s.state IN ('open', 'probing') AND s.retry_at <= instant
+        RETURNING s.kinds, s.probe_id INTO probed, after;
+        IF NOT FOUND THEN
+            after := 0;
+            services := tidegate.troubled_services();
+            RETURN;
+        END IF;
+        clear_to := 0;
+        most := 1;
+    END IF;
+    IF EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed' OR s.failures > 0) THEN
+        services := tidegate.troubled_services();
+        held_kinds := ARRAY(SELECT k FROM tidegate.service AS s, unnest(s.kinds) AS k
+                             WHERE s.state <> 'closed' AND s.service IS DISTINCT FROM probe);
+    END IF;
     horizon := age(as_of::xid);
     start := after;
-    SELECT array_agg(k.kind) INTO left_out FROM tidegate.event_kind AS k WHERE k.paused OR k.kind <> ALL (kinds);
+    SELECT array_agg(k.kind) INTO left_out FROM tidegate.event_kind AS k
+     WHERE k.paused OR k.kind <> ALL (kinds) OR k.kind = ANY (held_kinds) OR k.kind <> ALL (probed);
 
     -- The scan locks what it looks at, in id order, and skips what others have locked. FOR NO KEY UPDATE, because FOR UPDATE
     -- also skips rows that a foreign-key check has touched. A subselect of its own, because a planner with stale statistics
@@ -159,6 +183,14 @@ BEGIN
              ORDER BY q.id LIMIT most
                FOR NO KEY UPDATE SKIP LOCKED) AS s;
     IF scanned = 0 THEN
+        IF probe IS NOT NULL THEN
+            -- Around; and where nothing is left to try, whoever comes next tries, and is enough to open it again.
+            UPDATE tidegate.service AS s
+               SET probe_id = 0, retry_at = instant, since = CASE WHEN s.probe_id > 0 THEN s.since ELSE instant END,
+                   state = CASE WHEN s.probe_id > 0 THEN 'open' ELSE 'closed' END, failures = tidegate.open_after() - 1
+             WHERE s.service = probe;
+            services := tidegate.troubled_services();
+        END IF;
         RETURN;
     END IF;
     kept := scanned;
@@ -253,6 +285,13 @@ BEGIN
         END IF;
     END IF;
 
+    IF probe IS NOT NULL THEN
+        UPDATE tidegate.service AS s
+           SET probe_id = last_id, state = CASE WHEN isempty(mine) THEN 'open' ELSE 'probing' END,
+               retry_at = CASE WHEN isempty(mine) THEN instant + interval '1 second' ELSE s.retry_at END
+         WHERE s.service = probe;
+        services := tidegate.troubled_services();
+    END IF;
     IF isempty(mine) THEN
         suspect := NULL;
         RETURN;

@@ -8,14 +8,16 @@ CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamptz
                 ELSE errors || (SELECT coalesce(jsonb_agg(e || jsonb_build_object('at', at)), '[]')
                                   FROM jsonb_array_elements(added) AS e) END;
 
--- Handlers and steps of both; where both have one, the newer. Null adds nothing.
+-- Handlers, steps and deferrals of both; where both have one, the newer. Null adds nothing.
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     RETURN CASE WHEN added IS NULL THEN progress
                 WHEN progress IS NULL THEN added
                 ELSE jsonb_build_object(
                      'handlers', coalesce(progress->'handlers', '{}') || coalesce(added->'handlers', '{}'),
-                     'steps', coalesce(progress->'steps', '{}') || coalesce(added->'steps', '{}')) END;
+                     'steps', coalesce(progress->'steps', '{}') || coalesce(added->'steps', '{}'))
+                     || CASE WHEN progress ? 'deferred' OR added ? 'deferred' THEN jsonb_build_object(
+                     'deferred', coalesce(progress->'deferred', '{}') || coalesce(added->'deferred', '{}')) ELSE '{}' END END;
 
 -- Moves completed events that leave nothing but their rows to the log; starts more of leases, and marks leases of which
 -- nothing is left in hand as ended. One element a lease, in the order of the tokens, which is the order of their locks:

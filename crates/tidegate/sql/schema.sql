@@ -632,7 +632,7 @@ CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finishe
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN isfinite(created_at) THEN ((date_part('epoch'::text, (finished_at - created_at)) * (1000)::double precision))::bigint ELSE (0)::bigint END;
 
-CREATE FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[]) RETURNS record
+CREATE FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -667,6 +667,8 @@ DECLARE
     strays boolean;
     doubtful text[];
     hashes integer[];
+    held_kinds text[] := '{}';
+    probed text[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'transaction_isolation: read committed is needed, for each statement of a lease must see what was leased before it; got %',
@@ -696,9 +698,28 @@ BEGIN
             as_of := newest.as_of;
         END IF;
     END IF;
+    IF probe IS NOT NULL THEN
+        UPDATE tidegate.service AS s
+           SET state = 'probing', prober = lease.worker, retry_at = instant + make_interval(secs => seconds)
+         WHERE s.service = probe AND s.state IN ('open', 'probing') AND s.retry_at <= instant
+        RETURNING s.kinds, s.probe_id INTO probed, after;
+        IF NOT FOUND THEN
+            after := 0;
+            services := tidegate.troubled_services();
+            RETURN;
+        END IF;
+        clear_to := 0;
+        most := 1;
+    END IF;
+    IF EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed' OR s.failures > 0) THEN
+        services := tidegate.troubled_services();
+        held_kinds := ARRAY(SELECT k FROM tidegate.service AS s, unnest(s.kinds) AS k
+                             WHERE s.state <> 'closed' AND s.service IS DISTINCT FROM probe);
+    END IF;
     horizon := age(as_of::xid);
     start := after;
-    SELECT array_agg(k.kind) INTO left_out FROM tidegate.event_kind AS k WHERE k.paused OR k.kind <> ALL (kinds);
+    SELECT array_agg(k.kind) INTO left_out FROM tidegate.event_kind AS k
+     WHERE k.paused OR k.kind <> ALL (kinds) OR k.kind = ANY (held_kinds) OR k.kind <> ALL (probed);
 
     -- The scan locks what it looks at, in id order, and skips what others have locked. FOR NO KEY UPDATE, because FOR UPDATE
     -- also skips rows that a foreign-key check has touched. A subselect of its own, because a planner with stale statistics
@@ -719,6 +740,14 @@ BEGIN
              ORDER BY q.id LIMIT most
                FOR NO KEY UPDATE SKIP LOCKED) AS s;
     IF scanned = 0 THEN
+        IF probe IS NOT NULL THEN
+            -- Around; and where nothing is left to try, whoever comes next tries, and is enough to open it again.
+            UPDATE tidegate.service AS s
+               SET probe_id = 0, retry_at = instant, since = CASE WHEN s.probe_id > 0 THEN s.since ELSE instant END,
+                   state = CASE WHEN s.probe_id > 0 THEN 'open' ELSE 'closed' END, failures = tidegate.open_after() - 1
+             WHERE s.service = probe;
+            services := tidegate.troubled_services();
+        END IF;
         RETURN;
     END IF;
     kept := scanned;
@@ -813,6 +842,13 @@ BEGIN
         END IF;
     END IF;
 
+    IF probe IS NOT NULL THEN
+        UPDATE tidegate.service AS s
+           SET probe_id = last_id, state = CASE WHEN isempty(mine) THEN 'open' ELSE 'probing' END,
+               retry_at = CASE WHEN isempty(mine) THEN instant + interval '1 second' ELSE s.retry_at END
+         WHERE s.service = probe;
+        services := tidegate.troubled_services();
+    END IF;
     IF isempty(mine) THEN
         suspect := NULL;
         RETURN;
@@ -969,7 +1005,7 @@ END $$;
 
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
-    RETURN CASE WHEN (added IS NULL) THEN progress WHEN (progress IS NULL) THEN added ELSE jsonb_build_object('handlers', (COALESCE((progress -> 'handlers'::text), '{}'::jsonb) || COALESCE((added -> 'handlers'::text), '{}'::jsonb)), 'steps', (COALESCE((progress -> 'steps'::text), '{}'::jsonb) || COALESCE((added -> 'steps'::text), '{}'::jsonb))) END;
+    RETURN CASE WHEN (added IS NULL) THEN progress WHEN (progress IS NULL) THEN added ELSE (jsonb_build_object('handlers', (COALESCE((progress -> 'handlers'::text), '{}'::jsonb) || COALESCE((added -> 'handlers'::text), '{}'::jsonb)), 'steps', (COALESCE((progress -> 'steps'::text), '{}'::jsonb) || COALESCE((added -> 'steps'::text), '{}'::jsonb))) || CASE WHEN ((progress ? 'deferred'::text) OR (added ? 'deferred'::text)) THEN jsonb_build_object('deferred', (COALESCE((progress -> 'deferred'::text), '{}'::jsonb) || COALESCE((added -> 'deferred'::text), '{}'::jsonb))) ELSE '{}'::jsonb END) END;
 
 CREATE FUNCTION tidegate.missing_log_days(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF date
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -1019,6 +1055,10 @@ BEGIN
     END IF;
 END $_$;
 
+CREATE FUNCTION tidegate.open_after() RETURNS integer
+    LANGUAGE sql IMMUTABLE
+    RETURN 5;
+
 CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1052,6 +1092,15 @@ CREATE FUNCTION tidegate.pause(kind text, reason text DEFAULT NULL::text, actor 
     AS $$
 BEGIN
     RETURN tidegate.set_paused('pause', pause.kind, true, pause.reason, pause.actor);
+END $$;
+
+CREATE FUNCTION tidegate.pause_service(service text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+BEGIN
+    RETURN tidegate.set_service('pause_service', pause_service.service, 'paused', pause_service.reason, pause_service.actor);
 END $$;
 
 CREATE FUNCTION tidegate.printed(payload jsonb) RETURNS json
@@ -1515,6 +1564,57 @@ CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text,
     SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1
 $$;
 
+CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    known tidegate.service;
+    next tidegate.service;
+BEGIN
+    IF coalesce(char_length(report_service.service), 0) NOT BETWEEN 1 AND 100 THEN
+        RAISE EXCEPTION 'service: must have 1 to 100 characters, got %', coalesce(char_length(report_service.service), 0)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO tidegate.service AS s (service) VALUES (report_service.service) ON CONFLICT DO NOTHING;
+    SELECT s.* INTO STRICT known FROM tidegate.service AS s WHERE s.service = report_service.service FOR UPDATE;
+    next := known;
+    next.kinds := ARRAY(SELECT DISTINCT k FROM unnest(known.kinds || report_service.kinds) AS k ORDER BY k);
+    IF report_service.failed > 0 THEN
+        next.last_error := report_service.code;
+    END IF;
+    IF known.state = 'closed' OR known.state = 'probing' AND known.prober = report_service.worker AND report_service.probed THEN
+        IF report_service.answered THEN
+            next.answers := known.answers + 1;
+            next.answered_at := instant;
+            next.failures := 0;
+            next.state := 'closed';
+        END IF;
+        next.failures := next.failures + report_service.failed;
+        IF known.state = 'probing' AND report_service.failed > 0
+           OR next.failures >= tidegate.open_after() OR report_service.failed > 0 AND report_service.code = 'credentials' THEN
+            next.state := 'open';
+            -- One that flaps is left alone for longer and longer, too.
+            next.holds := CASE WHEN known.state = 'probing' OR known.answered_at > instant - interval '2 minutes'
+                               THEN least(known.holds + 1, 10) ELSE 0 END;
+            next.retry_at := instant + make_interval(secs => greatest(
+                least(5 * 2 ^ next.holds, 50) * (0.5 + random() / 2), CASE WHEN report_service.retry_after IS NULL THEN 0 ELSE least(report_service.retry_after, 3600) END));
+        ELSIF known.state = 'probing' AND NOT report_service.answered THEN
+            next.state := 'open';
+            next.retry_at := instant + interval '1 second';
+        END IF;
+    END IF;
+    IF next.state <> known.state AND 'closed' IN (next.state, known.state) THEN
+        next.since := instant;
+    END IF;
+    UPDATE tidegate.service AS s
+       SET state = next.state, failures = next.failures, holds = next.holds, since = next.since, retry_at = next.retry_at,
+           answers = next.answers, answered_at = next.answered_at, last_error = next.last_error, kinds = next.kinds
+     WHERE s.service = report_service.service;
+    RETURN tidegate.troubled_services();
+END $$;
+
 CREATE FUNCTION tidegate.requeue(ids bigint[], reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1563,6 +1663,15 @@ CREATE FUNCTION tidegate.resume(kind text, reason text DEFAULT NULL::text, actor
     AS $$
 BEGIN
     RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
+END $$;
+
+CREATE FUNCTION tidegate.resume_service(service text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+BEGIN
+    RETURN tidegate.set_service('resume_service', resume_service.service, 'closed', resume_service.reason, resume_service.actor);
 END $$;
 
 CREATE FUNCTION tidegate.retire(kind text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
@@ -1749,6 +1858,28 @@ BEGIN
     RETURN NEXT;
 END $$;
 
+CREATE FUNCTION tidegate.set_service(action text, service text, state text, reason text, actor text) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    changed boolean;
+BEGIN
+    PERFORM tidegate.check_operator(set_service.reason, set_service.actor, true);
+    IF coalesce(char_length(set_service.service), 0) NOT BETWEEN 1 AND 100 THEN
+        RAISE EXCEPTION 'service: must have 1 to 100 characters, got %', coalesce(char_length(set_service.service), 0)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO tidegate.service AS s (service) VALUES (set_service.service) ON CONFLICT DO NOTHING;
+    UPDATE tidegate.service AS s
+       SET state = set_service.state, failures = 0, holds = 0, since = clock_timestamp(), retry_at = NULL, prober = NULL
+     WHERE s.service = set_service.service AND (s.state <> set_service.state OR s.failures > 0);
+    changed := FOUND;
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES (set_service.action, set_service.actor, jsonb_build_object('service', set_service.service), changed::integer, set_service.reason);
+    RETURN jsonb_build_object('action', set_service.action, 'service', set_service.service, 'state', set_service.state, 'changed', changed);
+END $$;
+
 CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAULT 8192) RETURNS tid
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1885,6 +2016,16 @@ BEGIN
     abandoned := coalesce(abandoned, '{}');
     RETURN NEXT;
 END $$;
+
+CREATE FUNCTION tidegate.troubled_services() RETURNS jsonb
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT jsonb_agg(jsonb_build_object(
+               'service', s.service, 'state', s.state, 'answers', s.answers,
+               'retry_in', extract(epoch FROM s.retry_at - clock_timestamp())))
+      FROM tidegate.service AS s WHERE s.state <> 'closed' OR s.failures > 0
+$$;
 
 CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2347,6 +2488,47 @@ CREATE TABLE tidegate.sealed_stats (
     latency_ms bigint NOT NULL
 );
 
+CREATE TABLE tidegate.service (
+    service text NOT NULL,
+    state text DEFAULT 'closed'::text NOT NULL,
+    since timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    failures integer DEFAULT 0 NOT NULL,
+    holds integer DEFAULT 0 NOT NULL,
+    retry_at timestamp with time zone,
+    answers bigint DEFAULT 0 NOT NULL,
+    answered_at timestamp with time zone,
+    last_error text,
+    kinds text[] DEFAULT '{}'::text[] NOT NULL,
+    prober uuid,
+    probe_id bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT service_service_check CHECK (((char_length(service) >= 1) AND (char_length(service) <= 100))),
+    CONSTRAINT service_state_check CHECK ((state = ANY (ARRAY['closed'::text, 'open'::text, 'probing'::text, 'paused'::text])))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='100');
+
+CREATE VIEW tidegate.services AS
+ SELECT s.service,
+    s.state,
+    s.since,
+    s.failures,
+    s.retry_at,
+    s.answered_at,
+    s.last_error,
+    s.kinds,
+        CASE
+            WHEN (s.state = 'closed'::text) THEN (0)::bigint
+            ELSE w.waiting
+        END AS waiting,
+        CASE
+            WHEN (s.state <> 'closed'::text) THEN w.oldest
+            ELSE NULL::timestamp with time zone
+        END AS oldest
+   FROM (tidegate.service s
+     CROSS JOIN LATERAL ( SELECT count(*) AS waiting,
+            min(q.created_at) AS oldest
+           FROM tidegate.event_queue q
+          WHERE ((s.state <> 'closed'::text) AND (q.kind = ANY (s.kinds)))) w);
+
 CREATE VIEW tidegate.stats AS
  WITH held AS MATERIALIZED (
          SELECT held.ids,
@@ -2437,6 +2619,9 @@ ALTER TABLE ONLY tidegate.sealed_partition
 
 ALTER TABLE ONLY tidegate.sealed_stats
     ADD CONSTRAINT sealed_stats_pkey PRIMARY KEY (partition, day, kind, status);
+
+ALTER TABLE ONLY tidegate.service
+    ADD CONSTRAINT service_pkey PRIMARY KEY (service);
 
 ALTER TABLE ONLY tidegate.stats_archive
     ADD CONSTRAINT stats_archive_pkey PRIMARY KEY (day, kind, status);
@@ -2558,7 +2743,7 @@ REVOKE ALL ON FUNCTION tidegate.insert_replays(originals bigint[], failed_handle
 
 REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.listed_at_most() FROM PUBLIC;
 
@@ -2582,9 +2767,13 @@ REVOKE ALL ON FUNCTION tidegate.missing_log_days(now timestamp with time zone) F
 
 REVOKE ALL ON FUNCTION tidegate.missing_retention_days(kind text, partition text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.open_after() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.order_risks(chosen bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.pause(kind text, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.pause_service(service text, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.printed(payload jsonb) FROM PUBLIC;
 
@@ -2620,9 +2809,13 @@ REVOKE ALL ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, sin
 
 REVOKE ALL ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.requeue(ids bigint[], reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.resume(kind text, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.resume_service(service text, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.retire(kind text, reason text, actor text) FROM PUBLIC;
 
@@ -2638,11 +2831,15 @@ REVOKE ALL ON FUNCTION tidegate.set_paused(action text, kind text, paused boolea
 
 REVOKE ALL ON FUNCTION tidegate.set_retention(kind text, completed interval, failed interval, reason text, actor text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.set_service(action text, service text, state text, reason text, actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.step_end(partition text, since tid, pages bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT lowest bigint, OUT low xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_than interval, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.troubled_services() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text) FROM PUBLIC;
 

@@ -60,6 +60,10 @@ pub struct HandlerError {
     pub(crate) faults: Vec<Fault>,
     /// No fault of the event's: it keeps its attempt.
     pub(crate) blameless: bool,
+    /// The service that the handler calls has not answered.
+    unavailable: bool,
+    /// The event waits for this service.
+    pub(crate) deferred: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +91,21 @@ impl HandlerError {
             verdict: Verdict::Retry { after: None },
             faults: vec![Fault::new(code, message)],
             blameless: false,
+            unavailable: false,
+            deferred: None,
+        }
+    }
+
+    /// The service that the handler calls ([`Handlers::calls`](crate::Handlers::calls)) has not answered: it could not be
+    /// reached, ran out of time, or said that it is not well or has too much to do (5xx, 429), or it refuses our own
+    /// credentials (the code `credentials`). Costs the event no attempt, unless the service has answered others since the
+    /// event failed like this before. After five such failures in a row no drain calls the service: events that need it
+    /// wait in their places, and now and then one is tried. [`HandlerError::after`] says when the service wants to be
+    /// asked again. In a handler that calls no service this is a plain retry.
+    pub fn unavailable(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
+        Self {
+            unavailable: true,
+            ..Self::retry(code, message)
         }
     }
 
@@ -96,6 +115,8 @@ impl HandlerError {
             verdict: Verdict::Reject,
             faults: vec![Fault::new(code, message)],
             blameless: false,
+            unavailable: false,
+            deferred: None,
         }
     }
 
@@ -106,6 +127,8 @@ impl HandlerError {
             verdict: Verdict::Reject,
             faults,
             blameless: false,
+            unavailable: false,
+            deferred: None,
         }
     }
 
@@ -134,6 +157,25 @@ impl HandlerError {
     pub(crate) fn blameless(mut self) -> Self {
         self.blameless = true;
         self
+    }
+
+    /// Whether it says that the service has not answered.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.unavailable
+    }
+
+    /// The event waits for this service, and keeps its attempt.
+    pub(crate) fn deferred(mut self, service: &'static str) -> Self {
+        self.deferred = Some(service);
+        self.blameless()
+    }
+
+    /// When to try again, if that was said.
+    pub(crate) fn delay(&self) -> Option<Duration> {
+        match self.verdict {
+            Verdict::Retry { after } => after,
+            Verdict::Reject => None,
+        }
     }
 
     /// The next attempt no sooner than this, instead of the backoff's own delay.
@@ -205,6 +247,12 @@ pub trait Verdicts<T> {
     /// A retry, code `error`.
     fn retryable(self) -> Result<T, HandlerError>;
 
+    /// The service has not answered: wait for it, at no cost to the event. See [`HandlerError::unavailable`].
+    ///
+    /// # Errors
+    /// A retry, code `unavailable`.
+    fn unavailable(self) -> Result<T, HandlerError>;
+
     /// A failure that stays: end the event with this code.
     ///
     /// # Errors
@@ -217,6 +265,10 @@ impl<T, E: Display> Verdicts<T> for Result<T, E> {
         self.map_err(|error| HandlerError::retry("error", error))
     }
 
+    fn unavailable(self) -> Result<T, HandlerError> {
+        self.map_err(|error| HandlerError::unavailable("unavailable", error))
+    }
+
     fn reject(self, code: impl Into<Cow<'static, str>>) -> Result<T, HandlerError> {
         self.map_err(|error| HandlerError::reject(code, error))
     }
@@ -225,6 +277,10 @@ impl<T, E: Display> Verdicts<T> for Result<T, E> {
 impl<T> Verdicts<T> for Option<T> {
     fn retryable(self) -> Result<T, HandlerError> {
         self.ok_or_else(|| HandlerError::retry("missing", "nothing there"))
+    }
+
+    fn unavailable(self) -> Result<T, HandlerError> {
+        self.ok_or_else(|| HandlerError::unavailable("unavailable", "nothing there"))
     }
 
     fn reject(self, code: impl Into<Cow<'static, str>>) -> Result<T, HandlerError> {

@@ -142,6 +142,7 @@ pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain,
 pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, PAYLOAD_LIMIT, dedup_key};
 pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
+pub use operate::{ServiceState, ServiceStatus};
 pub use outcome::RetryPolicy;
 pub use program::Program;
 pub use queue::{Job, JobStatus, Published, job, publish, publish_batch};

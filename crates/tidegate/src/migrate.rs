@@ -21,8 +21,9 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0004__finalize.sql",
     "sql/V0005__log.sql",
     "sql/V0006__operate.sql",
-    "sql/V0007__views.sql",
-    "sql/V0008__rights.sql",
+    "sql/V0007__service.sql",
+    "sql/V0008__views.sql",
+    "sql/V0009__rights.sql",
 );
 
 /// The oldest Postgres that leases can be made on: it brought `range_agg` over multiranges.

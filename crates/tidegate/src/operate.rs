@@ -292,6 +292,72 @@ pub struct PauseReport {
     pub changed: bool,
 }
 
+/// What is known of a service.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServiceState {
+    /// It answers, as far as anybody knows.
+    #[default]
+    Closed,
+    /// It does not: what needs it waits until it is tried again.
+    Open,
+    /// One event is being tried.
+    Probing,
+    /// An operator keeps it from being called.
+    Paused,
+}
+
+/// A service as operators see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ServiceStatus {
+    /// Its name, as handlers give it.
+    pub service: String,
+    /// Whether it is called.
+    pub state: ServiceState,
+    /// Since when it is, or is not.
+    pub since: String,
+    /// Calls in a row that it has not answered.
+    pub failures: u32,
+    /// When it is tried again.
+    pub retry_at: Option<String>,
+    /// When it was told to have answered.
+    pub answered_at: Option<String>,
+    /// The code of the last failure.
+    pub last_error: Option<String>,
+    /// Kinds of events that wait for it when it is not called.
+    pub kinds: Vec<String>,
+    /// How many events do.
+    pub waiting: u64,
+    /// When the oldest of them was published.
+    pub oldest: Option<String>,
+}
+
+/// Which service to pause or resume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceRequest {
+    /// Its name, as handlers give it; 1 to 100 characters.
+    pub service: String,
+    /// For the audit; not blank, at most 1,000 characters.
+    pub reason: String,
+    /// Who says to be asking, for the audit; 1 to 200 characters.
+    pub actor: Option<String>,
+}
+
+/// What a pause or a resume of a service did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ServiceChange {
+    /// `pause_service` or `resume_service`.
+    pub action: String,
+    /// The service.
+    pub service: String,
+    /// Whether it is called now.
+    pub state: ServiceState,
+    /// False when it was so before.
+    pub changed: bool,
+}
+
 /// What a retirement did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename = "retire")]

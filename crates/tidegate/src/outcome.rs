@@ -160,6 +160,9 @@ pub struct Progress {
     /// Results of sub-steps, under `handler/step`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steps: BTreeMap<String, Value>,
+    /// Services that the event has waited for, each with how often it had answered when the event was put back.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub deferred: BTreeMap<String, i64>,
 }
 
 /// A handler that ended for good.

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::connect::Database;
 use crate::context::{Context, Flushed};
 use crate::dispatch::Dispatch;
+use crate::drain::services::Services;
 use crate::drain::{DrainError, DrainOptions, DrainReport, Limits, drain, execute};
 use crate::error::Error;
 use crate::event::{Event, NewEvent};
@@ -184,7 +185,7 @@ impl Attempt {
             handler: self.limit,
             cut: began + NO_RUN_IS_LONGER,
         };
-        execute(app, &context, event, limits).await;
+        execute(app, &context, event, limits, &Services::default()).await;
         let took = began.elapsed();
         let (ends, _) = context.take_ends();
         let ended = RetryPolicy::default().resolve(attempt, most, &ends, 0.5);

@@ -202,6 +202,7 @@ impl World {
             first_window: window,
             join: joins,
             passed_by: &walk.blocked,
+            probe: None,
             walk: walk.at,
             ..lease_request()
         };
@@ -295,6 +296,7 @@ impl World {
                     delay: hours(delay),
                     errors: vec![ErrorEntry::new(None, &fault, 1)],
                     progress: None,
+                    deferred: Vec::new(),
                 };
                 let found = queue::retry(&self.client, owner, &[retried], &[]).await;
                 same(

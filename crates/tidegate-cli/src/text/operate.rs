@@ -1,7 +1,8 @@
 //! What operators' actions have done, for people.
 
 use tidegate::operate::{
-    OrderRisks, PauseReport, ReplayReport, RequeueReport, Skipped, UnblockAction, UnblockReport,
+    OrderRisks, PauseReport, ReplayReport, RequeueReport, ServiceChange, ServiceState, Skipped,
+    UnblockAction, UnblockReport,
 };
 
 /// Ids and lines are told up to this many; `--json` tells more.
@@ -93,6 +94,17 @@ pub fn requeued(report: &RequeueReport) -> String {
         skipped(&mut lines, &report.skipped, report.skipped_count);
     }
     lines.join("\n")
+}
+
+/// Whether a service is called now.
+pub fn service(change: &ServiceChange) -> String {
+    let name = &change.service;
+    match (change.state, change.changed) {
+        (ServiceState::Paused, true) => format!("{name} is paused; what needs it waits"),
+        (ServiceState::Paused, false) => format!("{name} was paused already"),
+        (_, true) => format!("{name} is called again"),
+        (_, false) => format!("{name} was being called already"),
+    }
 }
 
 /// Whether a kind is paused now.

@@ -90,6 +90,14 @@ pub async fn blocked_groups(service: &Service, limit: u32) -> Result<Answer, Fai
     Ok(Answer::new(document, text))
 }
 
+pub async fn services(service: &Service) -> Result<Answer, Failed> {
+    let client = service.database.connect().await?;
+    let services = queue::services(&client).await?;
+    let text = text::services(&services);
+    let document = json!({"action": "services", "services": services});
+    Ok(Answer::new(document, text))
+}
+
 pub async fn leases(service: &Service, limit: u32) -> Result<Answer, Failed> {
     let client = service.database.connect().await?;
     let leases = queue::leases(&client, limit).await?;

@@ -37,6 +37,8 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
         Verb::Requeue(args) => operate::requeue(service, args).await,
         Verb::Pause(args) => operate::pause(service, args).await,
         Verb::Resume(args) => operate::resume(service, args).await,
+        Verb::Services => look::services(service).await,
+        Verb::Service(args) => operate::service(service, args).await,
         Verb::Retire(args) => operate::retire(service, args).await,
         Verb::Unblock(args) => operate::unblock(service, args).await,
     }

@@ -1,13 +1,13 @@
 //! Operators' actions: replay, requeue, pause, resume, retire, unblock.
 
 use tidegate::operate::{
-    KindRequest, ReplayRequest, RequeueRequest, UnblockAction, UnblockRequest,
+    KindRequest, ReplayRequest, RequeueRequest, ServiceRequest, UnblockAction, UnblockRequest,
 };
 use tidegate::program::Service;
 use tidegate::queue;
 
 use crate::answer::{Answer, Failed, document};
-use crate::args::{PauseArgs, ReplayArgs, RequeueArgs, RetireArgs, UnblockArgs};
+use crate::args::{PauseArgs, ReplayArgs, RequeueArgs, RetireArgs, ServiceArgs, UnblockArgs};
 use crate::text;
 
 /// Fails when it was refused, or when ids were asked for and not one of them can be replayed.
@@ -81,6 +81,24 @@ fn asked(service: &Service, args: PauseArgs) -> KindRequest {
         reason: args.reason,
         actor: args.actor.or_else(|| service.actor.clone()),
     }
+}
+
+pub async fn service(service: &Service, args: ServiceArgs) -> Result<Answer, Failed> {
+    let client = service.database.connect().await?;
+    let asked = ServiceRequest {
+        service: args.service,
+        reason: args.audit.reason,
+        actor: args.audit.actor.or_else(|| service.actor.clone()),
+    };
+    let change = if args.change.pause {
+        queue::pause_service(&client, &asked).await?
+    } else {
+        queue::resume_service(&client, &asked).await?
+    };
+    Ok(Answer::new(
+        document(&change)?,
+        text::operate::service(&change),
+    ))
 }
 
 pub async fn retire(service: &Service, args: RetireArgs) -> Result<Answer, Failed> {

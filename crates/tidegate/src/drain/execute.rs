@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use super::lanes::Run;
+use super::services::Services;
 use crate::context::Context;
 use crate::dispatch::{Dispatch, Handler};
 use crate::handler::{HandlerError, HandlerResult};
@@ -31,6 +32,7 @@ pub(super) struct EventRun<D: Dispatch> {
     pub ctx: Arc<Context>,
     pub event: D::Event,
     pub limits: Limits,
+    pub services: Arc<Services>,
     pub span: Span,
 }
 
@@ -39,7 +41,13 @@ impl<D: Dispatch> Run for EventRun<D> {
         let span = self.span.clone();
         async move {
             let position = self.ctx.trace().cloned();
-            let work = execute(&*self.app, &self.ctx, &self.event, self.limits);
+            let work = execute(
+                &*self.app,
+                &self.ctx,
+                &self.event,
+                self.limits,
+                &self.services,
+            );
             trace::within(position, work).await
         }
         .instrument(span)
@@ -53,6 +61,7 @@ pub(crate) async fn execute<D: Dispatch>(
     ctx: &Context,
     event: &D::Event,
     limits: Limits,
+    services: &Services,
 ) -> bool {
     let listed = std::panic::catch_unwind(AssertUnwindSafe(|| app.handlers(event, ctx)));
     let handlers = match listed {
@@ -69,8 +78,17 @@ pub(crate) async fn execute<D: Dispatch>(
             .handler
             .min(limits.cut.saturating_duration_since(Instant::now()));
         ctx.begin_handler(handler.name, limit, index + 1 < count);
+        let service = handler.service;
+        let refused = service.and_then(|service| services.refuse(service, ctx.event()));
+        if let Some(refused) = refused {
+            ctx.end_handler(Err(refused));
+            continue;
+        }
         let result = run(handler, limit, limit < limits.handler).await;
-        ctx.end_handler(result);
+        ctx.end_handler(match service {
+            Some(service) => services.judge(service, ctx.event(), result),
+            None => result,
+        });
     }
     ctx.went_well()
 }

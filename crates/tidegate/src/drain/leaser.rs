@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::session::Session;
 use super::walk::Stretch;
 use crate::error::Error;
-use crate::queue::{self, LeaseRequest, LeasedBatch};
+use crate::queue::{self, LeaseRequest, LeasedBatch, Walk};
 
 /// Delayed events made ready at once.
 const PROMOTE_LIMIT: u32 = 1000;
@@ -33,11 +33,44 @@ pub(super) struct LeaseOrder {
     pub renews: bool,
     /// Events to lease; nothing is leased without it.
     pub stretch: Option<Stretch>,
+    /// A service that is due: one event that waits for it is leased instead.
+    pub probe: Option<String>,
     /// Kinds this program knows and has time for.
     pub kinds: Vec<&'static str>,
     pub first_window: u32,
     /// When it was made: what it prolongs is no older.
     pub sent: Instant,
+}
+
+impl LeaseOrder {
+    /// The lease that is asked for, if one is.
+    fn request(&self, token: Uuid) -> Option<LeaseRequest<'_>> {
+        let probe = LeaseRequest {
+            token,
+            worker: self.worker,
+            held: &self.trusted,
+            over: &self.over,
+            timeout: self.timeout,
+            kinds: &self.kinds,
+            limit: 1,
+            bytes: LEASE_BYTES,
+            first_window: self.first_window,
+            join: false,
+            passed_by: &[],
+            probe: self.probe.as_deref(),
+            walk: Walk::default(),
+        };
+        let Some(stretch) = &self.stretch else {
+            return probe.probe.is_some().then_some(probe);
+        };
+        Some(LeaseRequest {
+            limit: stretch.limit,
+            join: stretch.join,
+            passed_by: &stretch.passed_by,
+            walk: stretch.walk,
+            ..probe
+        })
+    }
 }
 
 /// What came of it.
@@ -95,24 +128,9 @@ async fn attempt(
         .renews
         .then(|| queue::renew(client, order.worker, &order.held, order.timeout));
     let sweep = sweeps.then(|| queue::sweep(client, order.worker, &order.held));
-    let promote = order
-        .stretch
-        .is_some()
+    let promote = (order.stretch.is_some() || order.probe.is_some())
         .then(|| queue::promote(client, PROMOTE_LIMIT));
-    let request = order.stretch.as_ref().map(|stretch| LeaseRequest {
-        token,
-        worker: order.worker,
-        held: &order.trusted,
-        over: &order.over,
-        timeout: order.timeout,
-        kinds: &order.kinds,
-        limit: stretch.limit,
-        bytes: LEASE_BYTES,
-        first_window: order.first_window,
-        join: stretch.join,
-        passed_by: &stretch.passed_by,
-        walk: stretch.walk,
-    });
+    let request = order.request(token);
     let leased = request
         .as_ref()
         .map(|request| queue::lease(client, request));

@@ -14,6 +14,7 @@ use super::{Drain, Slot};
 use crate::dispatch::Dispatch;
 use crate::event::Event;
 use crate::lease::{Fate, Lease};
+use crate::queue::Troubled;
 
 /// A window is this much work: about what passes until the database has been told of the next one, several times over.
 const WINDOW: Duration = Duration::from_millis(50);
@@ -44,11 +45,14 @@ impl<D: Dispatch> Drain<D> {
             .leases
             .oldest_renewal()
             .is_some_and(|renewed| now >= renewed + third);
-        let stretch = self.wants_more(now).then(|| {
+        let may_lease = self.may_lease();
+        let probe = self.services.due(now).filter(|_| may_lease);
+        let stretch = (probe.is_none() && may_lease && self.wants_more(now)).then(|| {
             let most = self.room_to_lease();
             self.walk.next(most, self.is_idle())
         });
-        if stretch.is_none() && !renews {
+        let leases = stretch.is_some() || probe.is_some();
+        if !leases && !renews {
             return;
         }
         let first_window = if self.hand.leases.has_suspect() {
@@ -57,7 +61,7 @@ impl<D: Dispatch> Drain<D> {
             self.window()
         };
         let kinds = self.budget.kinds_with_time(D::Event::KINDS);
-        if stretch.is_some() {
+        if leases {
             self.empty.kinds_left_out = kinds.len() < D::Event::KINDS.len();
             self.between.brings_window = first_window > 0;
         }
@@ -66,7 +70,7 @@ impl<D: Dispatch> Drain<D> {
                 worker: self.worker,
                 held: self.hand.leases.tokens(),
                 trusted: self.hand.leases.trusted(),
-                over: if stretch.is_some() {
+                over: if leases {
                     self.hand.leases.take_ended()
                 } else {
                     Vec::new()
@@ -74,6 +78,7 @@ impl<D: Dispatch> Drain<D> {
                 timeout: self.options.lease_timeout,
                 renews,
                 stretch,
+                probe,
                 kinds,
                 first_window: u32::try_from(first_window).unwrap_or(u32::MAX),
                 sent: now,
@@ -92,13 +97,15 @@ impl<D: Dispatch> Drain<D> {
     fn wants_more(&self, now: Instant) -> bool {
         let enough = self.hand.waiting() > self.walk.want() as usize
             || self.hand.bytes() as u64 > LEASE_BYTES;
+        !enough && now >= self.walk.poll_at()
+    }
+
+    fn may_lease(&self) -> bool {
         let goes_back = self.outbox.next.is_exclusive() || self.between.rereads;
-        !enough
-            && !goes_back
+        !goes_back
             && self.outbox.unwritten() < self.most_unwritten()
             && self.room_to_lease() > 0
             && !self.is_spent()
-            && now >= self.walk.poll_at()
     }
 
     pub(super) fn lease_arrived(&mut self, arrival: Arrival) {
@@ -120,14 +127,23 @@ impl<D: Dispatch> Drain<D> {
         if let Some(renewed) = brought.renewed {
             self.take_renewed(&order.held, &renewed, order.sent);
         }
-        let Some(stretch) = order.stretch else { return };
         let mut batch = brought.batch;
-        let left = self.hand.waiting();
-        let empty = self
-            .walk
-            .arrived(stretch, brought.promoted, &mut batch, left);
-        self.empty.seen = empty && self.is_idle();
-        self.empty.looked_at = order.sent;
+        if let Some(service) = order.probe {
+            self.learn_services(&batch.troubled);
+            self.empty.seen = false;
+            if let Some(event) = batch.events.first() {
+                self.services.begin_probe(event.lease, service);
+            }
+        } else {
+            let Some(stretch) = order.stretch else { return };
+            let left = self.hand.waiting();
+            let empty = self
+                .walk
+                .arrived(stretch, brought.promoted, &mut batch, left);
+            self.empty.seen = empty && self.is_idle();
+            self.empty.looked_at = order.sent;
+            self.learn_services(&batch.troubled);
+        }
         if batch.events.is_empty() && batch.unreadable.is_empty() {
             return;
         }
@@ -146,6 +162,19 @@ impl<D: Dispatch> Drain<D> {
         for id in batch.unreadable {
             self.outbox.note().unreadable.push(Lease { id, token });
         }
+    }
+
+    fn learn_services(&mut self, troubled: &[Troubled]) {
+        if self.services.learn(troubled) {
+            self.look_again();
+        }
+    }
+
+    /// What waited for a service that answers again stands behind the cursor.
+    pub(super) fn look_again(&mut self) {
+        self.walk.back_to(1);
+        self.walk.hurry();
+        self.empty.seen = false;
     }
 
     /// Leases that did not come back are gone, or were cut.
@@ -175,7 +204,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// The queue was seen empty, and again when linger was over.
     pub(super) fn is_settled_empty(&mut self) -> bool {
-        if !self.empty.seen || !self.is_idle() {
+        if !self.empty.seen || !self.is_idle() || self.services.due(Instant::now()).is_some() {
             self.empty.since = None;
             return false;
         }

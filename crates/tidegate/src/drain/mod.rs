@@ -22,6 +22,7 @@ mod options;
 mod outbox;
 mod report;
 mod running;
+pub(crate) mod services;
 mod session;
 pub(crate) mod settle;
 mod walk;
@@ -49,6 +50,7 @@ use self::leasing::Empty;
 pub use self::options::DrainOptions;
 use self::outbox::Outbox;
 pub use self::report::{DrainReport, StopReason};
+use self::services::Services;
 use self::session::Slot;
 use self::walk::Cursor;
 use self::watchers::Watchers;
@@ -198,6 +200,7 @@ struct Drain<D: Dispatch> {
     /// What was handed to the lanes and has not ended.
     running: BTreeMap<Lease, Arc<Context>>,
     lanes: Lanes<EventRun<D>>,
+    services: Arc<Services>,
     outbox: Outbox,
     /// Either the idle session or the work it is busy with.
     leasing: Slot<Arrival>,
@@ -245,6 +248,7 @@ impl<D: Dispatch> Drain<D> {
             hand: Hand::default(),
             running: BTreeMap::new(),
             lanes,
+            services: Arc::default(),
             outbox: Outbox::new(),
             leasing: Slot::new(&database),
             writing: Slot::new(&database),
@@ -343,6 +347,7 @@ impl<D: Dispatch> Drain<D> {
             && !self.hand.leases.has_over()
             && self.outbox.is_empty()
             && !self.between.rereads
+            && !self.services.has_reports()
             && self.writing.is_idle()
     }
 
@@ -418,6 +423,9 @@ impl<D: Dispatch> Drain<D> {
                 .await;
         removed?;
         let backlog = backlog?;
+        if self.services.has_shut() {
+            self.report.services_down = queue::services_down(client).await?;
+        }
         self.report.backlog = backlog.events;
         self.report.oldest_age_ms = backlog.oldest_age_ms;
         // Not at the end of a spent budget: the caller's deadline comes first.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::operate::ServiceStatus;
+
 /// Why a drain ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -19,7 +21,7 @@ pub enum StopReason {
 }
 
 /// What a drain did. Always `leased = completed + completed_with_errors + failed + retried +
-/// released + lease_lost`; events swept as expired or abandoned were never leased to a handler.
+/// deferred + released + lease_lost`; events swept as expired or abandoned were never leased to a handler.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename = "drain")]
 #[non_exhaustive]
@@ -34,6 +36,9 @@ pub struct DrainReport {
     pub failed: u64,
     /// Back in the queue for another attempt.
     pub retried: u64,
+    /// Back in the queue with their attempt: a service that they need does not answer.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub deferred: u64,
     /// Back in the queue unstarted, with their attempt.
     pub released: u64,
     /// Not ours any more when we were done: requeued, or taken over after the lease had run out.
@@ -56,9 +61,17 @@ pub struct DrainReport {
     pub backlog: u64,
     /// Age of the oldest of them.
     pub oldest_age_ms: u64,
+    /// Services that are not called now, with what waits for each. Told only of a run that met one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services_down: Vec<ServiceStatus>,
     /// Of them, those of kinds that this program does not handle, by kind; of twenty kinds at most.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unhandled: BTreeMap<String, u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks like this")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 impl DrainReport {
@@ -70,6 +83,7 @@ impl DrainReport {
                 + self.completed_with_errors
                 + self.failed
                 + self.retried
+                + self.deferred
                 + self.released
                 + self.lease_lost
     }

@@ -74,6 +74,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// An unstarted event goes back, and keeps its attempt.
     pub(super) fn give_back(&mut self, event: LeasedEvent) {
+        self.services.note_left(event.lease);
         if let Some(group) = &event.group_key {
             self.hand.close_group(group);
         }
@@ -132,6 +133,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// Ends an event that no handler will see.
     fn give_up(&mut self, event: &LeasedEvent, fault: &Fault, class: Class) {
+        self.services.note_left(event.lease);
         let settled = Settled::Finish(ending::given_up(event, fault));
         log_end(event, &settled, Duration::ZERO);
         if let Settled::Finish(end) = settled {
@@ -210,6 +212,7 @@ impl<D: Dispatch> Drain<D> {
             ctx: ctx.clone(),
             event,
             limits,
+            services: self.services.clone(),
             span,
         };
         self.running.insert(lease, ctx);
@@ -241,6 +244,7 @@ impl<D: Dispatch> Drain<D> {
     /// Decides what becomes of an event that ran.
     fn settle(&mut self, ctx: &Context, ends: Vec<HandlerEnd>, published: u64, took: Duration) {
         let event = ctx.event();
+        self.services.note_left(event.lease);
         self.budget.learn(&event.kind, took);
         let settled = settle(event, &ends, &self.options.retry, fastrand::f64());
         log_end(event, &settled, took);

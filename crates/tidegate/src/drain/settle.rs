@@ -60,8 +60,15 @@ pub(super) fn settle(
             delay,
             errors: ending::errors(event, ends),
             progress: ending::progress(ends),
+            deferred: deferred(ends),
         }),
     }
+}
+
+/// The services that an event waits for.
+fn deferred(ends: &[HandlerEnd]) -> Vec<&'static str> {
+    let errors = ends.iter().filter_map(|end| end.result.as_ref().err());
+    errors.filter_map(|error| error.deferred).collect()
 }
 
 fn committed_event(end: &HandlerEnd) -> bool {

@@ -6,6 +6,7 @@
 //! for a lost lease.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
@@ -14,13 +15,15 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::hand::Start;
+use super::services::Services;
 use super::session::Session;
 use crate::error::Error;
 use crate::handler::Fault;
 use crate::lease::{Lease, LeasedEvent};
 use crate::outcome::{HandlerEnd, Status};
 use crate::queue::{
-    self, Completed, Completion, ErrorEntry, Finalization, Follow, InHand, Retried, ending,
+    self, Completed, Completion, ErrorEntry, Finalization, Follow, InHand, Retried, ServiceReport,
+    ending,
 };
 
 /// What is refused oftener than this in one round is no event's fault: the round ends, and is tried again later.
@@ -62,6 +65,7 @@ impl End {
                 delay,
                 errors: vec![ErrorEntry::new(None, fault, self.attempt.0)],
                 progress: ending::progress(&self.work),
+                deferred: Vec::new(),
             },
             group: self.group,
             leased: matches!(self.class, Class::Handled(_)),
@@ -88,6 +92,8 @@ pub(super) struct WriteBatch {
     pub ran: Vec<i64>,
     pub unreadable: Vec<Lease>,
     pub starts: Vec<Start>,
+    /// What was learnt of services.
+    pub reports: Vec<ServiceReport>,
     /// Leases of which nothing is left once this is written.
     pub over: HashSet<Uuid>,
     /// Tokens of all leases, when it is to be read again what is in hand.
@@ -112,6 +118,7 @@ impl WriteBatch {
     pub(super) fn is_empty(&self) -> bool {
         self.outcomes() == 0
             && self.starts.is_empty()
+            && self.reports.is_empty()
             && self.over.is_empty()
             && self.reread.is_none()
     }
@@ -140,6 +147,10 @@ pub(super) struct Written {
     pub cuts: Vec<(Uuid, Option<i32>)>,
     pub in_hand: Option<Vec<InHand>>,
     pub published: u64,
+    /// A service may be called again, say the answers to reports.
+    pub service_opened: bool,
+    /// Reports that have been answered.
+    reported: usize,
     refusals: u32,
 }
 
@@ -166,13 +177,19 @@ pub(super) struct Round {
 }
 
 /// Writes a batch, with bounded reconnects.
-pub(super) async fn write(mut session: Session, mut batch: WriteBatch, worker: Uuid) -> Round {
+pub(super) async fn write(
+    mut session: Session,
+    mut batch: WriteBatch,
+    worker: Uuid,
+    services: Arc<Services>,
+) -> Round {
     // Rows are locked in the order of the arguments, and everybody locks them by id.
     batch
         .ends
         .sort_unstable_by_key(|end| end.finalization.lease);
     let mut writer = Writer {
         worker,
+        services: &services,
         batch: &batch,
         written: Written::default(),
     };
@@ -201,6 +218,7 @@ pub(super) async fn write(mut session: Session, mut batch: WriteBatch, worker: U
 /// One batch on its way, over as many tries as it takes.
 struct Writer<'a> {
     worker: Uuid,
+    services: &'a Services,
     batch: &'a WriteBatch,
     written: Written,
 }
@@ -208,6 +226,7 @@ struct Writer<'a> {
 impl Writer<'_> {
     /// Writes the parts that are not written yet. What goes back goes first: the locks of a completion are weaker.
     async fn write(&mut self, client: &Client) -> Result<(), Error> {
+        self.report(client).await?;
         if self.written.left.is_none() {
             let mut left = self.give_back(client).await?;
             left.extend(self.retry(client).await?);
@@ -226,6 +245,27 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// Before retries: what a service's answers are counted at is noted with the events that wait for it.
+    async fn report(&mut self, client: &Client) -> Result<(), Error> {
+        for report in self.batch.reports.iter().skip(self.written.reported) {
+            let troubled = queue::report_service(client, self.worker, report).await?;
+            self.written.service_opened |= self.services.learn(&troubled);
+            self.written.reported += 1;
+        }
+        Ok(())
+    }
+
+    /// A retry, with what it must remember of the services that it waits for.
+    fn noted(&self, retried: &Retried) -> Retried {
+        let mut retried = retried.clone();
+        for service in &retried.deferred {
+            let progress = retried.progress.get_or_insert_default();
+            let answers = self.services.answers(service);
+            progress.deferred.insert((*service).to_owned(), answers);
+        }
+        retried
+    }
+
     async fn give_back(&mut self, client: &Client) -> Result<HashSet<i64>, Error> {
         if self.batch.releases.is_empty() {
             return Ok(HashSet::new());
@@ -242,8 +282,8 @@ impl Writer<'_> {
 
     /// All retries at once; if the database refuses one, each by itself.
     async fn retry(&mut self, client: &Client) -> Result<HashSet<i64>, Error> {
-        let retries = self.batch.retries.iter().map(|back| back.retried.clone());
-        let retries: Vec<Retried> = retries.collect();
+        let retries = self.batch.retries.iter();
+        let retries: Vec<Retried> = retries.map(|back| self.noted(&back.retried)).collect();
         if retries.is_empty() {
             return Ok(HashSet::new());
         }

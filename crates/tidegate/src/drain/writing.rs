@@ -47,7 +47,8 @@ impl<D: Dispatch> Drain<D> {
         }
         if let Some(session) = self.writing.take() {
             self.between.writes_back = batch.is_exclusive();
-            self.writing = Slot::Busy(write(session, batch, self.worker).boxed());
+            self.writing =
+                Slot::Busy(write(session, batch, self.worker, self.services.clone()).boxed());
         }
     }
 
@@ -59,12 +60,17 @@ impl<D: Dispatch> Drain<D> {
         let waits = outcomes > 0 || self.hand.leases.has_over();
         let goes_back =
             (self.outbox.next.is_exclusive() || self.between.rereads) && self.leasing.is_idle();
-        !self.outbox.next.starts.is_empty() || goes_back || waits && (enough || aged || quiet)
+        let tells = self.services.has_reports();
+        !self.outbox.next.starts.is_empty()
+            || goes_back
+            || tells
+            || waits && (enough || aged || quiet)
     }
 
     /// What waits to be written. What goes back stays behind while a lease is under way.
     fn next_batch(&mut self) -> WriteBatch {
         let mut batch = std::mem::take(&mut self.outbox.next);
+        batch.reports = self.services.take_reports();
         if self.leasing.is_idle() {
             if self.between.rereads {
                 batch.reread = Some(self.hand.leases.tokens());
@@ -192,6 +198,9 @@ impl<D: Dispatch> Drain<D> {
         self.notice_cuts(&written);
         if whole {
             self.outbox.written(up_to);
+        }
+        if written.service_opened {
+            self.look_again();
         }
         self.report.published += written.published;
         self.walk.hurry();
@@ -322,7 +331,11 @@ impl<D: Dispatch> Drain<D> {
             }
             self.hand.let_go(lease);
             if left.contains(&lease.id) {
-                self.report.retried += u64::from(back.leased);
+                if back.retried.deferred.is_empty() {
+                    self.report.retried += u64::from(back.leased);
+                } else {
+                    self.report.deferred += u64::from(back.leased);
+                }
                 if back.retried.delay < AT_ONCE {
                     self.walk.back_to(lease.id);
                 }

@@ -112,6 +112,8 @@ pub struct Retried {
     pub errors: Vec<ErrorEntry>,
     /// What need not be done again.
     pub progress: Option<Progress>,
+    /// Services that have not answered. Of such an event the error is not added to those that it ends with.
+    pub deferred: Vec<&'static str>,
 }
 
 /// What a finalize changed.
@@ -421,9 +423,12 @@ pub async fn retry(
                 .map(|error| format!("{}: {}", error.code, error.message))
         })
         .collect();
-    let errors = retries
-        .iter()
-        .map(|r| json("errors", unless_empty(&r.errors)));
+    let errors = retries.iter().map(|r| {
+        json(
+            "errors",
+            unless_empty(&r.errors).filter(|_| r.deferred.is_empty()),
+        )
+    });
     let errors = errors.collect::<Result<Vec<_>, _>>()?;
     let progress = retries
         .iter()

@@ -6,6 +6,7 @@ use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{GenericClient, Row};
 use uuid::Uuid;
 
+use super::service::{Troubled, troubled};
 use super::sql::live::leased as col;
 use super::{query, sql};
 use crate::error::Error;
@@ -50,6 +51,8 @@ pub struct LeaseRequest<'a> {
     pub join: bool,
     /// Groups that this walk has found blocked: their events are passed.
     pub passed_by: &'a [String],
+    /// A service that is open and due: one event of its kinds is leased instead, if no other worker is trying one.
+    pub probe: Option<&'a str>,
     /// Where to go on.
     pub walk: Walk,
 }
@@ -71,6 +74,8 @@ pub struct LeasedBatch {
     pub blocked: Vec<String>,
     /// How far the walk has come.
     pub walk: Walk,
+    /// Services that have not answered of late. Their kinds are left alone.
+    pub troubled: Vec<Troubled>,
 }
 
 /// Leases ready events, lowest id first, each group in order. Never waits for a lock (C2) and
@@ -86,7 +91,7 @@ pub async fn lease(
     let seconds = request.timeout.as_secs_f64();
     let (limit, bytes) = (i64::from(request.limit), bytes(request.bytes));
     let window = i32::try_from(request.first_window).unwrap_or(i32::MAX);
-    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 15] = [
+    let params: [&(dyn tokio_postgres::types::ToSql + Sync); 16] = [
         &request.token,
         &request.worker,
         &request.held,
@@ -98,6 +103,7 @@ pub async fn lease(
         &window,
         &request.join,
         &request.passed_by,
+        &request.probe,
         &walk.after,
         &walk.clear_to,
         &walk.as_of,
@@ -123,6 +129,7 @@ pub async fn lease(
             .map_or(0, |scanned| scanned.try_into().unwrap_or(u32::MAX));
         batch.suspect = row.get::<_, Option<bool>>(6).unwrap_or_default();
         batch.blocked = row.get::<_, Option<_>>(7).unwrap_or_default();
+        batch.troubled = troubled(row, 8)?;
     }
     match read {
         Ok(rows) => take_in(&mut batch, rows, request.token)?,

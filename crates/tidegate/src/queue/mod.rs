@@ -16,6 +16,7 @@ mod read;
 pub(crate) mod retention;
 #[cfg(feature = "internals")]
 pub mod retention;
+mod service;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod sql;
 #[cfg(feature = "internals")]
@@ -27,13 +28,14 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 
 pub use lineage::{Lineage, RelatedEvent, Relation};
-pub use operate::{pause, resume, unblock};
+pub use operate::{pause, pause_service, resume, resume_service, unblock};
 pub use publish::{Published, publish, publish_batch};
 pub use read::{
     Backlog, Job, JobStatus, ListFilter, Pulse, backlog, blocked_groups, job, leases, lineage,
     list, pulse, show,
 };
 pub use retention::KindRetention;
+pub use service::{services, services_down};
 
 /// What the drain and this project's own tests know of the queue, and nobody else.
 #[cfg(feature = "internals")]
@@ -51,6 +53,7 @@ mod internals {
     pub use super::read::{
         Overview, others, overview, register_kinds, registered, stats, unregistered,
     };
+    pub use super::service::{ServiceReport, Troubled, report_service};
 }
 #[cfg(not(feature = "internals"))]
 mod internals {
@@ -66,6 +69,7 @@ mod internals {
     pub(crate) use super::read::{
         others, overview, register_kinds, registered, stats, unregistered,
     };
+    pub(crate) use super::service::{ServiceReport, Troubled, report_service};
 }
 pub(crate) use finalize::{commit, complete_and_commit};
 #[cfg(feature = "internals")]

@@ -13,7 +13,7 @@ use super::{query, sql};
 use crate::error::Error;
 use crate::operate::{
     KindRequest, Moment, PauseReport, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
-    RetireReport, UnblockReport, UnblockRequest,
+    RetireReport, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
 };
 
 /// Puts logged events back as new ones (B22, F5).
@@ -85,6 +85,30 @@ pub async fn resume(
 ) -> Result<PauseReport, Error> {
     let values: &[&(dyn ToSql + Sync)] = &[&request.kind, &request.reason, &request.actor];
     report(client, &sql::operate::RESUME, values).await
+}
+
+/// Keeps a service from being called: what needs it waits.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what it must be; else the database's failure.
+pub async fn pause_service(
+    client: &(impl GenericClient + Sync),
+    request: &ServiceRequest,
+) -> Result<ServiceChange, Error> {
+    let values: &[&(dyn ToSql + Sync)] = &[&request.service, &request.reason, &request.actor];
+    report(client, &sql::service::PAUSE_SERVICE, values).await
+}
+
+/// Lets a service be called again, one that does not answer too.
+///
+/// # Errors
+/// As [`pause_service`].
+pub async fn resume_service(
+    client: &(impl GenericClient + Sync),
+    request: &ServiceRequest,
+) -> Result<ServiceChange, Error> {
+    let values: &[&(dyn ToSql + Sync)] = &[&request.service, &request.reason, &request.actor];
+    report(client, &sql::service::RESUME_SERVICE, values).await
 }
 
 /// Takes a kind that has no live events off the list: nobody can publish it any more. A program that handles it and is

@@ -21,14 +21,16 @@ pub static LEASE: Statement = Statement {
         Type::INT4,
         Type::BOOL,
         Type::TEXT_ARRAY,
+        Type::TEXT,
         Type::INT8,
         Type::INT8,
         Type::INT8,
         Type::INT8,
     ],
     text: "\
-SELECT l.after, l.clear_to, l.as_of::text::bigint, l.low::text::bigint, l.taken, l.scanned, l.suspect, l.blocked
-  FROM tidegate.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14::text::xid8, $15::text::xid8) AS l",
+SELECT l.after, l.clear_to, l.as_of::text::bigint, l.low::text::bigint, l.taken, l.scanned, l.suspect, l.blocked,
+       l.services::text
+  FROM tidegate.lease($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::text::xid8, $16::text::xid8) AS l",
 };
 
 /// Removes the leases of `$1` that are marked as ended.

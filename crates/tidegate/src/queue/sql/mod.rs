@@ -7,6 +7,7 @@ pub mod live;
 pub mod look;
 pub mod operate;
 pub mod retention;
+pub mod service;
 
 use tokio_postgres::types::Type;
 
@@ -28,5 +29,6 @@ pub static ALL: &[&[&Statement]] = &[
     look::ALL,
     operate::ALL,
     retention::ALL,
+    service::ALL,
     doctor::ALL,
 ];

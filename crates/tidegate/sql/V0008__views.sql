@@ -169,3 +169,11 @@ SELECT kind,
   FROM tidegate.event_kind
   FULL JOIN live USING (kind)
   FULL JOIN finished USING (kind);
+
+-- Services that somebody has told something of, with what waits for them.
+CREATE VIEW tidegate.services AS
+SELECT s.service, s.state, s.since, s.failures, s.retry_at, s.answered_at, s.last_error, s.kinds,
+       CASE WHEN s.state = 'closed' THEN 0 ELSE w.waiting END AS waiting, CASE WHEN s.state <> 'closed' THEN w.oldest END AS oldest
+  FROM tidegate.service AS s
+ CROSS JOIN LATERAL (SELECT count(*) AS waiting, min(q.created_at) AS oldest FROM tidegate.event_queue AS q
+                      WHERE s.state <> 'closed' AND q.kind = ANY (s.kinds)) AS w;

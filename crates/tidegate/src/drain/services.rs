@@ -1,0 +1,245 @@
+//! Owns what a run knows of the outside services that its handlers call: which may be called, whose fault a failure is, and what
+//! is to be told of them. Handlers' tasks ask it, the loop tells it what the database says. It writes nothing.
+//!
+//! A call that its service has not answered costs the event no attempt, unless the service has answered somebody since the
+//! event was put back the last time: then it is the event that fails.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::handler::{HandlerError, HandlerResult};
+use crate::lease::{Lease, LeasedEvent};
+use crate::operate::ServiceState;
+use crate::queue::{ServiceReport, Troubled};
+
+/// After so many unanswered calls in a row the run makes no more before the database has answered the report.
+const OPEN_AFTER: u32 = 5;
+
+/// What is known of all services. One that is not here answers, and nothing is to be told of it.
+#[derive(Default)]
+pub(crate) struct Services(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    services: HashMap<String, Service>,
+    /// The event that may call a service which is open.
+    probe: Option<(Lease, String)>,
+}
+
+#[derive(Default)]
+struct Service {
+    state: ServiceState,
+    /// The database has been told of failures, and of no answer since.
+    troubled: bool,
+    answers: i64,
+    /// When it is to be tried.
+    due: Option<Instant>,
+    /// Unanswered calls in a row that the database has not been told of, or not for long.
+    in_row: u32,
+    /// Kinds that the database knows to wait for it.
+    kinds: BTreeSet<String>,
+    report: Option<ServiceReport>,
+}
+
+impl Service {
+    fn may_be_called(&self) -> bool {
+        self.state == ServiceState::Closed && self.in_row < OPEN_AFTER
+    }
+
+    fn report(&mut self) -> &mut ServiceReport {
+        self.report.get_or_insert_default()
+    }
+
+    fn wait(&mut self, kind: &str) {
+        if self.kinds.insert(kind.to_owned()) {
+            self.report().kinds.push(kind.to_owned());
+        }
+    }
+}
+
+impl Known {
+    fn is_probe(&self, lease: Lease, service: &str) -> bool {
+        let probe = self.probe.as_ref();
+        probe.is_some_and(|(probing, name)| *probing == lease && name == service)
+    }
+}
+
+impl Services {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why a handler of this event may not call its service; it may if there is no reason.
+    pub(crate) fn refuse(
+        &self,
+        service: &'static str,
+        event: &LeasedEvent,
+    ) -> Option<HandlerError> {
+        let mut known = self.known();
+        if known.services.get(service)?.may_be_called() || known.is_probe(event.lease, service) {
+            return None;
+        }
+        let known = known.services.get_mut(service)?;
+        known.wait(&event.kind);
+        let why = format!("{service} does not answer, and was not called");
+        Some(HandlerError::unavailable("service_down", why).deferred(service))
+    }
+
+    /// Learns from what became of a call, and decides whose fault a failure is.
+    pub(crate) fn judge(
+        &self,
+        service: &'static str,
+        event: &LeasedEvent,
+        result: HandlerResult,
+    ) -> HandlerResult {
+        let error = match result {
+            Ok(done) => {
+                self.answered(service, event);
+                return Ok(done);
+            }
+            Err(error) if error.is_rejection() => {
+                self.answered(service, event);
+                return Err(error);
+            }
+            Err(error) if !error.is_unavailable() => return Err(error),
+            Err(error) => error,
+        };
+        let mut known = self.known();
+        let probed = known.is_probe(event.lease, service);
+        if probed {
+            known.probe = None;
+        }
+        let known = known.services.entry(service.to_owned()).or_default();
+        known.in_row += 1;
+        known.wait(&event.kind);
+        let report = known.report();
+        report.failed += 1;
+        report.probed |= probed;
+        report.code = error.faults().first().map(|fault| fault.code.to_string());
+        report.retry_after = report.retry_after.max(error.delay());
+        let put_back = event.progress.as_ref();
+        let answers_then = put_back.and_then(|progress| progress.deferred.get(service));
+        let answered_since =
+            answers_then.is_some_and(|then| !known.troubled || known.answers > *then);
+        if answered_since {
+            return Err(error);
+        }
+        Err(error.deferred(service))
+    }
+
+    fn answered(&self, service: &str, event: &LeasedEvent) {
+        let mut known = self.known();
+        if known.services.is_empty() {
+            return;
+        }
+        let probed = known.is_probe(event.lease, service);
+        if probed {
+            known.probe = None;
+        }
+        let Some(known) = known.services.get_mut(service) else {
+            return;
+        };
+        known.in_row = 0;
+        if probed || known.troubled || known.report.is_some() {
+            let report = known.report();
+            report.answered = true;
+            report.failed = 0;
+            report.probed |= probed;
+        }
+    }
+
+    /// This event is the one that tries a service.
+    pub(super) fn begin_probe(&self, lease: Lease, service: String) {
+        self.known().probe = Some((lease, service));
+    }
+
+    /// An event has left the handlers. If it was to try a service and has not come to that, another one must.
+    pub(super) fn note_left(&self, lease: Lease) {
+        let mut known = self.known();
+        if known
+            .probe
+            .as_ref()
+            .is_some_and(|(probing, _)| *probing == lease)
+            && let Some((_, service)) = known.probe.take()
+            && let Some(known) = known.services.get_mut(&service)
+        {
+            known.report().probed = true;
+        }
+    }
+
+    /// Takes in what the database says: all services that have not answered of late. Tells whether one may be called again.
+    pub(super) fn learn(&self, troubled: &[Troubled]) -> bool {
+        let mut known = self.known();
+        if troubled.is_empty() && known.services.is_empty() {
+            return false;
+        }
+        let now = Instant::now();
+        for said in troubled {
+            known.services.entry(said.service.clone()).or_default();
+        }
+        let mut opened = false;
+        for (name, service) in &mut known.services {
+            let said = troubled.iter().find(|said| said.service == *name);
+            let was_shut = service.state != ServiceState::Closed;
+            service.state = said.map(|said| said.state).unwrap_or_default();
+            service.troubled = said.is_some();
+            service.answers = said.map_or(service.answers, |said| said.answers);
+            let retry_in = said.and_then(|said| said.retry_in);
+            service.due = retry_in.map(|seconds| now + Duration::from_secs_f64(seconds.max(0.0)));
+            if service.state != ServiceState::Closed || !service.troubled {
+                service.in_row = 0;
+            }
+            opened |= was_shut && service.state == ServiceState::Closed;
+        }
+        opened
+    }
+
+    /// How often a service was told to have answered.
+    pub(super) fn answers(&self, service: &str) -> i64 {
+        let known = self.known();
+        known.services.get(service).map_or(0, |known| known.answers)
+    }
+
+    /// What is to be told.
+    pub(super) fn take_reports(&self) -> Vec<ServiceReport> {
+        let mut known = self.known();
+        let named = known.services.iter_mut().filter_map(|(name, service)| {
+            service.report.take().map(|report| ServiceReport {
+                service: name.clone(),
+                ..report
+            })
+        });
+        named.collect()
+    }
+
+    /// Whether something is to be told.
+    pub(super) fn has_reports(&self) -> bool {
+        let known = self.known();
+        known
+            .services
+            .values()
+            .any(|service| service.report.is_some())
+    }
+
+    /// A service that is to be tried now.
+    pub(super) fn due(&self, now: Instant) -> Option<String> {
+        let known = self.known();
+        let mut due = known.services.iter().filter(|(_, service)| {
+            service.report.is_none() && service.due.is_some_and(|due| due <= now)
+        });
+        let name = due.next().map(|(name, _)| name.clone());
+        name.filter(|_| known.probe.is_none())
+    }
+
+    /// Whether one may not be called.
+    pub(super) fn has_shut(&self) -> bool {
+        let known = self.known();
+        known
+            .services
+            .values()
+            .any(|service| service.state != ServiceState::Closed)
+    }
+}

@@ -1,0 +1,46 @@
+//! Statements about outside services.
+
+use tokio_postgres::types::Type;
+
+use super::Statement;
+
+/// Tells what a worker has learnt of a service.
+pub static REPORT_SERVICE: Statement = Statement {
+    name: "report_service",
+    params: &[
+        Type::TEXT,
+        Type::UUID,
+        Type::BOOL,
+        Type::INT4,
+        Type::TEXT,
+        Type::FLOAT8,
+        Type::TEXT_ARRAY,
+        Type::BOOL,
+    ],
+    text: "SELECT tidegate.report_service($1, $2, $3, $4, $5, $6, $7, $8)::text",
+};
+
+/// Keeps a service from being called.
+pub static PAUSE_SERVICE: Statement = Statement {
+    name: "pause_service",
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
+    text: "SELECT tidegate.pause_service($1, $2, $3)::text",
+};
+
+/// Lets a service be called again.
+pub static RESUME_SERVICE: Statement = Statement {
+    name: "resume_service",
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT],
+    text: "SELECT tidegate.resume_service($1, $2, $3)::text",
+};
+
+/// All services that somebody has told something of.
+pub static SERVICES: Statement = Statement {
+    name: "services",
+    params: &[],
+    text: "SELECT to_jsonb(s)::text FROM tidegate.services AS s ORDER BY s.state = 'closed', s.since, s.service",
+};
+
+/// All of this file.
+#[cfg(feature = "internals")]
+pub static ALL: &[&Statement] = &[&REPORT_SERVICE, &PAUSE_SERVICE, &RESUME_SERVICE, &SERVICES];

@@ -1,0 +1,376 @@
+//! Services that do not answer: what an outage costs events, their neighbours and the service itself. The service is a
+//! stand-in whose state the test sets; the time until it is tried again is not waited for but set as well.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tidegate::{
+    Context, Dispatch, Done, DrainOptions, DrainReport, HandlerError, HandlerResult, Handlers,
+    NewEvent, ServiceState, StopReason, queue,
+};
+use tokio_postgres::Client;
+
+use crate::cli::Cli;
+use crate::probe::{live, logged, number};
+use crate::support::{TestDb, database_for};
+
+tidegate::events! {
+    #[derive(Debug)]
+    enum Mailing {
+        /// Calls the service.
+        Letter(Letter) = "letter",
+        /// Calls nobody.
+        Note(Letter) = "note_down",
+        /// Calls nobody, and then the service.
+        Both(Letter) = "both",
+    }
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Letter {
+    name: String,
+}
+
+/// The service, and who calls it.
+#[derive(Default)]
+struct Post {
+    down: AtomicBool,
+    calls: AtomicUsize,
+    noted: AtomicUsize,
+    /// The ids of what was sent, in order.
+    sent: Mutex<Vec<i64>>,
+}
+
+impl Post {
+    fn down() -> Arc<Self> {
+        let post = Self::default();
+        post.down.store(true, Ordering::SeqCst);
+        Arc::new(post)
+    }
+
+    fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::SeqCst);
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    async fn send(&self, letter: &Letter, ctx: &Context) -> HandlerResult {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        if letter.name == "poison" || self.down.load(Ordering::SeqCst) {
+            return Err(HandlerError::unavailable("503", "not now"));
+        }
+        self.sent.lock().unwrap().push(ctx.event_id());
+        Ok(Done::ok())
+    }
+
+    async fn note(&self) -> HandlerResult {
+        self.noted.fetch_add(1, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        Ok(Done::ok())
+    }
+}
+
+impl Dispatch for Post {
+    type Event = Mailing;
+
+    fn handlers<'a>(&'a self, event: &'a Mailing, ctx: &'a Context) -> Handlers<'a> {
+        match event {
+            Mailing::Letter(letter) => {
+                Handlers::one("send", self.send(letter, ctx)).calls("carrier")
+            }
+            Mailing::Note(_) => Handlers::one("note", self.note()),
+            Mailing::Both(letter) => Handlers::one("note", self.note())
+                .and("send", self.send(letter, ctx))
+                .calls("carrier"),
+        }
+    }
+}
+
+fn letter(name: &str) -> NewEvent {
+    NewEvent::of(&Mailing::Letter(Letter {
+        name: name.to_owned(),
+    }))
+    .unwrap()
+}
+
+fn note() -> NewEvent {
+    NewEvent::of(&Mailing::Note(Letter {
+        name: String::new(),
+    }))
+    .unwrap()
+}
+
+async fn publish(client: &Client, events: Vec<NewEvent>) -> Vec<i64> {
+    let mut ids = Vec::new();
+    for batch in events.chunks(1000) {
+        let published = queue::publish_batch(client, batch).await.unwrap();
+        ids.extend(published.iter().map(|published| published.id));
+    }
+    ids
+}
+
+/// A run at default settings, with all the time that a busy machine may need.
+async fn drain(db: &TestDb, post: &Arc<Post>) -> DrainReport {
+    let options = DrainOptions {
+        budget: Duration::from_mins(2),
+        ..DrainOptions::default()
+    };
+    let report = tidegate::drain(&db.database(), post.clone(), &options).await;
+    let report = report.unwrap();
+    assert!(report.is_balanced(), "{report:?}");
+    report
+}
+
+/// The time until the service is tried again, and until events that were put back may run, has passed.
+async fn time_passes(client: &Client) {
+    let sql = "UPDATE tidegate.service SET retry_at = clock_timestamp() WHERE state IN ('open', 'probing');
+               UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE available_at > clock_timestamp()";
+    client.batch_execute(sql).await.unwrap();
+}
+
+/// State and unanswered calls in a row.
+async fn carrier(client: &Client) -> (ServiceState, u32) {
+    let services = queue::services(client).await.unwrap();
+    services
+        .iter()
+        .find(|service| service.service == "carrier")
+        .map_or_else(Default::default, |found| (found.state, found.failures))
+}
+
+/// Attempts that the live events have lost, together.
+async fn attempts(client: &Client) -> i64 {
+    let sql = "SELECT coalesce(sum(attempts), 0)::bigint FROM tidegate.event_queue";
+    number(client, sql).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_costs_no_attempt_and_few_calls_and_holds_up_nothing_else() {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let post = Post::down();
+    let mut events: Vec<NewEvent> = (0..3000).map(|n| letter(&n.to_string())).collect();
+    events.extend((0..200).map(|n| letter(&n.to_string()).group(format!("group {}", n % 20))));
+    events.extend((0..1000).map(|_| note()));
+    let ids = publish(&client, events).await;
+    // Ten ticks, of which each meets the service as it is: down.
+    let mut deferred = 0;
+    for tick in 0..10 {
+        let report = drain(&db, &post).await;
+        assert_eq!((report.failed, report.retried), (0, 0), "{report:?}");
+        assert_eq!(report.stop_reason, StopReason::QueueEmpty);
+        if tick == 0 {
+            assert_eq!(report.completed, 1000, "{report:?}");
+        }
+        deferred += report.deferred;
+        let [down] = report.services_down.as_slice() else {
+            panic!("{report:?}")
+        };
+        assert_eq!((down.service.as_str(), down.waiting), ("carrier", 3200));
+        time_passes(&client).await;
+    }
+    assert_eq!((live(&client).await, attempts(&client).await), (3200, 0));
+    // What was at work when it went down, and one for each tick.
+    assert!(post.calls() <= 5 + 64 + 10, "{} calls", post.calls());
+    assert!(deferred >= 5 + 9, "{deferred}");
+    post.set_down(false);
+    let report = drain(&db, &post).await;
+    assert_eq!(report.completed, 3200, "{report:?}");
+    assert_eq!(carrier(&client).await, (ServiceState::Closed, 0));
+    let charged = "SELECT count(*) FROM tidegate.event_log WHERE attempts <> 1 OR errors <> '[]'";
+    assert_eq!(number(&client, charged).await, 0);
+    in_order(&ids[3000..3200], &post);
+}
+
+/// Events of each of the twenty groups were sent in the order they were published.
+fn in_order(ids: &[i64], post: &Post) {
+    let sent = post.sent.lock().unwrap();
+    let place: HashMap<i64, usize> = sent.iter().enumerate().map(|(n, id)| (*id, n)).collect();
+    for (number, id) in ids.iter().enumerate().skip(20) {
+        assert!(place[id] > place[&ids[number - 20]], "event {id}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_a_healthy_service_never_answers_spends_its_attempts_alone() {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let post = Arc::new(Post::default());
+    let poison = publish(&client, vec![letter("poison")]).await[0];
+    for _ in 0..12 {
+        publish(&client, (0..50).map(|n| letter(&n.to_string())).collect()).await;
+        drain(&db, &post).await;
+        time_passes(&client).await;
+    }
+    let (status, attempts, codes) = logged(&client, poison).await.expect("it has ended");
+    assert_eq!((status.as_str(), attempts), ("FAILED", 5), "{codes:?}");
+    assert_eq!(post.sent.lock().unwrap().len(), 600);
+    let innocents =
+        "SELECT count(*) FROM tidegate.event_log WHERE status <> 'COMPLETED' OR attempts > 1";
+    assert_eq!(number(&client, innocents).await, 1);
+    assert_eq!(carrier(&client).await.0, ServiceState::Closed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_worker_tries_one_event_however_many_are_there() {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let post = Post::down();
+    publish(&client, (0..500).map(|n| letter(&n.to_string())).collect()).await;
+    drain(&db, &post).await;
+    let calls = post.calls();
+    time_passes(&client).await;
+    let together = (0..4).map(|_| drain(&db, &post));
+    let reports = futures_util::future::join_all(together).await;
+    assert_eq!(post.calls(), calls + 1, "{reports:?}");
+    assert_eq!(carrier(&client).await.0, ServiceState::Open);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_tries_a_service_is_another_event_each_time_and_a_prober_that_dies_is_followed() {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let post = Post::down();
+    let first = publish(&client, vec![letter("poison"), letter("a"), letter("b")]).await[0];
+    for _ in 0..6 {
+        drain(&db, &post).await;
+        time_passes(&client).await;
+    }
+    assert_eq!(carrier(&client).await.0, ServiceState::Open);
+    // It is well again; what never works does not keep the others from finding out.
+    post.set_down(false);
+    // A worker was about to try, and is gone.
+    let gone = "UPDATE tidegate.service SET state = 'probing', prober = gen_random_uuid()";
+    client.batch_execute(gone).await.unwrap();
+    for _ in 0..3 {
+        time_passes(&client).await;
+        drain(&db, &post).await;
+    }
+    let sent = post.sent.lock().unwrap().clone();
+    assert_eq!((sent.len(), sent.contains(&first)), (2, false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_other_handlers_of_an_event_that_waits_run_once() {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let post = Post::down();
+    let both = Mailing::Both(Letter {
+        name: "x".to_owned(),
+    });
+    publish(&client, vec![NewEvent::of(&both).unwrap()]).await;
+    for _ in 0..3 {
+        drain(&db, &post).await;
+        time_passes(&client).await;
+    }
+    post.set_down(false);
+    time_passes(&client).await;
+    assert_eq!(drain(&db, &post).await.completed, 1);
+    assert_eq!(post.noted.load(Ordering::SeqCst), 1);
+    assert_eq!(post.sent.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_that_are_refused_open_the_circuit_at_once_and_a_service_says_when_to_come_back()
+ {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let report = |code: &'static str, seconds: Option<f64>| {
+        let client = &client;
+        async move {
+            let sql = "SELECT tidegate.report_service('x', gen_random_uuid(), false, 1, $1, $2, '{letter}', false) IS NOT NULL";
+            client.query_one(sql, &[&code, &seconds]).await.unwrap();
+            let sql = "SELECT state, extract(epoch FROM retry_at - clock_timestamp())::float8 FROM tidegate.service";
+            let row = client.query_one(sql, &[]).await.unwrap();
+            (row.get::<_, String>(0), row.get::<_, Option<f64>>(1))
+        }
+    };
+    assert_eq!(report("503", None).await, ("closed".to_owned(), None));
+    let (state, retry_in) = report("credentials", None).await;
+    assert_eq!(state, "open");
+    assert!(
+        retry_in.is_some_and(|seconds| seconds < 6.0),
+        "{retry_in:?}"
+    );
+    let reset = "UPDATE tidegate.service SET state = 'closed', failures = 4";
+    client.batch_execute(reset).await.unwrap();
+    let (state, retry_in) = report("429", Some(600.0)).await;
+    assert_eq!(state, "open");
+    assert!(
+        retry_in.is_some_and(|seconds| seconds > 500.0),
+        "{retry_in:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_flaps_is_left_alone_for_longer_and_kills_nothing() {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let post = Post::down();
+    let total = 400;
+    publish(
+        &client,
+        (0..total).map(|n| letter(&n.to_string())).collect(),
+    )
+    .await;
+    let mut holds = Vec::new();
+    for turn in 0..20 {
+        post.set_down(turn % 2 == 0);
+        let options = DrainOptions {
+            max_events: Some(30),
+            ..DrainOptions::default()
+        };
+        tidegate::drain(&db.database(), post.clone(), &options)
+            .await
+            .unwrap();
+        let sql = "SELECT coalesce(max(holds), 0)::bigint FROM tidegate.service";
+        holds.push(number(&client, sql).await);
+        time_passes(&client).await;
+    }
+    post.set_down(false);
+    drain(&db, &post).await;
+    let completed = "SELECT count(*) FROM tidegate.event_log WHERE status = 'COMPLETED'";
+    assert_eq!(number(&client, completed).await, i64::from(total));
+    assert!(holds.iter().max() > Some(&2), "{holds:?}");
+}
+
+#[tokio::test]
+async fn an_operator_pauses_a_service_and_resumes_it() {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let post = Arc::new(Post::default());
+    let cli = Cli::on(&db).with("TIDEGATE_ACTOR", "ada");
+    let why = ["--reason", "the carrier moves house"];
+    let paused = [&["service", "carrier", "--pause"][..], &why].concat();
+    assert_eq!(cli.json(&paused).await["state"], "paused");
+    publish(&client, (0..100).map(|n| letter(&n.to_string())).collect()).await;
+    let report = drain(&db, &post).await;
+    assert_eq!((report.completed, post.calls()), (0, 0), "{report:?}");
+    let told = cli.run(&["services"]).await;
+    assert!(
+        ["carrier", "paused", "100"]
+            .iter()
+            .all(|word| told.stdout.contains(word)),
+        "{told:?}"
+    );
+    // Time does not end it.
+    time_passes(&client).await;
+    assert_eq!(drain(&db, &post).await.completed, 0);
+    let resumed = [&["service", "carrier", "--resume"][..], &why].concat();
+    assert_eq!(cli.json(&resumed).await["changed"], true);
+    time_passes(&client).await;
+    assert_eq!(drain(&db, &post).await.completed, 100);
+    let audit = "SELECT count(*) FROM tidegate.audit WHERE actor = 'ada' AND action IN ('pause_service', 'resume_service')";
+    assert_eq!(
+        (number(&client, audit).await, attempts(&client).await),
+        (2, 0)
+    );
+    cli.run(&["service", "carrier", "--pause"])
+        .await
+        .failed(2, &["--reason"]);
+}
