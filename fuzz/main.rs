@@ -12,7 +12,7 @@ static TARGET: LazyLock<Target> = LazyLock::new(|| {
         Some((_, target)) => *target,
         None => {
             let known: Vec<&str> = TARGETS.iter().map(|(known, _)| *known).collect();
-            eprintln!("TARGET: {} is allowed, got {name:?}", known.join(", "));
+            eprintln!("TARGET: must be {}, got {name:?}", known.join(", "));
             std::process::exit(2);
         }
     }

@@ -306,8 +306,8 @@ def arguments():
     given = parser.parse_args()
     unknown = [name for name in given.peers if name not in names]
     if unknown or given.rounds < 1:
-        parser.error(f"peers: {', '.join(names)} are allowed, got {', '.join(unknown)}" if unknown
-                     else f"--rounds: 1 or more is allowed, got {given.rounds}")
+        parser.error(f"peers: must be of {', '.join(names)}, got {', '.join(unknown)}" if unknown
+                     else f"--rounds: must be 1 or more, got {given.rounds}")
     return given
 
 

@@ -39,7 +39,7 @@ def main():
 def _number(name, default, least):
     text = os.environ.get(name) or str(default)
     if not re.fullmatch("[0-9]{1,6}", text) or int(text) < least:
-        raise Unavailable(f"{name}: {least} to 999999 is allowed, got {text!r}")
+        raise Unavailable(f"{name}: must be {least} to 999999, got {text!r}")
     return int(text)
 
 
@@ -60,7 +60,7 @@ def _fuzz(program, target, seconds, keep):
     kept, found, broken = KEPT / target, FOUND / "corpus" / target, FOUND / "broken" / target
     if not kept.is_dir():
         known = " ".join(sorted(path.name for path in KEPT.iterdir()))
-        raise Unavailable(f"TARGET: one of {known} is allowed, got {target!r}")
+        raise Unavailable(f"TARGET: must be one of {known}, got {target!r}")
     for folder in (found, broken):
         folder.mkdir(parents=True, exist_ok=True)
     environment = {**local.environment(), "TIDEGATE_FUZZ_TARGET": target}

@@ -83,7 +83,7 @@ def asked_target():
     """Rust's name of what ARCH asks for."""
     asked = os.environ.get("ARCH") or "x86_64"
     if asked not in TARGETS:
-        raise pypi.Unavailable(f"ARCH: {' or '.join(TARGETS)} is allowed, got {asked!r}")
+        raise pypi.Unavailable(f"ARCH: must be {' or '.join(TARGETS)}, got {asked!r}")
     return TARGETS[asked]
 
 

@@ -137,7 +137,7 @@ def _major_asked_for():
     if not text:
         return None
     if not re.fullmatch("[0-9]{1,3}", text) or int(text) < OLDEST_MAJOR:
-        raise Unavailable(f"TIDEGATE_PG_MAJOR: {OLDEST_MAJOR} or newer is allowed, got {text!r}")
+        raise Unavailable(f"TIDEGATE_PG_MAJOR: must be {OLDEST_MAJOR} or newer, got {text!r}")
     return int(text)
 
 

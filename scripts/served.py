@@ -244,7 +244,7 @@ def stop(server, gently):
 def pair(text):
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise argparse.ArgumentTypeError(f"NAME=VALUE is allowed, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
     return name, value
 
 

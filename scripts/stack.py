@@ -143,7 +143,7 @@ def _parameter(name, rules, given):
     if "AllowedPattern" in rules and not re.fullmatch(rules["AllowedPattern"], str(value)):
         raise Refused(f"{name}: {rules['ConstraintDescription']}, got {value!r}")
     if "AllowedValues" in rules and str(value) not in map(str, rules["AllowedValues"]):
-        raise Refused(f"{name}: one of {rules['AllowedValues']} is allowed, got {value!r}")
+        raise Refused(f"{name}: must be one of {rules['AllowedValues']}, got {value!r}")
     if not rules.get("MinValue", float("-inf")) <= (value if isinstance(value, (int, float)) else 0) <= rules.get("MaxValue", float("inf")):
-        raise Refused(f"{name}: {rules.get('MinValue')} to {rules.get('MaxValue')} is allowed, got {value!r}")
+        raise Refused(f"{name}: must be {rules.get('MinValue')} to {rules.get('MaxValue')}, got {value!r}")
     return value.split(",") if rules["Type"] == "CommaDelimitedList" else value

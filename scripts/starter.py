@@ -89,7 +89,7 @@ def _function(watch, project, environment):
 def _template(project):
     file = project / "template.yaml"
     lines = len(file.read_text().splitlines())
-    wrong = [] if lines < TEMPLATE_LINES else [f"{file.name}: {lines} lines, under {TEMPLATE_LINES} are allowed"]
+    wrong = [] if lines < TEMPLATE_LINES else [f"{file.name}: must have fewer than {TEMPLATE_LINES} lines, got {lines}"]
     stack = template.ready()
     source, plain = template.checked(stack, file)
     if Path(source["Resources"]["Function"]["Properties"]["CodeUri"]).name != FUNCTION:

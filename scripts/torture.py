@@ -44,7 +44,7 @@ def main():
 def _seconds(text):
     parts = re.findall("([0-9]+)([smh])", text)
     if "".join(number + unit for number, unit in parts) != text:
-        raise Unavailable(f"DURATION: a time such as 90s, 10m or 8h is allowed, got {text!r}")
+        raise Unavailable(f"DURATION: must be a time such as 90s, 10m or 8h, got {text!r}")
     return sum(int(number) * UNITS[unit] for number, unit in parts)
 
 

@@ -76,7 +76,7 @@ async fn run(arguments: Arguments) -> Outcome<()> {
     let wanted = &arguments.workloads;
     if let Some(unknown) = wanted.iter().find(|name| !known.contains(&name.as_str())) {
         let known = known.join(", ");
-        return Err(format!("workloads: {known} are allowed, got {unknown:?}").into());
+        return Err(format!("workloads: must be of {known}, got {unknown:?}").into());
     }
     let began = Instant::now();
     let bench = Bench::start(arguments.server, arguments.quick).await?;

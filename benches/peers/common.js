@@ -6,7 +6,7 @@ export const connectionString = process.env.DATABASE_URL;
 
 export async function run(verbs) {
   const [verb, count] = process.argv.slice(2);
-  if (!verbs[verb]) throw new Error(`verb: ${Object.keys(verbs).join(", ")} are allowed, got ${verb}`);
+  if (!verbs[verb]) throw new Error(`verb: must be one of ${Object.keys(verbs).join(", ")}, got ${verb}`);
   console.log(JSON.stringify((await verbs[verb](Number(count))) ?? {}));
   process.exit(0);
 }

@@ -64,7 +64,7 @@ impl HttpService {
             Some(text) => Some(base_url(&text).ok_or_else(|| {
                 // The value is not shown: it may hold a password.
                 Error::Config(format!(
-                    "{variable}: an http:// or https:// URL without query or fragment is allowed"
+                    "{variable}: must be an http:// or https:// URL without query or fragment"
                 ))
             })?),
         };
@@ -268,7 +268,7 @@ mod tests {
         ] {
             let error = service(Some(bad)).expect_err(bad).to_string();
             assert!(
-                error.contains("ARCHIVE_URL") && error.contains("is allowed"),
+                error.contains("ARCHIVE_URL") && error.contains("must be"),
                 "{error}"
             );
             assert!(!error.contains("secret"), "{error}");

@@ -190,7 +190,7 @@ fn json(headers: &HeaderMap, body: &[u8]) -> Result<Value, Problem> {
         return Err(Problem::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "unsupported_media_type",
-            "the content type application/json is allowed",
+            "the content type must be application/json",
         ));
     }
     serde_json::from_slice(body).map_err(|error| {

@@ -140,11 +140,11 @@ async fn within_header_limits(request: Request, next: Next) -> Response<Body> {
     if headers.len() <= HEADER_COUNT && headers.iter().map(size).sum::<usize>() <= HEADER_BYTES {
         return next.run(request).await;
     }
-    let allowed = format!("at most {HEADER_COUNT} header fields and {HEADER_BYTES} bytes");
+    let needed = format!("must have at most {HEADER_COUNT} header fields and {HEADER_BYTES} bytes");
     Problem::new(
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         "headers_too_large",
-        allowed,
+        needed,
     )
     .into_response()
 }

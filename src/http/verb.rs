@@ -25,7 +25,7 @@ pub struct Serve {
 
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
-        "host:port such as 127.0.0.1:8080 is allowed, the host as an IP address".to_owned()
+        "must be host:port such as 127.0.0.1:8080, the host as an IP address".to_owned()
     })
 }
 

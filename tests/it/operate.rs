@@ -1232,34 +1232,43 @@ const BAD_REPLAYS: &[(Change, &str)] = &[
         |r| r.reason = String::from(" \n"),
         "reason: a text that says why",
     ),
-    (|r| r.reason = "x".repeat(1001), "reason: at most 1000"),
-    (|r| r.actor = Some(String::new()), "actor: 1 to 200"),
+    (
+        |r| r.reason = "x".repeat(1001),
+        "reason: must have at most 1000",
+    ),
+    (
+        |r| r.actor = Some(String::new()),
+        "actor: must have 1 to 200",
+    ),
     (|r| r.since = None, "since: "),
     (|r| (r.since, r.until) = (None, r.since), "since: "),
     (
         |r| r.until = Some(Moment::Ago(Duration::from_hours(24))),
         "until: ",
     ),
-    (|r| r.ids = Some(vec![1]), "ids: either"),
+    (
+        |r| r.ids = Some(vec![1]),
+        "ids: must not come with a filter",
+    ),
     (
         |r| (r.since, r.ids) = (None, Some(vec![])),
-        "ids: 1 to 10000",
+        "ids: must be 1 to 10000",
     ),
     (
         |r| (r.since, r.ids) = (None, Some(vec![1; 10_001])),
-        "ids: 1 to 10000",
+        "ids: must be 1 to 10000",
     ),
     (
         |r| r.status = Some("PENDING".to_owned()),
-        "status: COMPLETED, COMPLETED_WITH_ERRORS or FAILED",
+        "status: must be COMPLETED, COMPLETED_WITH_ERRORS or FAILED",
     ),
     (|r| r.status = Some("PROCESSING".to_owned()), "status: "),
     (
         |r| r.kind = Some("akt".to_owned()),
         "kind: 'akt' is not registered; registered are: act, ",
     ),
-    (|r| r.limit = Some(0), "limit: 1 to 100000"),
-    (|r| r.limit = Some(i64::MAX), "limit: 1 to 100000"),
+    (|r| r.limit = Some(0), "limit: must be 1 to 100000"),
+    (|r| r.limit = Some(i64::MAX), "limit: must be 1 to 100000"),
     (|r| r.expires_in = Some(Duration::ZERO), "expires_in: "),
 ];
 
@@ -1310,16 +1319,22 @@ async fn the_command_line_retires_a_kind_of_others_and_none_of_its_own() {
 const BAD_CALLS: &[(&str, &str)] = &[
     (
         "replay(since => '-infinity', reason => 'why')",
-        "since: a finite time",
+        "since: must be a finite time",
     ),
     ("replay(ids => ARRAY[1])", "reason: "),
-    ("requeue(NULL, 'why')", "ids: 1 to 10000"),
-    ("requeue(ARRAY[1, NULL], 'why')", "ids: numbers"),
+    ("requeue(NULL, 'why')", "ids: must be 1 to 10000"),
+    ("requeue(ARRAY[1, NULL], 'why')", "ids: must be numbers"),
     ("requeue(ARRAY[1], NULL)", "reason: "),
     ("unblock('', 'retry', 'why')", "group_key: "),
     ("unblock(NULL, 'retry', 'why')", "group_key: "),
-    ("unblock('g', 'kick', 'why')", "how: retry, skip or cancel"),
-    ("unblock('g', NULL, 'why')", "how: retry, skip or cancel"),
+    (
+        "unblock('g', 'kick', 'why')",
+        "how: must be retry, skip or cancel",
+    ),
+    (
+        "unblock('g', NULL, 'why')",
+        "how: must be retry, skip or cancel",
+    ),
     ("unblock('g', 'retry', '')", "reason: "),
     ("pause(NULL)", "kind: NULL is not registered"),
     ("resume('akt')", "kind: 'akt' is not registered"),

@@ -47,7 +47,7 @@ async fn b25_a_number_that_prints_as_a_gigabyte_is_refused_at_every_publish_of_j
             let (code, message) = refusal(&client, &call).await;
             assert_eq!(code, SqlState::INVALID_PARAMETER_VALUE, "{message}");
             assert!(
-                message.contains("payload: at most 1048576 bytes are allowed")
+                message.contains("payload: must have at most 1048576 bytes")
                     && message.contains(got),
                 "{message}"
             );
@@ -135,7 +135,7 @@ async fn b25_the_escape_of_a_nul_character_is_refused_and_its_escaped_text_is_no
             inserted.unwrap();
             continue;
         }
-        let expected = "payload: no \\u0000 is allowed";
+        let expected = "payload: must have no \\u0000";
         for (error, expected) in [
             (published.unwrap_err(), expected.to_owned()),
             (batch.unwrap_err(), format!("event 2: {expected}")),
@@ -272,7 +272,7 @@ async fn b25_a_retention_that_no_clock_can_be_added_to_is_refused() {
     let (code, message) = refusal(&client, set).await;
     assert_eq!(code, SqlState::INVALID_PARAMETER_VALUE);
     assert!(
-        message.starts_with("completed: 0 to 3660 days is allowed"),
+        message.starts_with("completed: must be 0 to 3660 days"),
         "{message}"
     );
 }

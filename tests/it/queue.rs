@@ -127,15 +127,15 @@ async fn a3_a7_c1_a_plain_insert_of_kind_and_payload_is_a_publish() {
 const REFUSED: &[(&str, &str)] = &[
     (
         "publish(NULL, NULL)",
-        "kind: 1 to 100 characters are allowed, got NULL",
+        "kind: must have 1 to 100 characters, got NULL",
     ),
     (
         "publish('', NULL)",
-        "kind: 1 to 100 characters are allowed, got 0",
+        "kind: must have 1 to 100 characters, got 0",
     ),
     (
         "publish(repeat('k', 101), NULL)",
-        "kind: 1 to 100 characters are allowed, got 101",
+        "kind: must have 1 to 100 characters, got 101",
     ),
     (
         "publish('unheard', NULL)",
@@ -143,47 +143,47 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     (
         "publish('act', NULL, group_key => '')",
-        "group_key: 1 to 200 characters",
+        "group_key: must have 1 to 200 characters",
     ),
     (
         "publish('act', NULL, dedup_key => repeat('d', 201))",
-        "dedup_key: 1 to 200 characters are allowed, got 201",
+        "dedup_key: must have 1 to 200 characters, got 201",
     ),
     (
         "publish('act', NULL, correlation_id => '')",
-        "correlation_id: 1 to 200",
+        "correlation_id: must have 1 to 200",
     ),
     (
         "publish('act', NULL, available_at => 'infinity')",
-        "available_at: a finite time is allowed",
+        "available_at: must be a finite time",
     ),
     (
         "publish('act', NULL, expires_at => '-infinity')",
-        "expires_at: a finite time is allowed",
+        "expires_at: must be a finite time",
     ),
     (
         "publish('act', NULL, max_attempts => 0)",
-        "max_attempts: 1 to 1000 is allowed, got 0",
+        "max_attempts: must be 1 to 1000, got 0",
     ),
     (
         "publish('act', to_jsonb(repeat('x', 2000000)))",
-        "payload: at most 1048576 bytes are allowed",
+        "payload: must have at most 1048576 bytes",
     ),
     (
         "publish_many('{}')",
-        "events: a JSON array of objects is allowed, got object",
+        "events: must be a JSON array of objects, got object",
     ),
     (
         "publish_many('[7]')",
-        "event 1: an object is allowed, got number",
+        "event 1: must be an object, got number",
     ),
     (
         "publish_many('[{\"kind\": \"act\"}, {\"kind\": \"act\", \"prio\": 1}]')",
-        "event 2: prio is no field of an event; allowed are: kind, payload",
+        "event 2: prio is no field of an event, which must be one of kind, payload",
     ),
     (
         "publish_many('[{\"kind\": \"act\"}, {\"kind\": \"\"}]')",
-        "event 2: kind: 1 to 100",
+        "event 2: kind: must have 1 to 100",
     ),
 ];
 
@@ -337,7 +337,7 @@ async fn b25_a_batch_is_refused_whole_for_an_event_behind_a_duplicate() {
     let refused = client.query(publish, &[&batch]).await.unwrap_err();
     assert_eq!(
         refused.as_db_error().unwrap().message(),
-        "event 3: max_attempts: 1 to 1000 is allowed, got 0"
+        "event 3: max_attempts: must be 1 to 1000, got 0"
     );
     let live = "SELECT count(*) FROM tidegate.event_queue";
     assert_eq!(number(&client, live).await, 1);

@@ -217,7 +217,7 @@ fn length() -> Duration {
         return Duration::ZERO;
     }
     let length = humantime::parse_duration(&text);
-    length.expect("TIDEGATE_LOAD_DURATION: a time such as 10m or 8h is allowed")
+    length.expect("TIDEGATE_LOAD_DURATION: must be a time such as 10m or 8h")
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -71,7 +71,7 @@ fn seed() -> u64 {
     match std::env::var("TIDEGATE_TORTURE_SEED") {
         Ok(seed) if !seed.is_empty() => seed
             .parse()
-            .expect("TIDEGATE_TORTURE_SEED: a number is allowed"),
+            .expect("TIDEGATE_TORTURE_SEED: must be a number"),
         _ => fastrand::u64(0..1_000_000_000),
     }
 }

@@ -12,7 +12,7 @@ use crate::{run as run_one, seed};
 pub fn asked_for() -> Option<Duration> {
     let text = std::env::var("TIDEGATE_TORTURE_DURATION").ok()?;
     let length = humantime::parse_duration(&text);
-    Some(length.expect("TIDEGATE_TORTURE_DURATION: a time such as 10m or 8h is allowed"))
+    Some(length.expect("TIDEGATE_TORTURE_DURATION: must be a time such as 10m or 8h"))
 }
 
 /// Runs until then; the round that is under way is finished.

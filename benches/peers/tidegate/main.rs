@@ -55,9 +55,7 @@ async fn main() -> Outcome<()> {
         Some("publish") => publish(&database, count).await?,
         Some("drain") => drain(&database, count).await?,
         other => {
-            return Err(
-                format!("verb: prepare, publish and drain are allowed, got {other:?}").into(),
-            );
+            return Err(format!("verb: must be prepare, publish or drain, got {other:?}").into());
         }
     };
     println!("{answer}");

@@ -83,5 +83,5 @@ pub fn json_argument(flag: &str, argument: &str) -> Result<Box<RawValue>, Error>
         argument.to_owned()
     };
     serde_json::from_str(text.trim())
-        .map_err(|error| Error::Invalid(format!("{flag}: JSON, @FILE or - is allowed: {error}")))
+        .map_err(|error| Error::Invalid(format!("{flag}: must be JSON, @FILE or -: {error}")))
 }

@@ -279,7 +279,7 @@ fn bounds<T: Copy + TryInto<i64>>(range: &RangeInclusive<T>) -> RangeInclusive<i
 
 fn event_id(text: &str) -> Result<i64, String> {
     text.parse()
-        .map_err(|_| "an event's id, a whole number, is allowed".to_owned())
+        .map_err(|_| "must be an event's id, a whole number".to_owned())
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -287,7 +287,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     if (Duration::from_millis(100)..=Duration::from_hours(1)).contains(&interval) {
         Ok(interval)
     } else {
-        Err("100ms to 1h is allowed".to_owned())
+        Err("must be 100ms to 1h".to_owned())
     }
 }
 

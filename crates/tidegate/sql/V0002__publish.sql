@@ -11,7 +11,7 @@ CREATE FUNCTION tidegate.has_nul(payload json) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN position('\u0000' IN payload::text) > 0 AND payload::text ~ '(^|[^\\])(\\\\)*\\u0000';
 
--- The first bad field of an event, as a message that names it and says what is allowed, or null.
+-- The first bad field of an event, as a message that names it and says what it must be, or null.
 -- One expression without a SET clause, so that Postgres inlines it: called as a function for each
 -- event of a batch it took twice as long as the insert itself. Its names were looked up when it was made.
 CREATE FUNCTION tidegate.refusal(
@@ -21,25 +21,25 @@ CREATE FUNCTION tidegate.refusal(
     LANGUAGE sql STABLE
     RETURN CASE
         WHEN kind IS NULL OR char_length(kind) NOT BETWEEN 1 AND 100
-            THEN 'kind: 1 to 100 characters are allowed, got ' || coalesce(char_length(kind)::text, 'NULL')
+            THEN 'kind: must have 1 to 100 characters, got ' || coalesce(char_length(kind)::text, 'NULL')
         WHEN octet_length(payload::text) > 1048576
-            THEN 'payload: at most 1048576 bytes are allowed, got ' || octet_length(payload::text)
+            THEN 'payload: must have at most 1048576 bytes, got ' || octet_length(payload::text)
         WHEN tidegate.has_nul(payload)
-            THEN 'payload: no \u0000 is allowed'
+            THEN 'payload: must have no \u0000'
         WHEN char_length(group_key) NOT BETWEEN 1 AND 200
-            THEN 'group_key: 1 to 200 characters are allowed, got ' || char_length(group_key)
+            THEN 'group_key: must have 1 to 200 characters, got ' || char_length(group_key)
         WHEN char_length(dedup_key) NOT BETWEEN 1 AND 200
-            THEN 'dedup_key: 1 to 200 characters are allowed, got ' || char_length(dedup_key)
+            THEN 'dedup_key: must have 1 to 200 characters, got ' || char_length(dedup_key)
         WHEN char_length(correlation_id) NOT BETWEEN 1 AND 200
-            THEN 'correlation_id: 1 to 200 characters are allowed, got ' || char_length(correlation_id)
+            THEN 'correlation_id: must have 1 to 200 characters, got ' || char_length(correlation_id)
         WHEN NOT isfinite(available_at)
-            THEN 'available_at: a finite time is allowed, got ' || available_at
+            THEN 'available_at: must be a finite time, got ' || available_at
         WHEN NOT isfinite(expires_at)
-            THEN 'expires_at: a finite time is allowed, got ' || expires_at
+            THEN 'expires_at: must be a finite time, got ' || expires_at
         WHEN max_attempts NOT BETWEEN 1 AND 1000
-            THEN 'max_attempts: 1 to 1000 is allowed, got ' || max_attempts
+            THEN 'max_attempts: must be 1 to 1000, got ' || max_attempts
         WHEN traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'
-            THEN 'traceparent: a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01 is allowed, got '
+            THEN 'traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01, got '
                  || left(traceparent, 60)
     END;
 
@@ -57,7 +57,7 @@ CREATE FUNCTION tidegate.printed(payload jsonb) RETURNS json
 BEGIN
     RETURN payload::text::json;
 EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
-    RAISE EXCEPTION 'payload: at most 1048576 bytes are allowed, got more than 1 GB, with its numbers printed out'
+    RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB, with its numbers printed out'
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
@@ -295,12 +295,12 @@ DECLARE
     a record;
 BEGIN
     IF events IS NULL OR jsonb_typeof(events) <> 'array' THEN
-        RAISE EXCEPTION 'events: a JSON array of objects is allowed, got %', coalesce(jsonb_typeof(events), 'NULL')
+        RAISE EXCEPTION 'events: must be a JSON array of objects, got %', coalesce(jsonb_typeof(events), 'NULL')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT CASE WHEN jsonb_typeof(e.event) <> 'object'
-                THEN format('event %s: an object is allowed, got %s', e.position, jsonb_typeof(e.event))
-                ELSE format('event %s: %I is no field of an event; allowed are: %s', e.position,
+                THEN format('event %s: must be an object, got %s', e.position, jsonb_typeof(e.event))
+                ELSE format('event %s: %I is no field of an event, which must be one of %s', e.position,
                             (SELECT min(k.key) FROM jsonb_object_keys(e.event - allowed) AS k(key)),
                             array_to_string(allowed, ', '))
            END INTO refused
@@ -326,7 +326,7 @@ BEGIN
           FROM (SELECT e.event FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
                  ORDER BY e.position) AS e;
     EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
-        RAISE EXCEPTION 'payload: at most 1048576 bytes are allowed, got more than 1 GB, with its numbers printed out'
+        RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB, with its numbers printed out'
             USING ERRCODE = 'invalid_parameter_value';
     END;
     RETURN QUERY

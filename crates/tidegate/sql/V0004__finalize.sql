@@ -128,7 +128,7 @@ BEGIN
     busy_ids := '{}';
     published := 0;
     IF NOT statuses <@ ARRAY['COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED'] THEN
-        RAISE EXCEPTION 'status: COMPLETED, COMPLETED_WITH_ERRORS or FAILED is allowed' USING ERRCODE = 'check_violation';
+        RAISE EXCEPTION 'status: must be COMPLETED, COMPLETED_WITH_ERRORS or FAILED' USING ERRCODE = 'check_violation';
     END IF;
     SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = finalize.token FOR KEY SHARE;
     cuts := lease.cuts;

@@ -116,7 +116,7 @@ CREATE FUNCTION tidegate.begin_step() RETURNS void
     AS $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'transaction_isolation: read committed is allowed, got %', current_setting('transaction_isolation')
+        RAISE EXCEPTION 'transaction_isolation: must be read committed, got %', current_setting('transaction_isolation')
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
     PERFORM pg_advisory_xact_lock(1414087750, 0);
@@ -485,9 +485,9 @@ DECLARE
     refused text := CASE
         WHEN completed IS NULL AND failed IS NULL THEN 'retention: completed, failed or both are needed, got neither'
         WHEN completed NOT BETWEEN '0' AND interval '3660 days' THEN
-            format('completed: 0 to 3660 days is allowed, got %s', completed)
+            format('completed: must be 0 to 3660 days, got %s', completed)
         WHEN failed NOT BETWEEN '0' AND interval '3660 days' THEN
-            format('failed: 0 to 3660 days is allowed, got %s', failed)
+            format('failed: must be 0 to 3660 days, got %s', failed)
         WHEN coalesce(btrim(reason), '') = '' THEN 'reason: a text is needed, got none'
         END;
 BEGIN

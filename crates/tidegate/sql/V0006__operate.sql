@@ -16,11 +16,11 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF char_length(reason) > 1000 THEN
-        RAISE EXCEPTION 'reason: at most 1000 characters are allowed, got %', char_length(reason)
+        RAISE EXCEPTION 'reason: must have at most 1000 characters, got %', char_length(reason)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF char_length(actor) NOT BETWEEN 1 AND 200 THEN
-        RAISE EXCEPTION 'actor: 1 to 200 characters are allowed, got %', char_length(actor)
+        RAISE EXCEPTION 'actor: must have 1 to 200 characters, got %', char_length(actor)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
@@ -30,11 +30,11 @@ CREATE FUNCTION tidegate.check_ids(ids bigint[]) RETURNS void
     AS $$
 BEGIN
     IF coalesce(cardinality(ids), 0) NOT BETWEEN 1 AND 10000 THEN
-        RAISE EXCEPTION 'ids: 1 to 10000 ids are allowed, got %', coalesce(cardinality(ids), 0)
+        RAISE EXCEPTION 'ids: must be 1 to 10000 ids, got %', coalesce(cardinality(ids), 0)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF array_position(ids, NULL) IS NOT NULL THEN
-        RAISE EXCEPTION 'ids: numbers are allowed, got NULL' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'ids: must be numbers, got NULL' USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
 
@@ -302,19 +302,19 @@ CREATE FUNCTION tidegate.check_replay(
 DECLARE
     refused text := CASE
         WHEN ids IS NOT NULL AND (kind IS NOT NULL OR status IS NOT NULL OR since IS NOT NULL OR until IS NOT NULL)
-            THEN 'ids: either ids or a filter (kind, status, since, until) is allowed, got both'
+            THEN 'ids: must not come with a filter (kind, status, since, until), got both'
         WHEN ids IS NULL AND since IS NULL
             THEN 'since: without ids, a time is needed from which on events ended, got none'
-        WHEN NOT isfinite(since) THEN 'since: a finite time is allowed, got ' || since
-        WHEN NOT isfinite(until) THEN 'until: a finite time is allowed, got ' || until
-        WHEN until <= since THEN format('until: a time after since (%s) is allowed, got %s', since, until)
+        WHEN NOT isfinite(since) THEN 'since: must be a finite time, got ' || since
+        WHEN NOT isfinite(until) THEN 'until: must be a finite time, got ' || until
+        WHEN until <= since THEN format('until: must be after since (%s), got %s', since, until)
         WHEN status NOT IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
-            THEN format('status: COMPLETED, COMPLETED_WITH_ERRORS or FAILED is allowed, got %L', status)
+            THEN format('status: must be COMPLETED, COMPLETED_WITH_ERRORS or FAILED, got %L', status)
         WHEN kind IS NOT NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = check_replay.kind)
             THEN tidegate.unregistered(kind)
-        WHEN "limit" NOT BETWEEN 1 AND 100000 THEN 'limit: 1 to 100000 is allowed, got ' || "limit"
+        WHEN "limit" NOT BETWEEN 1 AND 100000 THEN 'limit: must be 1 to 100000, got ' || "limit"
         WHEN expires_in <= interval '0' OR expires_in > interval '3660 days'
-            THEN 'expires_in: a time of at most ten years is allowed, got ' || expires_in
+            THEN 'expires_in: must be a time of at most ten years, got ' || expires_in
     END;
 BEGIN
     IF refused IS NOT NULL THEN
@@ -476,11 +476,11 @@ DECLARE
 BEGIN
     PERFORM tidegate.check_operator(unblock.reason, unblock.actor, true);
     IF coalesce(char_length(unblock.group_key), 0) NOT BETWEEN 1 AND 200 THEN
-        RAISE EXCEPTION 'group_key: 1 to 200 characters are allowed, got %', coalesce(char_length(unblock.group_key)::text, 'NULL')
+        RAISE EXCEPTION 'group_key: must have 1 to 200 characters, got %', coalesce(char_length(unblock.group_key)::text, 'NULL')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF unblock.how IS NULL OR unblock.how NOT IN ('retry', 'skip', 'cancel') THEN
-        RAISE EXCEPTION 'how: retry, skip or cancel is allowed, got %', coalesce(quote_literal(unblock.how), 'NULL')
+        RAISE EXCEPTION 'how: must be retry, skip or cancel, got %', coalesce(quote_literal(unblock.how), 'NULL')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF unblock.how = 'skip' THEN
@@ -492,7 +492,7 @@ BEGIN
     IF head.id IS NULL THEN
         refused := format('group_key: %L has no live events', unblock.group_key);
     ELSIF unblock.how = 'skip' AND head.past_deadline THEN
-        refused := format('how: retry or cancel is allowed, for the deadline of event %s has passed, got skip', head.id);
+        refused := format('how: must be retry or cancel, for the deadline of event %s has passed, got skip', head.id);
     ELSIF unblock.how = 'retry' THEN
         acted := EXISTS (SELECT FROM tidegate.end_leases(ARRAY[head.id]));
     ELSIF unblock.how = 'cancel' THEN

@@ -34,7 +34,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NEW.status IS DISTINCT FROM 'PENDING' AND NEW.status IS DISTINCT FROM OLD.status THEN
-        RAISE EXCEPTION 'events.status: PENDING (requeue) is allowed, got %', coalesce(NEW.status, 'NULL')
+        RAISE EXCEPTION 'events.status: must be PENDING (requeue), got %', coalesce(NEW.status, 'NULL')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NEW.status = 'PENDING' THEN

@@ -73,7 +73,7 @@ CREATE FUNCTION tidegate.begin_step() RETURNS void
     AS $$
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RAISE EXCEPTION 'transaction_isolation: read committed is allowed, got %', current_setting('transaction_isolation')
+        RAISE EXCEPTION 'transaction_isolation: must be read committed, got %', current_setting('transaction_isolation')
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
     PERFORM pg_advisory_xact_lock(1414087750, 0);
@@ -94,11 +94,11 @@ CREATE FUNCTION tidegate.check_ids(ids bigint[]) RETURNS void
     AS $$
 BEGIN
     IF coalesce(cardinality(ids), 0) NOT BETWEEN 1 AND 10000 THEN
-        RAISE EXCEPTION 'ids: 1 to 10000 ids are allowed, got %', coalesce(cardinality(ids), 0)
+        RAISE EXCEPTION 'ids: must be 1 to 10000 ids, got %', coalesce(cardinality(ids), 0)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF array_position(ids, NULL) IS NOT NULL THEN
-        RAISE EXCEPTION 'ids: numbers are allowed, got NULL' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'ids: must be numbers, got NULL' USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
 
@@ -113,11 +113,11 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF char_length(reason) > 1000 THEN
-        RAISE EXCEPTION 'reason: at most 1000 characters are allowed, got %', char_length(reason)
+        RAISE EXCEPTION 'reason: must have at most 1000 characters, got %', char_length(reason)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF char_length(actor) NOT BETWEEN 1 AND 200 THEN
-        RAISE EXCEPTION 'actor: 1 to 200 characters are allowed, got %', char_length(actor)
+        RAISE EXCEPTION 'actor: must have 1 to 200 characters, got %', char_length(actor)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
@@ -129,19 +129,19 @@ CREATE FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, sinc
 DECLARE
     refused text := CASE
         WHEN ids IS NOT NULL AND (kind IS NOT NULL OR status IS NOT NULL OR since IS NOT NULL OR until IS NOT NULL)
-            THEN 'ids: either ids or a filter (kind, status, since, until) is allowed, got both'
+            THEN 'ids: must not come with a filter (kind, status, since, until), got both'
         WHEN ids IS NULL AND since IS NULL
             THEN 'since: without ids, a time is needed from which on events ended, got none'
-        WHEN NOT isfinite(since) THEN 'since: a finite time is allowed, got ' || since
-        WHEN NOT isfinite(until) THEN 'until: a finite time is allowed, got ' || until
-        WHEN until <= since THEN format('until: a time after since (%s) is allowed, got %s', since, until)
+        WHEN NOT isfinite(since) THEN 'since: must be a finite time, got ' || since
+        WHEN NOT isfinite(until) THEN 'until: must be a finite time, got ' || until
+        WHEN until <= since THEN format('until: must be after since (%s), got %s', since, until)
         WHEN status NOT IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED')
-            THEN format('status: COMPLETED, COMPLETED_WITH_ERRORS or FAILED is allowed, got %L', status)
+            THEN format('status: must be COMPLETED, COMPLETED_WITH_ERRORS or FAILED, got %L', status)
         WHEN kind IS NOT NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = check_replay.kind)
             THEN tidegate.unregistered(kind)
-        WHEN "limit" NOT BETWEEN 1 AND 100000 THEN 'limit: 1 to 100000 is allowed, got ' || "limit"
+        WHEN "limit" NOT BETWEEN 1 AND 100000 THEN 'limit: must be 1 to 100000, got ' || "limit"
         WHEN expires_in <= interval '0' OR expires_in > interval '3660 days'
-            THEN 'expires_in: a time of at most ten years is allowed, got ' || expires_in
+            THEN 'expires_in: must be a time of at most ten years, got ' || expires_in
     END;
 BEGIN
     IF refused IS NOT NULL THEN
@@ -441,7 +441,7 @@ BEGIN
     busy_ids := '{}';
     published := 0;
     IF NOT statuses <@ ARRAY['COMPLETED', 'COMPLETED_WITH_ERRORS', 'FAILED'] THEN
-        RAISE EXCEPTION 'status: COMPLETED, COMPLETED_WITH_ERRORS or FAILED is allowed' USING ERRCODE = 'check_violation';
+        RAISE EXCEPTION 'status: must be COMPLETED, COMPLETED_WITH_ERRORS or FAILED' USING ERRCODE = 'check_violation';
     END IF;
     SELECT l.ids, l.taken_at, l.cuts INTO lease FROM tidegate.lease AS l WHERE l.token = finalize.token FOR KEY SHARE;
     cuts := lease.cuts;
@@ -1110,7 +1110,7 @@ CREATE FUNCTION tidegate.printed(payload jsonb) RETURNS json
 BEGIN
     RETURN payload::text::json;
 EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
-    RAISE EXCEPTION 'payload: at most 1048576 bytes are allowed, got more than 1 GB, with its numbers printed out'
+    RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB, with its numbers printed out'
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
@@ -1227,12 +1227,12 @@ DECLARE
     a record;
 BEGIN
     IF events IS NULL OR jsonb_typeof(events) <> 'array' THEN
-        RAISE EXCEPTION 'events: a JSON array of objects is allowed, got %', coalesce(jsonb_typeof(events), 'NULL')
+        RAISE EXCEPTION 'events: must be a JSON array of objects, got %', coalesce(jsonb_typeof(events), 'NULL')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     SELECT CASE WHEN jsonb_typeof(e.event) <> 'object'
-                THEN format('event %s: an object is allowed, got %s', e.position, jsonb_typeof(e.event))
-                ELSE format('event %s: %I is no field of an event; allowed are: %s', e.position,
+                THEN format('event %s: must be an object, got %s', e.position, jsonb_typeof(e.event))
+                ELSE format('event %s: %I is no field of an event, which must be one of %s', e.position,
                             (SELECT min(k.key) FROM jsonb_object_keys(e.event - allowed) AS k(key)),
                             array_to_string(allowed, ', '))
            END INTO refused
@@ -1258,7 +1258,7 @@ BEGIN
           FROM (SELECT e.event FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
                  ORDER BY e.position) AS e;
     EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
-        RAISE EXCEPTION 'payload: at most 1048576 bytes are allowed, got more than 1 GB, with its numbers printed out'
+        RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB, with its numbers printed out'
             USING ERRCODE = 'invalid_parameter_value';
     END;
     RETURN QUERY
@@ -1346,7 +1346,7 @@ $$;
 
 CREATE FUNCTION tidegate.refusal(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS text
     LANGUAGE sql STABLE
-    RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: 1 to 100 characters are allowed, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (octet_length((payload)::text) > 1048576) THEN ('payload: at most 1048576 bytes are allowed, got '::text || octet_length((payload)::text)) WHEN tidegate.has_nul(payload) THEN 'payload: no \u0000 is allowed'::text WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: 1 to 200 characters are allowed, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: 1 to 200 characters are allowed, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: 1 to 200 characters are allowed, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: a finite time is allowed, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: a finite time is allowed, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: 1 to 1000 is allowed, got '::text || max_attempts) WHEN (traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text) THEN ('traceparent: a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01 is allowed, got '::text || "left"(traceparent, 60)) ELSE NULL::text END;
+    RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: must have 1 to 100 characters, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (octet_length((payload)::text) > 1048576) THEN ('payload: must have at most 1048576 bytes, got '::text || octet_length((payload)::text)) WHEN tidegate.has_nul(payload) THEN 'payload: must have no \u0000'::text WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: must have 1 to 200 characters, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: must have 1 to 200 characters, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: must have 1 to 200 characters, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: must be a finite time, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: must be a finite time, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: must be 1 to 1000, got '::text || max_attempts) WHEN (traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text) THEN ('traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01, got '::text || "left"(traceparent, 60)) ELSE NULL::text END;
 
 CREATE FUNCTION tidegate.refuse_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) RETURNS text
     LANGUAGE plpgsql STABLE
@@ -1830,9 +1830,9 @@ DECLARE
     refused text := CASE
         WHEN completed IS NULL AND failed IS NULL THEN 'retention: completed, failed or both are needed, got neither'
         WHEN completed NOT BETWEEN '0' AND interval '3660 days' THEN
-            format('completed: 0 to 3660 days is allowed, got %s', completed)
+            format('completed: must be 0 to 3660 days, got %s', completed)
         WHEN failed NOT BETWEEN '0' AND interval '3660 days' THEN
-            format('failed: 0 to 3660 days is allowed, got %s', failed)
+            format('failed: must be 0 to 3660 days, got %s', failed)
         WHEN coalesce(btrim(reason), '') = '' THEN 'reason: a text is needed, got none'
         END;
 BEGIN
@@ -2040,11 +2040,11 @@ DECLARE
 BEGIN
     PERFORM tidegate.check_operator(unblock.reason, unblock.actor, true);
     IF coalesce(char_length(unblock.group_key), 0) NOT BETWEEN 1 AND 200 THEN
-        RAISE EXCEPTION 'group_key: 1 to 200 characters are allowed, got %', coalesce(char_length(unblock.group_key)::text, 'NULL')
+        RAISE EXCEPTION 'group_key: must have 1 to 200 characters, got %', coalesce(char_length(unblock.group_key)::text, 'NULL')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF unblock.how IS NULL OR unblock.how NOT IN ('retry', 'skip', 'cancel') THEN
-        RAISE EXCEPTION 'how: retry, skip or cancel is allowed, got %', coalesce(quote_literal(unblock.how), 'NULL')
+        RAISE EXCEPTION 'how: must be retry, skip or cancel, got %', coalesce(quote_literal(unblock.how), 'NULL')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF unblock.how = 'skip' THEN
@@ -2056,7 +2056,7 @@ BEGIN
     IF head.id IS NULL THEN
         refused := format('group_key: %L has no live events', unblock.group_key);
     ELSIF unblock.how = 'skip' AND head.past_deadline THEN
-        refused := format('how: retry or cancel is allowed, for the deadline of event %s has passed, got skip', head.id);
+        refused := format('how: must be retry or cancel, for the deadline of event %s has passed, got skip', head.id);
     ELSIF unblock.how = 'retry' THEN
         acted := EXISTS (SELECT FROM tidegate.end_leases(ARRAY[head.id]));
     ELSIF unblock.how = 'cancel' THEN
@@ -2147,7 +2147,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NEW.status IS DISTINCT FROM 'PENDING' AND NEW.status IS DISTINCT FROM OLD.status THEN
-        RAISE EXCEPTION 'events.status: PENDING (requeue) is allowed, got %', coalesce(NEW.status, 'NULL')
+        RAISE EXCEPTION 'events.status: must be PENDING (requeue), got %', coalesce(NEW.status, 'NULL')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NEW.status = 'PENDING' THEN

@@ -26,7 +26,7 @@ pub fn environment(name: &str) -> Option<String> {
 pub(crate) fn read_file(variable: &str, path: &str) -> Result<Vec<u8>, Error> {
     std::fs::read(path).map_err(|error| {
         Error::Config(format!(
-            "{variable}: a file that can be read is allowed: {path}: {error}"
+            "{variable}: must be a file that can be read: {path}: {error}"
         ))
     })
 }
@@ -41,7 +41,7 @@ const LONGEST: Duration = Duration::from_hours(10 * 366 * 24);
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let refuse = |why: &dyn std::fmt::Display| {
         Err(format!(
-            "a duration such as 500ms, 30s, 5m or 1h is allowed, got {text:?}: {why}"
+            "must be a duration such as 500ms, 30s, 5m or 1h, got {text:?}: {why}"
         ))
     };
     match humantime::parse_duration(text) {
@@ -61,7 +61,7 @@ pub(crate) fn named<'de, T, D: Deserializer<'de>>(
         .map_err(|error| D::Error::custom(format!("{field}: {error}")))?;
     text.map(|text| parse(&text))
         .transpose()
-        .map_err(|allowed| D::Error::custom(format!("{field}: {allowed}")))
+        .map_err(|refused| D::Error::custom(format!("{field}: {refused}")))
 }
 
 pub(crate) fn duration(
@@ -70,7 +70,7 @@ pub(crate) fn duration(
     default: Duration,
 ) -> Result<Duration, Error> {
     lookup(name).map_or(Ok(default), |text| {
-        parse_duration(&text).map_err(|allowed| Error::Config(format!("{name}: {allowed}")))
+        parse_duration(&text).map_err(|refused| Error::Config(format!("{name}: {refused}")))
     })
 }
 
@@ -114,5 +114,5 @@ pub(crate) fn in_range<T: Copy + PartialOrd + std::fmt::Display>(
 
 fn out_of_range<T: std::fmt::Display>(name: &str, range: &RangeInclusive<T>, got: &str) -> String {
     let (least, most) = (range.start(), range.end());
-    format!("{name}: {least} to {most} is allowed, got {got}")
+    format!("{name}: must be {least} to {most}, got {got}")
 }

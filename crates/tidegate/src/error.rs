@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn a_refused_argument_is_told_by_its_name() {
         for (text, field) in [
-            ("payload: no \\u0000 is allowed", Some("payload")),
+            ("payload: must have no \\u0000", Some("payload")),
             ("--message: it is no file", Some("--message")),
             ("event 3: kind: 'x' is not registered", None),
             ("value out of range: overflow", None),

@@ -249,10 +249,10 @@ impl NewEvent {
             .map(|text| text.chars().count())
         {
             Some(count) if count == 0 || count > limit => Err(Error::Invalid(format!(
-                "{field}: 1 to {limit} characters are allowed, got {count}"
+                "{field}: must have 1 to {limit} characters, got {count}"
             ))),
             _ if value.is_some_and(|text| text.contains('\0')) => Err(Error::Invalid(format!(
-                "{field}: no NUL character is allowed"
+                "{field}: must have no NUL character"
             ))),
             _ => Ok(()),
         };
@@ -266,21 +266,19 @@ impl NewEvent {
         let traceparent = self.traceparent.as_deref();
         if traceparent.is_some_and(|header| TraceContext::parse(header).is_none()) {
             return Err(Error::Invalid(
-                "traceparent: a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01 is allowed"
+                "traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01"
                     .to_owned(),
             ));
         }
         let text = self.payload.as_ref().map_or("", |payload| payload.get());
         if text.len() > PAYLOAD_LIMIT {
             return Err(Error::Invalid(format!(
-                "payload: at most {PAYLOAD_LIMIT} bytes are allowed, got {}",
+                "payload: must have at most {PAYLOAD_LIMIT} bytes, got {}",
                 text.len()
             )));
         }
         if has_nul_escape(text) {
-            return Err(Error::Invalid(
-                "payload: \\u0000 cannot be stored in jsonb".to_owned(),
-            ));
+            return Err(Error::Invalid("payload: must have no \\u0000".to_owned()));
         }
         Ok(())
     }

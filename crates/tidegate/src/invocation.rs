@@ -371,7 +371,7 @@ mod tests {
             (json!({"action": "cleanup", "dryrun": true}), "dryrun"),
             (
                 json!({"action": "cleanup", "older_than": "old"}),
-                "older_than: a duration",
+                "older_than: must be a duration",
             ),
             (json!({"action": "explode"}), "explode"),
             (json!({"action": "replay", "ids": [1]}), "reason"),
@@ -381,7 +381,7 @@ mod tests {
             ),
             (
                 json!({"action": "replay", "reason": "r", "since": "soon"}),
-                "since: an RFC 3339 time",
+                "since: must be an RFC 3339 time",
             ),
             (
                 json!({"action": "replay", "reason": "r", "expires_in": 5}),
@@ -392,7 +392,7 @@ mod tests {
             (json!({"action": 7}), "action"),
             (
                 json!({"action": "drain", "budget": "soon"}),
-                "budget: a duration",
+                "budget: must be a duration",
             ),
         ] {
             let error = decode(payload).unwrap_err().to_string();

@@ -23,7 +23,7 @@ pub fn log_filter(lookup: Lookup<'_>, default: LevelFilter) -> Result<Targets, E
     match text.parse() {
         Ok(levels) if text.split(',').all(is_whole) => Ok(levels),
         _ => Err(Error::Config(format!(
-            "TIDEGATE_LOG: levels such as info or tidegate=debug,warn are allowed, got {text:?}"
+            "TIDEGATE_LOG: must be levels such as info or tidegate=debug,warn, got {text:?}"
         ))),
     }
 }

@@ -44,7 +44,7 @@ impl Metrics {
             Some("emf-by-kind") => true,
             Some(other) => {
                 return Err(Error::Config(format!(
-                    "TIDEGATE_METRICS: off, emf or emf-by-kind is allowed, got {other:?}"
+                    "TIDEGATE_METRICS: must be off, emf or emf-by-kind, got {other:?}"
                 )));
             }
         };

@@ -39,7 +39,7 @@ pub fn parse_moment(text: &str) -> Result<Moment, String> {
     }
     parse_duration(text).map(Moment::Ago).map_err(|_| {
         format!(
-            "an RFC 3339 time such as 2026-01-31T12:00:00Z, or a duration such as 2h, meaning that long ago, is allowed, got {text:?}"
+            "must be an RFC 3339 time such as 2026-01-31T12:00:00Z, or a duration such as 2h, meaning that long ago, got {text:?}"
         )
     })
 }

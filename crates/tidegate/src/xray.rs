@@ -36,7 +36,7 @@ pub fn daemon(lookup: Lookup<'_>) -> Result<Option<SocketAddr>, Error> {
         Some("on") => {}
         Some(other) => {
             return Err(Error::Config(format!(
-                "TIDEGATE_XRAY: off or on is allowed, got {other:?}"
+                "TIDEGATE_XRAY: must be off or on, got {other:?}"
             )));
         }
     }
@@ -49,7 +49,7 @@ pub fn daemon(lookup: Lookup<'_>) -> Result<Option<SocketAddr>, Error> {
     // No names: looking one up may take seconds, and is no reason for a drain to wait.
     address.unwrap_or(&text).parse().map(Some).map_err(|_| {
         Error::Config(format!(
-            "AWS_XRAY_DAEMON_ADDRESS: an IP address and a port such as {DAEMON}, or tcp:{DAEMON} udp:{DAEMON}, is allowed, got {text:?}"
+            "AWS_XRAY_DAEMON_ADDRESS: must be an IP address and a port such as {DAEMON}, or tcp:{DAEMON} udp:{DAEMON}, got {text:?}"
         ))
     })
 }
@@ -188,7 +188,10 @@ mod tests {
     #[test]
     fn a_bad_setting_is_refused_by_name_with_what_is_allowed() {
         let error = read(&[("TIDEGATE_XRAY", "yes")]).unwrap_err();
-        assert!(error.contains("TIDEGATE_XRAY: off or on"), "{error}");
+        assert!(
+            error.contains("TIDEGATE_XRAY: must be off or on"),
+            "{error}"
+        );
         for address in ["localhost:2000", "127.0.0.1", "tcp:127.0.0.1:2000", "udp:x"] {
             let settings = [
                 ("TIDEGATE_XRAY", "on"),
@@ -196,7 +199,7 @@ mod tests {
             ];
             let error = read(&settings).unwrap_err();
             assert!(
-                error.contains("AWS_XRAY_DAEMON_ADDRESS: an IP address and a port")
+                error.contains("AWS_XRAY_DAEMON_ADDRESS: must be an IP address and a port")
                     && error.contains(address),
                 "{error}"
             );

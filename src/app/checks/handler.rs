@@ -76,13 +76,13 @@ impl Checks {
         let read = |name: &str| {
             let text = setting(name).filter(|text| !text.is_empty());
             let parsed = text.map(|text| parse_duration(&text)).transpose();
-            parsed.map_err(|allowed| Error::Config(format!("{name}: {allowed}")))
+            parsed.map_err(|refused| Error::Config(format!("{name}: {refused}")))
         };
         let (least, most) = DELAYS;
         let delay = match read("AI_CHECK_RETRY_DELAY")? {
             Some(delay) if delay < least || delay > most => {
                 return Err(Error::Config(
-                    "AI_CHECK_RETRY_DELAY: 1s to 24h is allowed".to_owned(),
+                    "AI_CHECK_RETRY_DELAY: must be 1s to 24h".to_owned(),
                 ));
             }
             Some(delay) => delay,

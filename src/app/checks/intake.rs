@@ -89,9 +89,7 @@ impl Wanted {
     /// None when the message is somebody else's.
     fn in_message(message: &Value) -> Result<Option<Self>, Error> {
         if !message.is_object() {
-            return Err(Error::Invalid(
-                "message: a JSON object is allowed".to_owned(),
-            ));
+            return Err(Error::Invalid("message: must be a JSON object".to_owned()));
         }
         if message["kind"] != KIND || message["stage"] != STAGE {
             return Ok(None);
@@ -111,7 +109,7 @@ impl Wanted {
 
 fn text(message: &Value, field: &str) -> Result<String, Error> {
     let text = message[field].as_str().map(ToOwned::to_owned);
-    text.ok_or_else(|| Error::Invalid(format!("{field}: is needed, as a JSON string")))
+    text.ok_or_else(|| Error::Invalid(format!("{field}: must be a JSON string")))
 }
 
 /// The one way to write a time that cannot be misread: RFC 3339 in UTC.
@@ -123,7 +121,7 @@ fn instant(message: &Value, field: &str) -> Result<Option<SystemTime>, Error> {
     };
     instant.map(Some).ok_or_else(|| {
         Error::Invalid(format!(
-            "{field}: a time in UTC such as 2027-01-11T09:00:00Z is allowed"
+            "{field}: must be a time in UTC such as 2027-01-11T09:00:00Z"
         ))
     })
 }

@@ -58,7 +58,7 @@ impl IssuingCheck {
             let blank = id.trim().is_empty();
             if blank || id.chars().count() > ID_LIMIT || id.contains('\0') {
                 return Err(Error::Invalid(format!(
-                    "{field}: text of 1 to {ID_LIMIT} characters, not only blanks, without NUL is allowed"
+                    "{field}: must be text of 1 to {ID_LIMIT} characters, not only blanks, without NUL"
                 )));
             }
         }

@@ -187,7 +187,7 @@ async fn store_new(tx: &Transaction<'_>, form: &Form) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Invalid(
-        "form.id: one that was not handed in before is allowed".to_owned(),
+        "form.id: must be one that was not handed in before".to_owned(),
     ))
 }
 

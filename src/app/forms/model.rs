@@ -205,7 +205,7 @@ impl Grant {
         date("grant.valid_from", &self.valid_from)?;
         date("grant.valid_to", &self.valid_to)?;
         // Dates of one fixed form sort as text.
-        allow(
+        demand(
             self.valid_to >= self.valid_from,
             "grant.valid_to",
             "a day not before grant.valid_from",
@@ -224,32 +224,27 @@ impl Measure {
     }
 }
 
-fn allow(allowed: bool, field: &str, what: &str) -> Result<(), Error> {
-    if allowed {
+fn demand(holds: bool, field: &str, what: &str) -> Result<(), Error> {
+    if holds {
         Ok(())
     } else {
-        Err(Error::Invalid(format!("{field}: {what} is allowed")))
+        Err(Error::Invalid(format!("{field}: must be {what}")))
     }
 }
 
 /// 1 to `limit` characters that are not all blank; Postgres stores no NUL.
 pub(super) fn text(field: &str, value: &str, limit: usize) -> Result<(), Error> {
-    let allowed =
-        !value.trim().is_empty() && value.chars().count() <= limit && !value.contains('\0');
-    allow(
-        allowed,
+    let holds = !value.trim().is_empty() && value.chars().count() <= limit && !value.contains('\0');
+    demand(
+        holds,
         field,
         &format!("text of 1 to {limit} characters, not only blanks, without NUL"),
     )
 }
 
 fn digits(field: &str, value: &str, count: usize) -> Result<(), Error> {
-    let allowed = value.len() == count && value.bytes().all(|byte| byte.is_ascii_digit());
-    allow(
-        allowed,
-        field,
-        &format!("a number of exactly {count} digits"),
-    )
+    let holds = value.len() == count && value.bytes().all(|byte| byte.is_ascii_digit());
+    demand(holds, field, &format!("a number of exactly {count} digits"))
 }
 
 /// Only what no address can lack: whether it exists, the notification service finds out.
@@ -258,10 +253,10 @@ fn email(field: &str, value: &str) -> Result<(), Error> {
         .split_once('@')
         .is_some_and(|(name, host)| !name.is_empty() && !host.is_empty());
     let plain = !value.chars().any(|c| c.is_whitespace() || c.is_control());
-    allow(
+    demand(
         parts && plain && value.len() <= 254,
         field,
-        "an address like name@example.org, at most 254 bytes,",
+        "an address like name@example.org, at most 254 bytes",
     )
 }
 
@@ -269,15 +264,15 @@ fn phone(field: &str, value: &str) -> Result<(), Error> {
     let number = value.strip_prefix('+').unwrap_or(value);
     let plain = number.chars().all(|c| c.is_ascii_digit() || c == ' ');
     let count = number.chars().filter(char::is_ascii_digit).count();
-    allow(
+    demand(
         plain && (4..=15).contains(&count),
         field,
-        "4 to 15 digits, with blanks between and a + in front or not,",
+        "4 to 15 digits, with blanks between and a + in front or not",
     )
 }
 
 fn not_negative(field: &str, value: i64) -> Result<(), Error> {
-    allow(value >= 0, field, "a whole number, 0 or more,")
+    demand(value >= 0, field, "a whole number, 0 or more")
 }
 
 /// A day of the calendar as `YYYY-MM-DD`, so that the database's own check has nothing to quote.
@@ -286,13 +281,13 @@ fn date(field: &str, value: &str) -> Result<(), Error> {
         .split('-')
         .filter_map(|part| part.parse().ok())
         .collect();
-    let allowed = value.len() == 10
+    let holds = value.len() == 10
         && value
             .bytes()
             .all(|byte| byte.is_ascii_digit() || byte == b'-')
         && matches!(parts[..], [year, month, day]
             if year >= 1 && (1..=12).contains(&month) && (1..=days_of(year, month)).contains(&day));
-    allow(allowed, field, "a day of the calendar as YYYY-MM-DD")
+    demand(holds, field, "a day of the calendar as YYYY-MM-DD")
 }
 
 fn days_of(year: u32, month: u32) -> u32 {
@@ -364,7 +359,7 @@ mod tests {
                 error.starts_with(&format!("form{}: ", path.replace('/', "."))),
                 "{error}"
             );
-            assert!(error.ends_with("is allowed"), "{error}");
+            assert!(error.contains(": must be "), "{error}");
             assert!(
                 !error.contains("secret") && !error.contains("0000000000x"),
                 "{error}"

@@ -186,8 +186,8 @@ pub(super) const MAX_PARTS: usize = 60;
 /// 422 when it is no base64 of JSON, or does not hold what the shape asks for.
 pub(super) fn open<T: Content>(signed_data: &str) -> Result<Signed, HandlerError> {
     let json = decode(signed_data).ok_or_else(|| {
-        let allowed = "base64 of JSON without NUL characters is allowed";
-        invalid(&[FieldError::new("$.signed_data", "format", allowed)])
+        let needed = "must be base64 of JSON without NUL characters";
+        invalid(&[FieldError::new("$.signed_data", "format", needed)])
     })?;
     let errors = payload::check::<T>(&json);
     if !errors.is_empty() {
@@ -195,8 +195,8 @@ pub(super) fn open<T: Content>(signed_data: &str) -> Result<Signed, HandlerError
     }
     let parts = parts::<T>(&json);
     if parts.len() > MAX_PARTS {
-        let allowed = format!("at most {MAX_PARTS} entities are allowed");
-        return Err(invalid(&[FieldError::new("$", "length", allowed)]));
+        let needed = format!("must have at most {MAX_PARTS} entities");
+        return Err(invalid(&[FieldError::new("$", "length", needed)]));
     }
     Ok(Signed { parts })
 }
@@ -292,8 +292,8 @@ impl Signed {
             }
             let first = part.kind.initial();
             if part.status.is_some_and(|status| status != first) {
-                let allowed = format!("{} is allowed", first.as_str());
-                let fault = FieldError::new(format!("{}.status", part.at), "inclusion", allowed);
+                let needed = format!("must be {}", first.as_str());
+                let fault = FieldError::new(format!("{}.status", part.at), "inclusion", needed);
                 faults.push(fault.with([json!(first)]));
             }
         }
@@ -313,7 +313,7 @@ impl Part {
     pub(super) fn uuid(&self, field: &str) -> Result<Uuid, HandlerError> {
         Uuid::deserialize(&self.content[field]).map_err(|_| {
             let entry = format!("{}.{field}", self.at);
-            invalid(&[FieldError::new(entry, "format", "a UUID is allowed")])
+            invalid(&[FieldError::new(entry, "format", "must be a UUID")])
         })
     }
 }

@@ -110,7 +110,7 @@ impl ApprovalCreateJob {
 
 /// What the schema says of payloads that come over the interface, for those that do not.
 fn either_resources_or_request() -> FieldError {
-    let description = "exactly one of resources and service_request is allowed";
+    let description = "must have exactly one of resources and service_request";
     FieldError::new("$", "exclusive", description)
 }
 
@@ -187,7 +187,7 @@ impl Transition for EpisodeCloseJob {
         let mut period = episode.content["period"].clone();
         // Days are stored as texts that compare as the days do.
         if end.as_str() < period["start"].as_str() {
-            let description = "a day not before the start of the episode is allowed";
+            let description = "must be a day not before the start of the episode";
             let entry = "$.request_params.period.end";
             return Err(invalid(&[FieldError::new(entry, "order", description)]));
         }
@@ -412,7 +412,7 @@ async fn signed_entity<T: Content>(
 ) -> Result<(Entity, Part), HandlerError> {
     let root = open::<T>(signed_data)?.into_root()?;
     if root.id != id {
-        let description = "the id that the job is about is allowed";
+        let description = "must be the id that the job is about";
         return Err(invalid(&[FieldError::new(
             "$.id",
             "inclusion",

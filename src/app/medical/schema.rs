@@ -120,7 +120,7 @@ impl Schemas {
                 .iter()
                 .filter_map(|choice| choice["required"][0].as_str());
             let names: Vec<&str> = fields.collect();
-            let description = format!("exactly one of {} is allowed", names.join(" and "));
+            let description = format!("must have exactly one of {}", names.join(" and "));
             let error = FieldError::new(at, "exclusive", description);
             errors.push(error.with(names.into_iter().map(Value::from)));
         }
@@ -164,8 +164,8 @@ impl Schemas {
             limit(schema, "maxItems", usize::MAX),
         );
         if !(min..=max).contains(&items.len()) {
-            let allowed = format!("{} items are allowed", range(min, max));
-            errors.push(FieldError::new(at, "items", allowed).with(bounds(min, max)));
+            let needed = format!("must have {} items", range(min, max));
+            errors.push(FieldError::new(at, "items", needed).with(bounds(min, max)));
         }
         for (index, item) in items.iter().enumerate() {
             self.any(&schema["items"], item, &format!("{at}[{index}]"), errors);
@@ -188,7 +188,7 @@ fn wrong_type(allowed: &Value, value: &Value, at: &str) -> Option<FieldError> {
         _ => return None,
     };
     (!names.contains(&found)).then(|| {
-        let description = format!("{} is allowed, got {found}", names.join(" or "));
+        let description = format!("must be {}, got {found}", names.join(" or "));
         FieldError::new(at, "type", description).with(names.into_iter().map(Value::from))
     })
 }
@@ -198,7 +198,7 @@ fn wrong_text(schema: &Value, text: &str, at: &str) -> Option<FieldError> {
         && !allowed.iter().any(|one| one == text)
     {
         let names: Vec<&str> = allowed.iter().filter_map(Value::as_str).collect();
-        let description = format!("{} is allowed", names.join(" or "));
+        let description = format!("must be {}", names.join(" or "));
         return Some(FieldError::new(at, "inclusion", description).with(allowed.clone()));
     }
     let (min, max) = (
@@ -206,16 +206,16 @@ fn wrong_text(schema: &Value, text: &str, at: &str) -> Option<FieldError> {
         limit(schema, "maxLength", usize::MAX),
     );
     if !(min..=max).contains(&text.chars().count()) {
-        let description = format!("{} characters are allowed", range(min, max));
+        let description = format!("must have {} characters", range(min, max));
         return Some(FieldError::new(at, "length", description).with(bounds(min, max)));
     }
     if text.contains('\0') {
-        return Some(FieldError::new(at, "format", "no NUL character is allowed"));
+        return Some(FieldError::new(at, "format", "must have no NUL character"));
     }
     let format = schema["format"].as_str().unwrap_or_default();
     let description = match format {
-        "uuid" if !is_uuid(text) => "a UUID with hyphens is allowed",
-        "date" if !is_date(text) => "a day that exists, YYYY-MM-DD, is allowed",
+        "uuid" if !is_uuid(text) => "must be a UUID with hyphens",
+        "date" if !is_date(text) => "must be a day that exists, YYYY-MM-DD",
         _ => return None,
     };
     Some(FieldError::new(at, "format", description).with([Value::from(format)]))

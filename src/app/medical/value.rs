@@ -19,7 +19,7 @@ impl TryFrom<String> for Date {
         if is_date(&text) {
             Ok(Self(text))
         } else {
-            Err("a day that exists, YYYY-MM-DD, is allowed")
+            Err("must be a day that exists, YYYY-MM-DD")
         }
     }
 }

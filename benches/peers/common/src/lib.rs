@@ -68,7 +68,7 @@ pub async fn run(
         Some("drain") => drain(&url, count).await?.0,
         other => {
             return Err(
-                format!("verb: prepare, publish and drain are allowed, got {other:?}").into(),
+                format!("verb: must be prepare, publish or drain, got {other:?}").into(),
             );
         }
     };

@@ -27,11 +27,11 @@ const KEY_WAIT: Duration = Duration::from_millis(100);
 
 pub async fn watch(service: &Service, interval: Duration, json: bool) -> Result<Answer, Failed> {
     if json {
-        return Err(Error::Invalid("--watch: is allowed without --json".to_owned()).into());
+        return Err(Error::Invalid("--watch: cannot be used with --json".to_owned()).into());
     }
     if !std::io::stdout().is_terminal() {
-        let allowed = "--watch: is allowed when stdout is a terminal; use `tidegate status --json`";
-        return Err(Error::Invalid(allowed.to_owned()).into());
+        let needed = "--watch: stdout must be a terminal; use `tidegate status --json`";
+        return Err(Error::Invalid(needed.to_owned()).into());
     }
     let screen = show(service.database.clone(), interval).await?;
     let Some(stats) = screen.stats() else {

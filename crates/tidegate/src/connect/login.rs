@@ -47,13 +47,13 @@ pub(super) enum TlsMode {
 
 impl TlsMode {
     /// # Errors
-    /// What is allowed.
+    /// What it must be.
     pub(super) fn parse(mode: &str) -> Result<Self, String> {
         match mode {
             "disable" => Ok(Self::Disabled),
             "verify-full" => Ok(Self::VerifyFull),
             other => Err(format!(
-                "sslmode: verify-full (the default off loopback) or disable is allowed, got {other:?}"
+                "sslmode: must be verify-full (the default off loopback) or disable, got {other:?}"
             )),
         }
     }
@@ -75,7 +75,7 @@ impl Login {
                 _ => &why,
             };
             Error::Config(format!(
-                "DATABASE_URL: a postgres:// URL or key=value pairs are allowed: {why}"
+                "DATABASE_URL: must be a postgres:// URL or key=value pairs: {why}"
             ))
         })?;
         if config.get_hosts().is_empty() {
@@ -228,12 +228,12 @@ fn plain_sslmode(url: &str) -> Result<(String, TlsMode), Error> {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         match name.trim() {
             "sslrootcert" => Err(Error::Config(
-                "DATABASE_URL: sslrootcert is not allowed: name the file in DATABASE_CA_FILE"
+                "DATABASE_URL: must not have sslrootcert: name the file in DATABASE_CA_FILE"
                     .to_owned(),
             )),
             "sslmode" => {
                 mode = TlsMode::parse(value.trim().trim_matches('\''))
-                    .map_err(|allowed| Error::Config(format!("DATABASE_URL: {allowed}")))?;
+                    .map_err(|refused| Error::Config(format!("DATABASE_URL: {refused}")))?;
                 Ok(false)
             }
             _ => Ok(true),

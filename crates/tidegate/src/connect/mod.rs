@@ -206,7 +206,7 @@ impl Database {
 #[cfg(not(feature = "aws"))]
 fn without_aws(setting: &str) -> Error {
     Error::Config(format!(
-        "{setting} needs AWS, and this program was built without tidegate's feature `aws`; DATABASE_URL is allowed"
+        "{setting} needs AWS, and this program was built without tidegate's feature `aws`; use DATABASE_URL"
     ))
 }
 

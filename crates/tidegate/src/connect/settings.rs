@@ -44,17 +44,17 @@ pub(super) fn database_access(lookup: Lookup<'_>) -> Result<DatabaseAccess, Erro
         Some("iam") => true,
         Some(other) => {
             return refused(&format!(
-                "DATABASE_AUTH: password or iam is allowed, got {other:?}"
+                "DATABASE_AUTH: must be password or iam, got {other:?}"
             ));
         }
     };
     match (lookup("DATABASE_URL"), lookup("DATABASE_SECRET_ID")) {
         (Some(_), Some(_)) => {
-            refused("DATABASE_URL and DATABASE_SECRET_ID are both set; only one of them is allowed")
+            refused("DATABASE_URL and DATABASE_SECRET_ID are both set; only one of them can be")
         }
-        (None, Some(_)) if iam => {
-            refused("DATABASE_AUTH: iam is allowed with DATABASE_URL, not with DATABASE_SECRET_ID")
-        }
+        (None, Some(_)) if iam => refused(
+            "DATABASE_AUTH: iam must be used with DATABASE_URL, not with DATABASE_SECRET_ID",
+        ),
         (Some(url), None) if iam => Ok(DatabaseAccess::Iam(url)),
         (Some(url), None) => Ok(DatabaseAccess::Url(url)),
         (None, Some(id)) => Ok(DatabaseAccess::Secret {
@@ -85,7 +85,7 @@ pub(super) fn database_ca(lookup: Lookup<'_>) -> Result<Option<(&'static str, Ve
         (Some(path), None) => Ok(Some((file, read_file(file, &path)?))),
         (None, Some(pem)) => Ok(Some((text, pem.into_bytes()))),
         (Some(_), Some(_)) => Err(Error::Config(format!(
-            "{file} and {text} are both set; only one of them is allowed"
+            "{file} and {text} are both set; only one of them can be"
         ))),
     }
 }

@@ -41,7 +41,7 @@ impl Trust {
         match Certificate::stack_from_pem(pem) {
             Ok(roots) if !roots.is_empty() => Ok(Self::in_roots(roots)),
             _ => Err(Error::Config(format!(
-                "{setting}: one or more certificates in PEM (-----BEGIN CERTIFICATE-----) are allowed; none can be read"
+                "{setting}: must be one or more certificates in PEM (-----BEGIN CERTIFICATE-----); none can be read"
             ))),
         }
     }

@@ -69,17 +69,19 @@ impl Iam {
             |why: &str| Error::Config(format!("DATABASE_URL: with DATABASE_AUTH=iam {why}"));
         let config = login.config();
         if config.get_password().is_some() {
-            return Err(refused("no password is allowed: a token takes its place"));
+            return Err(refused(
+                "there must be no password: a token takes its place",
+            ));
         }
         if !login.uses_tls() {
-            return Err(refused("TLS is needed: sslmode=verify-full"));
+            return Err(refused("there must be TLS: sslmode=verify-full"));
         }
         let user = config
             .get_user()
-            .ok_or_else(|| refused("a user is needed"))?;
+            .ok_or_else(|| refused("there must be a user"))?;
         let [Host::Tcp(host)] = config.get_hosts() else {
             return Err(refused(
-                "exactly one host is allowed, which the token names",
+                "there must be exactly one host, which the token names",
             ));
         };
         Ok(Self {

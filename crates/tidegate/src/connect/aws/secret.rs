@@ -104,7 +104,7 @@ impl Secret {
         };
         let text = value
             .secret_string()
-            .ok_or_else(|| self.failed("it is binary; a JSON text is allowed"))?;
+            .ok_or_else(|| self.failed("must be a JSON text, got a binary value"))?;
         self.login(text).map(Some)
     }
 
@@ -124,12 +124,12 @@ impl Secret {
     pub(in crate::connect) fn login(&self, text: &str) -> Result<Login, Error> {
         let fields: Map<String, Value> = serde_json::from_str(text)
             // The parser's message might quote what it met.
-            .map_err(|_| self.failed("a JSON object is allowed"))?;
+            .map_err(|_| self.failed("must be a JSON object"))?;
         let refused = |why: String| self.failed(why);
         if let Some(engine) = text_field(&fields, "engine").map_err(refused)?
             && !engine.contains("postgres")
         {
-            return Err(self.failed("engine: a Postgres database's secret is allowed"));
+            return Err(self.failed("engine: must be of a Postgres database"));
         }
         let mut config = Config::new();
         config
@@ -144,7 +144,7 @@ impl Secret {
         let mode = match text_field(&fields, "sslmode").map_err(refused)? {
             None => TlsMode::Default,
             Some(mode) => TlsMode::parse(mode).map_err(|_| {
-                self.failed("sslmode: verify-full (the default off loopback) or disable is allowed")
+                self.failed("sslmode: must be verify-full (the default off loopback) or disable")
             })?,
         };
         let trust = match (&self.trust, text_field(&fields, "ca_pem").map_err(refused)?) {
@@ -187,11 +187,11 @@ impl Secret {
 fn text_field<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str>, String> {
     match fields.get(name) {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) if text.contains('\0') => Err(format!(
-            "{name}: a text without the character NUL is allowed"
-        )),
+        Some(Value::String(text)) if text.contains('\0') => {
+            Err(format!("{name}: must be a text without the character NUL"))
+        }
         Some(Value::String(text)) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
-        Some(_) => Err(format!("{name}: a text is allowed")),
+        Some(_) => Err(format!("{name}: must be a text")),
     }
 }
 
@@ -203,7 +203,7 @@ fn port(fields: &Map<String, Value>) -> Result<u16, String> {
         Some(value) => value.as_u64().and_then(|port| u16::try_from(port).ok()),
     };
     port.filter(|port| *port > 0)
-        .ok_or_else(|| "port: a number from 1 to 65535 is allowed".to_owned())
+        .ok_or_else(|| "port: must be a number from 1 to 65535".to_owned())
 }
 
 fn is_missing(error: &SdkError<GetSecretValueError>) -> bool {
@@ -310,18 +310,27 @@ mod tests {
             ("{\"password\": \"canary\"".to_owned(), "JSON object"),
             (with("username", Value::Null), "username: is missing"),
             (with("password", json!("")), "password: is missing"),
-            (with("password", json!(["canary"])), "password: a text"),
+            (
+                with("password", json!(["canary"])),
+                "password: must be a text",
+            ),
             (
                 with("password", json!("can\0ary")),
-                "password: a text without",
+                "password: must be a text without",
             ),
             (with("host", Value::Null), "DATABASE_HOST"),
             (with("dbname", Value::Null), "DATABASE_NAME"),
-            (with("port", json!("canary")), "port: a number"),
-            (with("port", json!(65536)), "port: a number"),
-            (with("port", json!(0)), "port: a number"),
-            (with("sslmode", json!("canary")), "sslmode: verify-full"),
-            (with("ca_pem", json!("canary")), "ca_pem: one or more"),
+            (with("port", json!("canary")), "port: must be a number"),
+            (with("port", json!(65536)), "port: must be a number"),
+            (with("port", json!(0)), "port: must be a number"),
+            (
+                with("sslmode", json!("canary")),
+                "sslmode: must be verify-full",
+            ),
+            (
+                with("ca_pem", json!("canary")),
+                "ca_pem: must be one or more",
+            ),
             (with("engine", json!("mysql-canary")), "engine"),
         ] {
             let error = secret(DatabasePlace::default()).login(&text).err().unwrap();
