@@ -23,6 +23,7 @@ ENDS = "crates/tidegate/sql/V0004__finalize.sql"
 LOG = "crates/tidegate/sql/V0005__log.sql"
 DRAIN = "crates/tidegate/src/drain/mod.rs"
 WRITER = "crates/tidegate/src/drain/writer.rs"
+SERVICES = "crates/tidegate/src/drain/services.rs"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
 
@@ -38,14 +39,16 @@ POISON = "torture", "one_in_a_hundred_that_kills_its_worker_takes_none_of_the_ot
 LARGE = "torture", "payloads_of_a_megabyte_are_drained_in_little_memory"
 REFUSED = "torture", "a_trigger_that_refuses_an_event_costs_no_other_event_an_attempt"
 GROUP = "torture", "a_producer_that_holds_a_group_keeps_only_that_groups_parents_waiting"
-MEMORY = "torture", "a_server_without_memory_for_a_while_costs_no_event_more_than_two_attempts"
-DISK = "torture", "a_disk_that_is_full_for_a_while_costs_no_event_more_than_two_attempts"
 BLOCKED = "torture", "handlers_that_block_every_thread_stop_neither_renewals_nor_the_runs_end"
 
 
 def scene(name):
     """Of the protocol, step by step: what the random runs meet too seldom to be relied on."""
     return "it", f"scenes::{name}"
+
+
+def service(name):
+    return "it", f"service::{name}"
 
 
 class Mutant:
@@ -123,10 +126,20 @@ MUTANTS = [
     Mutant("drain: what lapsed is started beside others", POISON,
            ("crates/tidegate/src/drain/hand.rs", "Some(suspect) if self.leases.open() == 0 => alone.then(|| Start::of(suspect)),",
             "Some(suspect) if self.leases.open() < usize::MAX => Some(Start::of(suspect)),", 1)),
-    # What becomes of a run that cannot write.
-    *[Mutant(f"drain: what could not be written once ends the run at once, and nothing is given back: {why}", test,
-             ("crates/tidegate/src/drain/outbox.rs", "if self.failures > REWRITES.1 {", "if self.failures > 0 {", 1))
-      for why, test in [("memory", MEMORY), ("disk", DISK)]],
+    # Services that do not answer.
+    Mutant("services: an outage costs attempts", service("an_outage_costs_no_attempt_and_few_calls_and_holds_up_nothing_else"),
+           (SERVICES, "        if answered_since {", "        if answered_since || known.in_row > 0 {", 1)),
+    Mutant("services: a failure is never the event's", service("an_event_that_a_healthy_service_never_answers_spends_its_attempts_alone"),
+           (SERVICES, "        if answered_since {", "        if answered_since && known.in_row > 1000 {", 1)),
+    Mutant("lease: takes what waits for a service", service("an_outage_costs_no_attempt_and_few_calls_and_holds_up_nothing_else"),
+           (LEASE, " OR k.kind = ANY (held_kinds)", "", 1)),
+    Mutant("lease: every worker tries a service", service("one_worker_tries_one_event_however_many_are_there"),
+           (LEASE, "SET state = 'probing', prober = lease.worker, retry_at = instant + make_interval(secs => seconds)",
+            "SET state = 'open', prober = lease.worker, retry_at = instant", 1)),
+    Mutant("lease: another program's service is tried", service("a_service_of_another_program_keeps_this_one_from_nothing"),
+           (LEASE, " AND d.kinds && lease.kinds", "", 1)),
+    Mutant("lease: waits for whoever holds a service's row", service("whoever_holds_a_services_row_for_ever_holds_up_no_drain"),
+           (LEASE, "                  FOR UPDATE SKIP LOCKED)\n        RETURNING s.kinds", "                  FOR UPDATE)\n        RETURNING s.kinds", 1)),
     # What is written.
     Mutant("complete: does not look at the lease", FROZEN,
            (ENDS, "IF lease.ids IS NOT NULL AND NOT isempty(done[n]) THEN", "IF NOT isempty(done[n]) THEN", 1),

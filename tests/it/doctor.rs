@@ -200,6 +200,7 @@ async fn a_database_without_a_queue_is_told_to_be_migrated() {
         "drains",
         "groups",
         "paused kinds",
+        "services",
         "bloat",
         "autovacuum",
     ] {
@@ -572,6 +573,39 @@ async fn blocked_groups_and_paused_kinds_are_told() {
     mend(&db, &client, &remedy).await;
     let remedy = report.finds("paused kinds", "warning", &["events wait: case_opened (1)"]);
     assert_eq!(remedy, "tidegate resume case_opened");
+}
+
+#[tokio::test]
+async fn services_that_do_not_answer_are_told_by_how_long_they_have_been_gone() {
+    let db = support::database().await;
+    let client = db.client().await;
+    breaking(&client, "INSERT INTO tidegate.event_queue (kind, available_at) VALUES ('case_opened', clock_timestamp() - interval '1 hour')").await;
+    let down = |minutes: u32, code: &str| {
+        format!(
+            "DELETE FROM tidegate.service; INSERT INTO tidegate.service (service, state, since, retry_at, last_error, kinds)
+             VALUES ('archive', 'open', clock_timestamp() - interval '{minutes} min', clock_timestamp(), '{code}', '{{case_opened}}')"
+        )
+    };
+    breaking(&client, &down(5, "503")).await;
+    let report = examine(&db).await;
+    report.is_ok("services");
+    // What waits for a service is not what nobody drains.
+    report.is_ok("drains");
+    breaking(&client, &down(16, "503")).await;
+    let says = ["archive has not answered for 16m", "503; 1 events wait"];
+    examine(&db).await.finds("services", "warning", &says);
+    breaking(&client, &down(1, "credentials")).await;
+    examine(&db)
+        .await
+        .finds("services", "problem", &["archive", "credentials"]);
+    breaking(&client, &down(121, "503")).await;
+    let remedy = examine(&db).await.finds("services", "problem", &["for 2h"]);
+    mend(&db, &client, &remedy).await;
+    examine(&db).await.is_ok("services");
+    breaking(&client, "UPDATE tidegate.service SET state = 'paused'").await;
+    examine(&db)
+        .await
+        .finds("services", "warning", &["archive has been paused"]);
 }
 
 #[tokio::test]

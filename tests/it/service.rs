@@ -358,6 +358,8 @@ async fn an_operator_pauses_a_service_and_resumes_it() {
             .all(|word| told.stdout.contains(word)),
         "{told:?}"
     );
+    let told = cli.run(&["status"]).await;
+    assert!(told.stdout.contains("carrier is paused since"), "{told:?}");
     // Time does not end it.
     time_passes(&client).await;
     assert_eq!(drain(&db, &post).await.completed, 0);
@@ -373,4 +375,43 @@ async fn an_operator_pauses_a_service_and_resumes_it() {
     cli.run(&["service", "carrier", "--pause"])
         .await
         .failed(2, &["--reason"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_of_another_program_keeps_this_one_from_nothing() {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let theirs = "INSERT INTO tidegate.service (service, state, retry_at, kinds)
+                  VALUES ('theirs', 'open', clock_timestamp() - interval '1 hour', '{case_opened}')";
+    client.batch_execute(theirs).await.unwrap();
+    let post = Arc::new(Post::default());
+    publish(&client, (0..3000).map(|n| letter(&n.to_string())).collect()).await;
+    let report = drain(&db, &post).await;
+    assert_eq!(report.completed, 3000, "{report:?}");
+    let still = "SELECT count(*) FROM tidegate.service WHERE state = 'open'";
+    assert_eq!(number(&client, still).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_holds_a_services_row_for_ever_holds_up_no_drain() {
+    let db = database_for::<Mailing>().await;
+    let (client, mut holder) = (db.client().await, db.client().await);
+    let post = Post::down();
+    publish(&client, (0..20).map(|n| letter(&n.to_string())).collect()).await;
+    drain(&db, &post).await;
+    time_passes(&client).await;
+    let held = holder.transaction().await.unwrap();
+    let lock = "SELECT FROM tidegate.service FOR UPDATE";
+    held.batch_execute(lock).await.unwrap();
+    publish(&client, (0..2000).map(|_| note()).collect()).await;
+    let report = drain(&db, &post).await;
+    assert_eq!((report.completed, report.failed), (2000, 0), "{report:?}");
+    // A handler that fails meanwhile cannot tell, and loses no attempt by that.
+    let opened = "SELECT count(*) FROM tidegate.service WHERE state <> 'open'";
+    assert_eq!(number(&client, opened).await, 0);
+    held.rollback().await.unwrap();
+    post.set_down(false);
+    time_passes(&client).await;
+    assert_eq!(drain(&db, &post).await.completed, 20);
+    assert_eq!(attempts(&client).await, 0);
 }

@@ -59,6 +59,9 @@ pub struct Work {
     /// The first attempt keeps its thread until this file is there.
     #[serde(default)]
     pub gate: Option<PathBuf>,
+    /// The service that it calls does not answer before this file is there.
+    #[serde(default)]
+    pub down_until: Option<PathBuf>,
     /// A success publishes a follow-up to this group.
     #[serde(default)]
     pub follow_up: Option<String>,
@@ -309,6 +312,7 @@ impl App {
     fn end(&self, ctx: &Context, result: &HandlerResult) {
         let verdict = match result {
             Ok(_) => Verdict::Done,
+            Err(error) if error.faults()[0].code == "503" => Verdict::Unavailable,
             Err(error) if error.to_string().starts_with("retry") => Verdict::Retry,
             Err(_) => Verdict::Reject,
         };
@@ -339,6 +343,9 @@ fn signal_self(signal: Signal) {
 }
 
 fn verdict(work: &Work, ctx: &Context) -> HandlerResult {
+    if work.down_until.as_ref().is_some_and(|file| !file.exists()) {
+        return Err(HandlerError::unavailable("503", "not now"));
+    }
     if ctx.attempt() <= work.retries {
         return Err(HandlerError::retry("down", "for now"));
     }

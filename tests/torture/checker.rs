@@ -190,6 +190,13 @@ pub struct Start<'a> {
     pub end: Option<(u64, Verdict)>,
 }
 
+impl Start<'_> {
+    /// Whether the event may have kept the attempt, to be started again with it.
+    fn keeps_attempt(&self) -> bool {
+        matches!(self.end, Some((_, Verdict::Unavailable)))
+    }
+}
+
 /// What the journals say of each publish.
 pub struct Publish<'a> {
     pub events: &'a [Told],
@@ -422,7 +429,8 @@ impl Findings {
             if attempts > max {
                 self.add("I3", format!("event {id} had {attempts} attempts of {max}"));
             }
-            let started = starts.get(&id).map_or(0, Vec::len);
+            let of_event = starts.get(&id).into_iter().flatten();
+            let started = of_event.filter(|start| !start.keeps_attempt()).count();
             if started > attempts as usize {
                 self.add(
                     "I3",
@@ -517,11 +525,11 @@ impl Findings {
         }
     }
 
-    /// I6: an attempt has one process.
+    /// I6: an attempt has one process, but for one that ended with a service that did not answer.
     fn holders(&mut self, starts: &BTreeMap<i64, Vec<Start<'_>>>) {
         for (id, of_event) in starts {
             let mut holders = HashMap::new();
-            for start in of_event {
+            for start in of_event.iter().filter(|start| !start.keeps_attempt()) {
                 if let Some(other) = holders.insert(start.attempt, start.process) {
                     let (attempt, process) = (start.attempt, start.process);
                     self.add("I6", format!("attempt {attempt} of event {id} was started by {other} and by {process}"));

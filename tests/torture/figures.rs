@@ -47,7 +47,10 @@ impl Figures {
         for of_event in starts.values() {
             figures.starts += of_event.len() as u64;
             for pair in of_event.windows(2) {
-                let retried = matches!(pair[0].end, Some((_, Verdict::Retry)));
+                let retried = matches!(
+                    pair[0].end,
+                    Some((_, Verdict::Retry | Verdict::Unavailable))
+                );
                 figures.duplicates += u64::from(!retried);
             }
         }

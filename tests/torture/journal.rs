@@ -26,6 +26,8 @@ pub struct Told {
 pub enum Verdict {
     Done,
     Retry,
+    /// Its service does not answer: the event keeps its attempt, or loses it, as what the service answers others says.
+    Unavailable,
     Reject,
 }
 

@@ -116,7 +116,8 @@ impl<'a> Leases<'a> {
             let of_attempt = start.process == next.process && start.attempt == attempt;
             of_attempt
                 && start.end.is_some_and(|(at, verdict)| {
-                    at <= next.at && (verdict != Verdict::Retry || committed)
+                    at <= next.at
+                        && (!matches!(verdict, Verdict::Retry | Verdict::Unavailable) || committed)
                 })
         })
     }

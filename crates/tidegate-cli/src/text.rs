@@ -51,7 +51,22 @@ pub fn status(stats: &StatsReport) -> String {
     }
     let depth = depth(stats);
     let whole = overall(stats);
-    format!("{depth}\n{whole}\nby kind, finished ones of the last hour:\n{table}")
+    let down = down(&stats.services_down);
+    format!("{depth}\n{whole}{down}\nby kind, finished ones of the last hour:\n{table}")
+}
+
+/// A line for each service that is not called.
+fn down(services: &[ServiceStatus]) -> String {
+    let lines = services.iter().map(|service| {
+        format!(
+            "\n{} is {} since {}; {} events wait for it",
+            service.service,
+            state(service.state),
+            without_fraction(&service.since),
+            service.waiting
+        )
+    });
+    lines.collect()
 }
 
 /// How much there is and how old it is.
@@ -115,6 +130,7 @@ pub fn drained(report: &DrainReport) -> String {
         text.push_str("\nof other programs: ");
         text.push_str(&kinds.join(", "));
     }
+    text.push_str(&down(&report.services_down));
     text
 }
 
@@ -132,6 +148,7 @@ fn counts(report: &DrainReport) -> Table {
         ("rejected by a handler", report.completed_with_errors),
         ("failed", report.failed),
         ("to be retried", report.retried),
+        ("waiting for a service", report.deferred),
         ("given back unstarted", report.released),
         ("lease lost", report.lease_lost),
         ("expired", report.expired),

@@ -144,7 +144,11 @@ BEGIN
     IF probe IS NOT NULL THEN
         UPDATE tidegate.service AS s
            SET state = 'probing', prober = lease.worker, retry_at = instant + make_interval(secs => seconds)
-         WHERE s.service = probe AND s.state IN ('open', 'probing') AND s.retry_at <= instant
+         WHERE s.service = (
+               SELECT d.service FROM tidegate.service AS d
+                WHERE d.service = probe AND d.state IN ('open', 'probing') AND d.retry_at <= instant AND d.kinds && lease.kinds
+                  -- Whoever holds the row for long keeps no lease waiting.
+                  FOR UPDATE SKIP LOCKED)
         RETURNING s.kinds, s.probe_id INTO probed, after;
         IF NOT FOUND THEN
             after := 0;

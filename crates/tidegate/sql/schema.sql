@@ -701,7 +701,11 @@ BEGIN
     IF probe IS NOT NULL THEN
         UPDATE tidegate.service AS s
            SET state = 'probing', prober = lease.worker, retry_at = instant + make_interval(secs => seconds)
-         WHERE s.service = probe AND s.state IN ('open', 'probing') AND s.retry_at <= instant
+         WHERE s.service = (
+               SELECT d.service FROM tidegate.service AS d
+                WHERE d.service = probe AND d.state IN ('open', 'probing') AND d.retry_at <= instant AND d.kinds && lease.kinds
+                  -- Whoever holds the row for long keeps no lease waiting.
+                  FOR UPDATE SKIP LOCKED)
         RETURNING s.kinds, s.probe_id INTO probed, after;
         IF NOT FOUND THEN
             after := 0;
@@ -1567,6 +1571,7 @@ $$;
 CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '1s'
     AS $$
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
@@ -1577,8 +1582,13 @@ BEGIN
         RAISE EXCEPTION 'service: must have 1 to 100 characters, got %', coalesce(char_length(report_service.service), 0)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    INSERT INTO tidegate.service AS s (service) VALUES (report_service.service) ON CONFLICT DO NOTHING;
-    SELECT s.* INTO STRICT known FROM tidegate.service AS s WHERE s.service = report_service.service FOR UPDATE;
+    -- What cannot be told in time is lost; so is what a prober has found, and another one follows.
+    BEGIN
+        INSERT INTO tidegate.service AS s (service) VALUES (report_service.service) ON CONFLICT DO NOTHING;
+        SELECT s.* INTO STRICT known FROM tidegate.service AS s WHERE s.service = report_service.service FOR UPDATE;
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN tidegate.troubled_services();
+    END;
     next := known;
     next.kinds := ARRAY(SELECT DISTINCT k FROM unnest(known.kinds || report_service.kinds) AS k ORDER BY k);
     IF report_service.failed > 0 THEN
@@ -1599,7 +1609,7 @@ BEGIN
             next.holds := CASE WHEN known.state = 'probing' OR known.answered_at > instant - interval '2 minutes'
                                THEN least(known.holds + 1, 10) ELSE 0 END;
             next.retry_at := instant + make_interval(secs => greatest(
-                least(5 * 2 ^ next.holds, 50) * (0.5 + random() / 2), CASE WHEN report_service.retry_after IS NULL THEN 0 ELSE least(report_service.retry_after, 3600) END));
+                least(5 * 2 ^ next.holds, 50) * (0.5 + random() / 2), least(coalesce(report_service.retry_after, 0), 3600)));
         ELSIF known.state = 'probing' AND NOT report_service.answered THEN
             next.state := 'open';
             next.retry_at := instant + interval '1 second';

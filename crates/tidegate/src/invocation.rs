@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::config::{Lookup, named, parse_duration};
 use crate::drain::DrainOptions;
 use crate::error::Error;
-use crate::operate::{ReplayRequest, RequeueRequest};
+use crate::operate::{ReplayRequest, RequeueRequest, ServiceStatus};
 use crate::retention::CleanupOptions;
 
 /// What a caller asks for, by `action`.
@@ -270,6 +270,9 @@ pub struct StatsReport {
     pub finished_last_hour: u64,
     /// Events that ended in the last minute, by second.
     pub throughput_per_second: f64,
+    /// Services that are not called, with what waits for each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub services_down: Vec<ServiceStatus>,
     /// One object each, as the view `tidegate.stats` has them.
     pub kinds: Vec<Value>,
 }

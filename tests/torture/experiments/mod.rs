@@ -14,6 +14,7 @@ mod killed_server;
 mod killed_workers;
 mod large_payloads;
 mod lost_lease;
+mod outage;
 mod poison;
 mod refused_writes;
 
@@ -79,6 +80,7 @@ pub static ALL: &[Experiment] = experiments![
     large_payloads::payloads_of_a_megabyte_are_drained_in_little_memory,
     refused_writes::a_disk_that_is_full_for_a_while_costs_no_event_more_than_two_attempts,
     refused_writes::a_server_without_memory_for_a_while_costs_no_event_more_than_two_attempts,
+    outage::a_service_that_is_down_while_workers_are_killed_spends_no_attempt_of_those_that_wait,
     refused_writes::a_trigger_that_refuses_an_event_costs_no_other_event_an_attempt,
     held_group::a_producer_that_holds_a_group_keeps_only_that_groups_parents_waiting,
     blocked_threads::handlers_that_block_every_thread_stop_neither_renewals_nor_the_runs_end,

@@ -18,6 +18,12 @@ const UNTOUCHED: Duration = Duration::from_mins(10);
 /// With the default backoff of at most ten minutes and five attempts, a head has ended by then.
 const BLOCKED: Duration = Duration::from_hours(1);
 
+/// A service that is restarted or redeployed is back by then.
+const OUTAGE: Duration = Duration::from_mins(15);
+
+/// Somebody has to do something about a service that is down for so long.
+const LONG_OUTAGE: Duration = Duration::from_hours(2);
+
 /// Of each sort of disorder; one is too many.
 const MOST_TOLD: i64 = 5;
 
@@ -135,6 +141,39 @@ pub(super) async fn paused(probe: &Probe<'_>) -> Result<Finding, Error> {
         text,
         resume.collect::<Vec<_>>().join("\n"),
     ))
+}
+
+pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let rows = query(&probe.client, &sql::doctor::SERVICES_DOWN, &[]).await?;
+    let (mut texts, mut remedies, mut longest, mut refuses_us) =
+        (vec![], vec![], Duration::ZERO, false);
+    for row in &rows {
+        let (name, state): (String, String) = (row.get(0), row.get(1));
+        let (time, waiting): (Duration, i64) = (seconds(row.get(2)), row.get(3));
+        let error = row.get::<_, Option<String>>(4).unwrap_or_default();
+        let is_paused = state == "paused";
+        let what = if is_paused {
+            format!("has been paused for {} (", rounded(time))
+        } else {
+            format!("has not answered for {} ({error}; ", rounded(time))
+        };
+        texts.push(format!("{name} {what}{waiting} events wait)"));
+        remedies.push(format!(
+            "tidegate service {name} --resume --reason recovered"
+        ));
+        refuses_us |= error == "credentials" && !is_paused;
+        longest = longest.max(if is_paused { Duration::ZERO } else { time });
+    }
+    let text = texts.join("; ");
+    Ok(if rows.is_empty() {
+        Finding::ok("all that were called have answered")
+    } else if refuses_us || longest > LONG_OUTAGE {
+        Finding::problem(text, remedies.join("\n"))
+    } else if longest > OUTAGE || rows.iter().any(|row| row.get::<_, &str>(1) == "paused") {
+        Finding::warning(text, remedies.join("\n"))
+    } else {
+        Finding::ok(text)
+    })
 }
 
 /// The database's seconds; a clock that was set back makes them less than none.

@@ -52,6 +52,9 @@ impl<D: Dispatch> Drain<D> {
             self.walk.next(most, self.is_idle())
         });
         let leases = stretch.is_some() || probe.is_some();
+        if let Some(probe) = &probe {
+            self.services.note_asked(probe, now);
+        }
         if !leases && !renews {
             return;
         }

@@ -18,6 +18,9 @@ use crate::queue::{ServiceReport, Troubled};
 /// After so many unanswered calls in a row the run makes no more before the database has answered the report.
 const OPEN_AFTER: u32 = 5;
 
+/// A service that is due is asked for by this run no more often: other events must be leased, too.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
 /// What is known of all services. One that is not here answers, and nothing is to be told of it.
 #[derive(Default)]
 pub(crate) struct Services(Mutex<Known>);
@@ -37,6 +40,8 @@ struct Service {
     answers: i64,
     /// When it is to be tried.
     due: Option<Instant>,
+    /// When this run asked for an event to try it with: another program may be the one that handles those.
+    asked_at: Option<Instant>,
     /// Unanswered calls in a row that the database has not been told of, or not for long.
     in_row: u32,
     /// Kinds that the database knows to wait for it.
@@ -224,14 +229,26 @@ impl Services {
             .any(|service| service.report.is_some())
     }
 
-    /// A service that is to be tried now.
+    /// A service that is to be tried now, if this run has not just asked for that.
     pub(super) fn due(&self, now: Instant) -> Option<String> {
         let known = self.known();
-        let mut due = known.services.iter().filter(|(_, service)| {
-            service.report.is_none() && service.due.is_some_and(|due| due <= now)
+        let mut services = known.services.iter();
+        let due = services.find(|(_, service)| {
+            service.report.is_none()
+                && service.due.is_some_and(|due| due <= now)
+                && service
+                    .asked_at
+                    .is_none_or(|asked| now >= asked + ASK_AGAIN)
         });
-        let name = due.next().map(|(name, _)| name.clone());
-        name.filter(|_| known.probe.is_none())
+        due.filter(|_| known.probe.is_none())
+            .map(|(name, _)| name.clone())
+    }
+
+    /// An event to try it with is asked for.
+    pub(super) fn note_asked(&self, service: &str, now: Instant) {
+        if let Some(service) = self.known().services.get_mut(service) {
+            service.asked_at = Some(now);
+        }
     }
 
     /// Whether one may not be called.

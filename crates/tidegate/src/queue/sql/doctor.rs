@@ -161,6 +161,7 @@ pub static UNTOUCHED: Statement = Statement {
     text: "\
 WITH held AS MATERIALIZED (
     SELECT k.kind FROM tidegate.event_kind AS k WHERE k.paused OR k.kind <> ALL ($2)
+    UNION ALL SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed'
 ), leased AS MATERIALIZED (
     SELECT coalesce(range_agg(l.ids), '{}') AS ids
       FROM tidegate.lease AS l WHERE l.expires_at > statement_timestamp() - make_interval(secs => $1))
@@ -206,6 +207,17 @@ SELECT k.kind, count(*)
   FROM tidegate.event_kind AS k JOIN tidegate.event_queue AS q USING (kind)
  WHERE k.paused
  GROUP BY k.kind ORDER BY k.kind",
+};
+
+/// Services that are not called: since how many seconds, how many events wait, the last failure's code.
+pub static SERVICES_DOWN: Statement = Statement {
+    name: "services_down",
+    params: &[],
+    text: "\
+SELECT s.service, s.state, extract(epoch FROM clock_timestamp() - s.since)::float8, s.waiting, s.last_error
+  FROM tidegate.services AS s
+ WHERE s.state <> 'closed'
+ ORDER BY s.since, s.service",
 };
 
 /// Kinds of live events that nobody registered, or that are not among `$1`, with the number of events.
@@ -315,6 +327,7 @@ pub static ALL: &[&Statement] = &[
     &UNTOUCHED,
     &LONG_BLOCKED,
     &PAUSED,
+    &SERVICES_DOWN,
     &STRANGE_KINDS,
     &BLOAT,
     &UNVACUUMED,
