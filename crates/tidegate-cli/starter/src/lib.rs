@@ -41,10 +41,10 @@ impl Dispatch for App {
     }
 }
 
-/// Talks to a service. The verdict stands on the line that failed: try again, or give up.
+/// Talks to a service. The verdict stands on the line that failed: wait for the service, or give up.
 async fn ship(order: &OrderPlaced, ctx: &Context) -> HandlerResult {
     let key = ctx.idempotency_key("ship");
-    let parcel = ask_carrier(order.order_id, &key).await.retryable()?;
+    let parcel = ask_carrier(order.order_id, &key).await.unavailable()?;
     let parcel = parcel.reject("no_such_order")?;
     ctx.emit(&Event::OrderShipped(OrderShipped {
         order_id: order.order_id,
