@@ -62,6 +62,9 @@ impl Post {
     async fn send(&self, letter: &Letter, ctx: &Context) -> HandlerResult {
         self.calls.fetch_add(1, Ordering::SeqCst);
         tokio::task::yield_now().await;
+        if letter.name == "odd" {
+            return Err(HandlerError::unavailable("\0", "no code"));
+        }
         if letter.name == "poison" || self.down.load(Ordering::SeqCst) {
             return Err(HandlerError::unavailable("503", "not now"));
         }
@@ -414,4 +417,17 @@ async fn whoever_holds_a_services_row_for_ever_holds_up_no_drain() {
     time_passes(&client).await;
     assert_eq!(drain(&db, &post).await.completed, 20);
     assert_eq!(attempts(&client).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn i1_a_failure_that_cannot_be_told_harms_only_its_own_event() {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let post = Arc::new(Post::default());
+    let mut events = vec![letter("odd")];
+    events.extend((0..2000).map(|n| letter(&n.to_string())));
+    publish(&client, events).await;
+    let report = drain(&db, &post).await;
+    assert_eq!((report.completed, report.failed), (2000, 0), "{report:?}");
+    assert_eq!(live(&client).await, 1);
 }

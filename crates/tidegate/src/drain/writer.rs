@@ -248,8 +248,14 @@ impl Writer<'_> {
     /// Before retries: what a service's answers are counted at is noted with the events that wait for it.
     async fn report(&mut self, client: &Client) -> Result<(), Error> {
         for report in self.batch.reports.iter().skip(self.written.reported) {
-            let troubled = queue::report_service(client, self.worker, report).await?;
-            self.written.service_opened |= self.services.learn(&troubled);
+            match queue::report_service(client, self.worker, report).await {
+                Ok(troubled) => self.written.service_opened |= self.services.learn(&troubled),
+                // A name or a code that cannot be stored is no reason to write nothing else.
+                Err(error) if error.is_refusal() => {
+                    tracing::error!(service = report.service, error = %error, "report of a service is refused");
+                }
+                Err(error) => return Err(error),
+            }
             self.written.reported += 1;
         }
         Ok(())
