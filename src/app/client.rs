@@ -1,6 +1,9 @@
 //! Owns calls to other systems over HTTP: where they are, how long they may take, what their answer
 //! means for the event. It knows no system's routes.
 //!
+//! Final is an answer that speaks of this one request and would be the same again. Every other failure is
+//! the service's or our set-up's, and costs no event an attempt.
+//!
 //! The surprise: a message about a failed call names the service and the status and nothing else. A
 //! service may answer with what it was sent, and what it was sent may be about a person.
 
@@ -8,6 +11,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url, redirect};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,6 +22,12 @@ use tidegate::{Error, HandlerError, trace};
 
 /// No call takes longer, its answer included, unless its caller says so.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The code by which a service that does not know us is not called again at once.
+pub(super) const CREDENTIALS: &str = "credentials";
+
+/// What a service may ask for in `Retry-After`: one that says now is not overrun, one that says next year is asked before.
+const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(1));
 
 /// Made at the first call: building it reads the system's certificates, which a run without calls
 /// should not pay for. Clones share one.
@@ -42,7 +52,7 @@ impl HttpClient {
 pub struct HttpService {
     name: &'static str,
     variable: &'static str,
-    /// None while the variable is not set: its handlers then retry, everything else works.
+    /// None while the variable is not set: its events then wait, everything else works.
     base: Option<Url>,
     http: HttpClient,
 }
@@ -85,9 +95,11 @@ impl HttpService {
     /// this call and no other.
     ///
     /// # Errors
-    /// A retry, code `<service>_unavailable`, when the service cannot be reached, is too slow, answers
-    /// 408, 425, 429 or 5xx, or makes no sense; a rejection, code `<service>_refused`, for any other
-    /// 4xx: it says that what the event refers to is missing or wrong, and that stays so.
+    /// A rejection, code `<service>_refused`, for 400, 409, 410 and 422, which speak of this request. All else is
+    /// [`HandlerError::unavailable`]: with the code `credentials` for 401, 403 and 407; with the code
+    /// `<service>_unavailable` when the service cannot be reached, is too slow, makes no sense or gives any other
+    /// answer, such as 5xx, 429, or a 4xx of our set-up. That includes 404: no call names a thing by its path, so it
+    /// is the base URL that leads nowhere.
     pub async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -149,16 +161,31 @@ impl HttpService {
             .send()
             .await
             .map_err(|error| self.unavailable(reason(&error, limit)))?;
-        match response.status() {
-            status if is_answer(status) => self.decode(response, limit).await,
-            status if is_refusal(status) => {
-                let message = format!("{} answered {}", self.name, status.as_u16());
-                Err(HandlerError::reject(
-                    format!("{}_refused", self.name),
-                    message,
-                ))
+        let status = response.status();
+        if is_answer(status) {
+            return self.decode(response, limit).await;
+        }
+        Err(self.failure(status, response.headers()))
+    }
+
+    /// What an answer that is no success means for the event.
+    fn failure(&self, status: StatusCode, headers: &HeaderMap) -> HandlerError {
+        let said = format!("{} answered {}", self.name, status.as_u16());
+        let error = match verdict(status) {
+            Verdict::Refused => {
+                return HandlerError::reject(format!("{}_refused", self.name), said);
             }
-            status => Err(self.unavailable(format_args!("answered {}", status.as_u16()))),
+            Verdict::Credentials => {
+                let why = format!("{said}: it does not accept our credentials");
+                HandlerError::unavailable(CREDENTIALS, why)
+            }
+            Verdict::Unavailable => {
+                HandlerError::unavailable(format!("{}_unavailable", self.name), said)
+            }
+        };
+        match retry_after(headers) {
+            Some(time) => error.after(time),
+            None => error,
         }
     }
 
@@ -197,7 +224,7 @@ impl HttpService {
 
     fn unavailable(&self, reason: impl Display) -> HandlerError {
         let Self { name, .. } = self;
-        HandlerError::retry(format!("{name}_unavailable"), format!("{name} {reason}"))
+        HandlerError::unavailable(format!("{name}_unavailable"), format!("{name} {reason}"))
     }
 }
 
@@ -214,14 +241,38 @@ fn base_url(text: &str) -> Option<Url> {
     Some(url)
 }
 
-/// Whether the fault lies in the request, so that sending it again cannot help.
-fn is_refusal(status: StatusCode) -> bool {
-    let passing = [
-        StatusCode::REQUEST_TIMEOUT,
-        StatusCode::TOO_EARLY,
-        StatusCode::TOO_MANY_REQUESTS,
-    ];
-    status.is_client_error() && !passing.contains(&status)
+/// What an answer that is no success speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// Of this request: sending it again cannot help.
+    Refused,
+    /// Of us: the service does not know us, whatever we send.
+    Credentials,
+    /// Of the service's health or load, or of how we are set up to call it.
+    Unavailable,
+}
+
+fn verdict(status: StatusCode) -> Verdict {
+    match status.as_u16() {
+        400 | 409 | 410 | 422 => Verdict::Refused,
+        401 | 403 | 407 => Verdict::Credentials,
+        _ => Verdict::Unavailable,
+    }
+}
+
+/// When the service wants to be asked again, if it says so: in seconds, or as a time of its own clock
+/// (RFC 9110, 10.2.3).
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name| Some(headers.get(name)?.to_str().ok()?.trim());
+    let asked = text(RETRY_AFTER)?;
+    let time = if let Ok(seconds) = asked.parse() {
+        Duration::from_secs(seconds)
+    } else {
+        let until = httpdate::parse_http_date(asked).ok()?;
+        let now = httpdate::parse_http_date(text(DATE)?).ok()?;
+        until.duration_since(now).unwrap_or_default()
+    };
+    Some(time.clamp(WAITS.0, WAITS.1))
 }
 
 /// Why a call failed, with its causes, without the URL.
@@ -306,19 +357,54 @@ mod tests {
     }
 
     #[test]
-    fn only_faults_of_the_request_are_final() {
-        let refusals: Vec<u16> = (100..600)
-            .filter(|code| is_refusal(StatusCode::from_u16(*code).unwrap()))
-            .collect();
-        assert!(
-            [400, 401, 404, 410, 422]
-                .iter()
-                .all(|code| refusals.contains(code))
-        );
-        assert!(
-            refusals
-                .iter()
-                .all(|code| (400..500).contains(code) && ![408, 425, 429].contains(code))
-        );
+    fn only_an_answer_about_this_request_is_final() {
+        let named = [
+            (Verdict::Refused, &[400, 409, 410, 422][..]),
+            (Verdict::Credentials, &[401, 403, 407][..]),
+        ];
+        let archive = service(None).unwrap();
+        for code in 100..=999 {
+            let status = StatusCode::from_u16(code).unwrap();
+            let expected = named.iter().find(|(_, codes)| codes.contains(&code));
+            let expected = expected.map_or(Verdict::Unavailable, |(verdict, _)| *verdict);
+            assert_eq!(verdict(status), expected, "{code}");
+            let error = archive.failure(status, &HeaderMap::new());
+            assert_eq!(error.is_rejection(), expected == Verdict::Refused, "{code}");
+            let told = match expected {
+                Verdict::Refused => "archive_refused",
+                Verdict::Credentials => "credentials",
+                Verdict::Unavailable => "archive_unavailable",
+            };
+            let [fault] = error.faults() else {
+                panic!("{error}")
+            };
+            assert_eq!(fault.code, told, "{code}");
+            let message = format!("archive answered {code}");
+            assert!(fault.message.starts_with(&message), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_service_says_when_it_wants_to_be_asked_again_within_reason() {
+        let date = "Mon, 23 Nov 2026 07:00:00 GMT";
+        for (asked, now, expected) in [
+            ("120", None, Some(120)),
+            ("0", None, Some(1)),
+            ("99999999", None, Some(3600)),
+            ("Mon, 23 Nov 2026 07:01:30 GMT", Some(date), Some(90)),
+            ("Mon, 23 Nov 2026 06:00:00 GMT", Some(date), Some(1)),
+            ("Mon, 23 Nov 2026 07:01:30 GMT", None, None),
+            ("soon", Some(date), None),
+            ("-1", None, None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, asked.parse().unwrap());
+            if let Some(now) = now {
+                headers.insert(DATE, now.parse().unwrap());
+            }
+            let expected = expected.map(Duration::from_secs);
+            assert_eq!(retry_after(&headers), expected, "{asked}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new()), None);
     }
 }

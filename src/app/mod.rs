@@ -126,7 +126,7 @@ pub fn program() -> Program {
 
 impl App {
     /// Reads the services' base URLs: `ARCHIVE_URL`, `CASES_URL`, `NOTIFICATIONS_URL`; `AI_CHECK_URL`; `OTP_URL`,
-    /// `SMS_URL`, `SIGNATURE_URL`. The handlers of a service that is not set retry, but for the signature's, which is
+    /// `SMS_URL`, `SIGNATURE_URL`. The events of a service that is not set wait, but for the signature's, which is
     /// optional; everything else works. `AI_CHECK_RETRY_DELAY` is how long a check is put off when others are under way; by
     /// default as long as a drain's budget.
     ///

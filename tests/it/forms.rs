@@ -85,6 +85,19 @@ impl World {
             .expect("the view is updatable");
     }
 
+    /// The time until services are tried again, and until events that wait may run, has passed.
+    async fn time_passes(&self) {
+        let sql = "UPDATE tidegate.service SET retry_at = clock_timestamp() WHERE state IN ('open', 'probing');
+                   UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE available_at > clock_timestamp()";
+        self.client.batch_execute(sql).await.expect("rows");
+    }
+
+    /// `state` of the archive's circuit, and the code that it last met.
+    async fn archive(&self) -> Value {
+        let sql = "SELECT ARRAY[state, last_error] FROM tidegate.service WHERE service = 'archive'";
+        self.value(sql).await
+    }
+
     async fn submit(&mut self, form: &Form) -> Published {
         let tx = self
             .client
@@ -451,7 +464,7 @@ async fn a19_while_the_case_system_is_down_the_archive_is_not_called_again() {
     world.submit(&form("f1")).await;
     for attempt in 1..=3 {
         world.requeue().await;
-        assert_eq!(world.drain().await.retried, 1);
+        assert_eq!(world.drain().await.deferred, 1);
         assert_eq!(world.services.calls("cases").len(), attempt);
         assert_eq!(world.services.calls("archive").len(), 1);
     }
@@ -490,7 +503,7 @@ async fn a19_while_notifications_are_down_the_note_is_not_archived_again() {
             &json!({"form_id": "f1", "case_number": "C1", "measure_id": "M1"}),
         )
         .await;
-    assert_eq!(world.drain().await.retried, 1);
+    assert_eq!(world.drain().await.deferred, 1);
 
     world.services.set("notifications", Mode::Up);
     world.requeue().await;
@@ -520,7 +533,7 @@ async fn a19_a_sub_step_that_is_done_is_not_repeated_for_another_that_is_not() {
             .services
             .set_path("notifications", "statuses", Mode::Down);
         world.publish(kind, &payload).await;
-        assert_eq!(world.drain().await.retried, 1, "{kind}");
+        assert_eq!(world.drain().await.deferred, 1, "{kind}");
         world.services.set("notifications", Mode::Up);
         world.requeue().await;
         assert_eq!(world.drain().await.completed, 1, "{kind}");
@@ -593,24 +606,86 @@ async fn a_missing_row_is_final_at_the_first_attempt() {
 }
 
 #[tokio::test]
-async fn what_a_service_refuses_is_final_and_what_it_cannot_do_now_is_not() {
-    for (status, code, end) in [
-        (404, "archive_refused", "COMPLETED_WITH_ERRORS"),
-        (422, "archive_refused", "COMPLETED_WITH_ERRORS"),
-        (408, "archive_unavailable", "PENDING"),
-        (429, "archive_unavailable", "PENDING"),
-        (500, "archive_unavailable", "PENDING"),
+async fn what_a_service_refuses_is_final_and_all_else_waits_and_costs_no_attempt() {
+    let refused = ("COMPLETED_WITH_ERRORS", "archive_refused", 1);
+    let waits = ("PENDING", "archive_unavailable", 0);
+    for (status, (end, code, attempts)) in [
+        (400, refused),
+        (422, refused),
+        (401, ("PENDING", "credentials", 0)),
+        // No thing is missing: the base URL leads nowhere.
+        (404, waits),
+        (413, waits),
+        (429, waits),
+        (500, waits),
     ] {
         let mut world = World::new().await;
         world.services.set("archive", Mode::Refuse { status });
         let id = world.submit(&form("f1")).await.id;
         world.drain().await;
         let found = format!(
-            "SELECT ARRAY[status, errors->0->>'code'] FROM tidegate.events WHERE id = {id}
-             UNION ALL SELECT ARRAY[status, errors->0->>'code'] FROM tidegate.event_log WHERE id = {id}"
+            "SELECT jsonb_build_array(status, split_part(last_error, ':', 1), attempts) FROM tidegate.events WHERE id = {id}
+             UNION ALL SELECT jsonb_build_array(status, errors->0->>'code', attempts) FROM tidegate.event_log WHERE id = {id}"
         );
-        assert_eq!(world.value(&found).await, json!([end, code]), "{status}");
+        let expected = json!([end, code, attempts]);
+        assert_eq!(world.value(&found).await, expected, "{status}");
     }
+}
+
+#[tokio::test]
+async fn an_outage_of_the_archive_kills_no_event_and_spends_no_attempt() {
+    let mut world = World::new().await;
+    world.services.set("archive", Mode::Down);
+    for number in 0..300 {
+        world.submit(&form(&format!("f{number}"))).await;
+    }
+    for _ in 0..10 {
+        let report = world.drain().await;
+        let lost = (report.completed_with_errors, report.failed, report.retried);
+        assert_eq!((lost, report.backlog), ((0, 0, 0), 300), "{report:?}");
+        assert_eq!(report.services_down[0].service, "archive");
+        world.time_passes().await;
+    }
+    let spent = "SELECT sum(attempts) FROM tidegate.event_queue";
+    assert_eq!(world.value(spent).await, 0);
+    // What was at work when it went down, and one for each drain.
+    let calls = world.services.calls("archive").len();
+    assert!(calls <= 5 + 64 + 10, "{calls}");
+
+    world.services.set("archive", Mode::Up);
+    assert_eq!(world.drain().await.completed, 900);
+    let charged =
+        "SELECT count(*) FROM tidegate.event_log WHERE status <> 'COMPLETED' OR attempts > 1";
+    assert_eq!(world.value(charged).await, 0);
+}
+
+#[tokio::test]
+async fn an_archive_that_refuses_our_credentials_is_not_called_again_at_once() {
+    let mut world = World::new().await;
+    world.services.set("archive", Mode::Refuse { status: 401 });
+    world.submit(&form("f1")).await;
+    assert_eq!(world.drain().await.deferred, 1);
+    assert_eq!(world.archive().await, json!(["open", "credentials"]));
+    let hold = "UPDATE tidegate.service SET retry_at = clock_timestamp() + interval '1 h'";
+    world.client.batch_execute(hold).await.unwrap();
+    world.submit(&form("f2")).await;
+    world.requeue().await;
+    world.drain().await;
+    assert_eq!(world.services.calls("archive").len(), 1);
+
+    world.services.set("archive", Mode::Up);
+    world.time_passes().await;
+    assert_eq!(world.drain().await.completed, 6);
+}
+
+#[tokio::test]
+async fn an_archive_that_is_busy_says_when_its_event_comes_again() {
+    let mut world = World::new().await;
+    world.services.set("archive", Mode::Busy { seconds: 1800 });
+    world.submit(&form("f1")).await;
+    assert_eq!(world.drain().await.deferred, 1);
+    let wait = "SELECT available_at - clock_timestamp() BETWEEN '29 min' AND '30 min' FROM tidegate.event_queue";
+    assert_eq!(world.value(wait).await, true);
 }
 
 #[tokio::test]
@@ -631,7 +706,7 @@ async fn an_unset_url_stops_its_own_handlers_only_and_names_the_variable() {
         .publish("grant_letter_viewed", &json!({"grant_number": "G1"}))
         .await;
     let report = world.drain().await;
-    assert_eq!((report.completed, report.retried), (1, 1), "{report:?}");
+    assert_eq!((report.completed, report.deferred), (1, 1), "{report:?}");
     let error = world
         .value("SELECT last_error FROM tidegate.event_queue")
         .await;
@@ -895,6 +970,7 @@ async fn i9_nothing_about_a_person_reaches_a_log_line_an_error_or_debug_output()
             .await;
         world.publish("form_cancelled", &json!(PRIVATE)).await;
         world.requeue().await;
+        world.time_passes().await;
         world.drain().await;
     }
     drop(guard);

@@ -372,7 +372,8 @@ async fn i9_the_log_is_json_lines_with_the_request_and_without_payloads() {
         publish_letters(&client, 1).await;
         function.drain(AMPLE).await;
     }
-    let undecodable = "SELECT id FROM tidegate.publish('external_letter_received', '\"canary\"')";
+    // Of another kind: that one waits for the archive now.
+    let undecodable = "SELECT id FROM tidegate.publish('grant_letter_viewed', '\"canary\"')";
     client.query_one(undecodable, &[]).await.unwrap();
     function.drain(AMPLE).await;
     function.invoke(&json!({"action": "explode"})).await;

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::extract::{Path, State};
+use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
@@ -51,6 +52,8 @@ pub enum Mode {
     Slow { delay_ms: u64 },
     /// A status of the caller's fault, and nothing was done.
     Refuse { status: u16 },
+    /// 429: it has too much to do, and says for how long.
+    Busy { seconds: u64 },
     /// 200 with what it was sent, as one string: a decoder that expects anything else would quote it.
     Echo,
     /// 200 with a NUL character: JSON, but nothing that Postgres stores.
@@ -195,7 +198,8 @@ async fn serve(
     Path((name, path)): Path<(String, String)>,
     headers: HeaderMap,
     Json(body): Json<Value>,
-) -> Reply {
+) -> (HeaderMap, Reply) {
+    let mut told = HeaderMap::new();
     let key = headers
         .get("Idempotency-Key")
         .and_then(|key| key.to_str().ok());
@@ -205,7 +209,7 @@ async fn serve(
     let (mode, (status, answer)) = {
         let mut services = shared.lock();
         let Some(service) = services.get_mut(name.as_str()) else {
-            return refusal(404, "no such service");
+            return (told, refusal(404, "no such service"));
         };
         let request = Request {
             path: &path,
@@ -218,7 +222,10 @@ async fn serve(
     if let Mode::Slow { delay_ms } = mode {
         tokio::time::sleep(Duration::from_millis(delay_ms)).await;
     }
-    (status, answer)
+    if let Mode::Busy { seconds } = mode {
+        told.insert(RETRY_AFTER, seconds.into());
+    }
+    (told, (status, answer))
 }
 
 /// What a program asks for.
@@ -246,6 +253,7 @@ impl Service {
         let reply = match mode {
             Mode::Down => refusal(503, "down"),
             Mode::Refuse { status } => refusal(status, "refused"),
+            Mode::Busy { .. } => refusal(429, "busy"),
             Mode::Echo => (StatusCode::OK, Json(Value::String(body.to_string()))),
             Mode::Nul => (StatusCode::OK, Json(json!({ "verdict": "\0" }))),
             Mode::Mute => {

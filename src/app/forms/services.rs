@@ -31,8 +31,8 @@ impl Services {
     /// Reads `ARCHIVE_URL`, `CASES_URL` and `NOTIFICATIONS_URL`.
     ///
     /// # Errors
-    /// [`Error::Config`] when one is malformed. One that is missing is no error here; the handlers
-    /// that need it retry and say so.
+    /// [`Error::Config`] when one is malformed. One that is missing is no error here; the events
+    /// that need it wait and say so.
     pub fn from_settings(
         setting: impl Fn(&str) -> Option<String>,
         http: &HttpClient,

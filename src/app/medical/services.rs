@@ -37,7 +37,7 @@ impl Services {
     /// Reads `OTP_URL`, `SMS_URL` and `SIGNATURE_URL`.
     ///
     /// # Errors
-    /// [`Error::Config`] when one is malformed. Without the first two the jobs that need them retry
+    /// [`Error::Config`] when one is malformed. Without the first two the jobs that need them wait
     /// and say so; without the third no signature is verified.
     pub fn from_settings(
         setting: impl Fn(&str) -> Option<String>,
@@ -52,7 +52,7 @@ impl Services {
         })
     }
 
-    /// Tells the patient. Every failure is retried, a refusal too: that a message does not go out is
+    /// Tells the patient. A refusal is retried until the attempts are spent: that a message does not go out is
     /// the system's fault (500), never the user's (4xx).
     pub(super) async fn tell(
         &self,
@@ -85,7 +85,8 @@ impl Services {
     /// Whether the data was signed, and by this user.
     ///
     /// # Errors
-    /// A rejection, 422, when the service refuses the signature; a retry when it cannot be asked.
+    /// A rejection, 422, when the service refuses the signature. One that cannot be asked, or does not let us ask, is no
+    /// fault of the user's: the job waits.
     pub(super) async fn verify(
         &self,
         signed_data: &str,

@@ -16,8 +16,9 @@ use super::services::{Call, SIGNATURE, Services};
 use super::store::{self, Author, Change, NewEntity};
 use super::verdict::{self, fit, invalid};
 use super::{ValidJob, new_event};
+use crate::app::client::CREDENTIALS;
 use tidegate::{
-    Context, Done, HandlerError, HandlerResult, Handlers, NewEvent, Transaction, Verdicts,
+    Context, Done, Fault, HandlerError, HandlerResult, Handlers, NewEvent, Transaction, Verdicts,
 };
 
 /// The rules of a kind: the arm that a new kind needs beside its variant and its payload.
@@ -50,6 +51,7 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
     if let Some(data) = job.signed_data().filter(|_| services.verify_signatures()) {
         let key = ctx.idempotency_key("signature");
         let verified = services.verify(data, common.user_id, &key);
+        let verified = async { verified.await.map_err(of_signature::<J>) };
         ctx.once("signature", verified).await?;
     }
     let (mut tx, mut plan) = prepare(job, ctx).await?;
@@ -76,6 +78,18 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
     }
     tx.complete(Done::with(&fit(plan.result, verdict::RESULT_LIMIT))?)
         .await
+}
+
+/// A job that is named for another service waits by that one's circuit, which is not to open at once because the
+/// signature service refuses our credentials.
+fn of_signature<J: Transition>(error: HandlerError) -> HandlerError {
+    let credentials = |fault: &&Fault| fault.code == CREDENTIALS;
+    match error.faults().iter().find(credentials) {
+        Some(fault) if J::SERVICE != Some(SIGNATURE) => {
+            HandlerError::unavailable("signature_unavailable", &fault.message)
+        }
+        _ => error,
+    }
 }
 
 async fn prepare<'a, J: Transition>(

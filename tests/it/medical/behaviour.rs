@@ -403,7 +403,8 @@ async fn a_closed_episode_closes_its_referrals_in_the_same_transaction() {
 async fn e13_jobs_have_a_word_and_a_number_and_e15_expected_errors_are_not_retried() {
     let mut world = World::new().await;
     world.seed(&[request(2)]).await;
-    world.services.set("sms", Mode::Down);
+    // One that does not answer would be waited for.
+    world.services.set("sms", Mode::Refuse { status: 422 });
     let told = |job: &Value| json!([job["status"], job["status_number"], job["status_code"]]);
     let pending = world
         .submit("episode_create_job", &new_episode(EPISODE, &[]))
@@ -450,6 +451,46 @@ async fn e13_jobs_have_a_word_and_a_number_and_e15_expected_errors_are_not_retri
         1,
         "a verified signature stays verified"
     );
+}
+
+#[tokio::test]
+async fn a_signature_service_that_cannot_be_asked_is_no_bad_signature() {
+    let mut world = World::new().await;
+    for (number, status) in (10..).zip([401, 403, 404, 405, 407, 413, 429, 503]) {
+        world.services.set("signature", Mode::Refuse { status });
+        let content = json!({"id": id(number), "requester_employee": USER});
+        let create = payload(&json!({"signed_data": signed(&content)}));
+        let job = world.run("service_request_create_job", &create).await;
+        assert_eq!(job["status"], "pending", "{status}: {job}");
+        let spent = "SELECT sum(attempts) FROM tidegate.event_queue";
+        assert_eq!(world.value(spent).await, 0, "{status}");
+        world.services.set("signature", Mode::Up);
+        world.time_passes().await;
+        assert_eq!(world.drain().await.completed, 1, "{status}");
+    }
+    for (number, status) in (100..).zip([400, 422]) {
+        world.services.set("signature", Mode::Refuse { status });
+        let content = json!({"id": id(number), "requester_employee": USER});
+        let create = payload(&json!({"signed_data": signed(&content)}));
+        let job = world.run("service_request_create_job", &create).await;
+        assert_eq!(job["status_code"], 422, "{status}: {job}");
+    }
+}
+
+#[tokio::test]
+async fn credentials_that_the_signature_service_refuses_stop_no_messages() {
+    let mut world = World::new().await;
+    world.seed(&[request(2)]).await;
+    world
+        .services
+        .set("signature", Mode::Refuse { status: 401 });
+    let job = world.run("service_request_recall_job", &recall(2)).await;
+    assert_eq!(job["status"], "pending", "{job}");
+    let sms = "SELECT state FROM tidegate.service WHERE service = 'sms'";
+    assert_eq!(world.value(sms).await, "closed");
+    world.services.set("signature", Mode::Up);
+    world.time_passes().await;
+    assert_eq!(world.drain().await.completed, 1);
 }
 
 #[tokio::test]

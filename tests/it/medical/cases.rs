@@ -21,7 +21,7 @@ struct Case {
     own: Value,
     /// What is there before.
     seed: Vec<Value>,
-    /// The service that is down.
+    /// The service that refuses.
     down: Option<(&'static str, Mode)>,
     /// Status code: 200, 404, 409, 422 or 500.
     code: u16,
@@ -60,8 +60,9 @@ impl Case {
         self
     }
 
-    fn without(mut self, service: &'static str, mode: Mode) -> Self {
-        self.down = Some((service, mode));
+    /// The service takes no message: one that only does not answer is waited for.
+    fn refused_by(mut self, service: &'static str) -> Self {
+        self.down = Some((service, Mode::Refuse { status: 422 }));
         self.fails(500, service)
     }
 }
@@ -293,18 +294,12 @@ fn approvals() -> Vec<Case> {
             &resources,
             vec![episode("active")],
         )
-        .without("otp", Mode::Down),
-        create(
-            "the password is refused",
-            &resources,
-            vec![episode("active")],
-        )
-        .without("otp", Mode::Refuse { status: 400 }),
+        .refused_by("otp"),
         resend("again", vec![approval("new")])
             .done(&["approval new"], json!({"response_data": ""})),
         resend("it is missing", vec![]).fails(404, "approval not found"),
         resend("it was confirmed", vec![approval("active")]).fails(409, "is active, needed is new"),
-        resend("no password can be sent", vec![approval("new")]).without("otp", Mode::Down),
+        resend("no password can be sent", vec![approval("new")]).refused_by("otp"),
     ]
 }
 
@@ -765,7 +760,6 @@ fn requests_made() -> Vec<Case> {
         create("signed by somebody else", &foreign, vec![])
             .fails(409, "the signer is not the requester_employee"),
         create("the signature is not valid", &content, vec![]).with_refused_signature(),
-        create("signatures cannot be verified", &content, vec![]).without("signature", Mode::Down),
     ]
 }
 
@@ -870,7 +864,7 @@ fn requests_ended() -> Vec<Case> {
         )
         .fails(422, "$.id"),
         job(recall, "it is missing", vec![]).fails(404, "service_request not found"),
-        job(recall, "no message can be sent", active()).without("sms", Mode::Down),
+        job(recall, "no message can be sent", active()).refused_by("sms"),
         job(cancel, "an active one", active())
             .done(&["service_request entered_in_error"], link.clone()),
         job(cancel, "a completed one", vec![request("completed")])
@@ -885,13 +879,13 @@ fn requests_ended() -> Vec<Case> {
         )
         .fails(422, "$.signed_data"),
         job(cancel, "it is missing", vec![]).fails(404, "service_request not found"),
-        job(cancel, "no message can be sent", active()).without("sms", Mode::Down),
+        job(cancel, "no message can be sent", active()).refused_by("sms"),
         closing("an active one", active()).done(&["service_request completed"], link.clone()),
         closing("it is over", vec![request("recalled")]).fails(409, "is recalled"),
         closing("it is missing", vec![]).fails(404, "service_request not found"),
         resending("an active one", active()).done(&["service_request active"], link),
         resending("it is over", vec![request("in_progress")]).fails(409, "is in_progress"),
         resending("it is missing", vec![]).fails(404, "service_request not found"),
-        resending("no message can be sent", active()).without("sms", Mode::Refuse { status: 404 }),
+        resending("no message can be sent", active()).refused_by("sms"),
     ]
 }

@@ -87,6 +87,15 @@ impl World {
             .await;
     }
 
+    /// The time until services are tried again, and until jobs that wait may run, has passed.
+    pub async fn time_passes(&self) {
+        self.execute(
+            "UPDATE tidegate.service SET retry_at = clock_timestamp() WHERE state IN ('open', 'probing');
+             UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE available_at > clock_timestamp()",
+        )
+        .await;
+    }
+
     /// Makes the next attempt of every waiting job its last.
     pub async fn last_attempt(&self) {
         self.execute("UPDATE tidegate.event_queue SET max_attempts = attempts + 1")
