@@ -129,6 +129,14 @@ def another_queue(template):
     _properties(template, "NoDrainAlarm")["Dimensions"][0]["Value"] = "default"
 
 
+def rejections_of_nothing(template):
+    _properties(template, "RejectedAlarm")["Metrics"][0]["Expression"] = "100 * rejected / completed"
+
+
+def unwatched_services(template):
+    del template["Resources"]["ServicesDownAlarm"]
+
+
 def hidden_metric(template):
     body = _properties(template, "Dashboard")
     body["DashboardBody"]["Fn::Sub"] = body["DashboardBody"]["Fn::Sub"].replace('"Backlog"', '"Backlogs"')
@@ -217,6 +225,8 @@ CONTROLS = [
     ("an alarm that takes silence for health", silence_is_fine, "NoDrainAlarm: missing data"),
     ("an alarm that tells nobody", mute_alarm, "OldestAgeAlarm: must tell"),
     ("an alarm on another queue", another_queue, "NoDrainAlarm: the dimension"),
+    ("a share of something else", rejections_of_nothing, "RejectedAlarm: must compute"),
+    ("services that may be down unseen", unwatched_services, "ServicesDownAlarm: is an alarm too many or too few"),
     ("a metric that is not shown", hidden_metric, "Dashboard: Backlog is"),
     ("logs kept for ever", logs_for_ever, "DrainLogs: must keep"),
     ("logs in a group nobody made", logs_elsewhere, "DrainFunction: must log to"),

@@ -20,11 +20,14 @@ SECRETS = {"DrainFunction": "Database", "CleanupFunction": "Operator", "OperateF
 # What is measured of the queue; the drain reports it under these names.
 METRICS = ["Backlog", "OldestAgeMs", "Leased", "Completed", "CompletedWithErrors", "Failed", "Retried", "Released",
            "LeaseLost", "Expired", "Abandoned", "Published", "Drains", "ReportBroken", "BudgetUsedPercent",
-           "HandlerLatencyMs"]
+           "HandlerLatencyMs", "ServicesDown"]
 # Each alarm: its metrics, and what no data at all means.
 ALARMS = {
     "OldestAgeAlarm": (["Tidegate/OldestAgeMs"], "notBreaching"),
     "DeadLettersAlarm": (["Tidegate/Failed", "Tidegate/Expired", "Tidegate/Abandoned"], "notBreaching"),
+    "RejectedAlarm": (["Tidegate/Completed", "Tidegate/CompletedWithErrors", "Tidegate/Failed", "Tidegate/Expired",
+                       "Tidegate/Abandoned"], "notBreaching"),
+    "ServicesDownAlarm": (["Tidegate/ServicesDown"], "notBreaching"),
     "NoDrainAlarm": (["Tidegate/Drains"], "breaching"),
     "LeaseLostAlarm": (["Tidegate/LeaseLost"], "notBreaching"),
     "ReportBrokenAlarm": (["Tidegate/ReportBroken"], "notBreaching"),
@@ -33,6 +36,10 @@ ALARMS = {
     "CleanupErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching"),
     "CleanupThrottlesAlarm": (["AWS/Lambda/Throttles"], "notBreaching"),
     "FailedInvocationsAlarm": (["AWS/SQS/ApproximateNumberOfMessagesVisible"], "notBreaching"),
+}
+FORMULAS = {
+    "OldestAgeAlarm": ["oldest / 60000"], "DeadLettersAlarm": ["failed + expired + abandoned"],
+    "RejectedAlarm": ["100 * rejected / (completed + rejected + failed + expired + abandoned)"],
 }
 HTTP_ALARMS = {"JobsHttpErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching")}
 # AWS's own policies that speak of every resource, and the parameter without which none may be there.
@@ -267,6 +274,9 @@ def alarms(stack):
             found.append(f"{name}: missing data must count as {missing}")
         if made[name].get("AlarmActions") != [topic]:
             found.append(f"{name}: must tell {topic}")
+        formula = [part["Expression"] for part in made[name].get("Metrics", []) if "Expression" in part]
+        if formula != FORMULAS.get(name, []):
+            found.append(f"{name}: must compute {FORMULAS.get(name)}, computes {formula}")
         found += [f"{name}: the dimension must be the queue's name" for dimensions in _dimensions(made[name])
                   if dimensions != [{"Name": "Queue", "Value": PSEUDO["AWS::StackName"]}]]
     return found

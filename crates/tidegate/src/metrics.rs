@@ -15,6 +15,7 @@ use crate::config::Lookup;
 use crate::drain::DrainReport;
 use crate::error::Error;
 use crate::figures::{Figures, Histogram, KindFigures};
+use crate::operate::ServiceState;
 
 /// The namespace of all metrics.
 pub const NAMESPACE: &str = "Tidegate";
@@ -74,6 +75,7 @@ impl Metrics {
         if succeeded {
             document.metric("Backlog", "Count", json!(report.backlog));
             document.metric("OldestAgeMs", "Milliseconds", json!(report.oldest_age_ms));
+            document.metric("ServicesDown", "Count", json!(services_down(report)));
         }
         document.metric("BudgetUsedPercent", "Percent", json!(budget_used(report)));
         document.latency(&figures.took());
@@ -122,6 +124,13 @@ fn counts(report: &DrainReport) -> [(&'static str, u64); 10] {
         ("Abandoned", report.abandoned),
         ("Published", report.published),
     ]
+}
+
+/// Services that do not answer; one that an operator has paused may well.
+fn services_down(report: &DrainReport) -> usize {
+    let down = report.services_down.iter();
+    down.filter(|service| service.state != ServiceState::Paused)
+        .count()
 }
 
 fn budget_used(report: &DrainReport) -> u64 {
@@ -264,6 +273,7 @@ mod tests {
             ("Backlog", 7),
             ("OldestAgeMs", 1234),
             ("LeaseLost", 1),
+            ("ServicesDown", 0),
             ("Drains", 1),
             ("ReportBroken", 0),
             ("BudgetUsedPercent", 25),
@@ -297,6 +307,20 @@ mod tests {
         };
         let line = parsed(&queue(false).of_drain(&unbalanced, &figures(1), true, UNIX_EPOCH)[0]);
         assert_eq!(line["ReportBroken"], 1);
+    }
+
+    #[test]
+    fn services_that_do_not_answer_are_counted_and_paused_ones_are_not() {
+        let named = |state| {
+            let told = json!({"service": "post", "state": state, "since": "", "failures": 5, "kinds": [], "waiting": 1});
+            serde_json::from_value(told).unwrap()
+        };
+        let met = DrainReport {
+            services_down: ["open", "probing", "paused"].map(named).into(),
+            ..report()
+        };
+        let line = parsed(&queue(false).of_drain(&met, &figures(0), true, UNIX_EPOCH)[0]);
+        assert_eq!(line["ServicesDown"], 2);
     }
 
     #[test]
