@@ -109,6 +109,14 @@ def password(template):
     _variables(template, "DrainFunction")["PGPASSWORD"] = "x"
 
 
+def no_linger(template):
+    del _variables(template, "DrainFunction")["TIDEGATE_LINGER"]
+
+
+def misspelt_setting(template):
+    _variables(template, "DrainFunction")["TIDEGATE_LINGERS"] = "5s"
+
+
 def missing_alarm(template):
     del template["Resources"]["LeaseLostAlarm"]
 
@@ -220,6 +228,8 @@ CONTROLS = [
     ("no metrics", no_metrics, "TIDEGATE_METRICS must be emf-by-kind"),
     ("a secret that the role may not read", wrong_secret, "MigrateFunction: DATABASE_SECRET_ID"),
     ("a password in the environment", password, "must not hold PGPASSWORD"),
+    ("a setting that cannot be set", no_linger, "settings: no function is given TIDEGATE_LINGER"),
+    ("a setting that there is not", misspelt_setting, "settings: the program knows no TIDEGATE_LINGERS"),
     ("an alarm less", missing_alarm, "LeaseLostAlarm: is an alarm too many or too few"),
     ("an alarm on a name that nobody reports", renamed_metric, "ReportBrokenAlarm: must watch"),
     ("an alarm that takes silence for health", silence_is_fine, "NoDrainAlarm: missing data"),

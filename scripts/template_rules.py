@@ -4,6 +4,7 @@ They state the whole of what each role may do and each schedule sends, so that a
 well as an alarm that went missing.
 """
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from stack import PSEUDO
 
 EVENTS = Path("events")
+SOURCES = ("src", "crates/*/src")
 ACTIONS = {"DrainFunction": "drain", "CleanupFunction": "cleanup", "OperateFunction": "replay,requeue,stats",
            "MigrateFunction": "migrate"}
 TICK = {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}
@@ -42,6 +44,11 @@ FORMULAS = {
     "RejectedAlarm": ["100 * rejected / (completed + rejected + failed + expired + abandoned)"],
 }
 HTTP_ALARMS = {"JobsHttpErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching")}
+# What is a setting wherever the program's source has it as a text, and those that the deployment leaves alone.
+SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]+|[A-Z_]+_URL|AI_CHECK_[A-Z_]+)"')
+NOT_DEPLOYED = {
+    "DATABASE_URL": "DATABASE_SECRET_ID takes its place, for it may hold a password", "DATABASE_AUTH": "it goes with DATABASE_URL",
+    "DATABASE_CA_PEM": "DATABASE_CA_FILE takes its place", "TIDEGATE_ACTOR": "who operates the command line"}
 # AWS's own policies that speak of every resource, and the parameter without which none may be there.
 WIDE = {"AWSLambdaVPCAccessExecutionRole": "SubnetIds"}
 # The same of our own: these two actions know no smaller resource, and are allowed only where tracing is active.
@@ -123,6 +130,20 @@ def environments(stack):
     if drain.get("TIDEGATE_METRICS") != metrics or drain.get("TIDEGATE_METRICS_QUEUE") != PSEUDO["AWS::StackName"]:
         found.append(f"DrainFunction: TIDEGATE_METRICS must be {metrics}, TIDEGATE_METRICS_QUEUE the stack's name")
     return found
+
+
+def settings(stack):
+    """Whatever the program can be told, the deployment can tell it, and tells it nothing else."""
+    set_somewhere = {key for variables in _environments(stack).values() for key in variables}
+    known = _settings() - NOT_DEPLOYED.keys()
+    found = [f"settings: no function is given {name}" for name in sorted(known - set_somewhere)]
+    return found + [f"settings: the program knows no {name}" for name in sorted(set_somewhere - known) if SETTING.fullmatch(f'"{name}"')]
+
+
+@functools.cache
+def _settings():
+    files = [file for folder in SOURCES for file in sorted(Path().glob(f"{folder}/**/*.rs"))]
+    return {name for file in files for name in SETTING.findall(file.read_text())}
 
 
 def _environments(stack):
@@ -340,5 +361,5 @@ def jobs_http(stack):
     return found
 
 
-RULES = [schedules, background, actions, environments, roles, no_wildcards, tracing, operator, logs, alarms, dashboard, migration,
+RULES = [schedules, background, actions, environments, settings, roles, no_wildcards, tracing, operator, logs, alarms, dashboard, migration,
          concurrency, jobs_http]
