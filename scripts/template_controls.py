@@ -109,6 +109,18 @@ def password(template):
     _variables(template, "DrainFunction")["PGPASSWORD"] = "x"
 
 
+def token_in_clear(template):
+    _variables(template, "DrainFunction")["SMS_TOKEN"] = "x"
+
+
+def unread_token(template):
+    del _properties(template, "ServiceSecretsPolicy")["PolicyDocument"]["Statement"][0]["Resource"][0]
+
+
+def no_credentials(template):
+    del _variables(template, "DrainFunction")["OTP_CLIENT_CERT_FILE"]
+
+
 def no_linger(template):
     del _variables(template, "DrainFunction")["TIDEGATE_LINGER"]
 
@@ -228,6 +240,9 @@ CONTROLS = [
     ("no metrics", no_metrics, "TIDEGATE_METRICS must be emf-by-kind"),
     ("a secret that the role may not read", wrong_secret, "MigrateFunction: DATABASE_SECRET_ID"),
     ("a password in the environment", password, "must not hold PGPASSWORD"),
+    ("a token in the environment", token_in_clear, "must not hold SMS_TOKEN"),
+    ("a service's secret that nobody may read", unread_token, "DrainRole: must be allowed to secretsmanager:GetSecretValue"),
+    ("a service that cannot be told who we are", no_credentials, "settings: no function is given OTP_CLIENT_CERT_FILE"),
     ("a setting that cannot be set", no_linger, "settings: no function is given TIDEGATE_LINGER"),
     ("a setting that there is not", misspelt_setting, "settings: the program knows no TIDEGATE_LINGERS"),
     ("an alarm less", missing_alarm, "LeaseLostAlarm: is an alarm too many or too few"),

@@ -13,12 +13,15 @@ from stack import PSEUDO
 
 EVENTS = Path("events")
 SOURCES = ("src", "crates/*/src")
+CREDENTIALS = Path("src/app/credentials.rs")
 ACTIONS = {"DrainFunction": "drain", "CleanupFunction": "cleanup", "OperateFunction": "replay,requeue,stats",
            "MigrateFunction": "migrate"}
 TICK = {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}
 DAILY = {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 3600}
 SECRETS = {"DrainFunction": "Database", "CleanupFunction": "Operator", "OperateFunction": "Operator",
            "MigrateFunction": "Owner", "JobsHttpFunction": "Database"}
+# Whoever handlers call, as parameters are called.
+SERVICES = ["Archive", "Cases", "Notifications", "AiCheck", "Otp", "Sms", "Signature"]
 # What is measured of the queue; the drain reports it under these names.
 METRICS = ["Backlog", "OldestAgeMs", "Leased", "Completed", "CompletedWithErrors", "Failed", "Retried", "Released",
            "LeaseLost", "Expired", "Abandoned", "Published", "Drains", "ReportBroken", "BudgetUsedPercent",
@@ -122,7 +125,7 @@ def environments(stack):
             continue
         if variables["DATABASE_SECRET_ID"] != _secret(stack, SECRETS[name]):
             found.append(f"{name}: DATABASE_SECRET_ID is another secret than its role may read")
-        found += [f"{name}: the environment must not hold {key}" for key in variables if re.search("PASSWORD|DATABASE_URL", key)]
+        found += [f"{name}: the environment must not hold {key}" for key in variables if re.search("PASSWORD|TOKEN|DATABASE_URL", key)]
         found += [f"{name}: {key} must be set, if only to nothing" for key in ("DATABASE_HOST", "DATABASE_PORT", "DATABASE_NAME")
                   if key not in variables]
     drain = functions["DrainFunction"]
@@ -137,13 +140,17 @@ def settings(stack):
     set_somewhere = {key for variables in _environments(stack).values() for key in variables}
     known = _settings() - NOT_DEPLOYED.keys()
     found = [f"settings: no function is given {name}" for name in sorted(known - set_somewhere)]
-    return found + [f"settings: the program knows no {name}" for name in sorted(set_somewhere - known) if SETTING.fullmatch(f'"{name}"')]
+    return found + [f"settings: the program knows no {name}" for name in sorted(set_somewhere - known) if not name.startswith("AWS_")]
 
 
 @functools.cache
 def _settings():
     files = [file for folder in SOURCES for file in sorted(Path().glob(f"{folder}/**/*.rs"))]
-    return {name for file in files for name in SETTING.findall(file.read_text())}
+    named = {name for file in files for name in SETTING.findall(file.read_text())}
+    services = {name.removesuffix("_URL") for name in named - NOT_DEPLOYED.keys() if name.endswith("_URL")}
+    # A file that holds a token has no place in a package; a secret has one beside it.
+    suffixes = set(re.findall(r'"(_[A-Z_]+)"', CREDENTIALS.read_text())) - {"_AUTH_FILE"}
+    return named | {service + suffix for service in services for suffix in suffixes}
 
 
 def _environments(stack):
@@ -180,6 +187,8 @@ def _wanted_permissions(stack):
             wanted[f"{name}Role"] |= {("kms:Decrypt", stack.parameters["SecretKmsKeyArn"])}
         if _is_traced(stack):
             wanted[f"{name}Role"] |= TRACES
+    wanted["DrainRole"] |= {("secretsmanager:GetSecretValue", stack.parameters[f"{name}SecretArn"]) for name in SERVICES
+                            if stack.parameters[f"{name}SecretArn"]}
     for name in ("DrainRole", "CleanupRole"):
         wanted[name] |= {("sqs:SendMessage", "{FailedInvocations.Arn}")}
     invoke = "lambda:InvokeFunction"

@@ -11,12 +11,14 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
-use reqwest::{Client, RequestBuilder, Response, StatusCode, Url, redirect};
+use reqwest::header::{DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::{Client, Identity, RequestBuilder, Response, StatusCode, Url, redirect};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
+use super::credentials::Credentials;
 use tidegate::connect::Trust;
 use tidegate::{Error, HandlerError, trace};
 
@@ -35,12 +37,17 @@ const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hour
 pub struct HttpClient(Arc<OnceCell<Client>>);
 
 impl HttpClient {
-    async fn get(&self) -> Result<&Client, Error> {
+    async fn get(&self, certificate: Option<&Identity>) -> Result<&Client, Error> {
         let build = || async {
             // A redirected POST would arrive as a GET; better to see it as the failure it is.
             let builder = Client::builder().redirect(redirect::Policy::none());
-            let tls = Trust::system().connector().await?;
-            let client = builder.tls_backend_preconfigured(tls).build();
+            let client = match certificate {
+                None => {
+                    let tls = Trust::system().connector().await?;
+                    builder.tls_backend_preconfigured(tls).build()
+                }
+                Some(certificate) => builder.identity(certificate.clone()).build(),
+            };
             client.map_err(|error| Error::Config(format!("HTTP client: {error}")))
         };
         self.0.get_or_try_init(build).await
@@ -54,12 +61,14 @@ pub struct HttpService {
     variable: &'static str,
     /// None while the variable is not set: its events then wait, everything else works.
     base: Option<Url>,
+    credentials: Credentials,
     http: HttpClient,
 }
 
 impl HttpService {
-    /// A service of this name whose base URL stands in `variable`, read with `setting`. An empty
-    /// value counts as unset.
+    /// A service of this name whose base URL stands in `variable`, such as `ARCHIVE_URL`, read with `setting`. An empty
+    /// value counts as unset. What it is shown of us stands in variables of the same prefix: `ARCHIVE_AUTH_SECRET_ID` or
+    /// `ARCHIVE_AUTH_FILE`, `ARCHIVE_AUTH_HEADER`, `ARCHIVE_CLIENT_CERT_FILE`.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -69,19 +78,21 @@ impl HttpService {
         setting: impl Fn(&str) -> Option<String>,
         http: HttpClient,
     ) -> Result<Self, Error> {
-        let base = match setting(variable).filter(|text| !text.is_empty()) {
-            None => None,
-            Some(text) => Some(base_url(&text).ok_or_else(|| {
-                // The value is not shown: it may hold a password.
-                Error::Config(format!(
-                    "{variable}: must be an http:// or https:// URL without query or fragment"
-                ))
-            })?),
+        let prefix = variable.trim_end_matches("_URL");
+        let refused = |why: String| Error::Config(format!("{variable}: {why}"));
+        let base = setting(variable).filter(|text| !text.is_empty());
+        let base = base.map(|text| base_url(prefix, &text).map_err(refused));
+        let credentials = Credentials::from_settings(prefix, setting)?;
+        let http = match credentials.certificate() {
+            // It is shown to this service alone.
+            Some(_) => HttpClient::default(),
+            None => http,
         };
         Ok(Self {
             name,
             variable,
-            base,
+            base: base.transpose()?,
+            credentials,
             http,
         })
     }
@@ -149,18 +160,16 @@ impl HttpService {
         limit: Duration,
         is_answer: impl Fn(StatusCode) -> bool,
     ) -> Result<T, HandlerError> {
+        let until = Instant::now() + limit;
         let mut request = self
-            .request(path, limit)
+            .request(path)
             .await?
             .header("Idempotency-Key", key)
             .json(body);
         if let Some(position) = trace::current() {
             request = request.header("traceparent", position.to_string());
         }
-        let response = request
-            .send()
-            .await
-            .map_err(|error| self.unavailable(reason(&error, limit)))?;
+        let response = self.send(request, until, limit).await?;
         let status = response.status();
         if is_answer(status) {
             return self.decode(response, limit).await;
@@ -189,7 +198,48 @@ impl HttpService {
         }
     }
 
-    async fn request(&self, path: &str, limit: Duration) -> Result<RequestBuilder, HandlerError> {
+    /// Sends a request with our credentials; once more, if they are refused and have changed meanwhile.
+    async fn send(
+        &self,
+        request: RequestBuilder,
+        until: Instant,
+        limit: Duration,
+    ) -> Result<Response, HandlerError> {
+        let unread = |error: Error| self.unavailable(format_args!("cannot be called: {error}"));
+        let shown = self.credentials.header().await.map_err(unread)?;
+        let again = shown.as_ref().and_then(|_| request.try_clone());
+        let response = self
+            .send_with(request, shown.as_ref(), until, limit)
+            .await?;
+        if verdict(response.status()) != Verdict::Credentials {
+            return Ok(response);
+        }
+        let (Some((_, refused)), Some(again)) = (&shown, again) else {
+            return Ok(response);
+        };
+        match self.credentials.changed(refused).await.map_err(unread)? {
+            None => Ok(response),
+            changed => self.send_with(again, changed.as_ref(), until, limit).await,
+        }
+    }
+
+    async fn send_with(
+        &self,
+        request: RequestBuilder,
+        header: Option<&(HeaderName, HeaderValue)>,
+        until: Instant,
+        limit: Duration,
+    ) -> Result<Response, HandlerError> {
+        let request = match header {
+            Some((name, value)) => request.header(name, value),
+            None => request,
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        let sent = request.timeout(left).send().await;
+        sent.map_err(|error| self.unavailable(reason(&error, limit)))
+    }
+
+    async fn request(&self, path: &str) -> Result<RequestBuilder, HandlerError> {
         let base = self.base.as_ref().ok_or_else(|| {
             self.unavailable(format_args!(
                 "is not configured: set {} to its base URL",
@@ -201,10 +251,10 @@ impl HttpService {
             .map_err(|_| self.unavailable("has no such path"))?;
         let client = self
             .http
-            .get()
+            .get(self.credentials.certificate())
             .await
             .map_err(|error| self.unavailable(format_args!("cannot be called: {error}")))?;
-        Ok(client.post(url).timeout(limit))
+        Ok(client.post(url))
     }
 
     async fn decode<T: DeserializeOwned>(
@@ -228,17 +278,28 @@ impl HttpService {
     }
 }
 
-/// With a slash at its end, so that a path is put behind it and not in the place of its last part.
-fn base_url(text: &str) -> Option<Url> {
-    let mut url = Url::parse(text).ok()?;
-    let plain = url.query().is_none() && url.fragment().is_none() && url.has_host();
-    if !plain || !matches!(url.scheme(), "http" | "https") {
-        return None;
+/// With a slash at its end, so that a path is put behind it and not in the place of its last part. What is refused is not
+/// shown: it may hold a password.
+fn base_url(prefix: &str, text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).ok().filter(Url::has_host);
+    let plain = |url: &Url| {
+        url.query().is_none()
+            && url.fragment().is_none()
+            && matches!(url.scheme(), "http" | "https")
+    };
+    let Some(mut url) = url.filter(plain) else {
+        return Err("must be an http:// or https:// URL without query or fragment".to_owned());
+    };
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(format!(
+            "must be a URL without user and password, which settings and logs would show: \
+             {prefix}_AUTH_SECRET_ID or {prefix}_AUTH_FILE says where a token is kept"
+        ));
     }
     if !url.path().ends_with('/') {
         url.set_path(&format!("{}/", url.path()));
     }
-    Some(url)
+    Ok(url)
 }
 
 /// What an answer that is no success speaks of.
@@ -303,7 +364,7 @@ mod tests {
         HttpService::from_setting(
             "archive",
             "ARCHIVE_URL",
-            |_| url.clone(),
+            |name| url.clone().filter(|_| name == "ARCHIVE_URL"),
             HttpClient::default(),
         )
     }
@@ -315,6 +376,9 @@ mod tests {
             "ftp://host",
             "http://",
             "http://user:secret@host?x=secret",
+            "http://user:secret@host",
+            "https://secret@host/api",
+            "https://:secret@host",
             "https://host#secret",
         ] {
             let error = service(Some(bad)).expect_err(bad).to_string();
@@ -324,6 +388,16 @@ mod tests {
             );
             assert!(!error.contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_url_with_a_password_is_told_where_it_belongs() {
+        let error = service(Some("https://user:secret@host")).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("ARCHIVE_URL") && error.contains("ARCHIVE_AUTH_SECRET_ID"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 pub mod checks;
 pub mod client;
+mod credentials;
 pub mod forms;
 pub mod medical;
 mod sql;

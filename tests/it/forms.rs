@@ -679,6 +679,42 @@ async fn an_archive_that_refuses_our_credentials_is_not_called_again_at_once() {
 }
 
 #[tokio::test]
+async fn a_token_that_was_changed_is_read_again_and_costs_no_event_a_failure() {
+    let kept = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(kept.path(), "canary-one").unwrap();
+    let services = Services::start().await;
+    let app = App::from_settings(|name| match name {
+        "ARCHIVE_AUTH_FILE" => kept.path().to_str().map(ToOwned::to_owned),
+        name => services.setting(name),
+    });
+    services.want("archive", "Bearer canary-one");
+    let mut world = World::with(services, app.unwrap()).await;
+    world.submit(&form("f1")).await;
+    assert_eq!(world.drain().await.completed, 3);
+
+    world.services.want("archive", "Bearer canary-two");
+    std::fs::write(kept.path(), "canary-two").unwrap();
+    world.submit(&form("f2")).await;
+    let report = world.drain().await;
+    assert_eq!((report.completed, report.deferred), (3, 0), "{report:?}");
+    let others = ["cases", "notifications"].map(|name| world.services.calls(name));
+    let shown = others
+        .iter()
+        .flatten()
+        .any(|call| call.credentials.is_some());
+    assert!(!shown, "the token is the archive's alone");
+
+    world.services.want("archive", "Bearer canary-three");
+    world.submit(&form("f3")).await;
+    assert_eq!(world.drain().await.deferred, 1);
+    assert_eq!(world.archive().await, json!(["open", "credentials"]));
+    let told = world
+        .value("SELECT to_jsonb(q) FROM tidegate.event_queue q")
+        .await;
+    assert!(!told.to_string().contains("canary-"), "{told}");
+}
+
+#[tokio::test]
 async fn an_archive_that_is_busy_says_when_its_event_comes_again() {
     let mut world = World::new().await;
     world.services.set("archive", Mode::Busy { seconds: 1800 });

@@ -32,7 +32,7 @@ impl Function {
         Self::start(&settings).await
     }
 
-    async fn with_services(db: &TestDb, services: &Services, further: &[(&str, &str)]) -> Self {
+    pub async fn with_services(db: &TestDb, services: &Services, further: &[(&str, &str)]) -> Self {
         let urls = services.variables();
         let urls: Vec<(&str, &str)> = urls.iter().map(|(name, url)| (*name, &**url)).collect();
         Self::on(db, &[&urls, further].concat()).await
@@ -62,7 +62,7 @@ impl Function {
     }
 
     /// A drain that must be answered with a report that adds up.
-    async fn drain(&self, deadline: Deadline) -> DrainReport {
+    pub async fn drain(&self, deadline: Deadline) -> DrainReport {
         report(self.api.invoke(r#"{"action": "drain"}"#, deadline).await)
     }
 

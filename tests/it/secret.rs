@@ -14,6 +14,7 @@ use tokio_postgres::Client;
 
 use crate::function::{AMPLE, Function};
 use crate::probe::number;
+use crate::services::Services;
 use crate::support::{
     self, Authority, Certified, Cluster, Deadline, Pooler, Proxy, RuntimeApi, Secrets, Version,
     aws_variables, publish_views,
@@ -487,4 +488,46 @@ async fn with_iam_the_password_is_a_token_and_a_refused_one_is_made_anew_once() 
         assert!(!text.contains(&signature[..64]), "{text}");
     }
     assert!(!text.contains("canary"), "{text}");
+}
+
+#[tokio::test]
+async fn a_service_is_shown_the_token_of_its_secret_and_the_log_is_not() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let services = Services::start().await;
+    let secrets = Secrets::start(Version::Text(json!({"token": "canary-one"}).to_string())).await;
+    services.want("archive", "canary-one");
+    let mut variables = secrets.variables();
+    for (name, _) in &mut variables {
+        if *name == "DATABASE_SECRET_ID" {
+            *name = "ARCHIVE_AUTH_SECRET_ID";
+        }
+    }
+    variables.extend([
+        ("ARCHIVE_AUTH_HEADER", "X-Api-Key".to_owned()),
+        ("TIDEGATE_LOG", "debug".to_owned()),
+    ]);
+    let variables: Vec<(&str, &str)> = variables
+        .iter()
+        .map(|(name, value)| (*name, &**value))
+        .collect();
+    let function = Function::with_services(&db, &services, &variables).await;
+    support::publish_letters(&client, 3).await;
+    // Each letter is archived and has a follow-up.
+    assert_eq!(function.drain(AMPLE).await.completed, 6);
+    assert_eq!(secrets.asked().len(), 1, "read once");
+
+    // It is rotated, and then so that nobody has told us.
+    services.want("archive", "canary-two");
+    secrets.set("AWSCURRENT", Version::Text("canary-two".to_owned()));
+    support::publish_letters(&client, 3).await;
+    assert_eq!(function.drain(AMPLE).await.completed, 6);
+    services.want("archive", "canary-three");
+    support::publish_letters(&client, 1).await;
+    let report = function.drain(AMPLE).await;
+    assert_eq!((report.completed, report.deferred), (0, 1), "{report:?}");
+    let errors = "SELECT count(*) FROM tidegate.event_queue WHERE to_jsonb(event_queue)::text LIKE '%canary-t%'";
+    assert_eq!(number(&client, errors).await, 0);
+    assert!(!function.output().contains("canary-"));
+    assert_eq!(function.errors(), "");
 }

@@ -68,6 +68,8 @@ pub struct Call {
     /// The trace it belongs to, if it said so.
     pub traceparent: Option<String>,
     pub reference: String,
+    /// What it was shown of who calls: `authorization`, or else `x-api-key`.
+    pub credentials: Option<String>,
     /// What it was answered.
     pub status: u16,
     pub body: Value,
@@ -78,6 +80,8 @@ struct Service {
     mode: Mode,
     /// Paths that behave otherwise than the rest of the service.
     path_modes: HashMap<String, Mode>,
+    /// Whoever shows anything else is answered 401.
+    wants: Option<String>,
     calls: Vec<Call>,
     /// What it keeps, by path and reference: the answer that the first caller got.
     kept: BTreeMap<String, Value>,
@@ -158,6 +162,13 @@ impl Services {
         });
     }
 
+    /// Makes a service want to be shown this from now on.
+    pub fn want(&self, service: &str, credentials: &str) {
+        self.shared.with(service, |service| {
+            service.wants = Some(credentials.to_owned());
+        });
+    }
+
     /// Every call a service got, in order.
     pub fn calls(&self, service: &str) -> Vec<Call> {
         self.shared.with(service, |service| service.calls.clone())
@@ -206,6 +217,9 @@ async fn serve(
     let traceparent = headers
         .get("traceparent")
         .and_then(|header| header.to_str().ok());
+    let credentials = ["authorization", "x-api-key"]
+        .into_iter()
+        .find_map(|name| headers.get(name)?.to_str().ok());
     let (mode, (status, answer)) = {
         let mut services = shared.lock();
         let Some(service) = services.get_mut(name.as_str()) else {
@@ -215,6 +229,7 @@ async fn serve(
             path: &path,
             key: key.unwrap_or_default(),
             traceparent,
+            credentials,
             body,
         };
         service.take(&name, request)
@@ -233,6 +248,7 @@ struct Request<'a> {
     path: &'a str,
     key: &'a str,
     traceparent: Option<&'a str>,
+    credentials: Option<&'a str>,
     body: Value,
 }
 
@@ -243,6 +259,7 @@ impl Service {
             path,
             key,
             traceparent,
+            credentials,
             body,
         } = request;
         let mut mode = self.path_modes.get(path).copied().unwrap_or(self.mode);
@@ -250,7 +267,9 @@ impl Service {
             mode = Mode::Down;
         }
         let reference = body["reference"].as_str().unwrap_or_default().to_owned();
+        let known = self.wants.is_none() || self.wants.as_deref() == credentials;
         let reply = match mode {
+            _ if !known => refusal(401, "who are you?"),
             Mode::Down => refusal(503, "down"),
             Mode::Refuse { status } => refusal(status, "refused"),
             Mode::Busy { .. } => refusal(429, "busy"),
@@ -266,6 +285,7 @@ impl Service {
             path: path.to_owned(),
             key: key.to_owned(),
             traceparent: traceparent.map(ToOwned::to_owned),
+            credentials: credentials.map(ToOwned::to_owned),
             reference,
             status: reply.0.as_u16(),
             body,

@@ -35,6 +35,8 @@ use deadpool::managed::{
 };
 use tokio_postgres::Client;
 
+#[cfg(feature = "aws")]
+pub use self::aws::SecretText;
 use self::login::Login;
 use self::settings::DatabaseAccess;
 use self::source::{Logins, Source};

@@ -7,3 +7,4 @@ mod secret;
 
 pub(super) use self::iam::Iam;
 pub(super) use self::secret::Secret;
+pub use self::secret::SecretText;

@@ -34,13 +34,18 @@ use crate::error::Error;
 /// Past the SDK's own limit, which knows better what happened: loading the SDK's settings has none.
 const READ_TIMEOUT: Duration = CALL_TIMEOUT.saturating_add(Duration::from_secs(1));
 
+/// A secret's text, whatever it is of. Debug output shows no more than its id.
+pub struct SecretText {
+    id: String,
+    aws: Aws,
+}
+
 /// A secret and what the environment adds to it.
 pub(in crate::connect) struct Secret {
-    id: String,
+    text: SecretText,
     place: DatabasePlace,
     /// Of the environment; the secret may bring its own.
     trust: Option<Trust>,
-    aws: Aws,
 }
 
 /// A version's name in Secrets Manager.
@@ -69,32 +74,45 @@ impl Keeper for Secret {
     }
 
     fn name(&self) -> String {
-        format!("secret {}", self.id)
+        format!("secret {}", self.text.id)
     }
 
     fn tried(&self) -> String {
         format!(
             "; secret {} was read again, AWSCURRENT and AWSPENDING",
-            self.id
+            self.text.id
         )
     }
 }
 
-impl Secret {
-    pub(in crate::connect) fn new(id: String, place: DatabasePlace, trust: Option<Trust>) -> Self {
+impl std::fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("SecretText").field(&self.id).finish()
+    }
+}
+
+impl SecretText {
+    /// The secret of this name or ARN. Nothing is asked for before it is read.
+    #[must_use]
+    pub fn new(id: String) -> Self {
         Self {
             id,
-            place,
-            trust,
             aws: Aws::default(),
         }
     }
 
-    /// Reads a version, in six seconds at most. `None` when there is no such version.
+    /// Reads the valid version, in six seconds at most.
     ///
     /// # Errors
     /// [`Error::Secret`] names the secret and what is wrong with it, and quotes nothing of it.
-    async fn version(&self, version: Version) -> Result<Option<Login>, Error> {
+    pub async fn read(&self) -> Result<String, Error> {
+        // The SDK's futures are large.
+        let current = Box::pin(self.version(Version::Current)).await?;
+        current.ok_or_else(|| self.failed("there is no such secret"))
+    }
+
+    /// `None` when there is no such version.
+    async fn version(&self, version: Version) -> Result<Option<String>, Error> {
         let reading = tokio::time::timeout(READ_TIMEOUT, self.fetch(version));
         let answer = reading
             .await
@@ -103,9 +121,9 @@ impl Secret {
             return Ok(None);
         };
         let text = value
-            .secret_string()
-            .ok_or_else(|| self.failed("must be a JSON text, got a binary value"))?;
-        self.login(text).map(Some)
+            .secret_string
+            .ok_or_else(|| self.failed("must be a text, got a binary value"))?;
+        Ok(Some(text))
     }
 
     async fn fetch(&self, version: Version) -> Result<Option<GetSecretValueOutput>, Error> {
@@ -119,6 +137,26 @@ impl Secret {
             Err(error) if version == Version::Pending && is_missing(&error) => Ok(None),
             Err(error) => Err(self.failed(reason(&error))),
         }
+    }
+
+    fn failed(&self, why: impl std::fmt::Display) -> Error {
+        Error::Secret(format!("{}: {why}", self.id))
+    }
+}
+
+impl Secret {
+    pub(in crate::connect) fn new(id: String, place: DatabasePlace, trust: Option<Trust>) -> Self {
+        Self {
+            text: SecretText::new(id),
+            place,
+            trust,
+        }
+    }
+
+    /// The login of a version. `None` when there is no such version.
+    async fn version(&self, version: Version) -> Result<Option<Login>, Error> {
+        let text = self.text.version(version).await?;
+        text.map(|text| self.login(&text)).transpose()
     }
 
     pub(in crate::connect) fn login(&self, text: &str) -> Result<Login, Error> {
@@ -149,9 +187,10 @@ impl Secret {
         };
         let trust = match (&self.trust, text_field(&fields, "ca_pem").map_err(refused)?) {
             (Some(trust), _) => trust.clone(),
-            (None, Some(pem)) => {
-                Trust::only(pem.as_bytes(), &format_args!("secret {}: ca_pem", self.id))?
-            }
+            (None, Some(pem)) => Trust::only(
+                pem.as_bytes(),
+                &format_args!("secret {}: ca_pem", self.text.id),
+            )?,
             (None, None) => Trust::system(),
         };
         Ok(Login::new(config, mode, &trust))
@@ -179,7 +218,7 @@ impl Secret {
     }
 
     fn failed(&self, why: impl std::fmt::Display) -> Error {
-        Error::Secret(format!("{}: {why}", self.id))
+        self.text.failed(why)
     }
 }
 
