@@ -488,6 +488,18 @@ const VERBS: &[(&[&str], &[Role])] = &[
         ],
         &[Publish, Drain],
     ),
+    (
+        &["submit", "viewed", r#"{"grant_number": "G-1"}"#],
+        &[Publish, Drain],
+    ),
+    (
+        &[
+            "submit",
+            "cancellation",
+            r#"{"source": "s", "external_id": "1", "measure": {"case_number": "c", "measure_id": "m"}}"#,
+        ],
+        &[Publish, Drain],
+    ),
     (&["drain", "--max-events", "1"], &[Drain]),
     (&["status"], &[Operate, Read]),
     (&["list"], &[Drain, Operate, Read]),
