@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tidegate::Database;
-use tidegate_job::app::checks::{self, Received};
+use tidegate_job::app::checks::{self, Filter, Received};
 use tokio_postgres::Client;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -52,7 +52,7 @@ fn asking(run: u128, number: u32, due_at: SystemTime) -> Value {
 
 async fn receive(client: &mut Client, name: &str, message: &Value) -> Outcome<()> {
     let tx = client.transaction().await?;
-    let received = checks::receive(&tx, message).await?;
+    let received = checks::receive(&tx, &Filter::default(), message).await?;
     tx.commit().await?;
     println!("message {name}: {}", told(received));
     Ok(())

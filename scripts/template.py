@@ -28,7 +28,7 @@ EVERYTHING = {
     **NEEDED, "OwnerSecretArn": f"{SECRET}-owner", "OperatorSecretArn": f"{SECRET}-operator", "Tracing": "Active",
     "SecretKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/0a1b2c3d", "SubnetIds": "subnet-0a,subnet-0b",
     "SecurityGroupIds": "sg-0a", "Architecture": "arm64", "ParallelDrains": "8", "DrainRate": "rate(5 minutes)",
-    "JobsHttp": "public", "OperatorPrincipalArn": "arn:aws:iam::123456789012:role/on-call", "CreateDatabaseRoles": "true", "MetricsByKind": "true",
+    "JobsHttp": "public", "MessageQueue": "on", "OperatorPrincipalArn": "arn:aws:iam::123456789012:role/on-call", "CreateDatabaseRoles": "true", "MetricsByKind": "true",
     "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:on-call", "LogDays": 90, "ArchiveSecretArn": f"{SECRET}-archive",
     "SmsSecretArn": f"{SECRET}-sms", "SmsAuthHeader": "X-Api-Key", "OtpClientCertFile": "/var/task/certs/otp.pem",
 }

@@ -211,6 +211,38 @@ def no_tracing(template):
     _properties(template, "DrainFunction")["Tracing"] = "PassThrough"
 
 
+def whole_batches(template):
+    del _event(template, "IntakeFunction", "Message")["FunctionResponseTypes"]
+
+
+def no_dead_messages(template):
+    del _properties(template, "Messages")["RedrivePolicy"]
+
+
+def one_try(template):
+    _properties(template, "Messages")["RedrivePolicy"]["maxReceiveCount"] = 1
+
+
+def seen_too_soon(template):
+    _properties(template, "Messages")["VisibilityTimeout"] = 30
+
+
+def dead_messages_gone(template):
+    del _properties(template, "DeadMessages")["MessageRetentionPeriod"]
+
+
+def intake_drains(template):
+    _variables(template, "IntakeFunction")["TIDEGATE_ACTIONS"] = "receive,drain"
+
+
+def intake_sends(template):
+    _statements(template, "IntakeRole")[1]["Action"].append("sqs:SendMessage")
+
+
+def unnoticed_messages(template):
+    del template["Resources"]["DeadMessagesAlarm"]
+
+
 CONTROLS = [
     ("a rate in bad grammar", rate, "AWS refuses the expression 'rate(1 minutes)'"),
     ("a tick with another input", tick_input, "DrainFunctionEighth: Input"),
@@ -259,5 +291,13 @@ CONTROLS = [
     ("a drain that does not wait for the schema", drain_before_migration, "DrainFunction: must depend on the migration"),
     ("a migration on the first deployment alone", migration_only_once, "Migration: must name the version"),
     ("too little concurrency", too_little_concurrency, "7 at once do not allow 8"),
+    ("messages that are lost with their batch", whole_batches, "Lambda must be told of single failures"),
+    ("messages that go nowhere", no_dead_messages, "must go to DeadMessages"),
+    ("messages with one try", one_try, "after more than one try"),
+    ("messages that come while they are under way", seen_too_soon, "six times the function's 30 s"),
+    ("messages that are given up and forgotten", dead_messages_gone, "DeadMessages: must keep"),
+    ("an intake that drains", intake_drains, "IntakeFunction: TIDEGATE_ACTIONS"),
+    ("an intake that sends", intake_sends, "IntakeRole: may sqs:SendMessage on {Messages.Arn}"),
+    ("messages that nobody hears of", unnoticed_messages, "DeadMessagesAlarm: is an alarm too many or too few"),
     ("an authentication that was not asked for", http_open, "JobsHttpUrl: must ask for ['NONE']"),
 ]

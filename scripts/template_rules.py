@@ -16,10 +16,12 @@ SOURCES = ("src", "crates/*/src")
 CREDENTIALS = Path("src/app/credentials.rs")
 ACTIONS = {"DrainFunction": "drain", "CleanupFunction": "cleanup", "OperateFunction": "replay,requeue,stats",
            "MigrateFunction": "migrate"}
+# And where a queue of messages is wanted.
+INTAKE = {"IntakeFunction": "receive"}
 TICK = {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}
 DAILY = {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 3600}
 SECRETS = {"DrainFunction": "Database", "CleanupFunction": "Operator", "OperateFunction": "Operator",
-           "MigrateFunction": "Owner", "JobsHttpFunction": "Database"}
+           "MigrateFunction": "Owner", "JobsHttpFunction": "Database", "IntakeFunction": "Database"}
 # Whoever handlers call, as parameters are called.
 SERVICES = ["Archive", "Cases", "Notifications", "AiCheck", "Otp", "Sms", "Signature"]
 # What is measured of the queue; the drain reports it under these names.
@@ -52,6 +54,12 @@ SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]+|[A-Z_]+_URL|AI_CHECK_[A-Z
 NOT_DEPLOYED = {
     "DATABASE_URL": "DATABASE_SECRET_ID takes its place, for it may hold a password", "DATABASE_AUTH": "it goes with DATABASE_URL",
     "DATABASE_CA_PEM": "DATABASE_CA_FILE takes its place", "TIDEGATE_ACTOR": "who operates the command line"}
+INTAKE_ALARMS = {
+    "IntakeErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching"),
+    "DeadMessagesAlarm": (["AWS/SQS/ApproximateNumberOfMessagesVisible"], "notBreaching"),
+}
+# What Lambda needs of a queue to bring its messages.
+RECEIVE = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
 # AWS's own policies that speak of every resource, and the parameter without which none may be there.
 WIDE = {"AWSLambdaVPCAccessExecutionRole": "SubnetIds"}
 # The same of our own: these two actions know no smaller resource, and are allowed only where tracing is active.
@@ -114,7 +122,15 @@ def background(stack):
 def actions(stack):
     functions = _environments(stack)
     return [f"{name}: TIDEGATE_ACTIONS must be {wanted!r}, got {functions[name].get('TIDEGATE_ACTIONS')!r}"
-            for name, wanted in ACTIONS.items() if functions[name].get("TIDEGATE_ACTIONS") != wanted]
+            for name, wanted in _actions(stack).items() if functions[name].get("TIDEGATE_ACTIONS") != wanted]
+
+
+def _actions(stack):
+    return {**ACTIONS, **(INTAKE if _takes_messages(stack) else {})}
+
+
+def _takes_messages(stack):
+    return stack.parameters["MessageQueue"] == "on"
 
 
 def environments(stack):
@@ -180,6 +196,8 @@ def _wanted_permissions(stack):
     own = {"Drain": "Database", "Cleanup": "Operator", "Operate": "Operator", "Migrate": "Owner"}
     if stack.parameters["JobsHttp"] != "off":
         own["JobsHttp"] = "Database"
+    if _takes_messages(stack):
+        own["Intake"] = "Database"
     wanted = {}
     for name, secret in own.items():
         wanted[f"{name}Role"] = _log(name) | {("secretsmanager:GetSecretValue", _secret(stack, secret))}
@@ -191,6 +209,8 @@ def _wanted_permissions(stack):
                             if stack.parameters[f"{name}SecretArn"]}
     for name in ("DrainRole", "CleanupRole"):
         wanted[name] |= {("sqs:SendMessage", "{FailedInvocations.Arn}")}
+    if _takes_messages(stack):
+        wanted["IntakeRole"] |= {(action, "{Messages.Arn}") for action in RECEIVE}
     invoke = "lambda:InvokeFunction"
     wanted["MigrationRunnerRole"] = _log("MigrationRunner") | {
         (invoke, "{MigrateFunction.Arn}:*"), ("cloudformation:DescribeStacks", PSEUDO["AWS::StackId"])}
@@ -292,7 +312,8 @@ def logs(stack):
 
 
 def alarms(stack):
-    wanted = {**ALARMS, **(HTTP_ALARMS if stack.parameters["JobsHttp"] != "off" else {})}
+    wanted = {**ALARMS, **(HTTP_ALARMS if stack.parameters["JobsHttp"] != "off" else {}),
+              **(INTAKE_ALARMS if _takes_messages(stack) else {})}
     made = stack.of_type("AWS::CloudWatch::Alarm")
     found = [f"{name}: is an alarm too many or too few" for name in sorted(made.keys() ^ wanted.keys())]
     topic = stack.parameters["AlarmTopicArn"] or "{AlarmTopic}"
@@ -337,7 +358,7 @@ def dashboard(stack):
 
 def migration(stack):
     found = [f"{name}: must depend on the migration" for name, made in stack.resources.items()
-             if made["Type"] == "AWS::Lambda::Function" and name in {*ACTIONS, "JobsHttpFunction"} - {"MigrateFunction"}
+             if made["Type"] == "AWS::Lambda::Function" and name in {*ACTIONS, *INTAKE, "JobsHttpFunction"} - {"MigrateFunction"}
              and "Migration" not in made["DependsOn"]]
     asked = stack.of_type("Custom::Migration")["Migration"]
     if asked["FunctionVersion"].strip("{}") not in stack.of_type("AWS::Lambda::Version"):
@@ -370,5 +391,30 @@ def jobs_http(stack):
     return found
 
 
+def messages(stack):
+    """None is lost: what cannot be taken in is told apart from the rest of its batch, comes again, and is kept beside."""
+    made = stack.of_type("AWS::Lambda::EventSourceMapping")
+    if not _takes_messages(stack):
+        return [f"{name}: nobody asked for messages" for name in made]
+    queues = stack.of_type("AWS::SQS::Queue")
+    queue, dead = queues["Messages"], queues["DeadMessages"]
+    (mapping,) = made.values()
+    found = []
+    if (mapping["EventSourceArn"], mapping["FunctionName"]) != ("{Messages.Arn}", "{IntakeFunction}"):
+        found.append("Messages: must go to IntakeFunction, and nothing else must")
+    if mapping.get("FunctionResponseTypes") != ["ReportBatchItemFailures"]:
+        found.append("Messages: Lambda must be told of single failures, or it deletes what failed")
+    redrive = queue.get("RedrivePolicy", {})
+    if redrive.get("deadLetterTargetArn") != "{DeadMessages.Arn}" or redrive.get("maxReceiveCount", 0) < 2:
+        found.append("Messages: what cannot be taken in must go to DeadMessages, after more than one try")
+    if dead.get("MessageRetentionPeriod", 0) < queue.get("MessageRetentionPeriod", 345600):
+        found.append("DeadMessages: must keep messages for as long as Messages does: their age counts on")
+    limit = stack.of_type("AWS::Lambda::Function")["IntakeFunction"]["Timeout"]
+    if queue.get("VisibilityTimeout", 30) < 6 * limit:
+        found.append(f"Messages: must hide a message for six times the function's {limit} s")
+    found += [f"{name}: must be encrypted" for name in ("Messages", "DeadMessages") if queues[name].get("SqsManagedSseEnabled") is not True]
+    return found
+
+
 RULES = [schedules, background, actions, environments, settings, roles, no_wildcards, tracing, operator, logs, alarms, dashboard, migration,
-         concurrency, jobs_http]
+         concurrency, jobs_http, messages]

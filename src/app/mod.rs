@@ -7,12 +7,15 @@ mod credentials;
 pub mod forms;
 pub mod medical;
 mod sql;
+pub mod submission;
+pub mod verb;
 
+use tidegate::config::environment;
 use tidegate::migrate::Migrations;
 use tidegate::{Context, Dispatch, Error, Handlers, Program};
 
-use checks::IssuingCheck;
 use checks::handler::{AI_CHECK, Checks};
+use checks::{Filter, IssuingCheck};
 use client::HttpClient;
 use forms::events::{
     CaseOpened, ExternalLetterArchived, ExternalLetterReceived, FormArchived, FormCancelled,
@@ -117,12 +120,20 @@ pub const TABLES: Migrations = tidegate::migrations!("app":
 )
 .grants(include_str!("../../migrations/roles.sql"));
 
-/// The whole program, for whoever runs it.
+/// The whole program, for whoever runs it. `ISSUING_KIND` and `ISSUING_STAGE` say which messages ask for an AI check.
 #[must_use]
 pub fn program() -> Program {
+    let asked = Filter::from_settings(environment);
+    let received = asked.clone();
     Program::new(|lookup| App::from_settings(lookup))
         .tables(TABLES)
-        .action("receive_issuing", checks::answer)
+        .action("receive_issuing", move |database, fields| {
+            checks::answer(asked.clone(), database, fields)
+        })
+        .receive(move |transaction, message| {
+            let filter = received.clone();
+            Box::pin(async move { submission::receive(transaction, &filter, message).await })
+        })
 }
 
 impl App {

@@ -1,4 +1,4 @@
-//! The command line: every verb of the queue, two of this program, and `new`, for who begins another one.
+//! The command line: every verb of the queue, three of this program, and `new`, for who begins another one.
 
 use std::process::ExitCode;
 
@@ -9,6 +9,7 @@ fn main() -> ExitCode {
     CommandLine::new(app::program())
         .starter()
         .verb(app::checks::verb::receive_issuing)
+        .verb(app::verb::submit)
         .verb(http::verb::run)
         .run()
 }

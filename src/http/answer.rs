@@ -11,11 +11,11 @@ use utoipa::ToSchema;
 use crate::app::medical::FieldError;
 use tidegate::{Fault, Job, JobStatus};
 
-/// The body of every answer about a job.
+/// The body of every answer that is no refusal.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Data<T: ToSchema> {
-    /// The job.
-    data: T,
+    /// What is answered.
+    pub(super) data: T,
 }
 
 /// An entity and where it is.

@@ -109,16 +109,17 @@ async fn submit(
     let kind = route.as_str().trim_start_matches(JOBS);
     let job = medical::validate(kind, &json(&headers, &body)?)?;
     let mut client = connection(&database).await?;
-    // Whoever asks under no trace, or under a malformed one, asks all the same.
-    let asked_under = headers
-        .get("traceparent")
-        .and_then(|header| header.to_str().ok());
-    let position = asked_under.and_then(TraceContext::parse);
-    let accepted = trace::within(position, accept(&mut client, &job)).await;
+    let accepted = trace::within(asked_under(&headers), accept(&mut client, &job)).await;
     if accepted.as_ref().is_err_and(Error::is_connection_lost) {
         drop(Pooled::take(client));
     }
     Ok(answer::accepted(accepted.map_err(refused)?))
+}
+
+/// Whoever asks under no trace, or under a malformed one, asks all the same.
+pub(super) fn asked_under(headers: &HeaderMap) -> Option<TraceContext> {
+    let header = headers.get("traceparent")?.to_str().ok()?;
+    TraceContext::parse(header)
 }
 
 /// Publishes the job and reads it back, in one transaction (E2).
@@ -183,7 +184,7 @@ fn no_such_job() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "not_found", "there is no such job")
 }
 
-fn json(headers: &HeaderMap, body: &[u8]) -> Result<Value, Problem> {
+pub(super) fn json(headers: &HeaderMap, body: &[u8]) -> Result<Value, Problem> {
     let content_type = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok());
     let essence = content_type.and_then(|text| text.split(';').next());
     if !essence.is_some_and(|text| text.trim().eq_ignore_ascii_case("application/json")) {
@@ -202,7 +203,7 @@ fn json(headers: &HeaderMap, body: &[u8]) -> Result<Value, Problem> {
 }
 
 /// A refusal by the queue itself, in the words of the queue.
-fn refused(error: Error) -> Problem {
+pub(super) fn refused(error: Error) -> Problem {
     match error.field() {
         Some("payload") => Problem::new(
             StatusCode::PAYLOAD_TOO_LARGE,

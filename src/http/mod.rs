@@ -1,4 +1,4 @@
-//! Owns the HTTP interface of the medical jobs: accept a job, read it, and tell
+//! Owns the HTTP interface: accept a medical job, read it, take in forms and word about them, and tell
 //! whether this process can work. One router for both shells, `tidegate serve` and the function
 //! `tidegate-http`. It refuses to know what a job does ([`crate::app`]) and how it is queued
 //! ([`tidegate::queue`]).
@@ -6,6 +6,7 @@
 //! # Layout
 //!
 //! - `jobs`: `POST /jobs/{kind}` and `GET /jobs/{id}`;
+//! - `forms`: `POST /forms`, `/letters`, `/cancellations` and `/forms/{id}/viewed`;
 //! - `answer`: the bodies, by the table "Reading a job";
 //! - `problem`: every refusal, in one shape;
 //! - `health`: `GET /healthz`, `GET /readyz`;
@@ -17,6 +18,7 @@
 //! are one path; and only so does the document say which body belongs to which kind.
 
 mod answer;
+mod forms;
 pub mod function;
 mod health;
 mod jobs;
@@ -59,8 +61,9 @@ const STATEMENT_TIMEOUT_MS: u32 = 5000;
 #[derive(OpenApi)]
 #[openapi(
     info(
-        title = "Tidegate medical jobs",
-        description = "Accepts jobs that change patients' medical records and tells what became of them. \
+        title = "Tidegate jobs and forms",
+        description = "Takes in applications for grants and word about them. \
+            Accepts jobs that change patients' medical records and tells what became of them. \
             A job is answered with 202 at once and processed later; jobs of one patient are processed in \
             the order they were accepted. Repeating a request while its job is pending returns that job. \
             No text may hold the character NUL.",
@@ -69,6 +72,7 @@ const STATEMENT_TIMEOUT_MS: u32 = 5000;
     servers((url = "/")),
     tags(
         (name = "jobs", description = "Accepting and reading jobs"),
+        (name = "forms", description = "Handing in forms, and word about them"),
         (name = "operation", description = "For those who run the service")
     )
 )]
@@ -100,6 +104,7 @@ fn documented() -> OpenApiRouter<Database> {
         .routes(routes!(health::readyz))
         .routes(routes!(openapi))
         .merge(jobs::routes())
+        .merge(forms::routes())
 }
 
 /// This document.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate::{DrainOptions, DrainReport, NewEvent, RetryPolicy};
 use tidegate_job::app::App;
-use tidegate_job::app::checks::{self, Received};
+use tidegate_job::app::checks::{self, Filter, Received};
 use tokio::process::Command;
 use tokio_postgres::Client;
 
@@ -54,7 +54,9 @@ impl World {
 
     async fn receive(&mut self, message: &Value) -> Received {
         let tx = self.client.transaction().await.expect("it starts");
-        let received = checks::receive(&tx, message).await.expect("it is good");
+        let received = checks::receive(&tx, &Filter::default(), message)
+            .await
+            .expect("it is good");
         tx.commit().await.expect("it commits");
         received
     }
@@ -201,7 +203,9 @@ async fn b32_a_relevant_message_stores_exactly_the_two_keys() {
 async fn b32_the_event_and_its_row_are_stored_together_or_not_at_all() {
     let mut world = World::new().await;
     let tx = world.client.transaction().await.unwrap();
-    checks::receive(&tx, &message(1)).await.unwrap();
+    checks::receive(&tx, &Filter::default(), &message(1))
+        .await
+        .unwrap();
     tx.rollback().await.unwrap();
     assert_eq!(world.value(LIVE).await, 0);
     assert_eq!(world.value(ROWS).await, 0);
@@ -214,7 +218,9 @@ async fn b32_a_bad_relevant_message_stores_nothing_and_its_field_is_named() {
         let mut bad = message(1);
         bad[field] = value;
         let tx = world.client.transaction().await.unwrap();
-        let error = checks::receive(&tx, &bad).await.expect_err(field);
+        let error = checks::receive(&tx, &Filter::default(), &bad)
+            .await
+            .expect_err(field);
         tx.commit().await.unwrap();
         assert!(error.to_string().starts_with(field), "{error}");
     }

@@ -781,6 +781,10 @@ async fn the_openapi_document_covers_every_route_and_every_kind() {
     for (method, path) in [
         ("get", "/jobs/{id}"),
         ("post", "/jobs/{id}"),
+        ("post", "/forms"),
+        ("post", "/letters"),
+        ("post", "/cancellations"),
+        ("post", "/forms/{id}/viewed"),
         ("get", "/healthz"),
         ("get", "/readyz"),
         ("get", "/openapi.json"),
@@ -805,7 +809,7 @@ async fn the_openapi_document_covers_every_route_and_every_kind() {
     let paths = document["paths"].as_object().unwrap().len();
     assert_eq!(
         paths,
-        medical::KINDS.len() + 4,
+        medical::KINDS.len() + 8,
         "nothing else is documented"
     );
     let mut references = Vec::new();
@@ -835,6 +839,110 @@ fn find_references(value: &Value, found: &mut Vec<String>) {
         Value::Array(items) => items.iter().for_each(|item| find_references(item, found)),
         _ => {}
     }
+}
+
+fn form(id: &str) -> Value {
+    json!({
+        "id": id,
+        "company": {"number": "100000001", "name": "Company 1",
+            "contact": {"name": "Contact 1", "email": "contact@example.org", "phone": "+47 00 00 00 01"}},
+        "employee": {"national_id": "00000000001", "name": "Employee 1"},
+        "expert": {"name": "Expert 1", "company": "Company 2", "competence": "Ergonomics"},
+        "need": {"reason": "Reason 1", "requirement": "Requirement 1", "estimated_cost": 25000,
+            "hours": 12, "start_date": "2027-01-11"},
+    })
+}
+
+fn letter(id: &str) -> Value {
+    json!({"source": "cases", "external_id": id, "grant": {"grant_number": "G1",
+        "measure": {"case_number": "C1", "measure_id": "M1"}, "company_number": "100000001",
+        "amount": 20000, "valid_from": "2027-01-11", "valid_to": "2027-06-30"}})
+}
+
+#[tokio::test]
+async fn forms_and_word_about_them_are_taken_in_with_their_events() {
+    let api = Api::new().await;
+    let send = async |path: &str, body: &Value| {
+        parts(api.send(Method::POST, path, body.to_string()).await).await
+    };
+    let (status, answer) = send("/forms", &form("f1")).await;
+    assert_eq!(
+        (status, &answer["data"]["form_id"]),
+        (202, &json!("f1")),
+        "{answer}"
+    );
+    assert_eq!(api.count("event_queue").await, 1);
+    let cancelled = json!({"source": "cases", "external_id": "2",
+        "measure": {"case_number": "C1", "measure_id": "M1"}});
+    for (path, body, events) in [
+        ("/letters", letter("1"), 1),
+        ("/cancellations", cancelled, 0),
+    ] {
+        let before = api.count("event_queue").await;
+        for repeated in [false, true] {
+            let (status, answer) = send(path, &body).await;
+            let told = (status, &answer["data"]["repeated"]);
+            assert_eq!(told, (202, &json!(repeated)), "{path}: {answer}");
+        }
+        assert_eq!(api.count("event_queue").await - before, events, "{path}");
+    }
+    let grant = "INSERT INTO forms.awarded_grant VALUES
+        ('G1', 'f1', 'C1', 'M1', '100000001', 1, '2027-01-11', '2027-01-12', 'D', 'J')";
+    api.client.batch_execute(grant).await.unwrap();
+    let viewed = json!({"grant_number": "G1"});
+    let (status, answer) = send("/forms/f1/viewed", &viewed).await;
+    assert_eq!(
+        (status, &answer["data"]["form_id"]),
+        (202, &json!("f1")),
+        "{answer}"
+    );
+    let (status, answer) = send("/forms/f2/viewed", &viewed).await;
+    assert_eq!(status, 404, "{answer}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_form_is_named_and_not_quoted_and_nothing_is_stored() {
+    let api = Api::new().await;
+    let mut bad_id = form("f1");
+    bad_id["employee"]["national_id"] = json!("canary");
+    let mut no_company = form("f1");
+    no_company.as_object_mut().unwrap().remove("company");
+    let mut backwards = letter("1");
+    backwards["grant"]["valid_to"] = json!("2027-01-10");
+    for (path, body, wanted, says) in [
+        (
+            "/forms",
+            bad_id.to_string(),
+            422,
+            "form.employee.national_id: must be",
+        ),
+        ("/forms", no_company.to_string(), 422, "company"),
+        ("/forms", "canary".to_owned(), 400, "no JSON"),
+        ("/forms", " ".repeat(http::BODY_LIMIT + 1), 413, "too large"),
+        ("/letters", backwards.to_string(), 422, "grant.valid_to"),
+        ("/letters", "{}".to_owned(), 422, "source"),
+        (
+            "/cancellations",
+            "[]".to_owned(),
+            422,
+            "cancellation: must be",
+        ),
+        ("/forms/f1/viewed", "{}".to_owned(), 422, "grant_number"),
+    ] {
+        let (status, answer) = parts(api.send(Method::POST, path, body).await).await;
+        assert_eq!(status, wanted, "{path}: {answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(
+            message.contains(says) && !message.contains("canary"),
+            "{message}"
+        );
+    }
+    let twice = form("f1").to_string();
+    for wanted in [202, 409] {
+        let response = api.send(Method::POST, "/forms", twice.clone()).await;
+        assert_eq!(response.status(), wanted);
+    }
+    assert_eq!(api.count("event_queue").await, 1);
 }
 
 #[tokio::test]

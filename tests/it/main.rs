@@ -20,6 +20,7 @@ mod forms;
 mod function;
 mod harness;
 mod http;
+mod intake;
 mod interleave;
 mod load;
 mod look;

@@ -166,7 +166,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "backlog" | "others" | "list" | "unregistered" | "registered" | "retentions" | "pulse"
         | "lineage" | "missing_partitions" | "leases" | "untouched" | "paused"
         | "strange_kinds" | "services" | "services_down" => &[Drain, Operate, Read],
-        "publish_one" | "publish" => &[Publish, Drain],
+        "publish_one" | "publish" | "receive" => &[Publish, Drain],
         "stats" | "job" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
         | "disorder" => &[Operate, Read],
         // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
@@ -190,6 +190,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "seal_log_partition"
         | "drop_log_partition"
         | "delete_expired"
+        | "forget_received"
         | "set_retention"
         | "missing_retention_days"
         | "apply_retention" => &[Operate],
@@ -484,6 +485,18 @@ const VERBS: &[(&[&str], &[Role])] = &[
             "receive-issuing",
             "--message",
             r#"{"kind": "issuing", "stage": "ai-check", "triggerId": "T1", "applicationId": "A1"}"#,
+        ],
+        &[Publish, Drain],
+    ),
+    (
+        &["submit", "viewed", r#"{"grant_number": "G-1"}"#],
+        &[Publish, Drain],
+    ),
+    (
+        &[
+            "submit",
+            "cancellation",
+            r#"{"source": "s", "external_id": "1", "measure": {"case_number": "c", "measure_id": "m"}}"#,
         ],
         &[Publish, Drain],
     ),

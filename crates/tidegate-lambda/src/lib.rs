@@ -1,8 +1,12 @@
 //! Runs a [`Program`] as an AWS Lambda function: decodes each invocation, has it answered within the invocation's
-//! deadline, returns the report. No logic of its own.
+//! deadline, returns the report. No logic of its own but `intake`: what Lambda is told of messages from other services, whose
+//! wrappings `envelope` knows.
 //!
 //! The surprise: settings that do not hold are not a failed start. A function that dies while
 //! starting tells its caller nothing, so the error is kept and every invocation answers with it.
+
+mod envelope;
+mod intake;
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -22,6 +26,8 @@ use tracing::Instrument;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+
+use envelope::Bearer;
 
 /// Kept of the invocation's time for answering: a fifth, within these bounds. A drain may overrun its budget, by
 /// [`tidegate::drain::OVERRUN`], and is still answered.
@@ -54,6 +60,10 @@ pub use lambda_runtime::Error;
 ///
 /// Settings come from the environment. An invocation's payload says what to do, `{"action": "drain"}` for instance; what
 /// a schedule of `EventBridge` sends is a drain. The answer is the report.
+///
+/// What SQS, SNS, `EventBridge`, Kinesis or Kafka bring is given to the program's intake ([`Program::receive`]), message by
+/// message. SQS and Kinesis are told which ones to bring again, so their event source mapping must have
+/// `ReportBatchItemFailures`: without it Lambda takes any answer for success, and a message that failed is lost.
 ///
 /// # Errors
 /// When Lambda's runtime interface cannot be used.
@@ -166,14 +176,15 @@ async fn answer(
     hooks: Hooks,
 ) -> Result<Value, Refusal> {
     let service = ready.map_err(|error| Refusal::new("Configuration", error))?;
-    let request = service
-        .actions
-        .request(event.payload)
-        .map_err(|error| Refusal::new("InvalidInvocation", &error))?;
-    service
-        .answer(&request, time_left(event.context.deadline), hooks)
-        .await
-        .map_err(|error| Refusal::new(error_type(&error), &error))
+    let refused = |error: tidegate::Error| Refusal::new("InvalidInvocation", &error);
+    let time = time_left(event.context.deadline);
+    let answered = if let Some(bearer) = Bearer::of(&event.payload).map_err(refused)? {
+        intake::take_in(service, bearer, event.payload, time).await
+    } else {
+        let request = service.actions.request(event.payload).map_err(refused)?;
+        service.answer(&request, time, hooks).await
+    };
+    answered.map_err(|error| Refusal::new(error_type(&error), &error))
 }
 
 /// What went wrong, in a word, for the caller's retry rules and metrics.

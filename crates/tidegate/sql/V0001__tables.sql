@@ -222,6 +222,18 @@ CREATE TRIGGER event_log_status_is_final
     FOR EACH ROW WHEN (NEW.status IS DISTINCT FROM OLD.status)
     EXECUTE FUNCTION tidegate.refuse_status_change();
 
+-- Messages from outside that were taken in, each once: its row commits with what was done for it. An event's dedup_key
+-- would not do, for it counts while the event lives, and a message may ask for no event, or for several.
+CREATE TABLE tidegate.received (
+    -- The way it came by, such as a queue's ARN, and what tells it apart there.
+    source      text        NOT NULL,
+    message_id  text        NOT NULL,
+    received_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (source, message_id)
+);
+
+CREATE INDEX received_age ON tidegate.received (received_at);
+
 CREATE TABLE tidegate.audit (
     id           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at           timestamptz NOT NULL DEFAULT clock_timestamp(),

@@ -43,6 +43,25 @@ CREATE FUNCTION tidegate.refusal(
                  || left(traceparent, 60)
     END;
 
+-- Notes a message from outside, and tells whether it is new; false: it was taken in before. Waits for another transaction
+-- that takes in the same message, and goes on when that rolls back. Both names together fit into a row of an index.
+CREATE FUNCTION tidegate.receive(source text, message_id text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF receive.source IS NULL OR octet_length(receive.source) NOT BETWEEN 1 AND 1000 THEN
+        RAISE EXCEPTION 'source: must have 1 to 1000 bytes, got %', coalesce(octet_length(receive.source)::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF receive.message_id IS NULL OR octet_length(receive.message_id) NOT BETWEEN 1 AND 500 THEN
+        RAISE EXCEPTION 'message_id: must have 1 to 500 bytes, got %', coalesce(octet_length(receive.message_id)::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO tidegate.received (source, message_id) VALUES (receive.source, receive.message_id)
+        ON CONFLICT DO NOTHING;
+    RETURN FOUND;
+END $$;
+
 -- What to say of a kind that nobody registered.
 CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
     LANGUAGE sql STABLE

@@ -397,6 +397,36 @@ CREATE FUNCTION tidegate.expired_rows(now timestamptz DEFAULT NULL) RETURNS TABL
       JOIN pg_class AS c ON c.oid = l.tableoid
 $$;
 
+-- Forgets messages that were taken in so long ago that none of them comes again: SQS keeps a message for two weeks at
+-- most, and Lambda repeats what it has not seen acknowledged within hours. `batch` of them; or counts them all, if dry.
+CREATE FUNCTION tidegate.forget_received(
+    batch integer DEFAULT 10000, dry_run boolean DEFAULT false, actor text DEFAULT NULL, now timestamptz DEFAULT NULL
+) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
+    AS $$
+DECLARE
+    until constant timestamptz := least(forget_received.now, clock_timestamp()) - interval '15 days';
+    forgotten bigint;
+BEGIN
+    IF forget_received.dry_run THEN
+        SELECT count(*) INTO forgotten FROM tidegate.received AS r WHERE r.received_at <= until;
+        RETURN forgotten;
+    END IF;
+    PERFORM tidegate.begin_step();
+    WITH old AS MATERIALIZED (
+        SELECT r.ctid AS place FROM tidegate.received AS r
+         WHERE r.received_at <= until
+         LIMIT forget_received.batch
+           FOR UPDATE SKIP LOCKED)
+    DELETE FROM tidegate.received AS r WHERE r.ctid = ANY (ARRAY(SELECT place FROM old));
+    GET DIAGNOSTICS forgotten = ROW_COUNT;
+    IF forgotten > 0 THEN
+        INSERT INTO tidegate.audit (action, actor, filter, count)
+        VALUES ('cleanup', forget_received.actor, jsonb_build_object('step', 'forget', 'until', until), forgotten);
+    END IF;
+    RETURN forgotten;
+END $$;
+
 -- Ends live events that no drain would hand to a handler any more: their deadline has passed, or their
 -- attempts are spent, and no lease of theirs is running. They go to the log with the drain's own codes. Leases of
 -- workers that have gone away are broken first, which may spend an attempt.

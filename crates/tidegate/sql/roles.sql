@@ -31,7 +31,7 @@ GRANT USAGE ON SCHEMA tidegate TO tidegate_publish, tidegate_drain, tidegate_ope
 -- Publish. The columns are those that a producer decides on: no group, whose order needs the
 -- function's lock, no deduplication, whose answer needs it, and nothing of a lease.
 GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
-                          tidegate.default_max_attempts
+                          tidegate.receive, tidegate.default_max_attempts
    TO tidegate_publish, tidegate_drain;
 GRANT INSERT (kind, payload, correlation_id, available_at, expires_at, max_attempts) ON tidegate.event_queue TO tidegate_publish;
 -- INSERT … RETURNING id, as every object mapper sends it. The ids of others' events tell that they are there, no more.
@@ -83,5 +83,5 @@ GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.pause, tid
 -- Cleanup: its functions remove nothing that has not expired, whoever calls them.
 GRANT EXECUTE ON FUNCTION tidegate.log_partitions, tidegate.missing_log_days, tidegate.rows_in_default, tidegate.make_log_partition,
                           tidegate.seal_log_partition, tidegate.drop_log_partition, tidegate.delete_expired,
-                          tidegate.expired_rows, tidegate.sweep_events
+                          tidegate.expired_rows, tidegate.sweep_events, tidegate.forget_received
    TO tidegate_operate;

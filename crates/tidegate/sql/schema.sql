@@ -503,6 +503,34 @@ BEGIN
     SELECT coalesce(array_agg(logged.id), '{}'), coalesce((SELECT created FROM put), 0) INTO ended_ids, published FROM logged;
 END $$;
 
+CREATE FUNCTION tidegate.forget_received(batch integer DEFAULT 10000, dry_run boolean DEFAULT false, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $$
+DECLARE
+    until constant timestamptz := least(forget_received.now, clock_timestamp()) - interval '15 days';
+    forgotten bigint;
+BEGIN
+    IF forget_received.dry_run THEN
+        SELECT count(*) INTO forgotten FROM tidegate.received AS r WHERE r.received_at <= until;
+        RETURN forgotten;
+    END IF;
+    PERFORM tidegate.begin_step();
+    WITH old AS MATERIALIZED (
+        SELECT r.ctid AS place FROM tidegate.received AS r
+         WHERE r.received_at <= until
+         LIMIT forget_received.batch
+           FOR UPDATE SKIP LOCKED)
+    DELETE FROM tidegate.received AS r WHERE r.ctid = ANY (ARRAY(SELECT place FROM old));
+    GET DIAGNOSTICS forgotten = ROW_COUNT;
+    IF forgotten > 0 THEN
+        INSERT INTO tidegate.audit (action, actor, filter, count)
+        VALUES ('cleanup', forget_received.actor, jsonb_build_object('step', 'forget', 'until', until), forgotten);
+    END IF;
+    RETURN forgotten;
+END $$;
+
 CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[] DEFAULT NULL::uuid[], ran bigint[] DEFAULT '{}'::bigint[], taken_away boolean DEFAULT false) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1337,6 +1365,24 @@ BEGIN
       JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
      WHERE l.token = read_leased.token
      LIMIT most;
+END $$;
+
+CREATE FUNCTION tidegate.receive(source text, message_id text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF receive.source IS NULL OR octet_length(receive.source) NOT BETWEEN 1 AND 1000 THEN
+        RAISE EXCEPTION 'source: must have 1 to 1000 bytes, got %', coalesce(octet_length(receive.source)::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF receive.message_id IS NULL OR octet_length(receive.message_id) NOT BETWEEN 1 AND 500 THEN
+        RAISE EXCEPTION 'message_id: must have 1 to 500 bytes, got %', coalesce(octet_length(receive.message_id)::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO tidegate.received (source, message_id) VALUES (receive.source, receive.message_id)
+        ON CONFLICT DO NOTHING;
+    RETURN FOUND;
 END $$;
 
 CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) RETURNS void
@@ -2482,6 +2528,12 @@ CREATE TABLE tidegate.queue_migrations (
     checksum character varying(255)
 );
 
+CREATE TABLE tidegate.received (
+    source text NOT NULL,
+    message_id text NOT NULL,
+    received_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
 CREATE TABLE tidegate.sealed_partition (
     partition text NOT NULL,
     counted_to tid,
@@ -2624,6 +2676,9 @@ ALTER TABLE ONLY tidegate.lease
 ALTER TABLE ONLY tidegate.queue_migrations
     ADD CONSTRAINT queue_migrations_pkey PRIMARY KEY (version);
 
+ALTER TABLE ONLY tidegate.received
+    ADD CONSTRAINT received_pkey PRIMARY KEY (source, message_id);
+
 ALTER TABLE ONLY tidegate.sealed_partition
     ADD CONSTRAINT sealed_partition_pkey PRIMARY KEY (partition);
 
@@ -2679,6 +2734,8 @@ CREATE INDEX event_queue_stray ON tidegate.event_queue USING btree (group_key, i
 CREATE INDEX lease_born ON tidegate.lease USING btree (born);
 
 CREATE INDEX lease_worker ON tidegate.lease USING btree (worker);
+
+CREATE INDEX received_age ON tidegate.received USING btree (received_at);
 
 ALTER INDEX tidegate.event_log_correlation ATTACH PARTITION tidegate.event_log_default_correlation_id_idx;
 
@@ -2741,6 +2798,8 @@ REVOKE ALL ON FUNCTION tidegate.expired_rows(now timestamp with time zone) FROM 
 
 REVOKE ALL ON FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.forget_received(batch integer, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[], ran bigint[], taken_away boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.has_nul(payload json) FROM PUBLIC;
@@ -2800,6 +2859,8 @@ REVOKE ALL ON FUNCTION tidegate.publish_one(kind text, payload json, group_key t
 REVOKE ALL ON FUNCTION tidegate.ranges(ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.receive(source text, message_id text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) FROM PUBLIC;
 

@@ -41,24 +41,35 @@ pub enum Request {
 /// What every program answers.
 const ACTIONS: [&str; 6] = ["drain", "cleanup", "replay", "requeue", "stats", "migrate"];
 
+/// What a program with an intake does with the messages that come in an envelope of AWS's.
+const RECEIVE: &str = "receive";
+
 /// What may be asked for: the actions that there are, and which of them are allowed here by `TIDEGATE_ACTIONS`, a list such as
 /// `drain, cleanup`. A function that a schedule wakes need not be one that replays.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actions {
     /// The program's own.
     further: Vec<&'static str>,
+    /// Whether there is an intake for messages, which come in envelopes of their own.
+    receives: bool,
     /// All of them if `None`.
     allowed: Option<Vec<String>>,
 }
 
 impl Actions {
-    /// Reads `TIDEGATE_ACTIONS`; unset, all actions are allowed. `further` are the program's own.
+    /// Reads `TIDEGATE_ACTIONS`; unset, all actions are allowed. `further` are the program's own; `receives`: it takes in
+    /// messages from outside.
     ///
     /// # Errors
     /// [`Error::Config`] when it names no action, or one that there is not.
-    pub fn from_setting(lookup: Lookup<'_>, further: Vec<&'static str>) -> Result<Self, Error> {
+    pub fn from_setting(
+        lookup: Lookup<'_>,
+        further: Vec<&'static str>,
+        receives: bool,
+    ) -> Result<Self, Error> {
         let mut actions = Self {
             further,
+            receives,
             allowed: None,
         };
         let Some(text) = lookup("TIDEGATE_ACTIONS") else {
@@ -76,7 +87,9 @@ impl Actions {
     }
 
     fn all(&self) -> impl Iterator<Item = &'static str> {
-        ACTIONS.into_iter().chain(self.further.iter().copied())
+        let receive = self.receives.then_some(RECEIVE);
+        let own = self.further.iter().copied();
+        ACTIONS.into_iter().chain(receive).chain(own)
     }
 
     fn knows(&self, name: &str) -> bool {
@@ -110,6 +123,11 @@ impl Actions {
             Some(_) => return Err(self.refused("got no string")),
         };
         self.check(action)?;
+        if action == RECEIVE {
+            let wanted = "must be one that can be asked for, got receive";
+            let text = format!("action: {wanted}: messages come as AWS's services send them");
+            return Err(Error::Invalid(text));
+        }
         if is_tick && !fields.contains_key("action") {
             return Ok(Request::Drain(DrainRequest::default()));
         }
@@ -129,8 +147,17 @@ impl Actions {
         Error::Invalid(format!("action: must be one of {list}; {what}"))
     }
 
+    /// Whether an invocation is a tick of a schedule.
+    #[must_use]
+    pub fn is_tick(payload: &Value) -> bool {
+        is_scheduled_event(payload)
+    }
+
     /// Refuses an action that is not allowed here.
-    fn check(&self, action: &str) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] tells those that are.
+    pub fn check(&self, action: &str) -> Result<(), Error> {
         match &self.allowed {
             Some(allowed) if !allowed.iter().any(|name| name == action) => {
                 Err(Error::Invalid(format!(
@@ -284,7 +311,7 @@ mod tests {
     use super::*;
 
     fn decode(payload: Value) -> Result<Request, Error> {
-        Actions::from_setting(&|_| None, vec!["greet"])?.request(payload)
+        Actions::from_setting(&|_| None, vec!["greet"], false)?.request(payload)
     }
 
     #[test]
@@ -338,7 +365,7 @@ mod tests {
     fn only_actions_that_are_listed_are_allowed_and_a_list_of_others_is_refused() {
         let setting = |text: &'static str| {
             let lookup = move |name: &str| (name == "TIDEGATE_ACTIONS").then(|| text.to_owned());
-            Actions::from_setting(&lookup, vec!["greet"])
+            Actions::from_setting(&lookup, vec!["greet"], true)
         };
         let allowed = setting("drain, stats, greet").unwrap();
         let tick = json!({"source": "aws.scheduler", "detail-type": "Scheduled Event"});

@@ -71,7 +71,8 @@
 //! Beside it: `config` and `connect` (settings, secrets, TLS, connections), `migrate` (the schema), `retention` (cleanup: how
 //! finished events leave the log), `operate` (what operators may ask for), `doctor` (is everything well?), `figures` and
 //! `metrics` (what CloudWatch is told), `trace` (a trace crosses the queue), `xray` (and is shown in X-Ray), `invocation` (both
-//! ends of the wire to Lambda and the command line), `program` (a whole program, ready for a shell).
+//! ends of the wire to Lambda and the command line), `intake` (messages from outside, each once), `program` (a whole program,
+//! ready for a shell).
 //!
 //! Ids in the comments, such as B13 and I9, are those of the requirements and invariants: `docs/requirements.md` and
 //! `docs/reliability.md` of the repository.
@@ -105,6 +106,10 @@ pub mod doctor;
 mod drain;
 #[cfg(feature = "operate")]
 pub mod drain;
+#[cfg(not(feature = "operate"))]
+mod intake;
+#[cfg(feature = "operate")]
+pub mod intake;
 #[cfg(not(feature = "operate"))]
 mod invocation;
 #[cfg(feature = "operate")]

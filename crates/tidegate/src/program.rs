@@ -8,7 +8,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Transaction};
 
 use crate::config::{Lookup, number};
 use crate::connect::Database;
@@ -18,6 +18,7 @@ use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, drain_measured}
 use crate::error::Error;
 use crate::event::{Event, NewEvent};
 use crate::figures::Figures;
+use crate::intake::{Intake, Message, Receiver, TakeIn};
 use crate::invocation::{Actions, MigrateRequest, Request, StatsReport};
 use crate::metrics::Metrics;
 use crate::migrate::{Migrate, MigrateReport, Migrations, refuse_foreign};
@@ -58,6 +59,7 @@ pub struct Program {
     handlers: Box<MakeHandlers>,
     tables: Vec<Migrations>,
     further: Vec<Further>,
+    intake: Option<Box<TakeIn>>,
 }
 
 type MakeHandlers = dyn Fn(Lookup<'_>) -> Result<Arc<dyn Drains>, Error> + Send + Sync;
@@ -112,6 +114,7 @@ impl Program {
             }),
             tables: Vec::new(),
             further: Vec::new(),
+            intake: None,
         }
     }
 
@@ -146,6 +149,47 @@ impl Program {
         self
     }
 
+    /// With an intake of its own for messages from outside, such as those that Lambda brings from SQS. It stores what it
+    /// likes and publishes events for it, or none, all in the transaction that it is given, which commits when it returns
+    /// well, and before anybody is told that the message is taken in. Of a message that comes again it is not asked.
+    ///
+    /// [`Error::Invalid`] says that the message is wrong; it goes where its bearer puts what nobody can take in. Any other
+    /// error has it come again.
+    ///
+    /// ```
+    /// # use tidegate::{Context, Dispatch, Done, Handlers, NewEvent, Program, publish};
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # pub struct Order { order_id: i64 }
+    /// # tidegate::events! { pub enum Shop { OrderPlaced(Order) = "order_placed" } }
+    /// # struct Handling;
+    /// # impl Dispatch for Handling {
+    /// #     type Event = Shop;
+    /// #     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
+    /// #         match event {
+    /// #             Shop::OrderPlaced(_) => Handlers::one("greet", async { Ok(Done::ok()) }),
+    /// #         }
+    /// #     }
+    /// # }
+    /// let program = Program::new(|_settings| Ok(Handling)).receive(|transaction, message| {
+    ///     Box::pin(async move {
+    ///         let order: Order = message.json()?;
+    ///         let event = NewEvent::of(&Shop::OrderPlaced(order))
+    ///             .map_err(|error| tidegate::Error::Invalid(format!("order: {error}")))?;
+    ///         publish(transaction, &event).await?;
+    ///         Ok(())
+    ///     })
+    /// });
+    /// ```
+    #[cfg(feature = "operate")]
+    #[must_use]
+    pub fn receive(
+        mut self,
+        intake: impl for<'a> Fn(&'a Transaction<'a>, &'a Message) -> Intake<'a> + Send + Sync + 'static,
+    ) -> Self {
+        self.intake = Some(Box::new(intake));
+        self
+    }
+
     /// Reads all settings, and checks that a handler's limit fits into a lease.
     ///
     /// # Errors
@@ -164,7 +208,7 @@ impl Program {
             actor: actor(lookup),
             metrics: Metrics::from_settings(lookup)?,
             metrics_to: |line| eprintln!("{line}"),
-            actions: Actions::from_setting(lookup, further)?,
+            actions: Actions::from_setting(lookup, further, self.intake.is_some())?,
             handlers: (self.handlers)(lookup)?,
             program: self,
         })
@@ -370,6 +414,20 @@ impl Service {
         }
         let client = self.database.connect().await?;
         queue::retire(&client, asked).await
+    }
+
+    /// Takes in messages from outside, if the program has an intake for them and this process may use it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it may not, or when there is none.
+    pub fn receiver(&self) -> Result<Receiver<'_>, Error> {
+        self.actions.check("receive")?;
+        match &self.program.intake {
+            Some(intake) => Ok(Receiver::new(&self.database, intake.as_ref())),
+            None => Err(Error::Invalid(
+                "action: must be one of this program's, which has no receive".to_owned(),
+            )),
+        }
     }
 
     /// Answers an action of the program's own.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Received, receive};
+use super::{Filter, Received, receive};
 use tidegate::{Database, Error};
 
 /// What the action is asked with.
@@ -30,18 +30,22 @@ pub struct ReceiveIssuingReport {
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field; as [`receive`].
-pub async fn answer(database: Database, fields: Value) -> Result<Value, Error> {
+pub async fn answer(filter: Filter, database: Database, fields: Value) -> Result<Value, Error> {
     let refused = |error: serde_json::Error| Error::Invalid(format!("invocation: {error}"));
     let asked: Asked = serde_json::from_value(fields).map_err(refused)?;
-    let report = received(&database, &asked.message).await?;
+    let report = received(&database, &filter, &asked.message).await?;
     serde_json::to_value(report).map_err(refused)
 }
 
-async fn received(database: &Database, message: &Value) -> Result<ReceiveIssuingReport, Error> {
+async fn received(
+    database: &Database,
+    filter: &Filter,
+    message: &Value,
+) -> Result<ReceiveIssuingReport, Error> {
     let failed = |stage| move |source| Error::Database { stage, source };
     let mut client = database.connect().await?;
     let tx = client.transaction().await.map_err(failed("begin"))?;
-    let received = receive(&tx, message).await?;
+    let received = receive(&tx, filter, message).await?;
     tx.commit().await.map_err(failed("commit"))?;
     let (id, created) = match received {
         Received::Irrelevant => (None, false),

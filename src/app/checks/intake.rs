@@ -9,11 +9,33 @@ use tokio_postgres::Transaction;
 use super::{IssuingCheck, store};
 use tidegate::{Error, publish};
 
-/// The `kind` of a relevant message.
-const KIND: &str = "issuing";
+/// Which messages of the bus are relevant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    kind: String,
+    stage: String,
+}
 
-/// The `stage` of a relevant message.
-const STAGE: &str = "ai-check";
+impl Default for Filter {
+    fn default() -> Self {
+        Self::from_settings(|_| None)
+    }
+}
+
+impl Filter {
+    /// Reads `ISSUING_KIND` and `ISSUING_STAGE`: the `kind` and the `stage` of a relevant message, by default `issuing` and
+    /// `ai-check`.
+    pub fn from_settings(setting: impl Fn(&str) -> Option<String>) -> Self {
+        let read = |name: &str, default: &str| {
+            let text = setting(name).filter(|text| !text.is_empty());
+            text.unwrap_or_else(|| default.to_owned())
+        };
+        Self {
+            kind: read("ISSUING_KIND", "issuing"),
+            stage: read("ISSUING_STAGE", "ai-check"),
+        }
+    }
+}
 
 /// What became of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +54,7 @@ pub enum Received {
     },
 }
 
-/// Receives one message of the bus. Relevant is a JSON object with
+/// Receives one message of the bus. Relevant is, with the default [`Filter`], a JSON object with
 ///
 /// ```json
 /// {"kind": "issuing", "stage": "ai-check", "triggerId": "T1", "applicationId": "A1",
@@ -49,8 +71,12 @@ pub enum Received {
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
-pub async fn receive(tx: &Transaction<'_>, message: &Value) -> Result<Received, Error> {
-    let Some(wanted) = Wanted::in_message(message)? else {
+pub async fn receive(
+    tx: &Transaction<'_>,
+    filter: &Filter,
+    message: &Value,
+) -> Result<Received, Error> {
+    let Some(wanted) = Wanted::in_message(filter, message)? else {
         return Ok(Received::Irrelevant);
     };
     let application_id = &wanted.check.application_id;
@@ -74,7 +100,7 @@ pub async fn receive(tx: &Transaction<'_>, message: &Value) -> Result<Received, 
 /// Whether a message asks for a check.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn is_relevant(message: &Value) -> Result<bool, Error> {
-    Wanted::in_message(message).map(|wanted| wanted.is_some())
+    Wanted::in_message(&Filter::default(), message).map(|wanted| wanted.is_some())
 }
 
 /// What a relevant message asks for.
@@ -87,11 +113,11 @@ struct Wanted {
 
 impl Wanted {
     /// None when the message is somebody else's.
-    fn in_message(message: &Value) -> Result<Option<Self>, Error> {
+    fn in_message(filter: &Filter, message: &Value) -> Result<Option<Self>, Error> {
         if !message.is_object() {
             return Err(Error::Invalid("message: must be a JSON object".to_owned()));
         }
-        if message["kind"] != KIND || message["stage"] != STAGE {
+        if message["kind"] != *filter.kind || message["stage"] != *filter.stage {
             return Ok(None);
         }
         let check = IssuingCheck {
@@ -140,9 +166,27 @@ mod tests {
         message
     }
 
+    fn in_message(message: &Value) -> Result<Option<Wanted>, Error> {
+        Wanted::in_message(&Filter::default(), message)
+    }
+
+    #[test]
+    fn which_messages_are_relevant_is_a_setting() {
+        let filter = Filter::from_settings(|name| match name {
+            "ISSUING_KIND" => Some("permit".to_owned()),
+            "ISSUING_STAGE" => Some(String::new()),
+            _ => None,
+        });
+        let permit = message_with("kind", json!("permit"));
+        assert!(Wanted::in_message(&filter, &permit).unwrap().is_some());
+        assert_eq!(in_message(&permit).unwrap(), None);
+        let issuing = message_with("more", Value::Null);
+        assert_eq!(Wanted::in_message(&filter, &issuing).unwrap(), None);
+    }
+
     #[test]
     fn b32_only_an_issuing_at_the_stage_of_the_ai_check_is_relevant() {
-        let wanted = Wanted::in_message(&message_with("more", Value::Null)).unwrap();
+        let wanted = in_message(&message_with("more", Value::Null)).unwrap();
         let wanted = wanted.unwrap();
         assert_eq!(wanted.check.trigger_id, "T1");
         assert_eq!(wanted.check.application_id, "A1");
@@ -154,10 +198,10 @@ mod tests {
             ("stage", json!("signing")),
             ("stage", Value::Null),
         ] {
-            let foreign = Wanted::in_message(&message_with(field, value)).unwrap();
+            let foreign = in_message(&message_with(field, value)).unwrap();
             assert_eq!(foreign, None, "{field}");
         }
-        assert_eq!(Wanted::in_message(&json!({})).unwrap(), None);
+        assert_eq!(in_message(&json!({})).unwrap(), None);
     }
 
     #[test]
@@ -175,12 +219,12 @@ mod tests {
             ("dueAt", json!("2027-02-30T00:00:00Z")),
             ("startBefore", json!(1_800_000_000)),
         ] {
-            let error = Wanted::in_message(&message_with(field, value)).expect_err(field);
+            let error = in_message(&message_with(field, value)).expect_err(field);
             let error = error.to_string();
             assert!(error.starts_with(&format!("{field}: ")), "{error}");
             assert!(!error.contains("secret"), "{error}");
         }
-        let error = Wanted::in_message(&json!([])).expect_err("an array");
+        let error = in_message(&json!([])).expect_err("an array");
         assert!(error.to_string().starts_with("message: "), "{error}");
     }
 }

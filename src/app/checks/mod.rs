@@ -30,7 +30,7 @@ use super::Event;
 use tidegate::{Error, NewEvent, dedup_key};
 
 pub use answer::{ReceiveIssuingReport, answer};
-pub use intake::{Received, receive};
+pub use intake::{Filter, Received, receive};
 
 /// The payload of `issuings-ai-checks`: `{"triggerId", "applicationId"}` and nothing else (B32).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

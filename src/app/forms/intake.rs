@@ -37,6 +37,12 @@ pub enum Received {
     Duplicate,
 }
 
+/// What is said of a form whose id is taken.
+pub const HANDED_IN_BEFORE: &str = "form.id: must be one that was not handed in before";
+
+/// What is said of a view of another form's letter.
+pub const NO_GRANT_OF_FORM: &str = "grant_number: must be of a grant that this form was given";
+
 /// The group of a form's events.
 pub(super) fn group_of(form_id: &str) -> String {
     format!("form:{form_id}")
@@ -181,14 +187,28 @@ pub async fn letter_viewed(tx: &Transaction<'_>, grant_number: &str) -> Result<P
     publish(tx, &event).await
 }
 
+/// As [`letter_viewed`], of a letter about a grant that this form was given.
+///
+/// # Errors
+/// As [`receive_letter`].
+pub async fn letter_of_form_viewed(
+    tx: &Transaction<'_>,
+    form_id: &str,
+    grant_number: &str,
+) -> Result<Published, Error> {
+    text("grant_number", grant_number, 100)?;
+    if store::form_of_grant(tx, grant_number).await?.as_deref() != Some(form_id) {
+        return Err(Error::Invalid(NO_GRANT_OF_FORM.to_owned()));
+    }
+    letter_viewed(tx, grant_number).await
+}
+
 async fn store_new(tx: &Transaction<'_>, form: &Form) -> Result<(), Error> {
     form.check()?;
     if store::submit(tx, form).await? {
         return Ok(());
     }
-    Err(Error::Invalid(
-        "form.id: must be one that was not handed in before".to_owned(),
-    ))
+    Err(Error::Invalid(HANDED_IN_BEFORE.to_owned()))
 }
 
 /// Stores a message; none when it is stored already.

@@ -22,7 +22,10 @@ pub mod model;
 pub mod services;
 mod store;
 
-pub use intake::{Received, cancel, letter_viewed, receive_letter, submit, take_over};
+pub use intake::{
+    HANDED_IN_BEFORE, NO_GRANT_OF_FORM, Received, cancel, letter_of_form_viewed, letter_viewed,
+    receive_letter, submit, take_over,
+};
 pub use model::{
     Company, Contact, Employee, Expert, Form, FormStatus, Grant, Measure, Need, Private,
 };

@@ -7,12 +7,13 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use tidegate::Error;
 
 /// Text about a person. Serializes as itself, since payloads and services need it; its `Debug` shows
 /// none of it, and it has no `Display`.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 pub struct Private(String);
 
@@ -36,9 +37,10 @@ impl fmt::Debug for Private {
 }
 
 /// A grant application.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Form {
     /// Chosen by whoever creates the form, 1 to 100 characters; ties its events together.
+    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub id: String,
     /// Who applies.
     pub company: Company,
@@ -48,72 +50,89 @@ pub struct Form {
     pub expert: Expert,
     /// What it is.
     pub need: Need,
-    /// How far the form has come.
+    /// How far the form has come; whoever hands it in need not say.
+    #[serde(default)]
     pub status: FormStatus,
 }
 
 /// The applying company.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Company {
     /// Its number in the register of companies, 9 digits.
+    #[schema(min_length = 9, max_length = 9, pattern = "^[0-9]{9}$")]
     pub number: String,
     /// Its name.
+    #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
     pub name: String,
     /// Whom to reach there.
     pub contact: Contact,
 }
 
 /// The company's contact person.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Contact {
     /// Name.
+    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = r"\S")]
     pub name: Private,
     /// E-mail address.
+    #[schema(value_type = String, max_length = 254, pattern = r"^[^\s\x00-\x1f\x7f-\x9f@]+@[^\s\x00-\x1f\x7f-\x9f]+$")]
     pub email: Private,
     /// Phone number.
+    #[schema(value_type = String, pattern = r"^\+? *([0-9] *){4,15}$")]
     pub phone: Private,
 }
 
 /// The employee the application is about.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Employee {
     /// National id, 11 digits.
+    #[schema(value_type = String, min_length = 11, max_length = 11, pattern = "^[0-9]{11}$")]
     pub national_id: Private,
     /// Name.
+    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = r"\S")]
     pub name: Private,
 }
 
 /// The expert who is to help.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Expert {
     /// Name.
+    #[schema(value_type = String, min_length = 1, max_length = 200, pattern = r"\S")]
     pub name: Private,
     /// The expert's own company.
+    #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
     pub company: String,
     /// What the expert is trained in.
+    #[schema(min_length = 1, max_length = 1000, pattern = r"\S")]
     pub competence: String,
 }
 
 /// The help applied for. The two texts may tell of somebody's health.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Need {
     /// Why help is needed.
+    #[schema(value_type = String, min_length = 1, max_length = 10_000, pattern = r"\S")]
     pub reason: Private,
     /// What is asked for.
+    #[schema(value_type = String, min_length = 1, max_length = 10_000, pattern = r"\S")]
     pub requirement: Private,
     /// Whole kroner.
+    #[schema(minimum = 0)]
     pub estimated_cost: i64,
     /// Hours of help.
+    #[schema(minimum = 0)]
     pub hours: i32,
     /// First day, `YYYY-MM-DD`.
+    #[schema(format = Date)]
     pub start_date: String,
 }
 
 /// How far a form has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FormStatus {
     /// Being filled in.
+    #[default]
     Draft,
     /// Handed in.
     Submitted,
@@ -124,28 +143,35 @@ pub enum FormStatus {
 }
 
 /// A grant, as its letter tells it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Grant {
     /// The grant's number in the case system, 1 to 100 characters.
+    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub grant_number: String,
     /// The case and measure it was given for.
     pub measure: Measure,
     /// The company it was given to, 9 digits.
+    #[schema(min_length = 9, max_length = 9, pattern = "^[0-9]{9}$")]
     pub company_number: String,
     /// Whole kroner.
+    #[schema(minimum = 0)]
     pub amount: i64,
     /// First day, `YYYY-MM-DD`.
+    #[schema(format = Date)]
     pub valid_from: String,
     /// Last day, `YYYY-MM-DD`.
+    #[schema(format = Date)]
     pub valid_to: String,
 }
 
 /// Where the case system keeps an application.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Measure {
     /// The case, 1 to 100 characters.
+    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub case_number: String,
     /// The measure in that case, 1 to 100 characters.
+    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub measure_id: String,
 }
 

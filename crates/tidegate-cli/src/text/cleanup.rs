@@ -18,6 +18,7 @@ pub fn cleaned(report: &CleanupReport) -> String {
         ("partitions dropped", report.partitions_dropped),
         ("rows dropped with them", report.rows_dropped),
         ("rows deleted in batches", report.rows_deleted),
+        ("old messages forgotten", report.messages_forgotten),
         ("steps left to the next run", report.skipped),
     ] {
         table.add_row(vec![what.to_owned(), count.to_string()]);

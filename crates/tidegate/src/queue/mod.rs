@@ -29,7 +29,7 @@ use tokio_postgres::{GenericClient, Row};
 
 pub use lineage::{Lineage, RelatedEvent, Relation};
 pub use operate::{pause, pause_service, resume, resume_service, unblock};
-pub use publish::{Published, publish, publish_batch};
+pub use publish::{Published, publish, publish_batch, receive};
 pub use read::{
     Backlog, Job, JobStatus, ListFilter, Pulse, backlog, blocked_groups, job, leases, lineage,
     list, pulse, show,

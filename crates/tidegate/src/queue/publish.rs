@@ -107,6 +107,22 @@ pub async fn publish_batch(
         .collect())
 }
 
+/// Notes a message from outside, on the transaction that does what it asks for. False: it was taken in before. Waits for
+/// another transaction that takes in the same message.
+///
+/// # Errors
+/// [`Error::Invalid`] names what is not allowed; else the database's failure.
+pub async fn receive(
+    client: &(impl GenericClient + Sync),
+    source: &str,
+    message_id: &str,
+) -> Result<bool, Error> {
+    let rows = query(client, &sql::live::RECEIVE, &[&source, &message_id])
+        .await
+        .map_err(refused)?;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
+}
+
 /// The trace that the caller's work belongs to, as a header.
 fn position() -> Option<String> {
     trace::current().map(|position| position.to_string())

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 
 use super::publish::refused;
@@ -282,6 +283,24 @@ pub async fn delete_expired(
     )
     .await?;
     Ok(walked(&rows))
+}
+
+/// Forgets at most `batch` messages that were taken in long ago, or counts them all; tells how many.
+///
+/// # Errors
+/// When the database fails or does not answer, or a lock is not to be had.
+pub async fn forget_received(
+    client: &(impl GenericClient + Sync),
+    batch: u32,
+    dry_run: bool,
+    actor: Option<&str>,
+    now: SystemTime,
+) -> Result<u64, Error> {
+    let values: [&(dyn ToSql + Sync); 4] = [&as_int4(batch), &dry_run, &actor, &now];
+    let rows = query(client, &sql::retention::FORGET, &values).await?;
+    Ok(rows
+        .first()
+        .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
 }
 
 /// Retention of all kinds, or of `kind` alone.

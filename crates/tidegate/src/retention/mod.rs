@@ -354,13 +354,15 @@ impl Cleanup<'_> {
         if self.options.dry_run {
             self.preview_partitions().await?;
             self.end_dead().await?;
-            return self.preview_removal().await;
+            self.preview_removal().await?;
+            return self.forget_received().await;
         }
         self.make_partitions().await?;
         self.end_dead().await?;
         self.seal_closed().await?;
         self.drop_expired().await?;
-        self.delete_expired().await
+        self.delete_expired().await?;
+        self.forget_received().await
     }
 
     async fn make_partitions(&mut self) -> Result<(), Halt> {
@@ -473,6 +475,23 @@ impl Cleanup<'_> {
                 return Ok(());
             }
             since = next;
+        }
+    }
+
+    /// Forgets messages that do not come again, batch by batch.
+    async fn forget_received(&mut self) -> Result<(), Halt> {
+        let (client, options, now) = (self.client, self.options, self.now);
+        let (batch, actor) = (options.batch, options.actor.as_deref());
+        loop {
+            let forget = || steps::forget_received(client, batch, options.dry_run, actor, now);
+            let Some(forgotten) = self.steps.run(forget).await? else {
+                return Ok(());
+            };
+            self.report.messages_forgotten += forgotten;
+            self.report_progress();
+            if options.dry_run || forgotten < u64::from(batch) {
+                return Ok(());
+            }
         }
     }
 

@@ -42,6 +42,9 @@ pub struct CleanupReport {
     pub dropped: Vec<DroppedPartition>,
     /// Expired rows deleted in batches.
     pub rows_deleted: u64,
+    /// Messages from outside that were taken in long ago, and are no longer remembered.
+    #[serde(default)]
+    pub messages_forgotten: u64,
     /// How often a step waited for a lock in vain.
     pub lock_timeouts: u64,
     /// Steps left to the next run because of that.

@@ -6,6 +6,13 @@ use tokio_postgres::types::Type;
 use super::Statement;
 use crate::lease::Lease;
 
+/// Notes a message from outside; false, if it was taken in before.
+pub static RECEIVE: Statement = Statement {
+    name: "receive",
+    params: &[Type::TEXT, Type::TEXT],
+    text: "SELECT tidegate.receive($1, $2)",
+};
+
 /// Takes ready events; the function says how. There is always one row, which carries how far the scan came.
 pub static LEASE: Statement = Statement {
     name: "lease",
@@ -235,6 +242,7 @@ SELECT p.id, p.created
 /// All of this file.
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
+    &RECEIVE,
     &LEASE,
     &REMOVE_ENDED,
     &READ_LEASED,

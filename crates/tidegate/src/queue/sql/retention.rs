@@ -96,6 +96,13 @@ pub static DELETE: Statement = Statement {
     text: "SELECT d.deleted, d.next FROM tidegate.delete_expired($1, $2, $3, $4, $5) AS d",
 };
 
+/// Forgets messages that were taken in long ago.
+pub static FORGET: Statement = Statement {
+    name: "forget_received",
+    params: &[Type::INT4, Type::BOOL, Type::TEXT, Type::TIMESTAMPTZ],
+    text: "SELECT tidegate.forget_received($1, $2, $3, $4)",
+};
+
 /// Retention of all kinds, or of one.
 pub static RETENTIONS: Statement = Statement {
     name: "retentions",
@@ -157,6 +164,7 @@ pub static ALL: &[&Statement] = &[
     &SEAL,
     &DROP,
     &DELETE,
+    &FORGET,
     &RETENTIONS,
     &SET_RETENTION,
     &MISSING_RETENTION_DAYS,

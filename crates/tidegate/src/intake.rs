@@ -1,0 +1,198 @@
+//! Owns how a message from outside comes in: once, in a transaction of its own, by the program's own intake. It knows
+//! nothing of who brings messages, and of what one holds no more than its size.
+//!
+//! The surprise: a message is remembered by the id that its bearer gave it, in the transaction that does what it asks for.
+//! So whoever brings it may do so as often as they like, also at once, until they have heard that it was committed.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt};
+use serde::de::DeserializeOwned;
+use tokio_postgres::{Client, Transaction};
+
+use crate::connect::Database;
+use crate::error::Error;
+use crate::event::PAYLOAD_LIMIT;
+use crate::queue;
+
+/// A message from outside, as its bearer handed it over.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Message {
+    /// The way it came by, such as a queue's ARN; at most 1000 bytes.
+    pub source: String,
+    /// What tells it apart from all others that come by that way; at most 500 bytes. Which comes twice is the same.
+    pub id: String,
+    /// What it says, as it was sent; at most [`PAYLOAD_LIMIT`].
+    pub body: Vec<u8>,
+}
+
+impl std::fmt::Debug for Message {
+    /// Without the body: it may be about a person (I9).
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { source, id, body } = self;
+        write!(f, "Message({source:?}, {id:?}, {} bytes)", body.len())
+    }
+}
+
+impl Message {
+    /// The body, read as JSON.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the place, and does not quote the body.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        serde_json::from_slice(&self.body).map_err(|error| {
+            let wanted = if error.is_data() {
+                "must have the fields that are asked for"
+            } else {
+                "must be JSON"
+            };
+            let (line, column) = (error.line(), error.column());
+            let place = format!("got something else at line {line}, column {column}");
+            Error::Invalid(format!("message: {wanted}, {place}"))
+        })
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.body.len() > PAYLOAD_LIMIT {
+            let (limit, size) = (PAYLOAD_LIMIT, self.body.len());
+            let wanted = format!("must have at most {limit} bytes, got {size}");
+            return Err(Error::Invalid(format!("message: {wanted}")));
+        }
+        Ok(())
+    }
+}
+
+/// What became of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Receipt {
+    /// What it asks for is committed.
+    Taken,
+    /// It was taken in before, and nothing was done.
+    Repeated,
+}
+
+/// What an intake does with a message: [`crate::Program::receive`].
+pub type Intake<'a> = BoxFuture<'a, Result<(), Error>>;
+
+pub(crate) type TakeIn =
+    dyn for<'a> Fn(&'a Transaction<'a>, &'a Message) -> Intake<'a> + Send + Sync;
+
+/// Whether a message that failed like this is wrong itself, so that it fails again whoever brings it.
+#[must_use]
+pub fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::Invalid(_)) || error.is_bad_data()
+}
+
+/// Takes in messages one by one, on one connection as long as that holds.
+pub struct Receiver<'a> {
+    database: &'a Database,
+    take_in: &'a TakeIn,
+    client: Option<Client>,
+}
+
+impl<'a> Receiver<'a> {
+    pub(crate) fn new(database: &'a Database, take_in: &'a TakeIn) -> Self {
+        Self {
+            database,
+            take_in,
+            client: None,
+        }
+    }
+
+    /// Takes in a message, within `time` if there is a limit. When this returns well, it is committed.
+    ///
+    /// # Errors
+    /// When [`is_refusal`] says so, the message itself is wrong; else it may succeed when it comes again.
+    pub async fn receive(
+        &mut self,
+        message: &Message,
+        time: Option<Duration>,
+    ) -> Result<Receipt, Error> {
+        message.check()?;
+        let received = self.receive_once(message);
+        let Some(limit) = time else {
+            return received.await;
+        };
+        let stage = "receive";
+        let late = Error::TimedOut { stage, limit };
+        tokio::time::timeout(limit, received)
+            .await
+            .unwrap_or(Err(late))
+    }
+
+    /// While it is under way the connection is its own: what is broken off in the middle takes it along.
+    async fn receive_once(&mut self, message: &Message) -> Result<Receipt, Error> {
+        let mut client = match self.client.take() {
+            Some(client) if !client.is_closed() => client,
+            _ => self.database.connect().await?,
+        };
+        let received = take_in(&mut client, message, self.take_in).await;
+        if !received.as_ref().is_err_and(Error::is_connection_lost) {
+            self.client = Some(client);
+        }
+        received
+    }
+}
+
+async fn take_in(
+    client: &mut Client,
+    message: &Message,
+    intake: &TakeIn,
+) -> Result<Receipt, Error> {
+    let failed = |stage| move |source| Error::Database { stage, source };
+    let transaction = client.transaction().await.map_err(failed("begin"))?;
+    if !queue::receive(&transaction, &message.source, &message.id).await? {
+        return Ok(Receipt::Repeated);
+    }
+    // A panic over one message must not take along the others. The transaction rolls back.
+    let taken = AssertUnwindSafe(async { intake(&transaction, message).await }).catch_unwind();
+    let panicked = |_| Error::Invalid("message: must not make its intake panic".to_owned());
+    taken.await.map_err(panicked)??;
+    // An intake may overlook that a statement of its own failed. Then the commit would roll back, and not say so.
+    let alive = transaction.batch_execute("SELECT 1").await;
+    alive.map_err(failed("receive"))?;
+    transaction.commit().await.map_err(failed("commit"))?;
+    Ok(Receipt::Taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(body: &str) -> Message {
+        Message {
+            source: "here".to_owned(),
+            id: "1".to_owned(),
+            body: body.into(),
+        }
+    }
+
+    #[test]
+    fn i9_a_body_that_does_not_fit_is_refused_by_its_place_and_shown_nowhere() {
+        for (body, says) in [
+            ("canary", "must be JSON"),
+            ("[1, ", "must be JSON"),
+            ("\"canary\"", "fields"),
+        ] {
+            let message = message(body);
+            let error = message.json::<Vec<u64>>().unwrap_err();
+            assert!(is_refusal(&error));
+            let text = format!("{error} {message:?}");
+            assert!(text.contains(says) && !text.contains("canary"), "{text}");
+        }
+        assert_eq!(message("[1]").json::<Vec<u64>>().unwrap(), [1]);
+    }
+
+    #[test]
+    fn a_message_that_is_too_large_is_refused_by_its_size() {
+        let fits = message(&"x".repeat(PAYLOAD_LIMIT));
+        fits.check().unwrap();
+        let error = message(&"x".repeat(PAYLOAD_LIMIT + 1)).check().unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("1048576") && text.contains("1048577"),
+            "{text}"
+        );
+    }
+}

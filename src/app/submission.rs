@@ -1,0 +1,209 @@
+//! Owns what is handed in to the forms system from outside, whatever way it comes: a message, the command line, HTTP. All
+//! ways read the same JSON, and end in the functions of [`forms::intake`], in a transaction of the caller's.
+//!
+//! | what | JSON |
+//! |---|---|
+//! | `form` | a form, as [`Form`] has it; its `status` may be left out |
+//! | `letter` | `{"source", "external_id", "grant": {…}}`: a grant letter, of our case or another one |
+//! | `cancellation` | `{"source", "external_id", "measure": {"case_number", "measure_id"}}` |
+//! | `viewed` | `{"grant_number"}`: somebody looked at a grant letter |
+//!
+//! A message says which of them it is in a field of its own, `"type": "letter"`. One that has no `type`, or a `kind`, is the
+//! bus's: it may ask for an AI check ([`checks::receive`]), or be nobody's. Further fields may stand there and are not
+//! looked at.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio_postgres::Transaction;
+use utoipa::ToSchema;
+
+use super::checks::{self, Filter};
+use super::forms::{self, Form, Grant, Measure, Received};
+use tidegate::intake::Message;
+use tidegate::{Error, Published};
+
+/// What can be handed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// A form.
+    Form,
+    /// A grant letter.
+    Letter,
+    /// Word that a measure was cancelled.
+    Cancellation,
+    /// Word that somebody looked at a grant letter.
+    Viewed,
+}
+
+/// A grant letter from the case system.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub struct Letter {
+    /// The system that sent it, 1 to 100 characters.
+    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
+    pub source: String,
+    /// What tells it apart there, 1 to 200 characters; what comes again under it is known already.
+    #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
+    pub external_id: String,
+    /// What it tells.
+    pub grant: Grant,
+}
+
+/// Word from the case system that a measure was cancelled.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub struct Cancellation {
+    /// The system that sent it, 1 to 100 characters.
+    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
+    pub source: String,
+    /// What tells it apart there, 1 to 200 characters; what comes again under it is known already.
+    #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
+    pub external_id: String,
+    /// What was cancelled.
+    pub measure: Measure,
+}
+
+/// Word that somebody looked at a grant letter.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+pub struct Viewed {
+    /// The letter's grant, 1 to 100 characters.
+    #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
+    pub grant_number: String,
+}
+
+/// What became of what was handed in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct SubmitReport {
+    /// The event that acts on it; none, when there is nothing to do.
+    pub id: Option<i64>,
+    /// The form that it is about, if that is one of ours.
+    pub form_id: Option<String>,
+    /// Whether it was handed in before; then nothing was stored.
+    pub repeated: bool,
+}
+
+impl SubmitReport {
+    pub(crate) fn published(event: Published, form_id: Option<String>) -> Self {
+        Self {
+            id: Some(event.id),
+            form_id,
+            repeated: false,
+        }
+    }
+}
+
+impl From<Received> for SubmitReport {
+    fn from(received: Received) -> Self {
+        match received {
+            Received::Ours { form_id, event } => Self::published(event, Some(form_id)),
+            Received::External { event } => Self::published(event, None),
+            other => Self {
+                id: None,
+                form_id: None,
+                repeated: other == Received::Duplicate,
+            },
+        }
+    }
+}
+
+impl Subject {
+    fn of(name: &str) -> Option<Self> {
+        match name {
+            "form" => Some(Self::Form),
+            "letter" => Some(Self::Letter),
+            "cancellation" => Some(Self::Cancellation),
+            "viewed" => Some(Self::Viewed),
+            _ => None,
+        }
+    }
+
+    /// Takes in JSON of this subject, in the caller's transaction.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the field and what is allowed, and quotes nothing; else the database's failure.
+    pub async fn take_in(self, tx: &Transaction<'_>, json: &[u8]) -> Result<SubmitReport, Error> {
+        match self {
+            Self::Form => {
+                let form: Form = read("form", json)?;
+                let event = forms::submit(tx, &form).await?;
+                Ok(SubmitReport::published(event, Some(form.id)))
+            }
+            Self::Letter => {
+                let letter: Letter = read("letter", json)?;
+                let (source, id) = (&letter.source, &letter.external_id);
+                let received = forms::receive_letter(tx, source, id, &letter.grant).await?;
+                Ok(received.into())
+            }
+            Self::Cancellation => {
+                let told: Cancellation = read("cancellation", json)?;
+                let (source, id) = (&told.source, &told.external_id);
+                Ok(forms::cancel(tx, source, id, &told.measure).await?.into())
+            }
+            Self::Viewed => {
+                let viewed: Viewed = read("viewed", json)?;
+                let event = forms::letter_viewed(tx, &viewed.grant_number).await?;
+                Ok(SubmitReport::published(event, None))
+            }
+        }
+    }
+}
+
+/// Takes in a message from outside.
+///
+/// # Errors
+/// As [`Subject::take_in`] and [`checks::receive`].
+pub async fn receive(
+    tx: &Transaction<'_>,
+    filter: &Filter,
+    message: &Message,
+) -> Result<(), Error> {
+    let said: Value = message.json()?;
+    let name = said.get("type").filter(|_| said.get("kind").is_none());
+    let Some(name) = name else {
+        checks::receive(tx, filter, &said).await?;
+        return Ok(());
+    };
+    let Some(subject) = name.as_str().and_then(Subject::of) else {
+        let wanted = "must be form, letter, cancellation or viewed, or not be there";
+        return Err(Error::Invalid(format!("type: {wanted}")));
+    };
+    subject.take_in(tx, &message.body).await?;
+    Ok(())
+}
+
+/// The decoder's own text may quote what it reads; where it stopped does not.
+pub(crate) fn read<T: DeserializeOwned>(what: &str, json: &[u8]) -> Result<T, Error> {
+    serde_json::from_slice(json).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        let field = named(&error.to_string());
+        let wanted = "must be JSON with all of its fields, each of its type";
+        let place = format!("got something else at line {line}, column {column}{field}");
+        Error::Invalid(format!("{what}: {wanted}, {place}"))
+    })
+}
+
+/// The field that is missing, in the decoder's words: those are ours, not what it read.
+fn named(decoder: &str) -> String {
+    let field = decoder.strip_prefix("missing field `");
+    let field = field.and_then(|rest| rest.split('`').next());
+    field.map_or_else(String::new, |field| format!(" (there is no {field:?})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn i9_what_does_not_decode_is_told_by_its_place_and_not_quoted() {
+        for (json, says) in [
+            (&b"{\"source\": \"canary\""[..], "line 1, column 19"),
+            (b"{\"source\": [\"canary\"]}", "line 1, column 11"),
+            (b"{\"source\": \"canary\"}", "no \"external_id\""),
+            (b"\"canary\"", "line 1"),
+        ] {
+            let error = read::<Letter>("letter", json).unwrap_err().to_string();
+            assert!(error.starts_with("letter: must be JSON"), "{error}");
+            assert!(error.contains(says), "{says}: {error}");
+            assert!(!error.contains("canary"), "{error}");
+        }
+    }
+}

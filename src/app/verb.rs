@@ -1,0 +1,76 @@
+//! The verb `submit`: what producers in other languages hand in, from the command line.
+
+use serde_json::json;
+use serde_json::value::RawValue;
+use tidegate::Error;
+use tidegate_cli::clap::{Parser, ValueEnum};
+use tidegate_cli::{Answer, Ask, json_argument};
+
+use super::submission::{Subject, SubmitReport};
+
+/// Hand in a form, or word from outside about one: it is stored and its event published, both or neither.
+#[derive(Parser)]
+#[command(
+    name = "submit",
+    after_help = "Examples:\n  tidegate submit form @form.json\n  tidegate submit viewed '{\"grant_number\": \"G-1\"}'\n  \
+        tidegate submit cancellation '{\"source\": \"cases\", \"external_id\": \"7\", \"measure\": {\"case_number\": \"2027/1\", \"measure_id\": \"1\"}}'"
+)]
+pub struct Submit {
+    /// What it is.
+    what: What,
+    /// JSON, or @FILE, or - for stdin.
+    #[arg(value_name = "JSON")]
+    document: String,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum What {
+    /// A form
+    Form,
+    /// A grant letter, of a case of ours or another one
+    Letter,
+    /// Word that a measure was cancelled
+    Cancellation,
+    /// Word that somebody looked at a grant letter
+    Viewed,
+}
+
+impl What {
+    fn subject(self) -> Subject {
+        match self {
+            Self::Form => Subject::Form,
+            Self::Letter => Subject::Letter,
+            Self::Cancellation => Subject::Cancellation,
+            Self::Viewed => Subject::Viewed,
+        }
+    }
+}
+
+/// Stores what is handed in.
+///
+/// # Errors
+/// As [`Subject::take_in`].
+pub async fn submit(ask: Ask, asked: Submit) -> Result<Answer, Error> {
+    let json: Box<RawValue> = json_argument("JSON", &asked.document)?;
+    let failed = |stage| move |source| Error::Database { stage, source };
+    let mut client = ask.service.database.connect().await?;
+    let tx = client.transaction().await.map_err(failed("begin"))?;
+    let subject = asked.what.subject();
+    let report = subject.take_in(&tx, json.get().as_bytes()).await?;
+    tx.commit().await.map_err(failed("commit"))?;
+    let SubmitReport {
+        id,
+        form_id,
+        repeated,
+    } = &report;
+    let document = json!({"action": "submit", "id": id, "form_id": form_id, "repeated": repeated});
+    Ok(Answer::new(document, told(&report)))
+}
+
+fn told(report: &SubmitReport) -> String {
+    match report.id {
+        Some(id) => format!("published event {id}"),
+        None if report.repeated => "it was handed in before; nothing was stored".to_owned(),
+        None => "it is about a case of somebody else's: stored, and nothing to do".to_owned(),
+    }
+}

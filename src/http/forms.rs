@@ -1,0 +1,172 @@
+//! Taking in forms, and word from outside about them, as [`crate::app::submission`] reads it. What is stored and what is
+//! published is one transaction's.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use futures_util::future::BoxFuture;
+use tokio_postgres::Transaction;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::answer::Data;
+use super::jobs::{asked_under, json, refused as by_the_queue};
+use super::problem::{Common, Problem, Refusal};
+use super::{begin, connection, limits};
+use crate::app::forms::{self, Form};
+use crate::app::submission::{Cancellation, Letter, Subject, SubmitReport, Viewed, read};
+use tidegate::connect::Pooled;
+use tidegate::trace;
+use tidegate::{Database, Error};
+
+pub(super) fn routes() -> OpenApiRouter<Database> {
+    let routes = OpenApiRouter::new()
+        .routes(routes!(form))
+        .routes(routes!(letter))
+        .routes(routes!(cancellation))
+        .routes(routes!(viewed));
+    limits::bounded(routes)
+}
+
+/// Hands a form in. Its `status` may be left out; its id must be one that was not handed in before.
+#[utoipa::path(
+    post, path = "/forms", tag = "forms", request_body = Form,
+    responses(
+        (status = 202, description = "Stored, and its event published", body = Data<SubmitReport>),
+        (status = 400, description = "The body is no JSON", body = Refusal),
+        (status = 409, description = "A form of this id was handed in before", body = Refusal),
+        (status = 413, description = "The body is larger than 1 MiB and 64 KiB, or what would be stored than 1 MiB", body = Refusal),
+        (status = 415, description = "The body's content type is not application/json", body = Refusal),
+        (status = 422, description = "The body is JSON, but no good form; the message names the first bad field", body = Refusal),
+        Common
+    )
+)]
+async fn form(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answered {
+    take_in(state, Subject::Form, &headers, body).await
+}
+
+/// Tells of a grant letter, of a case of ours or of another. Once for each `source` and `external_id`.
+#[utoipa::path(
+    post, path = "/letters", tag = "forms", request_body = Letter,
+    responses(
+        (status = 202, description = "Stored, and its event published; or stored before", body = Data<SubmitReport>),
+        (status = 400, description = "The body is no JSON", body = Refusal),
+        (status = 413, description = "The body is larger than 1 MiB and 64 KiB, or what would be stored than 1 MiB", body = Refusal),
+        (status = 415, description = "The body's content type is not application/json", body = Refusal),
+        (status = 422, description = "The body is JSON, but no good letter; the message names the first bad field", body = Refusal),
+        Common
+    )
+)]
+async fn letter(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answered {
+    take_in(state, Subject::Letter, &headers, body).await
+}
+
+/// Tells that the case system cancelled a measure. Once for each `source` and `external_id`.
+#[utoipa::path(
+    post, path = "/cancellations", tag = "forms", request_body = Cancellation,
+    responses(
+        (status = 202, description = "Stored, and its event published if the case is one of ours; or stored before", body = Data<SubmitReport>),
+        (status = 400, description = "The body is no JSON", body = Refusal),
+        (status = 413, description = "The body is larger than 1 MiB and 64 KiB, or what would be stored than 1 MiB", body = Refusal),
+        (status = 415, description = "The body's content type is not application/json", body = Refusal),
+        (status = 422, description = "The body is JSON, but no good cancellation; the message names the first bad field", body = Refusal),
+        Common
+    )
+)]
+async fn cancellation(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answered {
+    take_in(state, Subject::Cancellation, &headers, body).await
+}
+
+/// Tells that somebody looked at a grant letter of this form.
+#[utoipa::path(
+    post, path = "/forms/{id}/viewed", tag = "forms", request_body = Viewed,
+    params(("id" = String, Path, description = "The form's id")),
+    responses(
+        (status = 202, description = "The event is published", body = Data<SubmitReport>),
+        (status = 400, description = "The body is no JSON, or the id no text", body = Refusal),
+        (status = 404, description = "This form was given no such grant", body = Refusal),
+        (status = 413, description = "The body is larger than 1 MiB and 64 KiB", body = Refusal),
+        (status = 415, description = "The body's content type is not application/json", body = Refusal),
+        (status = 422, description = "The body is JSON, but no word of a view", body = Refusal),
+        Common
+    )
+)]
+async fn viewed(
+    State(database): State<Database>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Answered {
+    json(&headers, &body)?;
+    accepted(&database, &headers, |tx| {
+        Box::pin(async move {
+            let viewed: Viewed = read("viewed", &body)?;
+            let event = forms::letter_of_form_viewed(tx, &id, &viewed.grant_number).await?;
+            Ok(SubmitReport::published(event, Some(id)))
+        })
+    })
+    .await
+}
+
+type Answered = Result<Response, Problem>;
+
+async fn take_in(
+    State(database): State<Database>,
+    subject: Subject,
+    headers: &HeaderMap,
+    body: Bytes,
+) -> Answered {
+    json(headers, &body)?;
+    accepted(&database, headers, |tx| {
+        Box::pin(async move { subject.take_in(tx, &body).await })
+    })
+    .await
+}
+
+/// Has something taken in under the trace that it was asked under, and tells what became of it.
+async fn accepted(
+    database: &Database,
+    headers: &HeaderMap,
+    take_in: impl for<'a> FnOnce(&'a Transaction<'a>) -> BoxFuture<'a, Result<SubmitReport, Error>>
+    + Send,
+) -> Answered {
+    let mut client = connection(database).await?;
+    let taken = trace::within(asked_under(headers), committed(&mut client, take_in)).await;
+    if taken.as_ref().is_err_and(Error::is_connection_lost) {
+        drop(Pooled::take(client));
+    }
+    let data = taken.map_err(refused)?;
+    Ok((StatusCode::ACCEPTED, Json(Data { data })).into_response())
+}
+
+async fn committed(
+    client: &mut Pooled,
+    take_in: impl for<'a> FnOnce(&'a Transaction<'a>) -> BoxFuture<'a, Result<SubmitReport, Error>>
+    + Send,
+) -> Result<SubmitReport, Error> {
+    let transaction = begin(client).await?;
+    let report = take_in(&transaction).await?;
+    let stage = "commit";
+    let committed = transaction.commit().await;
+    committed.map_err(|source| Error::Database { stage, source })?;
+    Ok(report)
+}
+
+/// What is wrong with the request, in the intake's words, which quote none of it.
+fn refused(error: Error) -> Problem {
+    match (&error, error.field()) {
+        (Error::Invalid(text), _) if text == forms::HANDED_IN_BEFORE => {
+            Problem::new(StatusCode::CONFLICT, "request_conflict", text)
+        }
+        (Error::Invalid(text), _) if text == forms::NO_GRANT_OF_FORM => {
+            Problem::new(StatusCode::NOT_FOUND, "not_found", text)
+        }
+        (Error::Invalid(text), field) if !matches!(field, Some("payload" | "kind")) => {
+            let status = StatusCode::UNPROCESSABLE_ENTITY;
+            Problem::new(status, "validation_failed", text)
+        }
+        _ => by_the_queue(error),
+    }
+}
