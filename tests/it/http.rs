@@ -298,9 +298,12 @@ async fn e15_a_job_that_was_given_up_is_200_with_an_internal_error() {
     assert_eq!((status, data(answer)), (200, expected));
 }
 
-/// The real handlers, without any of the services they talk to.
+/// The real handlers, with a service for passwords that refuses every one, and no other.
 async fn drain(api: &Api) {
-    let app = App::from_settings(|_| None).unwrap();
+    let services = crate::services::Services::start().await;
+    services.set("otp", crate::services::Mode::Refuse { status: 422 });
+    let setting = |name: &str| services.setting(name).filter(|_| name == "OTP_URL");
+    let app = App::from_settings(setting).unwrap();
     let options = DrainOptions::default();
     let report = tidegate::drain(&api.db.database(), Arc::new(app), &options).await;
     assert!(report.unwrap().is_balanced());
