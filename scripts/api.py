@@ -12,6 +12,7 @@ import sys
 import tempfile
 import urllib.request
 from contextlib import ExitStack
+from pathlib import Path
 
 import local
 import pypi
@@ -23,6 +24,13 @@ EXAMPLES = 30
 SEED = "20260101"
 RUN_LIMIT_S = 90
 ANSWER_LIMIT_S = 5
+
+# No schema can say that one day may not be before another.
+EXCEPTIONS = '''
+[[operations]]
+include-name = "POST /letters"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "401", "403", "404", "409", "422", "5xx"]
+'''
 
 
 def main():
@@ -84,6 +92,7 @@ def _run(folder, module):
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         with tempfile.TemporaryDirectory() as room:
+            (Path(room) / "schemathesis.toml").write_text(EXCEPTIONS)
             code = subprocess.run(command, cwd=room, env=environment, timeout=RUN_LIMIT_S).returncode
     except subprocess.TimeoutExpired:
         print(f"{module[0]}: not done within {RUN_LIMIT_S} s", file=sys.stderr)

@@ -6,7 +6,9 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Number;
 use utoipa::ToSchema;
 
 use tidegate::Error;
@@ -118,9 +120,11 @@ pub struct Need {
     pub requirement: Private,
     /// Whole kroner.
     #[schema(minimum = 0)]
+    #[serde(deserialize_with = "whole")]
     pub estimated_cost: i64,
     /// Hours of help.
     #[schema(minimum = 0)]
+    #[serde(deserialize_with = "whole")]
     pub hours: i32,
     /// First day, `YYYY-MM-DD`.
     #[schema(format = Date)]
@@ -155,6 +159,7 @@ pub struct Grant {
     pub company_number: String,
     /// Whole kroner.
     #[schema(minimum = 0)]
+    #[serde(deserialize_with = "whole")]
     pub amount: i64,
     /// First day, `YYYY-MM-DD`.
     #[schema(format = Date)]
@@ -258,9 +263,27 @@ fn demand(holds: bool, field: &str, what: &str) -> Result<(), Error> {
     }
 }
 
+/// What the interface's schema takes for a blank: the white space of ECMA-262.
+fn is_blank(c: char) -> bool {
+    c == '\u{feff}' || c.is_whitespace() && c != '\u{85}'
+}
+
+/// A whole number; `97.0` is one to a JSON schema.
+fn whole<'de, D: Deserializer<'de>, T: TryFrom<i64>>(deserializer: D) -> Result<T, D::Error> {
+    let number = Number::deserialize(deserializer)?;
+    let whole = number.as_i64().or_else(|| {
+        let plain = format!("{:.0}", number.as_f64()?);
+        let read: i64 = plain.parse().ok()?;
+        (number.as_f64() == plain.parse().ok()).then_some(read)
+    });
+    let fitting = whole.and_then(|whole| T::try_from(whole).ok());
+    fitting.ok_or_else(|| D::Error::custom("must be a whole number"))
+}
+
 /// 1 to `limit` characters that are not all blank; Postgres stores no NUL.
 pub(super) fn text(field: &str, value: &str, limit: usize) -> Result<(), Error> {
-    let holds = !value.trim().is_empty() && value.chars().count() <= limit && !value.contains('\0');
+    let holds =
+        !value.chars().all(is_blank) && value.chars().count() <= limit && !value.contains('\0');
     demand(
         holds,
         field,
@@ -280,9 +303,9 @@ fn email(field: &str, value: &str) -> Result<(), Error> {
         .is_some_and(|(name, host)| !name.is_empty() && !host.is_empty());
     let plain = !value.chars().any(|c| c.is_whitespace() || c.is_control());
     demand(
-        parts && plain && value.len() <= 254,
+        parts && plain && value.chars().count() <= 254,
         field,
-        "an address like name@example.org, at most 254 bytes",
+        "an address like name@example.org, at most 254 characters",
     )
 }
 
