@@ -12,7 +12,7 @@ use super::submission::{Subject, SubmitReport};
 #[derive(Parser)]
 #[command(
     name = "submit",
-    after_help = "Examples:\n  tidegate submit form @form.json\n  tidegate submit viewed '{\"grant_number\": \"G-1\"}'\n  \
+    after_help = "Example:\n  tidegate submit form @form.json\n  tidegate submit viewed '{\"grant_number\": \"G-1\"}'\n  \
         tidegate submit cancellation '{\"source\": \"cases\", \"external_id\": \"7\", \"measure\": {\"case_number\": \"2027/1\", \"measure_id\": \"1\"}}'"
 )]
 pub struct Submit {
