@@ -50,7 +50,7 @@ FORMULAS = {
 }
 HTTP_ALARMS = {"JobsHttpErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching")}
 # What is a setting wherever the program's source has it as a text, and those that the deployment leaves alone.
-SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]+|[A-Z_]+_URL|AI_CHECK_[A-Z_]+)"')
+SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]+|[A-Z_]+_URL|AI_CHECK_[A-Z_]+|ISSUING_[A-Z_]+)"')
 NOT_DEPLOYED = {
     "DATABASE_URL": "DATABASE_SECRET_ID takes its place, for it may hold a password", "DATABASE_AUTH": "it goes with DATABASE_URL",
     "DATABASE_CA_PEM": "DATABASE_CA_FILE takes its place", "TIDEGATE_ACTOR": "who operates the command line"}
@@ -155,6 +155,8 @@ def settings(stack):
     """Whatever the program can be told, the deployment can tell it, and tells it nothing else."""
     set_somewhere = {key for variables in _environments(stack).values() for key in variables}
     known = _settings() - NOT_DEPLOYED.keys()
+    if not _takes_messages(stack):
+        known = {name for name in known if not name.startswith("ISSUING_")}
     found = [f"settings: no function is given {name}" for name in sorted(known - set_somewhere)]
     return found + [f"settings: the program knows no {name}" for name in sorted(set_somewhere - known) if not name.startswith("AWS_")]
 
