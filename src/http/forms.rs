@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 
 use super::answer::Data;
 use super::jobs::{asked_under, json, refused as by_the_queue};
-use super::problem::{Common, Problem, Refusal};
+use super::problem::{Common, Problem, Refusal, Unread};
 use super::{begin, connection, limits};
 use crate::app::forms::{self, Form};
 use crate::app::submission::{Cancellation, Letter, Subject, SubmitReport, Viewed, read};
@@ -35,11 +35,9 @@ pub(super) fn routes() -> OpenApiRouter<Database> {
     post, path = "/forms", tag = "forms", request_body = Form,
     responses(
         (status = 202, description = "Stored, and its event published", body = Data<SubmitReport>),
-        (status = 400, description = "The body is no JSON", body = Refusal),
         (status = 409, description = "A form of this id was handed in before", body = Refusal),
-        (status = 413, description = "The body is larger than 1 MiB and 64 KiB, or what would be stored than 1 MiB", body = Refusal),
-        (status = 415, description = "The body's content type is not application/json", body = Refusal),
         (status = 422, description = "The body is JSON, but no good form; the message names the first bad field", body = Refusal),
+        Unread,
         Common
     )
 )]
@@ -52,10 +50,8 @@ async fn form(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answer
     post, path = "/letters", tag = "forms", request_body = Letter,
     responses(
         (status = 202, description = "Stored, and its event published; or stored before", body = Data<SubmitReport>),
-        (status = 400, description = "The body is no JSON", body = Refusal),
-        (status = 413, description = "The body is larger than 1 MiB and 64 KiB, or what would be stored than 1 MiB", body = Refusal),
-        (status = 415, description = "The body's content type is not application/json", body = Refusal),
         (status = 422, description = "The body is JSON, but no good letter; the message names the first bad field", body = Refusal),
+        Unread,
         Common
     )
 )]
@@ -68,10 +64,8 @@ async fn letter(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answ
     post, path = "/cancellations", tag = "forms", request_body = Cancellation,
     responses(
         (status = 202, description = "Stored, and its event published if the case is one of ours; or stored before", body = Data<SubmitReport>),
-        (status = 400, description = "The body is no JSON", body = Refusal),
-        (status = 413, description = "The body is larger than 1 MiB and 64 KiB, or what would be stored than 1 MiB", body = Refusal),
-        (status = 415, description = "The body's content type is not application/json", body = Refusal),
         (status = 422, description = "The body is JSON, but no good cancellation; the message names the first bad field", body = Refusal),
+        Unread,
         Common
     )
 )]
@@ -85,11 +79,9 @@ async fn cancellation(state: State<Database>, headers: HeaderMap, body: Bytes) -
     params(("id" = String, Path, description = "The form's id")),
     responses(
         (status = 202, description = "The event is published", body = Data<SubmitReport>),
-        (status = 400, description = "The body is no JSON, or the id no text", body = Refusal),
         (status = 404, description = "This form was given no such grant", body = Refusal),
-        (status = 413, description = "The body is larger than 1 MiB and 64 KiB", body = Refusal),
-        (status = 415, description = "The body's content type is not application/json", body = Refusal),
         (status = 422, description = "The body is JSON, but no word of a view", body = Refusal),
+        Unread,
         Common
     )
 )]

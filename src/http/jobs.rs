@@ -17,7 +17,7 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use super::answer::{self, AcceptedJob, Data, JobAnswer, LinkedJob};
-use super::problem::{Common, Problem, Refusal};
+use super::problem::{Common, Problem, Refusal, Unread};
 use super::{begin, connection, limits};
 use crate::app::medical::{self, ValidJob};
 use tidegate::connect::Pooled;
@@ -93,10 +93,8 @@ fn description(schema: &RefOr<Schema>) -> Option<String> {
     post, path = "/jobs/{kind}", tag = "jobs",
     responses(
         (status = 202, description = "Accepted, or pending already", body = Data<AcceptedJob>),
-        (status = 400, description = "The body is no JSON", body = Refusal),
-        (status = 413, description = "The body is larger than 1 MiB and 64 KiB, or what would be stored than 1 MiB", body = Refusal),
-        (status = 415, description = "The body's content type is not application/json", body = Refusal),
         (status = 422, description = "The body is JSON, but no request of this kind; `invalid` says all that is wrong", body = Refusal),
+        Unread,
         Common
     )
 )]

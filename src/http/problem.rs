@@ -158,6 +158,24 @@ fn is_passing(error: &Error) -> bool {
         })
 }
 
+/// What any request with a body may be answered before that is understood.
+#[derive(IntoResponses)]
+#[expect(
+    dead_code,
+    reason = "only documents; made by the layers, and by reading the body"
+)]
+pub(super) enum Unread {
+    /// The body is no JSON
+    #[response(status = 400)]
+    NoJson(Refusal),
+    /// The body is larger than 1 MiB and 64 KiB, or what would be stored than 1 MiB
+    #[response(status = 413)]
+    TooLarge(Refusal),
+    /// The body's content type is not application/json
+    #[response(status = 415)]
+    Type(Refusal),
+}
+
 /// What any request may be answered.
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only documents; made by the layers")]

@@ -5,6 +5,7 @@
 //! event was put back the last time: then it is the event that fails.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,7 +24,11 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What is known of all services. One that is not here answers, and nothing is to be told of it.
 #[derive(Default)]
-pub(crate) struct Services(Mutex<Known>);
+pub(crate) struct Services {
+    /// Something is known of some. Until then, which is nearly always, no handler's task waits for another's.
+    watched: AtomicBool,
+    known: Mutex<Known>,
+}
 
 #[derive(Default)]
 struct Known {
@@ -70,11 +75,30 @@ impl Known {
         let probe = self.probe.as_ref();
         probe.is_some_and(|(probing, name)| *probing == lease && name == service)
     }
+
+    /// The service's answer to its probe is there, if this is that event.
+    fn end_probe(&mut self, lease: Lease, service: &str) -> bool {
+        let probed = self.is_probe(lease, service);
+        if probed {
+            self.probe = None;
+        }
+        probed
+    }
 }
 
 impl Services {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Nothing while all services answer.
+    fn known(&self) -> Option<MutexGuard<'_, Known>> {
+        self.watched.load(Ordering::Acquire).then(|| self.lock())
+    }
+
+    fn watch(&self) -> MutexGuard<'_, Known> {
+        self.watched.store(true, Ordering::Release);
+        self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why a handler of this event may not call its service; it may if there is no reason.
@@ -83,7 +107,7 @@ impl Services {
         service: &'static str,
         event: &LeasedEvent,
     ) -> Option<HandlerError> {
-        let mut known = self.known();
+        let mut known = self.known()?;
         if known.services.get(service)?.may_be_called() || known.is_probe(event.lease, service) {
             return None;
         }
@@ -112,11 +136,8 @@ impl Services {
             Err(error) if !error.is_unavailable() => return Err(error),
             Err(error) => error,
         };
-        let mut known = self.known();
-        let probed = known.is_probe(event.lease, service);
-        if probed {
-            known.probe = None;
-        }
+        let mut known = self.watch();
+        let probed = known.end_probe(event.lease, service);
         let known = known.services.entry(service.to_owned()).or_default();
         known.in_row += 1;
         known.wait(&event.kind);
@@ -136,14 +157,10 @@ impl Services {
     }
 
     fn answered(&self, service: &str, event: &LeasedEvent) {
-        let mut known = self.known();
-        if known.services.is_empty() {
+        let Some(mut known) = self.known() else {
             return;
-        }
-        let probed = known.is_probe(event.lease, service);
-        if probed {
-            known.probe = None;
-        }
+        };
+        let probed = known.end_probe(event.lease, service);
         let Some(known) = known.services.get_mut(service) else {
             return;
         };
@@ -158,17 +175,15 @@ impl Services {
 
     /// This event is the one that tries a service.
     pub(super) fn begin_probe(&self, lease: Lease, service: String) {
-        self.known().probe = Some((lease, service));
+        self.watch().probe = Some((lease, service));
     }
 
     /// An event has left the handlers. If it was to try a service and has not come to that, another one must.
     pub(super) fn note_left(&self, lease: Lease) {
-        let mut known = self.known();
-        if known
-            .probe
-            .as_ref()
-            .is_some_and(|(probing, _)| *probing == lease)
-            && let Some((_, service)) = known.probe.take()
+        let Some(mut known) = self.known() else {
+            return;
+        };
+        if let Some((_, service)) = known.probe.take_if(|(probing, _)| *probing == lease)
             && let Some(known) = known.services.get_mut(&service)
         {
             known.report().probed = true;
@@ -177,10 +192,14 @@ impl Services {
 
     /// Takes in what the database says: all services that have not answered of late. Tells whether one may be called again.
     pub(super) fn learn(&self, troubled: &[Troubled]) -> bool {
-        let mut known = self.known();
-        if troubled.is_empty() && known.services.is_empty() {
+        let known = if troubled.is_empty() {
+            self.known()
+        } else {
+            Some(self.watch())
+        };
+        let Some(mut known) = known else {
             return false;
-        }
+        };
         let now = Instant::now();
         for said in troubled {
             known.services.entry(said.service.clone()).or_default();
@@ -205,12 +224,15 @@ impl Services {
     /// How often a service was told to have answered.
     pub(super) fn answers(&self, service: &str) -> i64 {
         let known = self.known();
-        known.services.get(service).map_or(0, |known| known.answers)
+        let known = known.as_ref().and_then(|all| all.services.get(service));
+        known.map_or(0, |service| service.answers)
     }
 
     /// What is to be told.
     pub(super) fn take_reports(&self) -> Vec<ServiceReport> {
-        let mut known = self.known();
+        let Some(mut known) = self.known() else {
+            return Vec::new();
+        };
         let named = known.services.iter_mut().filter_map(|(name, service)| {
             service.report.take().map(|report| ServiceReport {
                 service: name.clone(),
@@ -222,16 +244,12 @@ impl Services {
 
     /// Whether something is to be told.
     pub(super) fn has_reports(&self) -> bool {
-        let known = self.known();
-        known
-            .services
-            .values()
-            .any(|service| service.report.is_some())
+        self.has(|service| service.report.is_some())
     }
 
     /// A service that is to be tried now, if this run has not just asked for that.
     pub(super) fn due(&self, now: Instant) -> Option<String> {
-        let known = self.known();
+        let known = self.known()?;
         let mut services = known.services.iter();
         let due = services.find(|(_, service)| {
             service.report.is_none()
@@ -246,17 +264,18 @@ impl Services {
 
     /// An event to try it with is asked for.
     pub(super) fn note_asked(&self, service: &str, now: Instant) {
-        if let Some(service) = self.known().services.get_mut(service) {
+        if let Some(service) = self.watch().services.get_mut(service) {
             service.asked_at = Some(now);
         }
     }
 
     /// Whether one may not be called.
     pub(super) fn has_shut(&self) -> bool {
+        self.has(|service| service.state != ServiceState::Closed)
+    }
+
+    fn has(&self, asked: impl Fn(&Service) -> bool) -> bool {
         let known = self.known();
-        known
-            .services
-            .values()
-            .any(|service| service.state != ServiceState::Closed)
+        known.is_some_and(|known| known.services.values().any(asked))
     }
 }
