@@ -7,14 +7,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tidegate::queue::{LeaseRequest, Walk};
 use tidegate::{
-    Context, Dispatch, Done, DrainOptions, DrainReport, HandlerError, HandlerResult, Handlers,
-    NewEvent, ServiceState, StopReason, queue,
+    Context, Dispatch, Done, DrainOptions, DrainReport, Event, HandlerError, HandlerResult,
+    Handlers, NewEvent, ServiceState, StopReason, queue,
 };
 use tokio_postgres::Client;
 
 use crate::cli::Cli;
-use crate::probe::{live, logged, number};
+use crate::probe::{lease_request, live, logged, number};
 use crate::support::{TestDb, database_for};
 
 tidegate::events! {
@@ -227,6 +229,9 @@ async fn one_worker_tries_one_event_however_many_are_there() {
     publish(&client, (0..500).map(|n| letter(&n.to_string())).collect()).await;
     drain(&db, &post).await;
     let calls = post.calls();
+    // The next hold is so long that no machine needs it for four runs which find nothing.
+    let held_often = "UPDATE tidegate.service SET holds = 9";
+    client.batch_execute(held_often).await.unwrap();
     time_passes(&client).await;
     let together = (0..4).map(|_| drain(&db, &post));
     let reports = futures_util::future::join_all(together).await;
@@ -350,7 +355,11 @@ async fn an_operator_pauses_a_service_and_resumes_it() {
     let cli = Cli::on(&db).with("TIDEGATE_ACTOR", "ada");
     let why = ["--reason", "the carrier moves house"];
     let paused = [&["service", "carrier", "--pause"][..], &why].concat();
-    assert_eq!(cli.json(&paused).await["state"], "paused");
+    let done = cli.json(&paused).await;
+    assert_eq!(
+        (&done["state"], &done["known"]),
+        (&json!("paused"), &json!(false))
+    );
     publish(&client, (0..100).map(|n| letter(&n.to_string())).collect()).await;
     let report = drain(&db, &post).await;
     assert_eq!((report.completed, post.calls()), (0, 0), "{report:?}");
@@ -374,6 +383,17 @@ async fn an_operator_pauses_a_service_and_resumes_it() {
     assert_eq!(
         (number(&client, audit).await, attempts(&client).await),
         (2, 0)
+    );
+    let unknown = [&["service", "carier", "--resume"][..], &why].concat();
+    cli.run(&unknown).await.failed(
+        2,
+        &["service: must be one that has failed or was paused, got 'carier'"],
+    );
+    let misspelled = [&["service", "carier", "--pause"][..], &why].concat();
+    let told = cli.run(&misspelled).await;
+    assert!(
+        told.stdout.contains("spelled as handlers spell it"),
+        "{told:?}"
     );
     cli.run(&["service", "carrier", "--pause"])
         .await
@@ -430,4 +450,35 @@ async fn i1_a_failure_that_cannot_be_told_harms_only_its_own_event() {
     let report = drain(&db, &post).await;
     assert_eq!((report.completed, report.failed), (2000, 0), "{report:?}");
     assert_eq!(live(&client).await, 1);
+}
+
+#[tokio::test]
+async fn where_a_service_is_tried_nobody_goes_on_from() {
+    let db = database_for::<Mailing>().await;
+    let client = db.client().await;
+    let mut events: Vec<NewEvent> = (0..10).map(|_| note()).collect();
+    events.push(letter("last"));
+    let ids = publish(&client, events).await;
+    let due = "INSERT INTO tidegate.service (service, state, retry_at, kinds)
+               VALUES ('carrier', 'open', clock_timestamp(), '{letter}')";
+    client.batch_execute(due).await.unwrap();
+    let kinds = Mailing::KINDS;
+    let request = |walk, limit| LeaseRequest {
+        kinds,
+        limit,
+        join: true,
+        walk,
+        ..lease_request()
+    };
+    let first = queue::lease(&client, &request(Walk::default(), 2)).await;
+    let walk = first.unwrap().walk;
+    let probe = LeaseRequest {
+        probe: Some("carrier"),
+        ..request(Walk::default(), 1)
+    };
+    let tried = queue::lease(&client, &probe).await.unwrap();
+    assert_eq!(tried.events[0].lease.id, ids[10]);
+    let next = queue::lease(&client, &request(walk, 2)).await.unwrap();
+    let next: Vec<i64> = next.events.iter().map(|event| event.lease.id).collect();
+    assert_eq!(next, [ids[2], ids[3]]);
 }

@@ -119,7 +119,7 @@ CREATE TABLE tidegate.service (
     failures    integer     NOT NULL DEFAULT 0,
     -- How often in a row it was still down when it was tried.
     holds       integer     NOT NULL DEFAULT 0,
-    retry_at    timestamptz,
+    retry_at    timestamptz CHECK (isfinite(retry_at)),
     -- Reports that it has answered; who was put back when there were as many has not been proven wrong since.
     answers     bigint      NOT NULL DEFAULT 0,
     answered_at timestamptz,

@@ -313,7 +313,9 @@ BEGIN
                  WHEN mine = page THEN ids[least(first_window, kept)]
                  ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
                         ORDER BY u.id LIMIT first_window) AS w) END,
-            hashes, instant, instant, instant + make_interval(secs => seconds), after, clear_to, as_of);
+            hashes, instant, instant, instant + make_interval(secs => seconds),
+            -- Where a service is tried is no place for others to go on from: all that is ready before it was passed.
+            CASE WHEN probe IS NULL THEN after ELSE 0 END, clear_to, as_of);
 END $$;
 
 -- The events of a lease behind id `after`, the first `most` of them: all at once, as the lease was bounded by bytes; or fewer

@@ -86,11 +86,16 @@ CREATE FUNCTION tidegate.set_service(action text, service text, state text, reas
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
+    known boolean := EXISTS (SELECT FROM tidegate.service AS s WHERE s.service = set_service.service);
     changed boolean;
 BEGIN
     PERFORM tidegate.check_operator(set_service.reason, set_service.actor, true);
     IF coalesce(char_length(set_service.service), 0) NOT BETWEEN 1 AND 100 THEN
         RAISE EXCEPTION 'service: must have 1 to 100 characters, got %', coalesce(char_length(set_service.service), 0)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF NOT known AND set_service.state = 'closed' THEN
+        RAISE EXCEPTION 'service: must be one that has failed or was paused, got %', quote_literal(set_service.service)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     INSERT INTO tidegate.service AS s (service) VALUES (set_service.service) ON CONFLICT DO NOTHING;
@@ -100,7 +105,8 @@ BEGIN
     changed := FOUND;
     INSERT INTO tidegate.audit (action, actor, filter, count, reason)
     VALUES (set_service.action, set_service.actor, jsonb_build_object('service', set_service.service), changed::integer, set_service.reason);
-    RETURN jsonb_build_object('action', set_service.action, 'service', set_service.service, 'state', set_service.state, 'changed', changed);
+    RETURN jsonb_build_object('action', set_service.action, 'service', set_service.service, 'state', set_service.state, 'changed', changed,
+                              'known', known);
 END $$;
 
 -- No handler calls the service, and events that would wait, until it is resumed.

@@ -898,7 +898,9 @@ BEGIN
                  WHEN mine = page THEN ids[least(first_window, kept)]
                  ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
                         ORDER BY u.id LIMIT first_window) AS w) END,
-            hashes, instant, instant, instant + make_interval(secs => seconds), after, clear_to, as_of);
+            hashes, instant, instant, instant + make_interval(secs => seconds),
+            -- Where a service is tried is no place for others to go on from: all that is ready before it was passed.
+            CASE WHEN probe IS NULL THEN after ELSE 0 END, clear_to, as_of);
 END $$;
 
 CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
@@ -1919,11 +1921,16 @@ CREATE FUNCTION tidegate.set_service(action text, service text, state text, reas
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 DECLARE
+    known boolean := EXISTS (SELECT FROM tidegate.service AS s WHERE s.service = set_service.service);
     changed boolean;
 BEGIN
     PERFORM tidegate.check_operator(set_service.reason, set_service.actor, true);
     IF coalesce(char_length(set_service.service), 0) NOT BETWEEN 1 AND 100 THEN
         RAISE EXCEPTION 'service: must have 1 to 100 characters, got %', coalesce(char_length(set_service.service), 0)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF NOT known AND set_service.state = 'closed' THEN
+        RAISE EXCEPTION 'service: must be one that has failed or was paused, got %', quote_literal(set_service.service)
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     INSERT INTO tidegate.service AS s (service) VALUES (set_service.service) ON CONFLICT DO NOTHING;
@@ -1933,7 +1940,8 @@ BEGIN
     changed := FOUND;
     INSERT INTO tidegate.audit (action, actor, filter, count, reason)
     VALUES (set_service.action, set_service.actor, jsonb_build_object('service', set_service.service), changed::integer, set_service.reason);
-    RETURN jsonb_build_object('action', set_service.action, 'service', set_service.service, 'state', set_service.state, 'changed', changed);
+    RETURN jsonb_build_object('action', set_service.action, 'service', set_service.service, 'state', set_service.state, 'changed', changed,
+                              'known', known);
 END $$;
 
 CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAULT 8192) RETURNS tid
@@ -2563,6 +2571,7 @@ CREATE TABLE tidegate.service (
     kinds text[] DEFAULT '{}'::text[] NOT NULL,
     prober uuid,
     probe_id bigint DEFAULT 0 NOT NULL,
+    CONSTRAINT service_retry_at_check CHECK (isfinite(retry_at)),
     CONSTRAINT service_service_check CHECK (((char_length(service) >= 1) AND (char_length(service) <= 100))),
     CONSTRAINT service_state_check CHECK ((state = ANY (ARRAY['closed'::text, 'open'::text, 'probing'::text, 'paused'::text])))
 )

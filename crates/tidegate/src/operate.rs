@@ -356,6 +356,8 @@ pub struct ServiceChange {
     pub state: ServiceState,
     /// False when it was so before.
     pub changed: bool,
+    /// Whether anybody had told of a service of this name before: else it may be misspelled.
+    pub known: bool,
 }
 
 /// What a retirement did.

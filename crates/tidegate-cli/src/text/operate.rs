@@ -100,6 +100,9 @@ pub fn requeued(report: &RequeueReport) -> String {
 pub fn service(change: &ServiceChange) -> String {
     let name = &change.service;
     match (change.state, change.changed) {
+        (ServiceState::Paused, true) if !change.known => format!(
+            "{name} is paused; what needs it waits. Nothing was known of it before: it must be spelled as handlers spell it"
+        ),
         (ServiceState::Paused, true) => format!("{name} is paused; what needs it waits"),
         (ServiceState::Paused, false) => format!("{name} was paused already"),
         (_, true) => format!("{name} is called again"),
