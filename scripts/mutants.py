@@ -24,6 +24,7 @@ LOG = "crates/tidegate/sql/V0005__log.sql"
 DRAIN = "crates/tidegate/src/drain/mod.rs"
 WRITER = "crates/tidegate/src/drain/writer.rs"
 SERVICES = "crates/tidegate/src/drain/services.rs"
+SERVICE_SQL = "crates/tidegate/sql/V0007__service.sql"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
 
@@ -49,6 +50,10 @@ def scene(name):
 
 def service(name):
     return "it", f"service::{name}"
+
+
+def limit(name):
+    return "it", f"limits::{name}"
 
 
 class Mutant:
@@ -140,6 +145,14 @@ MUTANTS = [
            (LEASE, " AND d.kinds && lease.kinds", "", 1)),
     Mutant("lease: waits for whoever holds a service's row", service("whoever_holds_a_services_row_for_ever_holds_up_no_drain"),
            (LEASE, "                  FOR UPDATE SKIP LOCKED)\n        RETURNING s.kinds", "                  FOR UPDATE)\n        RETURNING s.kinds", 1)),
+    Mutant("limits: a worker is given what others have", limit("no_more_events_than_a_limit_run_at_once_in_four_drains"),
+           (SERVICE_SQL, "known.max_running - others)", "known.max_running)", 1)),
+    Mutant("limits: a kind that nobody knew to call the service does", limit("no_more_events_than_a_limit_run_at_once_in_four_drains"),
+           (SERVICES, "        if known.limited.is_some() && !known.running.contains(&event.lease) {", "        if false {", 1)),
+    Mutant("limits: starts are given without end", limit("no_more_events_than_a_limit_start_in_a_second_in_four_drains"),
+           (SERVICE_SQL, "first + make_interval(secs =>", "instant + 0 * make_interval(secs =>", 1)),
+    Mutant("limits: what nobody may start keeps a drain", limit("whoever_has_all_places_for_ever_holds_up_only_what_needs_one"),
+           ("crates/tidegate/src/drain/limits.rs", "        (limit.refused && running == 0).then_some(&limit.by.kinds)", "        (limit.refused && running > 1000).then_some(&limit.by.kinds)", 1)),
     # What is written.
     Mutant("complete: does not look at the lease", FROZEN,
            (ENDS, "IF lease.ids IS NOT NULL AND NOT isempty(done[n]) THEN", "IF NOT isempty(done[n]) THEN", 1),

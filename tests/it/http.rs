@@ -96,7 +96,7 @@ impl Api {
             limit: 100,
             bytes: u64::MAX,
             first_window: 100,
-            join: false,
+            join: Some(false),
             passed_by: &[],
             probe: None,
             walk: Walk {

@@ -22,6 +22,7 @@ mod harness;
 mod http;
 mod intake;
 mod interleave;
+mod limits;
 mod load;
 mod look;
 mod medical;

@@ -161,7 +161,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
     match statement.name {
         "lease" | "remove_ended" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep"
         | "promote" | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress"
-        | "report_service" => &[Drain],
+        | "report_service" | "claim_service" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
         "backlog" | "others" | "list" | "unregistered" | "registered" | "retentions" | "pulse"
         | "lineage" | "missing_partitions" | "leases" | "untouched" | "paused"
@@ -180,6 +180,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "retire"
         | "pause_service"
         | "resume_service"
+        | "limit_service"
         | "unblock"
         | "missing_log_days"
         | "rows_in_default"
@@ -339,6 +340,8 @@ const BY_HAND: &[(&str, &[Role])] = &[
     ("SELECT tidegate.unblock('g', 'retry', 'r')", &[Operate]),
     ("SELECT tidegate.pause_service('carrier', 'r')", &[Operate]),
     ("SELECT tidegate.set_service('a', 'carrier', 'paused', 'r', 'me')", &[]),
+    ("SELECT tidegate.limit_service('carrier', 4, NULL, 'r')", &[Operate]),
+    ("SELECT tidegate.claim_service('carrier', gen_random_uuid(), 0, 1, 0, 60)", &[Drain]),
     ("DELETE FROM tidegate.service", &[]),
     ("SELECT tidegate.end_leases(ARRAY[1])", &[]),
     (

@@ -466,7 +466,7 @@ async fn where_a_service_is_tried_nobody_goes_on_from() {
     let request = |walk, limit| LeaseRequest {
         kinds,
         limit,
-        join: true,
+        join: Some(true),
         walk,
         ..lease_request()
     };
@@ -474,6 +474,7 @@ async fn where_a_service_is_tried_nobody_goes_on_from() {
     let walk = first.unwrap().walk;
     let probe = LeaseRequest {
         probe: Some("carrier"),
+        join: None,
         ..request(Walk::default(), 1)
     };
     let tried = queue::lease(&client, &probe).await.unwrap();

@@ -228,7 +228,7 @@ async fn drains_that_join_share_one_walk_and_one_that_does_not_keeps_to_its_own(
         .await
         .unwrap();
     let joins = LeaseRequest {
-        join: true,
+        join: Some(true),
         ..from(own.walk, 2)
     };
     let joined = lease(&client, &joins).await;
@@ -241,7 +241,7 @@ async fn drains_that_join_share_one_walk_and_one_that_does_not_keeps_to_its_own(
         .await
         .unwrap();
     let joins = LeaseRequest {
-        join: true,
+        join: Some(true),
         ..from(Walk::default(), 1)
     };
     assert_eq!(leased(&lease(&client, &joins).await), ids[3..4]);

@@ -111,9 +111,9 @@ pub enum Verb {
     /// List the outside services that have failed, and what waits for those that are not called.
     #[command(after_help = "Example:\n  tidegate services --json")]
     Services,
-    /// Keep an outside service from being called, or let it be called again.
+    /// Keep an outside service from being called, let it be called again, or limit how often it is.
     #[command(
-        after_help = "Example:\n  tidegate service carrier --pause --reason 'it moves house until six'"
+        after_help = "Examples:\n  tidegate service carrier --pause --reason 'it moves house until six'\n  tidegate service carrier --limit 4 --per-second 20 --reason 'what our contract allows'"
     )]
     Service(ServiceArgs),
     /// Take a kind that no program handles any more off the list of those that can be published.
@@ -359,14 +359,20 @@ pub struct ServiceArgs {
 }
 
 #[derive(Args)]
-#[group(required = true, multiple = false)]
+#[group(required = true, multiple = true)]
 pub struct ServiceChangeArgs {
     /// No handler calls it, and events that need it wait.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["resume", "limit", "per_second"])]
     pub pause: bool,
     /// It is called again, also when it has not answered.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["limit", "per_second"])]
     pub resume: bool,
+    /// So many events that call it run at once, over all drains; 0 for any number.
+    #[arg(long, value_name = "EVENTS", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub limit: Option<u32>,
+    /// So many of them start in a second, over all drains; 0 for any number.
+    #[arg(long, value_name = "EVENTS", allow_negative_numbers = true)]
+    pub per_second: Option<f64>,
 }
 
 #[derive(Args)]

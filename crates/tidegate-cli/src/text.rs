@@ -308,6 +308,7 @@ pub fn services(services: &[ServiceStatus]) -> String {
         "next try",
         "failures",
         "last error",
+        "limits",
     ]);
     let time = |time: &Option<String>| time.as_deref().map(without_fraction).unwrap_or_default();
     for service in services {
@@ -319,9 +320,20 @@ pub fn services(services: &[ServiceStatus]) -> String {
             time(&service.retry_at),
             service.failures.to_string(),
             service.last_error.clone().unwrap_or_default(),
+            limits(service),
         ]);
     }
     format!("{table}\ncall one at once: tidegate service NAME --resume --reason TEXT")
+}
+
+/// How its calls are limited, and how many of its places drains have.
+fn limits(service: &ServiceStatus) -> String {
+    let limits = operate::limits(service.max_running, service.per_second);
+    match (service.max_running, service.per_second) {
+        (None, None) => String::new(),
+        (None, Some(_)) => limits,
+        (Some(_), _) => format!("{limits} ({} now)", service.places),
+    }
 }
 
 /// Whether a service is called.

@@ -107,9 +107,7 @@ CREATE TRIGGER event_queue_delayed_update
     BEFORE UPDATE OF available_at ON tidegate.event_queue
     FOR EACH ROW EXECUTE FUNCTION tidegate.mark_delayed();
 
--- Who holds what. An expired lease still holds its events until somebody breaks it (`sweep`), so that no statement of
--- the hot path compares clocks.
--- Outside services that handlers call, of which somebody has told something; see report_service().
+-- Outside services that handlers call, of which somebody has told something; see report_service() and claim_service().
 CREATE TABLE tidegate.service (
     service     text        PRIMARY KEY CHECK (char_length(service) BETWEEN 1 AND 100),
     state       text        NOT NULL DEFAULT 'closed' CHECK (state IN ('closed', 'open', 'probing', 'paused')),
@@ -124,13 +122,29 @@ CREATE TABLE tidegate.service (
     answers     bigint      NOT NULL DEFAULT 0,
     answered_at timestamptz,
     last_error  text,
-    -- Kinds of events that have met it.
+    -- Kinds of events that have met it while it was not to be called.
     kinds       text[]      NOT NULL DEFAULT '{}',
     prober      uuid,
     -- The event that was tried last: the next one is tried first.
-    probe_id    bigint      NOT NULL DEFAULT 0
+    probe_id    bigint      NOT NULL DEFAULT 0,
+    -- So many events that call it run at once at most, over all drains, and so many start in a second; null is any number.
+    max_running integer     CHECK (max_running BETWEEN 1 AND 10000),
+    per_second  float8      CHECK (per_second BETWEEN 0.0001 AND 10000),
+    -- When the next one may start.
+    next_start  timestamptz NOT NULL DEFAULT '-infinity'
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
 
+-- How many of a service's places a worker has. Those of one that has said nothing until then are free again.
+CREATE TABLE tidegate.service_place (
+    service text        NOT NULL,
+    worker  uuid        NOT NULL,
+    places  integer     NOT NULL CHECK (places > 0),
+    until   timestamptz NOT NULL,
+    PRIMARY KEY (service, worker)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
+
+-- Who holds what. An expired lease still holds its events until somebody breaks it (`sweep`), so that no statement of
+-- the hot path compares clocks.
 CREATE TABLE tidegate.lease (
     token      uuid           PRIMARY KEY,
     worker     uuid           NOT NULL,

@@ -64,11 +64,13 @@ $$;
 --
 -- Groups of which nothing could be taken are told (`blocked`); the caller may name those it has met in this walk in `passed_by`:
 -- what else is theirs is passed without a lock. With `join` the walk goes on where the newest lease ended, so that drains
--- share one walk. Before a walk's start goes `sweep`.
+-- share one walk; a walk for a few of the kinds keeps apart (null): nobody goes on from it, either. Before a walk's start
+-- goes `sweep`.
 --
 -- `over`: the worker's leases that are marked as ended. They are removed first.
 --
--- `services`: what is known of services that have not answered of late, null when all do; their kinds are left alone. With
+-- `services`: what is known of services that have not answered of late, or whose calls are limited; null when there are
+-- none. Kinds of those that are not to be called are left alone. With
 -- `probe`, a service that is open and due, one event of its kinds is leased, for one worker (see report_service).
 --
 -- Kinds that are registered but unknown to this program (`kinds`) or paused are left alone; a kind that nobody registered
@@ -152,14 +154,14 @@ BEGIN
         RETURNING s.kinds, s.probe_id INTO probed, after;
         IF NOT FOUND THEN
             after := 0;
-            services := tidegate.troubled_services();
+            services := tidegate.watched_services();
             RETURN;
         END IF;
         clear_to := 0;
         most := 1;
     END IF;
-    IF EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed' OR s.failures > 0) THEN
-        services := tidegate.troubled_services();
+    IF EXISTS (SELECT FROM tidegate.service AS s WHERE tidegate.is_watched(s)) THEN
+        services := tidegate.watched_services();
         held_kinds := ARRAY(SELECT k FROM tidegate.service AS s, unnest(s.kinds) AS k
                              WHERE s.state <> 'closed' AND s.service IS DISTINCT FROM probe);
     END IF;
@@ -193,7 +195,7 @@ BEGIN
                SET probe_id = 0, retry_at = instant, since = CASE WHEN s.probe_id > 0 THEN s.since ELSE instant END,
                    state = CASE WHEN s.probe_id > 0 THEN 'open' ELSE 'closed' END, failures = tidegate.open_after() - 1
              WHERE s.service = probe;
-            services := tidegate.troubled_services();
+            services := tidegate.watched_services();
         END IF;
         RETURN;
     END IF;
@@ -294,7 +296,7 @@ BEGIN
            SET probe_id = last_id, state = CASE WHEN isempty(mine) THEN 'open' ELSE 'probing' END,
                retry_at = CASE WHEN isempty(mine) THEN instant + interval '1 second' ELSE s.retry_at END
          WHERE s.service = probe;
-        services := tidegate.troubled_services();
+        services := tidegate.watched_services();
     END IF;
     IF isempty(mine) THEN
         suspect := NULL;
@@ -314,8 +316,8 @@ BEGIN
                  ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
                         ORDER BY u.id LIMIT first_window) AS w) END,
             hashes, instant, instant, instant + make_interval(secs => seconds),
-            -- Where a service is tried is no place for others to go on from: all that is ready before it was passed.
-            CASE WHEN probe IS NULL THEN after ELSE 0 END, clear_to, as_of);
+            -- Of what is ready before the end of a walk for a few kinds most was passed.
+            CASE WHEN "join" IS NULL THEN 0 ELSE after END, clear_to, as_of);
 END $$;
 
 -- The events of a lease behind id `after`, the first `most` of them: all at once, as the lease was bounded by bytes; or fewer

@@ -8,18 +8,44 @@
 --   paused    by an operator, until it is resumed
 --
 -- Nothing of the events is written meanwhile, so that their order and their attempts stay as they are.
+--
+-- Calls can be limited, too: so many at once (`max_running`), and so many begun in a second (`per_second`), over all drains.
+-- A worker claims places and starts for a few events, leases as many of the service's kinds, and gives back what it does not
+-- use. Of a worker that says nothing more the places are free when its leases would be.
 
 -- Opens after this many unanswered calls in a row.
 CREATE FUNCTION tidegate.open_after() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 5;
 
--- What a drain must know: services that have not answered of late.
-CREATE FUNCTION tidegate.troubled_services() RETURNS jsonb
+CREATE FUNCTION tidegate.check_service(service text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF coalesce(char_length(service), 0) NOT BETWEEN 1 AND 100 THEN
+        RAISE EXCEPTION 'service: must have 1 to 100 characters, got %', coalesce(char_length(service), 0)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+
+CREATE FUNCTION tidegate.is_limited(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE
+    RETURN s.max_running IS NOT NULL OR s.per_second IS NOT NULL;
+
+CREATE FUNCTION tidegate.is_troubled(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE
+    RETURN s.state <> 'closed' OR s.failures > 0;
+
+CREATE FUNCTION tidegate.is_watched(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE
+    RETURN tidegate.is_troubled(s) OR tidegate.is_limited(s);
+
+-- What a drain must know: services that have not answered of late, and those whose calls are limited, with the kinds of events
+-- that call them.
+CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
     SELECT jsonb_agg(jsonb_build_object(
-               'service', s.service, 'state', s.state, 'answers', s.answers,
-               'retry_in', extract(epoch FROM s.retry_at - clock_timestamp())))
-      FROM tidegate.service AS s WHERE s.state <> 'closed' OR s.failures > 0
+               'service', s.service, 'state', s.state, 'troubled', tidegate.is_troubled(s), 'answers', s.answers,
+               'retry_in', extract(epoch FROM s.retry_at - clock_timestamp()),
+               'limited', CASE WHEN tidegate.is_limited(s) THEN jsonb_build_object(
+                   'running', s.max_running IS NOT NULL, 'starts', s.per_second IS NOT NULL, 'kinds', s.kinds) END))
+      FROM tidegate.service AS s WHERE tidegate.is_watched(s)
 $$;
 
 -- What a worker has learnt of a service since its last report: whether it answered (before the failures, if there are any),
@@ -35,16 +61,13 @@ DECLARE
     known tidegate.service;
     next tidegate.service;
 BEGIN
-    IF coalesce(char_length(report_service.service), 0) NOT BETWEEN 1 AND 100 THEN
-        RAISE EXCEPTION 'service: must have 1 to 100 characters, got %', coalesce(char_length(report_service.service), 0)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.check_service(report_service.service);
     -- What cannot be told in time is lost; so is what a prober has found, and another one follows.
     BEGIN
         INSERT INTO tidegate.service AS s (service) VALUES (report_service.service) ON CONFLICT DO NOTHING;
         SELECT s.* INTO STRICT known FROM tidegate.service AS s WHERE s.service = report_service.service FOR UPDATE;
     EXCEPTION WHEN lock_not_available THEN
-        RETURN tidegate.troubled_services();
+        RETURN tidegate.watched_services();
     END;
     next := known;
     next.kinds := ARRAY(SELECT DISTINCT k FROM unnest(known.kinds || report_service.kinds) AS k ORDER BY k);
@@ -79,7 +102,7 @@ BEGIN
        SET state = next.state, failures = next.failures, holds = next.holds, since = next.since, retry_at = next.retry_at,
            answers = next.answers, answered_at = next.answered_at, last_error = next.last_error, kinds = next.kinds
      WHERE s.service = report_service.service;
-    RETURN tidegate.troubled_services();
+    RETURN tidegate.watched_services();
 END $$;
 
 CREATE FUNCTION tidegate.set_service(action text, service text, state text, reason text, actor text) RETURNS jsonb
@@ -90,10 +113,7 @@ DECLARE
     changed boolean;
 BEGIN
     PERFORM tidegate.check_operator(set_service.reason, set_service.actor, true);
-    IF coalesce(char_length(set_service.service), 0) NOT BETWEEN 1 AND 100 THEN
-        RAISE EXCEPTION 'service: must have 1 to 100 characters, got %', coalesce(char_length(set_service.service), 0)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.check_service(set_service.service);
     IF NOT known AND set_service.state = 'closed' THEN
         RAISE EXCEPTION 'service: must be one that has failed or was paused, got %', quote_literal(set_service.service)
             USING ERRCODE = 'invalid_parameter_value';
@@ -123,4 +143,98 @@ CREATE FUNCTION tidegate.resume_service(service text, reason text, actor text DE
     AS $$
 BEGIN
     RETURN tidegate.set_service('resume_service', resume_service.service, 'closed', resume_service.reason, resume_service.actor);
+END $$;
+
+-- Asks for places and starts: how many of the service's events the worker runs, for how many more it wants a place, and how
+-- many starts; less than none of those gives starts back. Answered by how many places it now has, among them those that it
+-- runs, and by the starts that it may use: so many, the first after `first_in` seconds, each `apart` seconds after the one
+-- before. Starts reach no further than a second ahead. Null what is not limited; nothing but nulls when somebody else is
+-- asking just now.
+CREATE FUNCTION tidegate.claim_service(service text, worker uuid, running integer, wanted integer, starts integer,
+                                       seconds double precision,
+                                       OUT places integer, OUT starting integer, OUT first_in double precision, OUT apart double precision)
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+#variable_conflict use_column
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    known tidegate.service;
+    mine integer;
+    others bigint;
+    first timestamptz;
+BEGIN
+    SELECT s.* INTO known FROM tidegate.service AS s WHERE s.service = claim_service.service FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    DELETE FROM tidegate.service_place AS p
+     WHERE p.service = claim_service.service AND (p.until < instant OR p.worker = claim_service.worker AND running + wanted <= 0);
+    SELECT coalesce(sum(p.places) FILTER (WHERE p.worker <> claim_service.worker), 0),
+           coalesce(sum(p.places) FILTER (WHERE p.worker = claim_service.worker), 0)
+      INTO others, mine FROM tidegate.service_place AS p WHERE p.service = claim_service.service;
+    IF known.max_running IS NOT NULL THEN
+        -- What runs keeps its places, also when the limit was lowered.
+        places := greatest(least(running + wanted, known.max_running - others), least(running, mine), 0);
+        IF places > 0 THEN
+            INSERT INTO tidegate.service_place AS p (service, worker, places, until)
+            VALUES (claim_service.service, claim_service.worker, claim_service.places, instant + make_interval(secs => seconds))
+            ON CONFLICT (service, worker) DO UPDATE SET places = excluded.places, until = excluded.until;
+        END IF;
+    END IF;
+    IF known.per_second IS NOT NULL THEN
+        apart := 1 / known.per_second;
+        first := greatest(known.next_start, instant);
+        first_in := extract(epoch FROM first - instant);
+        starting := CASE WHEN starts <= 0 THEN 0
+                         ELSE least(starts, CASE WHEN known.max_running IS NOT NULL THEN places - running END,
+                                    floor((1 - first_in) * known.per_second) + 1) END;
+        starting := greatest(starting, 0);
+        IF starting > 0 OR starts < 0 THEN
+            UPDATE tidegate.service AS s SET next_start = first + make_interval(secs => CASE WHEN starts < 0 THEN starts ELSE starting END * apart)
+             WHERE s.service = claim_service.service;
+        END IF;
+    END IF;
+END $$;
+
+-- Limits the calls of a service: how many events that call it run at once, and how many start in a second. 0 lifts a limit, null
+-- leaves it as it is.
+CREATE FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text,
+                                       actor text DEFAULT NULL) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+DECLARE
+    known boolean := EXISTS (SELECT FROM tidegate.service AS s WHERE s.service = limit_service.service);
+    made tidegate.service;
+    changed boolean;
+BEGIN
+    PERFORM tidegate.check_operator(limit_service.reason, limit_service.actor, true);
+    PERFORM tidegate.check_service(limit_service.service);
+    IF limit_service.max_running NOT BETWEEN 0 AND 10000 THEN
+        RAISE EXCEPTION 'max_running: must be 1 to 10000, or 0 for any number, got %', limit_service.max_running
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF limit_service.per_second <> 0 AND NOT limit_service.per_second BETWEEN 0.0001 AND 10000 THEN
+        RAISE EXCEPTION 'per_second: must be 0.0001 to 10000, or 0 for any number, got %', limit_service.per_second
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF limit_service.max_running IS NULL AND limit_service.per_second IS NULL THEN
+        RAISE EXCEPTION 'max_running: must be given, or per_second' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO tidegate.service AS s (service) VALUES (limit_service.service) ON CONFLICT DO NOTHING;
+    UPDATE tidegate.service AS s
+       SET max_running = nullif(coalesce(limit_service.max_running, s.max_running), 0),
+           per_second = nullif(coalesce(limit_service.per_second, s.per_second), 0),
+           -- What was measured by another pace is over.
+           next_start = '-infinity'
+     WHERE s.service = limit_service.service
+       AND (coalesce(s.max_running, 0) <> coalesce(limit_service.max_running, s.max_running, 0)
+            OR coalesce(s.per_second, 0) <> coalesce(limit_service.per_second, s.per_second, 0));
+    changed := FOUND;
+    SELECT s.* INTO STRICT made FROM tidegate.service AS s WHERE s.service = limit_service.service;
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES ('limit_service', limit_service.actor,
+            jsonb_build_object('service', made.service, 'max_running', made.max_running, 'per_second', made.per_second),
+            changed::integer, limit_service.reason);
+    RETURN jsonb_build_object('action', 'limit_service', 'service', made.service, 'state', made.state, 'changed', changed, 'known', known,
+                              'max_running', made.max_running, 'per_second', made.per_second);
 END $$;

@@ -172,7 +172,9 @@ SELECT kind,
 
 -- Services that somebody has told something of, with what waits for them.
 CREATE VIEW tidegate.services AS
-SELECT s.service, s.state, s.since, s.failures, s.retry_at, s.answered_at, s.last_error, s.kinds,
+SELECT s.service, s.state, s.since, s.failures, s.retry_at, s.answered_at, s.last_error, s.kinds, s.max_running, s.per_second,
+       (SELECT coalesce(sum(p.places), 0) FROM tidegate.service_place AS p
+         WHERE p.service = s.service AND p.until >= clock_timestamp()) AS places,
        CASE WHEN s.state = 'closed' THEN 0 ELSE w.waiting END AS waiting, CASE WHEN s.state <> 'closed' THEN w.oldest END AS oldest
   FROM tidegate.service AS s
  CROSS JOIN LATERAL (SELECT count(*) AS waiting, min(q.created_at) AS oldest FROM tidegate.event_queue AS q

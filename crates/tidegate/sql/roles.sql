@@ -48,10 +48,11 @@ GRANT SELECT ON tidegate.event_kind TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.ranges, tidegate.remove_ended, tidegate.lease, tidegate.read_leased, tidegate.in_hand, tidegate.renew, tidegate.hand_back,
                           tidegate.sweep, tidegate.promote, tidegate.complete, tidegate.complete_held, tidegate.busy_groups,
                           tidegate.finalize, tidegate.end_unreadable, tidegate.retry, tidegate.save_progress,
-                          tidegate.append_errors, tidegate.merge_progress, tidegate.open_after, tidegate.troubled_services,
-                          tidegate.report_service
+                          tidegate.append_errors, tidegate.merge_progress, tidegate.open_after, tidegate.is_limited, tidegate.is_troubled, tidegate.is_watched,
+                          tidegate.watched_services, tidegate.check_service, tidegate.report_service, tidegate.claim_service
    TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE ON tidegate.service TO tidegate_drain;
+GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.service_place TO tidegate_drain;
 
 -- Read: every column but the four that hold what an event is about.
 GRANT SELECT (id, kind, payload_bytes, group_key, dedup_key, correlation_id, attempts, lapses, max_attempts, delayed, stray,
@@ -63,7 +64,7 @@ GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, 
 GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, errors, created_at,
               processing_started_at, finished_at, expires_at, deadline, parent_id, replay_of)
    ON tidegate.event_log TO tidegate_read;
-GRANT SELECT ON tidegate.lease, tidegate.leases, tidegate.held, tidegate.service, tidegate.services, tidegate.event_kind, tidegate.audit, tidegate.jobs, tidegate.stats, tidegate.daily_stats, tidegate.stuck_events,
+GRANT SELECT ON tidegate.lease, tidegate.leases, tidegate.held, tidegate.service, tidegate.service_place, tidegate.services, tidegate.event_kind, tidegate.audit, tidegate.jobs, tidegate.stats, tidegate.daily_stats, tidegate.stuck_events,
                 tidegate.blocked_groups, tidegate.queue_migrations
    TO tidegate_read, tidegate_operate;
 -- How many rows found no partition, for the doctor.
@@ -76,7 +77,7 @@ GRANT EXECUTE ON FUNCTION tidegate.latency_ms, tidegate.unordered_leases, tidega
 GRANT SELECT ON tidegate.event_queue, tidegate.event_log, tidegate.events TO tidegate_operate;
 GRANT UPDATE (status, available_at, expires_at, max_attempts) ON tidegate.events TO tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.pause, tidegate.resume, tidegate.retire,
-                          tidegate.pause_service, tidegate.resume_service,
+                          tidegate.pause_service, tidegate.resume_service, tidegate.limit_service,
                           tidegate.unblock,
                           tidegate.set_retention, tidegate.apply_retention, tidegate.missing_retention_days
    TO tidegate_operate;

@@ -152,6 +152,62 @@ BEGIN
     END IF;
 END $$;
 
+CREATE FUNCTION tidegate.check_service(service text) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF coalesce(char_length(service), 0) NOT BETWEEN 1 AND 100 THEN
+        RAISE EXCEPTION 'service: must have 1 to 100 characters, got %', coalesce(char_length(service), 0)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+
+CREATE FUNCTION tidegate.claim_service(service text, worker uuid, running integer, wanted integer, starts integer, seconds double precision, OUT places integer, OUT starting integer, OUT first_in double precision, OUT apart double precision) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    known tidegate.service;
+    mine integer;
+    others bigint;
+    first timestamptz;
+BEGIN
+    SELECT s.* INTO known FROM tidegate.service AS s WHERE s.service = claim_service.service FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    DELETE FROM tidegate.service_place AS p
+     WHERE p.service = claim_service.service AND (p.until < instant OR p.worker = claim_service.worker AND running + wanted <= 0);
+    SELECT coalesce(sum(p.places) FILTER (WHERE p.worker <> claim_service.worker), 0),
+           coalesce(sum(p.places) FILTER (WHERE p.worker = claim_service.worker), 0)
+      INTO others, mine FROM tidegate.service_place AS p WHERE p.service = claim_service.service;
+    IF known.max_running IS NOT NULL THEN
+        -- What runs keeps its places, also when the limit was lowered.
+        places := greatest(least(running + wanted, known.max_running - others), least(running, mine), 0);
+        IF places > 0 THEN
+            INSERT INTO tidegate.service_place AS p (service, worker, places, until)
+            VALUES (claim_service.service, claim_service.worker, claim_service.places, instant + make_interval(secs => seconds))
+            ON CONFLICT (service, worker) DO UPDATE SET places = excluded.places, until = excluded.until;
+        END IF;
+    END IF;
+    IF known.per_second IS NOT NULL THEN
+        apart := 1 / known.per_second;
+        first := greatest(known.next_start, instant);
+        first_in := extract(epoch FROM first - instant);
+        starting := CASE WHEN starts <= 0 THEN 0
+                         ELSE least(starts, CASE WHEN known.max_running IS NOT NULL THEN places - running END,
+                                    floor((1 - first_in) * known.per_second) + 1) END;
+        starting := greatest(starting, 0);
+        IF starting > 0 OR starts < 0 THEN
+            UPDATE tidegate.service AS s SET next_start = first + make_interval(secs => CASE WHEN starts < 0 THEN starts ELSE starting END * apart)
+             WHERE s.service = claim_service.service;
+        END IF;
+    END IF;
+END $$;
+
 CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[], OUT ended bigint[], OUT cuts integer[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -656,6 +712,42 @@ BEGIN
     RETURNING q.id, q.replay_of;
 END $$;
 
+CREATE TABLE tidegate.service (
+    service text NOT NULL,
+    state text DEFAULT 'closed'::text NOT NULL,
+    since timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    failures integer DEFAULT 0 NOT NULL,
+    holds integer DEFAULT 0 NOT NULL,
+    retry_at timestamp with time zone,
+    answers bigint DEFAULT 0 NOT NULL,
+    answered_at timestamp with time zone,
+    last_error text,
+    kinds text[] DEFAULT '{}'::text[] NOT NULL,
+    prober uuid,
+    probe_id bigint DEFAULT 0 NOT NULL,
+    max_running integer,
+    per_second double precision,
+    next_start timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    CONSTRAINT service_max_running_check CHECK (((max_running >= 1) AND (max_running <= 10000))),
+    CONSTRAINT service_per_second_check CHECK (((per_second >= (0.0001)::double precision) AND (per_second <= (10000)::double precision))),
+    CONSTRAINT service_retry_at_check CHECK (isfinite(retry_at)),
+    CONSTRAINT service_service_check CHECK (((char_length(service) >= 1) AND (char_length(service) <= 100))),
+    CONSTRAINT service_state_check CHECK ((state = ANY (ARRAY['closed'::text, 'open'::text, 'probing'::text, 'paused'::text])))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='100');
+
+CREATE FUNCTION tidegate.is_limited(s tidegate.service) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    RETURN (((s).max_running IS NOT NULL) OR ((s).per_second IS NOT NULL));
+
+CREATE FUNCTION tidegate.is_troubled(s tidegate.service) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    RETURN (((s).state <> 'closed'::text) OR ((s).failures > 0));
+
+CREATE FUNCTION tidegate.is_watched(s tidegate.service) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    RETURN (tidegate.is_troubled(s) OR tidegate.is_limited(s));
+
 CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN isfinite(created_at) THEN ((date_part('epoch'::text, (finished_at - created_at)) * (1000)::double precision))::bigint ELSE (0)::bigint END;
@@ -737,14 +829,14 @@ BEGIN
         RETURNING s.kinds, s.probe_id INTO probed, after;
         IF NOT FOUND THEN
             after := 0;
-            services := tidegate.troubled_services();
+            services := tidegate.watched_services();
             RETURN;
         END IF;
         clear_to := 0;
         most := 1;
     END IF;
-    IF EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed' OR s.failures > 0) THEN
-        services := tidegate.troubled_services();
+    IF EXISTS (SELECT FROM tidegate.service AS s WHERE tidegate.is_watched(s)) THEN
+        services := tidegate.watched_services();
         held_kinds := ARRAY(SELECT k FROM tidegate.service AS s, unnest(s.kinds) AS k
                              WHERE s.state <> 'closed' AND s.service IS DISTINCT FROM probe);
     END IF;
@@ -778,7 +870,7 @@ BEGIN
                SET probe_id = 0, retry_at = instant, since = CASE WHEN s.probe_id > 0 THEN s.since ELSE instant END,
                    state = CASE WHEN s.probe_id > 0 THEN 'open' ELSE 'closed' END, failures = tidegate.open_after() - 1
              WHERE s.service = probe;
-            services := tidegate.troubled_services();
+            services := tidegate.watched_services();
         END IF;
         RETURN;
     END IF;
@@ -879,7 +971,7 @@ BEGIN
            SET probe_id = last_id, state = CASE WHEN isempty(mine) THEN 'open' ELSE 'probing' END,
                retry_at = CASE WHEN isempty(mine) THEN instant + interval '1 second' ELSE s.retry_at END
          WHERE s.service = probe;
-        services := tidegate.troubled_services();
+        services := tidegate.watched_services();
     END IF;
     IF isempty(mine) THEN
         suspect := NULL;
@@ -899,8 +991,50 @@ BEGIN
                  ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
                         ORDER BY u.id LIMIT first_window) AS w) END,
             hashes, instant, instant, instant + make_interval(secs => seconds),
-            -- Where a service is tried is no place for others to go on from: all that is ready before it was passed.
-            CASE WHEN probe IS NULL THEN after ELSE 0 END, clear_to, as_of);
+            -- Of what is ready before the end of a walk for a few kinds most was passed.
+            CASE WHEN "join" IS NULL THEN 0 ELSE after END, clear_to, as_of);
+END $$;
+
+CREATE FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    known boolean := EXISTS (SELECT FROM tidegate.service AS s WHERE s.service = limit_service.service);
+    made tidegate.service;
+    changed boolean;
+BEGIN
+    PERFORM tidegate.check_operator(limit_service.reason, limit_service.actor, true);
+    PERFORM tidegate.check_service(limit_service.service);
+    IF limit_service.max_running NOT BETWEEN 0 AND 10000 THEN
+        RAISE EXCEPTION 'max_running: must be 1 to 10000, or 0 for any number, got %', limit_service.max_running
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF limit_service.per_second <> 0 AND NOT limit_service.per_second BETWEEN 0.0001 AND 10000 THEN
+        RAISE EXCEPTION 'per_second: must be 0.0001 to 10000, or 0 for any number, got %', limit_service.per_second
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF limit_service.max_running IS NULL AND limit_service.per_second IS NULL THEN
+        RAISE EXCEPTION 'max_running: must be given, or per_second' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO tidegate.service AS s (service) VALUES (limit_service.service) ON CONFLICT DO NOTHING;
+    UPDATE tidegate.service AS s
+       SET max_running = nullif(coalesce(limit_service.max_running, s.max_running), 0),
+           per_second = nullif(coalesce(limit_service.per_second, s.per_second), 0),
+           -- What was measured by another pace is over.
+           next_start = '-infinity'
+     WHERE s.service = limit_service.service
+       AND (coalesce(s.max_running, 0) <> coalesce(limit_service.max_running, s.max_running, 0)
+            OR coalesce(s.per_second, 0) <> coalesce(limit_service.per_second, s.per_second, 0));
+    changed := FOUND;
+    SELECT s.* INTO STRICT made FROM tidegate.service AS s WHERE s.service = limit_service.service;
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES ('limit_service', limit_service.actor,
+            jsonb_build_object('service', made.service, 'max_running', made.max_running, 'per_second', made.per_second),
+            changed::integer, limit_service.reason);
+    RETURN jsonb_build_object('action', 'limit_service', 'service', made.service, 'state', made.state, 'changed', changed, 'known', known,
+                              'max_running', made.max_running, 'per_second', made.per_second);
 END $$;
 
 CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
@@ -1626,16 +1760,13 @@ DECLARE
     known tidegate.service;
     next tidegate.service;
 BEGIN
-    IF coalesce(char_length(report_service.service), 0) NOT BETWEEN 1 AND 100 THEN
-        RAISE EXCEPTION 'service: must have 1 to 100 characters, got %', coalesce(char_length(report_service.service), 0)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.check_service(report_service.service);
     -- What cannot be told in time is lost; so is what a prober has found, and another one follows.
     BEGIN
         INSERT INTO tidegate.service AS s (service) VALUES (report_service.service) ON CONFLICT DO NOTHING;
         SELECT s.* INTO STRICT known FROM tidegate.service AS s WHERE s.service = report_service.service FOR UPDATE;
     EXCEPTION WHEN lock_not_available THEN
-        RETURN tidegate.troubled_services();
+        RETURN tidegate.watched_services();
     END;
     next := known;
     next.kinds := ARRAY(SELECT DISTINCT k FROM unnest(known.kinds || report_service.kinds) AS k ORDER BY k);
@@ -1670,7 +1801,7 @@ BEGIN
        SET state = next.state, failures = next.failures, holds = next.holds, since = next.since, retry_at = next.retry_at,
            answers = next.answers, answered_at = next.answered_at, last_error = next.last_error, kinds = next.kinds
      WHERE s.service = report_service.service;
-    RETURN tidegate.troubled_services();
+    RETURN tidegate.watched_services();
 END $$;
 
 CREATE FUNCTION tidegate.requeue(ids bigint[], reason text, actor text DEFAULT NULL::text) RETURNS jsonb
@@ -1925,10 +2056,7 @@ DECLARE
     changed boolean;
 BEGIN
     PERFORM tidegate.check_operator(set_service.reason, set_service.actor, true);
-    IF coalesce(char_length(set_service.service), 0) NOT BETWEEN 1 AND 100 THEN
-        RAISE EXCEPTION 'service: must have 1 to 100 characters, got %', coalesce(char_length(set_service.service), 0)
-            USING ERRCODE = 'invalid_parameter_value';
-    END IF;
+    PERFORM tidegate.check_service(set_service.service);
     IF NOT known AND set_service.state = 'closed' THEN
         RAISE EXCEPTION 'service: must be one that has failed or was paused, got %', quote_literal(set_service.service)
             USING ERRCODE = 'invalid_parameter_value';
@@ -2081,16 +2209,6 @@ BEGIN
     RETURN NEXT;
 END $$;
 
-CREATE FUNCTION tidegate.troubled_services() RETURNS jsonb
-    LANGUAGE sql STABLE
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-    SELECT jsonb_agg(jsonb_build_object(
-               'service', s.service, 'state', s.state, 'answers', s.answers,
-               'retry_in', extract(epoch FROM s.retry_at - clock_timestamp())))
-      FROM tidegate.service AS s WHERE s.state <> 'closed' OR s.failures > 0
-$$;
-
 CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2239,6 +2357,18 @@ BEGIN
     VALUES (CASE WHEN NEW.status = 'PENDING' THEN 'requeue' ELSE 'update' END, changed, ARRAY[OLD.id], 1);
     RETURN NEW;
 END $$;
+
+CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT jsonb_agg(jsonb_build_object(
+               'service', s.service, 'state', s.state, 'troubled', tidegate.is_troubled(s), 'answers', s.answers,
+               'retry_in', extract(epoch FROM s.retry_at - clock_timestamp()),
+               'limited', CASE WHEN tidegate.is_limited(s) THEN jsonb_build_object(
+                   'running', s.max_running IS NOT NULL, 'starts', s.per_second IS NOT NULL, 'kinds', s.kinds) END))
+      FROM tidegate.service AS s WHERE tidegate.is_watched(s)
+$$;
 
 CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE
@@ -2558,22 +2688,12 @@ CREATE TABLE tidegate.sealed_stats (
     latency_ms bigint NOT NULL
 );
 
-CREATE TABLE tidegate.service (
+CREATE TABLE tidegate.service_place (
     service text NOT NULL,
-    state text DEFAULT 'closed'::text NOT NULL,
-    since timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    failures integer DEFAULT 0 NOT NULL,
-    holds integer DEFAULT 0 NOT NULL,
-    retry_at timestamp with time zone,
-    answers bigint DEFAULT 0 NOT NULL,
-    answered_at timestamp with time zone,
-    last_error text,
-    kinds text[] DEFAULT '{}'::text[] NOT NULL,
-    prober uuid,
-    probe_id bigint DEFAULT 0 NOT NULL,
-    CONSTRAINT service_retry_at_check CHECK (isfinite(retry_at)),
-    CONSTRAINT service_service_check CHECK (((char_length(service) >= 1) AND (char_length(service) <= 100))),
-    CONSTRAINT service_state_check CHECK ((state = ANY (ARRAY['closed'::text, 'open'::text, 'probing'::text, 'paused'::text])))
+    worker uuid NOT NULL,
+    places integer NOT NULL,
+    until timestamp with time zone NOT NULL,
+    CONSTRAINT service_place_places_check CHECK ((places > 0))
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='100');
 
@@ -2586,6 +2706,11 @@ CREATE VIEW tidegate.services AS
     s.answered_at,
     s.last_error,
     s.kinds,
+    s.max_running,
+    s.per_second,
+    ( SELECT COALESCE(sum(p.places), (0)::bigint) AS "coalesce"
+           FROM tidegate.service_place p
+          WHERE ((p.service = s.service) AND (p.until >= clock_timestamp()))) AS places,
         CASE
             WHEN (s.state = 'closed'::text) THEN (0)::bigint
             ELSE w.waiting
@@ -2697,6 +2822,9 @@ ALTER TABLE ONLY tidegate.sealed_stats
 ALTER TABLE ONLY tidegate.service
     ADD CONSTRAINT service_pkey PRIMARY KEY (service);
 
+ALTER TABLE ONLY tidegate.service_place
+    ADD CONSTRAINT service_place_pkey PRIMARY KEY (service, worker);
+
 ALTER TABLE ONLY tidegate.stats_archive
     ADD CONSTRAINT stats_archive_pkey PRIMARY KEY (day, kind, status);
 
@@ -2785,6 +2913,10 @@ REVOKE ALL ON FUNCTION tidegate.check_operator(reason text, actor text, reason_i
 
 REVOKE ALL ON FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.check_service(service text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.claim_service(service text, worker uuid, running integer, wanted integer, starts integer, seconds double precision, OUT places integer, OUT starting integer, OUT first_in double precision, OUT apart double precision) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[], OUT ended bigint[], OUT cuts integer[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.complete_held(id bigint, token uuid) FROM PUBLIC;
@@ -2819,9 +2951,17 @@ REVOKE ALL ON FUNCTION tidegate.insert_batch(kinds text[], payloads json[], grou
 
 REVOKE ALL ON FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.is_limited(s tidegate.service) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.is_troubled(s tidegate.service) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.is_watched(s tidegate.service) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.listed_at_most() FROM PUBLIC;
 
@@ -2919,8 +3059,6 @@ REVOKE ALL ON FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigin
 
 REVOKE ALL ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_than interval, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.troubled_services() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.unmarked_events(most bigint) FROM PUBLIC;
@@ -2932,5 +3070,7 @@ REVOKE ALL ON FUNCTION tidegate.unregistered(kind text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.unseal_log_partition() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.update_event() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.watched_services() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) FROM PUBLIC;

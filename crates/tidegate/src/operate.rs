@@ -308,7 +308,7 @@ pub enum ServiceState {
 }
 
 /// A service as operators see it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServiceStatus {
     /// Its name, as handlers give it.
@@ -327,6 +327,12 @@ pub struct ServiceStatus {
     pub last_error: Option<String>,
     /// Kinds of events that wait for it when it is not called.
     pub kinds: Vec<String>,
+    /// How many events that call it run at once at most, over all drains.
+    pub max_running: Option<u32>,
+    /// How many of them start in a second at most.
+    pub per_second: Option<f64>,
+    /// How many of its places drains have now.
+    pub places: u32,
     /// How many events do.
     pub waiting: u64,
     /// When the oldest of them was published.
@@ -344,11 +350,26 @@ pub struct ServiceRequest {
     pub actor: Option<String>,
 }
 
-/// What a pause or a resume of a service did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// How to limit the calls of a service, over all drains.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LimitRequest {
+    /// Its name, as handlers give it; 1 to 100 characters.
+    pub service: String,
+    /// How many events that call it run at once, 1 to 10,000; 0 is any number, `None` leaves it as it is.
+    pub max_running: Option<u32>,
+    /// How many of them start in a second, 0.0001 to 10,000; 0 is any number, `None` leaves it as it is.
+    pub per_second: Option<f64>,
+    /// For the audit; not blank, at most 1,000 characters.
+    pub reason: String,
+    /// Who says to be asking, for the audit; 1 to 200 characters.
+    pub actor: Option<String>,
+}
+
+/// What a change of a service did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServiceChange {
-    /// `pause_service` or `resume_service`.
+    /// `pause_service`, `resume_service` or `limit_service`.
     pub action: String,
     /// The service.
     pub service: String,
@@ -358,6 +379,12 @@ pub struct ServiceChange {
     pub changed: bool,
     /// Whether anybody had told of a service of this name before: else it may be misspelled.
     pub known: bool,
+    /// How many events that call it run at once now, if that was what was asked for and there is a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_running: Option<u32>,
+    /// How many of them start in a second, likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_second: Option<f64>,
 }
 
 /// What a retirement did.

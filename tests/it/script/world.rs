@@ -200,7 +200,7 @@ impl World {
             kinds: &Probe::KINDS[..kinds],
             limit,
             first_window: window,
-            join: joins,
+            join: Some(joins),
             passed_by: &walk.blocked,
             probe: None,
             walk: walk.at,

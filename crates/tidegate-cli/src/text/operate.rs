@@ -96,9 +96,18 @@ pub fn requeued(report: &RequeueReport) -> String {
     lines.join("\n")
 }
 
-/// Whether a service is called now.
+/// Whether a service is called now, and how often.
 pub fn service(change: &ServiceChange) -> String {
     let name = &change.service;
+    if change.action == "limit_service" {
+        let limits = limits(change.max_running, change.per_second);
+        let unknown = if change.known {
+            ""
+        } else {
+            ". Nothing was known of it before: it must be spelled as handlers spell it"
+        };
+        return format!("{name}: {limits}{unknown}");
+    }
     match (change.state, change.changed) {
         (ServiceState::Paused, true) if !change.known => format!(
             "{name} is paused; what needs it waits. Nothing was known of it before: it must be spelled as handlers spell it"
@@ -108,6 +117,17 @@ pub fn service(change: &ServiceChange) -> String {
         (_, true) => format!("{name} is called again"),
         (_, false) => format!("{name} was being called already"),
     }
+}
+
+/// How a service is limited.
+pub fn limits(max_running: Option<u32>, per_second: Option<f64>) -> String {
+    let running = max_running.map(|count| format!("at most {count} at once"));
+    let starts = per_second.map(|count| format!("at most {count} a second"));
+    let limits: Vec<String> = running.into_iter().chain(starts).collect();
+    if limits.is_empty() {
+        return "not limited".to_owned();
+    }
+    limits.join(", ")
 }
 
 /// Whether a kind is paused now.

@@ -1,7 +1,8 @@
 //! Operators' actions: replay, requeue, pause, resume, retire, unblock.
 
 use tidegate::operate::{
-    KindRequest, ReplayRequest, RequeueRequest, ServiceRequest, UnblockAction, UnblockRequest,
+    KindRequest, LimitRequest, ReplayRequest, RequeueRequest, ServiceRequest, UnblockAction,
+    UnblockRequest,
 };
 use tidegate::program::Service;
 use tidegate::queue;
@@ -85,15 +86,29 @@ fn asked(service: &Service, args: PauseArgs) -> KindRequest {
 
 pub async fn service(service: &Service, args: ServiceArgs) -> Result<Answer, Failed> {
     let client = service.database.connect().await?;
-    let asked = ServiceRequest {
-        service: args.service,
-        reason: args.audit.reason,
-        actor: args.audit.actor.or_else(|| service.actor.clone()),
-    };
-    let change = if args.change.pause {
-        queue::pause_service(&client, &asked).await?
+    let change = args.change;
+    let (name, reason) = (args.service, args.audit.reason);
+    let actor = args.audit.actor.or_else(|| service.actor.clone());
+    let change = if change.pause || change.resume {
+        let asked = ServiceRequest {
+            service: name,
+            reason,
+            actor,
+        };
+        if change.pause {
+            queue::pause_service(&client, &asked).await?
+        } else {
+            queue::resume_service(&client, &asked).await?
+        }
     } else {
-        queue::resume_service(&client, &asked).await?
+        let asked = LimitRequest {
+            service: name,
+            max_running: change.limit,
+            per_second: change.per_second,
+            reason,
+            actor,
+        };
+        queue::limit_service(&client, &asked).await?
     };
     Ok(Answer::new(
         document(&change)?,

@@ -4,7 +4,7 @@
 //! goes away, what was in the window is charged an attempt, and nothing else is. An event whose worker has gone away before,
 //! a suspect, starts when nothing else is between its start and its end, so that it takes nobody along.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -45,6 +45,8 @@ pub(super) struct Hand {
     bytes: usize,
     /// Sizes of the large ones.
     large: HashMap<i64, usize>,
+    /// Kinds of which no handler may start just now.
+    pub barred: BTreeSet<String>,
 }
 
 /// What may be started next.
@@ -118,12 +120,16 @@ impl Hand {
 
     /// Whether the event's handlers may start, or need not.
     fn is_startable(&self, event: &LeasedEvent) -> bool {
-        event.fate != Fate::Run || self.leases.is_open(event)
+        event.fate != Fate::Run || self.leases.is_open(event) && !self.is_barred(event)
+    }
+
+    fn is_barred(&self, event: &LeasedEvent) -> bool {
+        !self.barred.is_empty() && event.fate == Fate::Run && self.barred.contains(&event.kind)
     }
 
     /// The next event to start. Its group stays shut until [`Hand::open_group`], but for [`Hand::pop_behind`].
     pub(super) fn pop(&mut self, pick: Pick) -> Option<LeasedEvent> {
-        let mut ready = self.ready.values();
+        let mut ready = self.ready.values().filter(|event| !self.is_barred(event));
         let first = ready.find(|event| {
             self.is_startable(event) || pick.in_order && !self.leases.is_suspect(event.lease.token)
         });
@@ -210,7 +216,8 @@ impl Hand {
     }
 
     fn next_window(&self, few: usize, window: usize) -> Option<Start> {
-        let mut next = self.ready.values().take(few);
+        let may_start = self.ready.values().filter(|event| !self.is_barred(event));
+        let mut next = may_start.take(few);
         let shut = next.find(|event| !self.is_startable(event))?;
         let upto = self.leases.window_end(shut.lease, window)?;
         Some(Start {
@@ -228,7 +235,7 @@ impl Hand {
         let mut shut = self
             .ready
             .values()
-            .filter(|event| !self.leases.is_suspect(event.lease.token));
+            .filter(|event| !self.leases.is_suspect(event.lease.token) && !self.is_barred(event));
         let ahead = shut.find(|event| {
             let group = event
                 .group_key
@@ -244,7 +251,8 @@ impl Hand {
         if !self.leases.has_suspect() {
             return None;
         }
-        let mut leases = self.ready.values().filter(|event| event.fate == Fate::Run);
+        let runs = |event: &&LeasedEvent| event.fate == Fate::Run && !self.is_barred(event);
+        let mut leases = self.ready.values().filter(runs);
         leases
             .find(|event| self.leases.is_suspect(event.lease.token))
             .map(|event| event.lease)
@@ -342,6 +350,27 @@ impl Hand {
             self.waits_no_more(event);
         }
         removed
+    }
+
+    /// How many events of these kinds wait.
+    pub(super) fn waiting_of(&self, kinds: &BTreeSet<String>) -> usize {
+        self.all_waiting()
+            .filter(|event| kinds.contains(&event.kind))
+            .count()
+    }
+
+    /// Takes out what waits of these kinds.
+    pub(super) fn take_kinds(&mut self, kinds: &BTreeSet<String>) -> Vec<LeasedEvent> {
+        let of_kinds = self
+            .all_waiting()
+            .filter(|event| kinds.contains(&event.kind));
+        let leases: HashSet<Lease> = of_kinds.map(|event| event.lease).collect();
+        self.remove(|lease| leases.contains(&lease))
+    }
+
+    fn all_waiting(&self) -> impl Iterator<Item = &LeasedEvent> {
+        let behind = self.groups.values().flat_map(|group| &group.line);
+        self.ready.values().chain(behind)
     }
 
     /// Takes out all that waits and that `now` does not have; those events belong to somebody else. Takes over how

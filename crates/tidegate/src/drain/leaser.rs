@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use futures_util::future::{OptionFuture, join4};
+use futures_util::future::{OptionFuture, join5};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::limits::Turn;
 use super::session::Session;
 use super::walk::Stretch;
 use crate::error::Error;
-use crate::queue::{self, LeaseRequest, LeasedBatch, Walk};
+use crate::queue::{self, Claim, Grant, LeaseRequest, LeasedBatch, Walk};
 
 /// Delayed events made ready at once.
 const PROMOTE_LIMIT: u32 = 1000;
@@ -31,21 +32,46 @@ pub(super) struct LeaseOrder {
     pub timeout: Duration,
     /// Whether the leases are to be prolonged, too.
     pub renews: bool,
-    /// Events to lease; nothing is leased without it.
-    pub stretch: Option<Stretch>,
-    /// A service that is due: one event that waits for it is leased instead.
-    pub probe: Option<String>,
-    /// Kinds this program knows and has time for.
+    pub ask: Ask,
+    /// Of which kinds events are asked for.
     pub kinds: Vec<&'static str>,
     pub first_window: u32,
     /// When it was made: what it prolongs is no older.
     pub sent: Instant,
 }
 
+/// What is asked for besides more time.
+pub(super) enum Ask {
+    Nothing,
+    /// More events.
+    Events(Stretch),
+    /// One event to try this service with.
+    Probe(String),
+    /// Events that call a limited service.
+    Limited(Turn, Stretch),
+    /// Places of a limited service, and starts.
+    Claim(Claim),
+}
+
+impl Ask {
+    /// Where events are asked for.
+    fn stretch(&self) -> Option<&Stretch> {
+        match self {
+            Self::Events(stretch) | Self::Limited(_, stretch) => Some(stretch),
+            Self::Nothing | Self::Probe(_) | Self::Claim(_) => None,
+        }
+    }
+
+    /// Whether events are.
+    pub(super) fn leases(&self) -> bool {
+        matches!(self, Self::Probe(_)) || self.stretch().is_some()
+    }
+}
+
 impl LeaseOrder {
     /// The lease that is asked for, if one is.
     fn request(&self, token: Uuid) -> Option<LeaseRequest<'_>> {
-        let probe = LeaseRequest {
+        let request = LeaseRequest {
             token,
             worker: self.worker,
             held: &self.trusted,
@@ -55,20 +81,24 @@ impl LeaseOrder {
             limit: 1,
             bytes: LEASE_BYTES,
             first_window: self.first_window,
-            join: false,
+            join: None,
             passed_by: &[],
-            probe: self.probe.as_deref(),
+            probe: None,
             walk: Walk::default(),
         };
-        let Some(stretch) = &self.stretch else {
-            return probe.probe.is_some().then_some(probe);
-        };
+        if let Ask::Probe(service) = &self.ask {
+            return Some(LeaseRequest {
+                probe: Some(service),
+                ..request
+            });
+        }
+        let stretch = self.ask.stretch()?;
         Some(LeaseRequest {
             limit: stretch.limit,
             join: stretch.join,
             passed_by: &stretch.passed_by,
             walk: stretch.walk,
-            ..probe
+            ..request
         })
     }
 }
@@ -78,6 +108,8 @@ pub(super) struct Brought {
     /// Lowest id among the delayed events that became ready just before.
     pub promoted: Option<i64>,
     pub batch: LeasedBatch,
+    /// What was claimed.
+    pub grant: Grant,
     pub token: Uuid,
     /// The leases that are still there, each with how often something was taken from it.
     pub renewed: Option<Vec<(Uuid, i32)>>,
@@ -123,22 +155,29 @@ async fn attempt(
 ) -> Result<Brought, Error> {
     let client = session.client().await?;
     let token = Uuid::new_v4();
-    let sweeps = unsure || order.stretch.as_ref().is_some_and(Stretch::is_start);
+    let sweeps = unsure || order.ask.stretch().is_some_and(Stretch::is_start);
     let renew = order
         .renews
         .then(|| queue::renew(client, order.worker, &order.held, order.timeout));
     let sweep = sweeps.then(|| queue::sweep(client, order.worker, &order.held));
-    let promote = (order.stretch.is_some() || order.probe.is_some())
+    let promote = order
+        .ask
+        .leases()
         .then(|| queue::promote(client, PROMOTE_LIMIT));
     let request = order.request(token);
     let leased = request
         .as_ref()
         .map(|request| queue::lease(client, request));
-    let (renewed, swept, promoted, batch) = join4(
+    let claimed = match &order.ask {
+        Ask::Claim(claim) => Some(queue::claim_service(client, order.worker, claim)),
+        _ => None,
+    };
+    let (renewed, swept, promoted, batch, grant) = join5(
         OptionFuture::from(renew),
         OptionFuture::from(sweep),
         OptionFuture::from(promote),
         OptionFuture::from(leased),
+        OptionFuture::from(claimed),
     )
     .await;
     swept.transpose()?;
@@ -146,6 +185,7 @@ async fn attempt(
         renewed: renewed.transpose()?,
         promoted: promoted.transpose()?.and_then(|(_, lowest)| lowest),
         batch: batch.transpose()?.unwrap_or_default(),
+        grant: grant.transpose()?.unwrap_or_default(),
         token,
     })
 }

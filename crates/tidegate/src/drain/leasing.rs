@@ -8,16 +8,19 @@ use futures_util::future::FutureExt;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::leaser::{Arrival, Brought, LEASE_BYTES, LeaseOrder, lease};
+use super::leaser::{Arrival, Ask, Brought, LEASE_BYTES, LeaseOrder, lease};
 use super::leases::Window;
 use super::{Drain, Slot};
 use crate::dispatch::Dispatch;
 use crate::event::Event;
 use crate::lease::{Fate, Lease};
-use crate::queue::Troubled;
+use crate::queue::Watched;
 
 /// A window is this much work: about what passes until the database has been told of the next one, several times over.
 const WINDOW: Duration = Duration::from_millis(50);
+
+/// So many starts of a limited service are asked for at once at most.
+const MOST_AHEAD: usize = 1000;
 
 /// What leases have said of the queue being empty.
 pub(super) struct Empty {
@@ -46,16 +49,9 @@ impl<D: Dispatch> Drain<D> {
             .oldest_renewal()
             .is_some_and(|renewed| now >= renewed + third);
         let may_lease = self.may_lease();
-        let probe = self.services.due(now).filter(|_| may_lease);
-        let stretch = (probe.is_none() && may_lease && self.wants_more(now)).then(|| {
-            let most = self.room_to_lease();
-            self.walk.next(most, self.is_idle())
-        });
-        let leases = stretch.is_some() || probe.is_some();
-        if let Some(probe) = &probe {
-            self.services.note_asked(probe, now);
-        }
-        if !leases && !renews {
+        let (ask, kinds) = self.what_to_ask(may_lease, now);
+        let leases = ask.leases();
+        if matches!(ask, Ask::Nothing) && !renews {
             return;
         }
         let first_window = if self.hand.leases.has_suspect() {
@@ -63,11 +59,7 @@ impl<D: Dispatch> Drain<D> {
         } else {
             self.window()
         };
-        let kinds = self.budget.kinds_with_time(D::Event::KINDS);
-        if leases {
-            self.empty.kinds_left_out = kinds.len() < D::Event::KINDS.len();
-            self.between.brings_window = first_window > 0;
-        }
+        self.between.brings_window = leases && first_window > 0;
         if let Some(session) = self.leasing.take() {
             let order = LeaseOrder {
                 worker: self.worker,
@@ -80,8 +72,7 @@ impl<D: Dispatch> Drain<D> {
                 },
                 timeout: self.options.lease_timeout,
                 renews,
-                stretch,
-                probe,
+                ask,
                 kinds,
                 first_window: u32::try_from(first_window).unwrap_or(u32::MAX),
                 sent: now,
@@ -90,7 +81,30 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    fn room_to_lease(&self) -> u64 {
+    /// One thing at a time: an event to try a service with, something for a limited service, or more of the rest.
+    fn what_to_ask(&mut self, may_lease: bool, now: Instant) -> (Ask, Vec<&'static str>) {
+        let mut kinds = self.budget.kinds_with_time(D::Event::KINDS);
+        if let Some(probe) = self.services.due(now).filter(|_| may_lease) {
+            self.services.note_asked(&probe, now);
+            return (Ask::Probe(probe), kinds);
+        }
+        let wants_more = may_lease && self.wants_more(now);
+        let rest_first = std::mem::take(&mut self.limits.had_turn) && wants_more;
+        if !rest_first && let Some(asked) = self.ask_for_limited(may_lease, &kinds, now) {
+            self.limits.had_turn = true;
+            return asked;
+        }
+        if !wants_more {
+            return (Ask::Nothing, kinds);
+        }
+        self.empty.kinds_left_out = kinds.len() < D::Event::KINDS.len();
+        kinds.retain(|kind| !self.limits.has_kind(kind));
+        let most = self.room_to_lease();
+        let stretch = self.walk.next(most, self.is_idle());
+        (Ask::Events(stretch), kinds)
+    }
+
+    pub(super) fn room_to_lease(&self) -> u64 {
         let leased = self.report.leased;
         self.options
             .max_events
@@ -98,8 +112,8 @@ impl<D: Dispatch> Drain<D> {
     }
 
     fn wants_more(&self, now: Instant) -> bool {
-        let enough = self.hand.waiting() > self.walk.want() as usize
-            || self.hand.bytes() as u64 > LEASE_BYTES;
+        let waiting = self.hand.waiting() - self.waiting_for_limited();
+        let enough = waiting > self.walk.want() as usize || self.hand.bytes() as u64 > LEASE_BYTES;
         !enough && now >= self.walk.poll_at()
     }
 
@@ -131,21 +145,32 @@ impl<D: Dispatch> Drain<D> {
             self.take_renewed(&order.held, &renewed, order.sent);
         }
         let mut batch = brought.batch;
-        if let Some(service) = order.probe {
-            self.learn_services(&batch.troubled);
-            self.empty.seen = false;
-            if let Some(event) = batch.events.first() {
-                self.services.begin_probe(event.lease, service);
+        match order.ask {
+            Ask::Nothing => return,
+            Ask::Claim(claim) => return self.take_grant(&claim, brought.grant, order.sent),
+            Ask::Probe(service) => {
+                self.learn_services(&batch.watched);
+                self.empty.seen = false;
+                if let Some(event) = batch.events.first() {
+                    self.services.begin_probe(event.lease, service);
+                }
             }
-        } else {
-            let Some(stretch) = order.stretch else { return };
-            let left = self.hand.waiting();
-            let empty = self
-                .walk
-                .arrived(stretch, brought.promoted, &mut batch, left);
-            self.empty.seen = empty && self.is_idle();
-            self.empty.looked_at = order.sent;
-            self.learn_services(&batch.troubled);
+            Ask::Limited(turn, stretch) => {
+                self.limits
+                    .arrived(&turn, stretch, brought.promoted, &mut batch);
+                self.note_promoted(brought.promoted);
+                self.learn_services(&batch.watched);
+            }
+            Ask::Events(stretch) => {
+                let left = self.hand.waiting();
+                let empty = self
+                    .walk
+                    .arrived(stretch, brought.promoted, &mut batch, left);
+                self.empty.seen = empty && self.is_idle();
+                self.empty.looked_at = order.sent;
+                self.note_promoted(brought.promoted);
+                self.learn_services(&batch.watched);
+            }
         }
         if batch.events.is_empty() && batch.unreadable.is_empty() {
             return;
@@ -167,16 +192,30 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    fn learn_services(&mut self, troubled: &[Troubled]) {
-        if self.services.learn(troubled) {
+    fn learn_services(&mut self, watched: &[Watched]) {
+        if self.services.learn(watched) {
             self.look_again();
         }
     }
 
+    /// What was delayed and is due stands behind cursors.
+    fn note_promoted(&mut self, lowest: Option<i64>) {
+        if let Some(lowest) = lowest {
+            self.back_to(lowest);
+        }
+    }
+
+    /// Something behind the cursors may be ready.
+    pub(super) fn back_to(&mut self, id: i64) {
+        self.walk.back_to(id);
+        self.limits.back_to(id);
+    }
+
     /// What waited for a service that answers again stands behind the cursor.
     pub(super) fn look_again(&mut self) {
-        self.walk.back_to(1);
+        self.back_to(1);
         self.walk.hurry();
+        self.limits.hurry();
         self.empty.seen = false;
     }
 
@@ -190,6 +229,17 @@ impl<D: Dispatch> Drain<D> {
         for token in asked.iter().filter(|token| !found.contains(token)) {
             self.between.rereads |= self.hand.leases.left(*token) > 0;
         }
+    }
+
+    /// What the handlers do in a second, at least as many as run at once.
+    pub(super) fn handled_in_a_second(&self) -> usize {
+        let least = self.options.concurrency;
+        let Some(typical) = self.lanes.typical() else {
+            return least;
+        };
+        let each = 1_000_000_000 / typical.as_nanos().max(1);
+        let each = usize::try_from(each).unwrap_or(usize::MAX);
+        each.saturating_mul(least).clamp(least, MOST_AHEAD)
     }
 
     /// How many events of a lease may start without the database being told anew: as many as the handlers do in
@@ -207,11 +257,12 @@ impl<D: Dispatch> Drain<D> {
 
     /// The queue was seen empty, and again when linger was over.
     pub(super) fn is_settled_empty(&mut self) -> bool {
-        if !self.empty.seen || !self.is_idle() || self.services.due(Instant::now()).is_some() {
+        let now = Instant::now();
+        let due = self.services.due(now).is_some() || !self.limits.is_quiet();
+        if !self.empty.seen || !self.is_idle() || due {
             self.empty.since = None;
             return false;
         }
-        let now = Instant::now();
         let over = *self.empty.since.get_or_insert(now) + self.options.linger;
         if now < over {
             return false;

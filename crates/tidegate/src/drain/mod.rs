@@ -10,7 +10,7 @@
 //! group it holds, because they queue up behind in `hand`. And while something goes back to the queue no lease is under
 //! way, so that both sides always agree on what is in hand.
 //!
-//! This file holds the loop and its state; what it does is in `leasing`, `running` and `writing`.
+//! This file holds the loop and its state; what it does is in `leasing`, `limiting`, `running` and `writing`.
 
 mod execute;
 mod hand;
@@ -18,6 +18,8 @@ mod lanes;
 mod leaser;
 mod leases;
 mod leasing;
+mod limiting;
+mod limits;
 mod options;
 mod outbox;
 mod report;
@@ -47,6 +49,7 @@ use self::hand::Hand;
 use self::lanes::Lanes;
 use self::leaser::Arrival;
 use self::leasing::Empty;
+use self::limits::ServiceLimits;
 pub use self::options::DrainOptions;
 use self::outbox::Outbox;
 pub use self::report::{DrainReport, StopReason};
@@ -201,6 +204,7 @@ struct Drain<D: Dispatch> {
     running: BTreeMap<Lease, Arc<Context>>,
     lanes: Lanes<EventRun<D>>,
     services: Arc<Services>,
+    limits: ServiceLimits,
     outbox: Outbox,
     /// Either the idle session or the work it is busy with.
     leasing: Slot<Arrival>,
@@ -249,6 +253,7 @@ impl<D: Dispatch> Drain<D> {
             running: BTreeMap::new(),
             lanes,
             services: Arc::default(),
+            limits: ServiceLimits::new(options.concurrency, options.batch, options.lease_timeout),
             outbox: Outbox::new(),
             leasing: Slot::new(&database),
             writing: Slot::new(&database),
@@ -404,6 +409,9 @@ impl<D: Dispatch> Drain<D> {
         if self.leasing.is_idle() && self.hand.waiting() == 0 {
             wake = wake.min(self.walk.poll_at());
         }
+        if let Some(limits) = self.limits.wake() {
+            wake = wake.min(limits);
+        }
         if let Some(open_at) = self.lanes.open_at() {
             wake = wake.min(open_at);
         }
@@ -423,6 +431,9 @@ impl<D: Dispatch> Drain<D> {
                 .await;
         removed?;
         let backlog = backlog?;
+        for claim in self.limits.give_back() {
+            queue::claim_service(client, self.worker, &claim).await?;
+        }
         if self.services.has_shut() {
             self.report.services_down = queue::services_down(client).await?;
         }

@@ -22,7 +22,7 @@ pub enum StopReason {
 
 /// What a drain did. Always `leased = completed + completed_with_errors + failed + retried +
 /// deferred + released + lease_lost`; events swept as expired or abandoned were never leased to a handler.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "action", rename = "drain")]
 #[non_exhaustive]
 pub struct DrainReport {

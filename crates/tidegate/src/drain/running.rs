@@ -34,6 +34,7 @@ impl<D: Dispatch> Drain<D> {
         if self.between.rereads {
             return self.take_back_waiting(|_| true);
         }
+        self.follow_limits();
         // What stands behind others takes no place of its own.
         let taken = self.running.len().saturating_sub(self.lanes.chained());
         let mut places = self.lanes.room().saturating_sub(taken);
@@ -111,8 +112,14 @@ impl<D: Dispatch> Drain<D> {
         match D::Event::decode(&leased.kind, leased.payload.as_deref()) {
             Ok(event) => {
                 let group = leased.group_key.clone();
+                let limited = self.limits.has_kind(&leased.kind);
+                if limited {
+                    self.limits
+                        .start(&self.services, &leased.kind, leased.lease);
+                    self.hand.barred = self.limits.barred(&self.services, now);
+                }
                 let mut work = self.prepare(event, leased, None);
-                if let Some(group) = group.filter(|_| self.lanes.chains()) {
+                if let Some(group) = group.filter(|_| self.lanes.chains() && !limited) {
                     self.chain(&mut work, &group, now);
                 }
                 self.lanes.push(work);
@@ -148,7 +155,7 @@ impl<D: Dispatch> Drain<D> {
             let Some(next) = self
                 .hand
                 .behind(group)
-                .filter(|next| self.may_start(next, now))
+                .filter(|next| self.may_start(next, now) && !self.limits.has_kind(&next.kind))
             else {
                 return;
             };

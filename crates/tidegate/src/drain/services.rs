@@ -4,8 +4,8 @@
 //! A call that its service has not answered costs the event no attempt, unless the service has answered somebody since the
 //! event was put back the last time: then it is the event that fails.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::handler::{HandlerError, HandlerResult};
 use crate::lease::{Lease, LeasedEvent};
 use crate::operate::ServiceState;
-use crate::queue::{ServiceReport, Troubled};
+use crate::queue::{Limited, ServiceReport, Watched};
 
 /// After so many unanswered calls in a row the run makes no more before the database has answered the report.
 const OPEN_AFTER: u32 = 5;
@@ -22,11 +22,16 @@ const OPEN_AFTER: u32 = 5;
 /// A service that is due is asked for by this run no more often: other events must be leased, too.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
+/// An event of which nobody knew that it calls a limited service comes back after this.
+const NO_PLACE: Duration = Duration::from_secs(1);
+
 /// What is known of all services. One that is not here answers, and nothing is to be told of it.
 #[derive(Default)]
 pub(crate) struct Services {
     /// Something is known of some. Until then, which is nearly always, no handler's task waits for another's.
     watched: AtomicBool,
+    /// Counts changes of what is limited.
+    limits: AtomicU64,
     known: Mutex<Known>,
 }
 
@@ -52,6 +57,9 @@ struct Service {
     /// Kinds that the database knows to wait for it.
     kinds: BTreeSet<String>,
     report: Option<ServiceReport>,
+    limited: Option<Limited>,
+    /// Events that have a place while it is limited.
+    running: BTreeSet<Lease>,
 }
 
 impl Service {
@@ -108,13 +116,52 @@ impl Services {
         event: &LeasedEvent,
     ) -> Option<HandlerError> {
         let mut known = self.known()?;
-        if known.services.get(service)?.may_be_called() || known.is_probe(event.lease, service) {
-            return None;
-        }
+        let is_probe = known.is_probe(event.lease, service);
         let known = known.services.get_mut(service)?;
-        known.wait(&event.kind);
-        let why = format!("{service} does not answer, and was not called");
-        Some(HandlerError::unavailable("service_down", why).deferred(service))
+        if !known.may_be_called() && !is_probe {
+            known.wait(&event.kind);
+            let why = format!("{service} does not answer, and was not called");
+            return Some(HandlerError::unavailable("service_down", why).deferred(service));
+        }
+        if known.limited.is_some() && !known.running.contains(&event.lease) {
+            known.wait(&event.kind);
+            let why = format!("calls of {service} are limited, and it was not called");
+            let error = HandlerError::unavailable("service_limited", why);
+            return Some(error.after(NO_PLACE).blameless());
+        }
+        None
+    }
+
+    /// Which services are limited, and how.
+    pub(super) fn limited(&self) -> BTreeMap<String, Limited> {
+        let Some(known) = self.known() else {
+            return BTreeMap::new();
+        };
+        let services = known.services.iter();
+        let limited =
+            services.filter_map(|(name, service)| Some((name, service.limited.as_ref()?)));
+        limited
+            .map(|(name, limited)| (name.clone(), limited.clone()))
+            .collect()
+    }
+
+    /// Another number when that has changed.
+    pub(super) fn limits_version(&self) -> u64 {
+        self.limits.load(Ordering::Acquire)
+    }
+
+    /// An event that calls this service takes a place of it.
+    pub(super) fn begin(&self, service: &str, lease: Lease) {
+        if let Some(service) = self.watch().services.get_mut(service) {
+            service.running.insert(lease);
+        }
+    }
+
+    /// How many events have a place of it.
+    pub(super) fn running(&self, service: &str) -> usize {
+        let known = self.known();
+        let service = known.as_ref().and_then(|all| all.services.get(service));
+        service.map_or(0, |service| service.running.len())
     }
 
     /// Learns from what became of a call, and decides whose fault a failure is.
@@ -178,11 +225,14 @@ impl Services {
         self.watch().probe = Some((lease, service));
     }
 
-    /// An event has left the handlers. If it was to try a service and has not come to that, another one must.
+    /// An event has left the handlers, and its places. If it was to try a service and has not come to that, another one must.
     pub(super) fn note_left(&self, lease: Lease) {
         let Some(mut known) = self.known() else {
             return;
         };
+        for service in known.services.values_mut() {
+            service.running.remove(&lease);
+        }
         if let Some((_, service)) = known.probe.take_if(|(probing, _)| *probing == lease)
             && let Some(known) = known.services.get_mut(&service)
         {
@@ -190,9 +240,10 @@ impl Services {
         }
     }
 
-    /// Takes in what the database says: all services that have not answered of late. Tells whether one may be called again.
-    pub(super) fn learn(&self, troubled: &[Troubled]) -> bool {
-        let known = if troubled.is_empty() {
+    /// Takes in what the database says: all services that have not answered of late or are limited. Tells whether one may be
+    /// called again.
+    pub(super) fn learn(&self, watched: &[Watched]) -> bool {
+        let known = if watched.is_empty() {
             self.known()
         } else {
             Some(self.watch())
@@ -201,15 +252,20 @@ impl Services {
             return false;
         };
         let now = Instant::now();
-        for said in troubled {
+        for said in watched {
             known.services.entry(said.service.clone()).or_default();
         }
         let mut opened = false;
         for (name, service) in &mut known.services {
-            let said = troubled.iter().find(|said| said.service == *name);
+            let said = watched.iter().find(|said| said.service == *name);
             let was_shut = service.state != ServiceState::Closed;
             service.state = said.map(|said| said.state).unwrap_or_default();
-            service.troubled = said.is_some();
+            service.troubled = said.is_some_and(|said| said.troubled);
+            let limited = said.and_then(|said| said.limited.clone());
+            if service.limited != limited {
+                service.limited = limited;
+                self.limits.fetch_add(1, Ordering::Release);
+            }
             service.answers = said.map_or(service.answers, |said| said.answers);
             let retry_in = said.and_then(|said| said.retry_in);
             service.due = retry_in.map(|seconds| now + Duration::from_secs_f64(seconds.max(0.0)));

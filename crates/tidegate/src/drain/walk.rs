@@ -60,8 +60,8 @@ pub(super) struct Stretch {
     pub limit: u32,
     /// Groups found blocked earlier in the walk.
     pub passed_by: Vec<String>,
-    /// Go on where another drain has come to.
-    pub join: bool,
+    /// Go on where another drain has come to; `None` in a walk for few kinds, which keeps apart.
+    pub join: Option<bool>,
     /// When it was asked for: its leases are no older.
     pub sent: Instant,
 }
@@ -118,6 +118,11 @@ impl Cursor {
         self.poll_at = Instant::now();
     }
 
+    /// Looks no sooner than after this.
+    pub(super) fn rest(&mut self, pause: Duration) {
+        self.poll_at = self.poll_at.max(Instant::now() + pause);
+    }
+
     /// Something behind the cursor may be ready: scan from there.
     pub(super) fn back_to(&mut self, id: i64) {
         self.at.after = self.at.after.min(id - 1).max(0);
@@ -148,7 +153,7 @@ impl Cursor {
             walk: self.at,
             limit: u32::try_from(most).unwrap_or(u32::MAX).min(self.want),
             // A drain that runs one handler at a time may be one to keep the order of all (A2).
-            join: self.least > 1 && !called_back && passed_by.is_empty(),
+            join: Some(self.least > 1 && !called_back && passed_by.is_empty()),
             passed_by,
             sent: now,
         }
@@ -320,12 +325,12 @@ mod tests {
         let stretch = cursor.next(8, true);
         cursor.arrived(stretch, None, &mut leased(8, 8), 0);
         let stretch = cursor.next(8, false);
-        assert!(stretch.join);
+        assert_eq!(stretch.join, Some(true));
         // Called back while a lease is under way: its cursor is not taken over.
         cursor.back_to(3);
         cursor.arrived(stretch, None, &mut leased(8, 16), 0);
         let stretch = cursor.next(8, false);
-        assert_eq!((stretch.walk.after, stretch.join), (2, false));
+        assert_eq!((stretch.walk.after, stretch.join), (2, Some(false)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -338,7 +343,7 @@ mod tests {
         let stretch = cursor.next(8, false);
         assert_eq!(
             (stretch.passed_by.as_slice(), stretch.join),
-            (&["a".to_owned()][..], false)
+            (&["a".to_owned()][..], Some(false))
         );
         cursor.arrived(stretch, None, &mut batch(0, 8), 0);
         assert!(cursor.next(8, false).passed_by.is_empty());
@@ -349,7 +354,7 @@ mod tests {
         let mut cursor = Cursor::new(1, 1000);
         for _ in 0..3 {
             let stretch = cursor.next(1000, false);
-            assert!(!stretch.join);
+            assert_eq!(stretch.join, Some(false));
             let limit = i64::from(stretch.limit);
             tokio::time::advance(WORTH * 2).await;
             cursor.arrived(stretch, None, &mut leased(limit, limit), 1);

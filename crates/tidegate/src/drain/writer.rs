@@ -249,7 +249,7 @@ impl Writer<'_> {
     async fn report(&mut self, client: &Client) -> Result<(), Error> {
         for report in self.batch.reports.iter().skip(self.written.reported) {
             match queue::report_service(client, self.worker, report).await {
-                Ok(troubled) => self.written.service_opened |= self.services.learn(&troubled),
+                Ok(watched) => self.written.service_opened |= self.services.learn(&watched),
                 // A name or a code that cannot be stored is no reason to write nothing else.
                 Err(error) if error.is_refusal() => {
                     tracing::error!(service = report.service, error = %error, "report of a service is refused");

@@ -219,7 +219,7 @@ impl<D: Dispatch> Drain<D> {
             .collect();
         // What is free again is looked for at once, not only by the next walk.
         if let Some(lowest) = left.iter().filter(|id| !named.contains(id)).min() {
-            self.walk.back_to(*lowest);
+            self.back_to(*lowest);
         }
         for event in self.hand.remove(|lease| left.contains(&lease.id)) {
             self.hand.let_go(event.lease);
@@ -337,7 +337,7 @@ impl<D: Dispatch> Drain<D> {
                     self.report.deferred += u64::from(back.leased);
                 }
                 if back.retried.delay < AT_ONCE {
-                    self.walk.back_to(lease.id);
+                    self.back_to(lease.id);
                 }
             } else {
                 if back.leased {

@@ -6,7 +6,7 @@ use tokio_postgres::types::{FromSql, Type};
 use tokio_postgres::{GenericClient, Row};
 use uuid::Uuid;
 
-use super::service::{Troubled, troubled};
+use super::service::{Watched, watched};
 use super::sql::live::leased as col;
 use super::{query, sql};
 use crate::error::Error;
@@ -47,8 +47,9 @@ pub struct LeaseRequest<'a> {
     pub bytes: u64,
     /// Handlers of so many of them may start at once. What lapses is charged to them.
     pub first_window: u32,
-    /// Go on where another worker's lease has ended.
-    pub join: bool,
+    /// Go on where another worker's lease has ended. `None`: few of the kinds are asked for, and nobody is to go on where this
+    /// lease ends, either.
+    pub join: Option<bool>,
     /// Groups that this walk has found blocked: their events are passed.
     pub passed_by: &'a [String],
     /// A service that is open and due: one event of its kinds is leased instead, if no other worker is trying one.
@@ -74,8 +75,8 @@ pub struct LeasedBatch {
     pub blocked: Vec<String>,
     /// How far the walk has come.
     pub walk: Walk,
-    /// Services that have not answered of late. Their kinds are left alone.
-    pub troubled: Vec<Troubled>,
+    /// Services that have not answered of late, whose kinds are left alone if they are not to be called, or are limited.
+    pub watched: Vec<Watched>,
 }
 
 /// Leases ready events, lowest id first, each group in order. Never waits for a lock (C2) and
@@ -129,7 +130,7 @@ pub async fn lease(
             .map_or(0, |scanned| scanned.try_into().unwrap_or(u32::MAX));
         batch.suspect = row.get::<_, Option<bool>>(6).unwrap_or_default();
         batch.blocked = row.get::<_, Option<_>>(7).unwrap_or_default();
-        batch.troubled = troubled(row, 8)?;
+        batch.watched = watched(row, 8)?;
     }
     match read {
         Ok(rows) => take_in(&mut batch, rows, request.token)?,

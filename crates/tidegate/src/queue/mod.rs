@@ -28,7 +28,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 
 pub use lineage::{Lineage, RelatedEvent, Relation};
-pub use operate::{pause, pause_service, resume, resume_service, unblock};
+pub use operate::{limit_service, pause, pause_service, resume, resume_service, unblock};
 pub use publish::{Published, publish, publish_batch, receive};
 pub use read::{
     Backlog, Job, JobStatus, ListFilter, Pulse, backlog, blocked_groups, job, leases, lineage,
@@ -53,7 +53,9 @@ mod internals {
     pub use super::read::{
         Overview, others, overview, register_kinds, registered, stats, unregistered,
     };
-    pub use super::service::{ServiceReport, Troubled, report_service};
+    pub use super::service::{
+        Claim, Grant, Limited, ServiceReport, Watched, claim_service, report_service,
+    };
 }
 #[cfg(not(feature = "internals"))]
 mod internals {
@@ -69,7 +71,9 @@ mod internals {
     pub(crate) use super::read::{
         others, overview, register_kinds, registered, stats, unregistered,
     };
-    pub(crate) use super::service::{ServiceReport, Troubled, report_service};
+    pub(crate) use super::service::{
+        Claim, Grant, Limited, ServiceReport, Watched, claim_service, report_service,
+    };
 }
 pub(crate) use finalize::{commit, complete_and_commit};
 #[cfg(feature = "internals")]

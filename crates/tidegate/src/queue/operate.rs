@@ -12,8 +12,8 @@ use super::sql::Statement;
 use super::{query, sql};
 use crate::error::Error;
 use crate::operate::{
-    KindRequest, Moment, PauseReport, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
-    RetireReport, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
+    KindRequest, LimitRequest, Moment, PauseReport, ReplayReport, ReplayRequest, RequeueReport,
+    RequeueRequest, RetireReport, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
 };
 
 /// Puts logged events back as new ones (B22, F5).
@@ -109,6 +109,26 @@ pub async fn resume_service(
 ) -> Result<ServiceChange, Error> {
     let values: &[&(dyn ToSql + Sync)] = &[&request.service, &request.reason, &request.actor];
     report(client, &sql::service::RESUME_SERVICE, values).await
+}
+
+/// Limits how many events that call a service run at once, and how many start in a second.
+///
+/// # Errors
+/// As [`pause_service`].
+pub async fn limit_service(
+    client: &(impl GenericClient + Sync),
+    request: &LimitRequest,
+) -> Result<ServiceChange, Error> {
+    let running = request.max_running;
+    let running = running.map(|count| i32::try_from(count).unwrap_or(i32::MAX));
+    let values: &[&(dyn ToSql + Sync)] = &[
+        &request.service,
+        &running,
+        &request.per_second,
+        &request.reason,
+        &request.actor,
+    ];
+    report(client, &sql::service::LIMIT_SERVICE, values).await
 }
 
 /// Takes a kind that has no live events off the list: nobody can publish it any more. A program that handles it and is

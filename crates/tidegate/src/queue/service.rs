@@ -1,5 +1,6 @@
 //! Outside services that do not answer: what drains tell each other of them, and what operators do.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -10,17 +11,67 @@ use super::{query, sql};
 use crate::error::Error;
 use crate::operate::{ServiceState, ServiceStatus};
 
-/// A service that has not answered of late.
+/// A service that has not answered of late, or whose calls are limited.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub struct Troubled {
+pub struct Watched {
     /// Its name, as handlers give it.
     pub service: String,
     /// Whether it may be called.
     pub state: ServiceState,
+    /// It has not answered of late.
+    pub troubled: bool,
     /// How often it was told to have answered.
     pub answers: i64,
     /// When it is to be tried again, in seconds from when this was said.
     pub retry_in: Option<f64>,
+    /// How its calls are limited.
+    pub limited: Option<Limited>,
+}
+
+/// In what the calls of a service are limited.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Limited {
+    /// In how many run at once.
+    pub running: bool,
+    /// In how many start in a second.
+    pub starts: bool,
+    /// Kinds of events that call it, as far as is known.
+    pub kinds: BTreeSet<String>,
+}
+
+/// What a worker asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// Of which service.
+    pub service: String,
+    /// How many of its events the worker runs.
+    pub running: u32,
+    /// For how many more it wants a place.
+    pub wanted: u32,
+    /// So many starts; less than none gives them back.
+    pub starts: i32,
+    /// Places are lost after this without a word.
+    pub length: Duration,
+}
+
+/// What it gets; nothing of it when somebody else was asking just then.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Grant {
+    /// How many places it has now; `None` if running is not limited.
+    pub places: Option<u32>,
+    /// Which starts it may use, too.
+    pub starts: Option<Starts>,
+}
+
+/// Moments at which an event may start.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Starts {
+    /// How many.
+    pub count: u32,
+    /// When the first one is or, if there is none, would be.
+    pub first_in: Duration,
+    /// From one to the next.
+    pub apart: Duration,
 }
 
 /// What a worker has learnt of a service since its last report.
@@ -42,7 +93,7 @@ pub struct ServiceReport {
     pub probed: bool,
 }
 
-/// Tells what was learnt of a service; answered by all that have not answered of late.
+/// Tells what was learnt of a service; answered by all that have not answered of late, or are limited.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -50,7 +101,7 @@ pub async fn report_service(
     client: &(impl GenericClient + Sync),
     worker: Uuid,
     report: &ServiceReport,
-) -> Result<Vec<Troubled>, Error> {
+) -> Result<Vec<Watched>, Error> {
     let failed = i32::try_from(report.failed).unwrap_or(i32::MAX);
     let retry_after = report.retry_after.map(|after| after.as_secs_f64());
     let rows = query(
@@ -68,11 +119,56 @@ pub async fn report_service(
         ],
     )
     .await?;
-    rows.first().map_or(Ok(Vec::new()), |row| troubled(row, 0))
+    rows.first().map_or(Ok(Vec::new()), |row| watched(row, 0))
 }
 
-/// The services in a column of a row; none when all answer.
-pub(super) fn troubled(row: &Row, column: usize) -> Result<Vec<Troubled>, Error> {
+/// Asks for places and starts. Never waits for a lock.
+///
+/// # Errors
+/// When the database fails or does not answer; what was asked for may then still have been given.
+pub async fn claim_service(
+    client: &(impl GenericClient + Sync),
+    worker: Uuid,
+    claim: &Claim,
+) -> Result<Grant, Error> {
+    let count = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
+    let rows = query(
+        client,
+        &sql::service::CLAIM_SERVICE,
+        &[
+            &claim.service,
+            &worker,
+            &count(claim.running),
+            &count(claim.wanted),
+            &claim.starts,
+            &claim.length.as_secs_f64(),
+        ],
+    )
+    .await?;
+    Ok(rows.first().map(granted).unwrap_or_default())
+}
+
+fn granted(row: &Row) -> Grant {
+    let count = |column: usize| -> Option<u32> {
+        let count: Option<i32> = row.get(column);
+        count.map(|count| count.try_into().unwrap_or_default())
+    };
+    let seconds = |column: usize| {
+        let seconds: Option<f64> = row.get(column);
+        Duration::try_from_secs_f64(seconds.unwrap_or_default().max(0.0)).unwrap_or_default()
+    };
+    Grant {
+        places: count(0),
+        starts: count(1).map(|count| Starts {
+            count,
+            first_in: seconds(2),
+            apart: seconds(3),
+        }),
+    }
+}
+
+/// The services in a column of a row; none when there is nothing to watch.
+pub(super) fn watched(row: &Row, column: usize) -> Result<Vec<Watched>, Error> {
     let text: Option<String> = row.get(column);
     let read = text.map(|text| serde_json::from_str(&text)).transpose();
     read.map(Option::unwrap_or_default)

@@ -20,6 +20,27 @@ pub static REPORT_SERVICE: Statement = Statement {
     text: "SELECT tidegate.report_service($1, $2, $3, $4, $5, $6, $7, $8)::text",
 };
 
+/// Asks for places and starts.
+pub static CLAIM_SERVICE: Statement = Statement {
+    name: "claim_service",
+    params: &[
+        Type::TEXT,
+        Type::UUID,
+        Type::INT4,
+        Type::INT4,
+        Type::INT4,
+        Type::FLOAT8,
+    ],
+    text: "SELECT c.places, c.starting, c.first_in, c.apart FROM tidegate.claim_service($1, $2, $3, $4, $5, $6) AS c",
+};
+
+/// Limits the calls of a service.
+pub static LIMIT_SERVICE: Statement = Statement {
+    name: "limit_service",
+    params: &[Type::TEXT, Type::INT4, Type::FLOAT8, Type::TEXT, Type::TEXT],
+    text: "SELECT tidegate.limit_service($1, $2, $3, $4, $5)::text",
+};
+
 /// Keeps a service from being called.
 pub static PAUSE_SERVICE: Statement = Statement {
     name: "pause_service",
@@ -43,4 +64,11 @@ pub static SERVICES: Statement = Statement {
 
 /// All of this file.
 #[cfg(feature = "internals")]
-pub static ALL: &[&Statement] = &[&REPORT_SERVICE, &PAUSE_SERVICE, &RESUME_SERVICE, &SERVICES];
+pub static ALL: &[&Statement] = &[
+    &REPORT_SERVICE,
+    &CLAIM_SERVICE,
+    &PAUSE_SERVICE,
+    &RESUME_SERVICE,
+    &LIMIT_SERVICE,
+    &SERVICES,
+];

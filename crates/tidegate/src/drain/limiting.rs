@@ -1,0 +1,69 @@
+//! The part of the loop that deals with limited services: which kinds may start, and what is asked of the database for them.
+
+use tokio::time::Instant;
+
+use super::Drain;
+use super::leaser::Ask;
+use super::limits::{InHand, Next};
+use crate::dispatch::Dispatch;
+use crate::queue::{Claim, Grant};
+
+impl<D: Dispatch> Drain<D> {
+    /// Takes in which services are limited, and what may start of theirs now. What was leased without regard to that goes back.
+    pub(super) fn follow_limits(&mut self) {
+        let kinds = self.limits.learn(&self.services);
+        if !kinds.is_empty() {
+            self.take_back_waiting(|event| kinds.contains(&event.kind));
+            for event in self.hand.take_kinds(&kinds) {
+                self.give_back(event);
+            }
+        }
+        if !self.limits.is_empty() || !self.hand.barred.is_empty() {
+            self.hand.barred = self.limits.barred(&self.services, Instant::now());
+        }
+    }
+
+    /// What to ask for next for a limited service.
+    pub(super) fn ask_for_limited(
+        &mut self,
+        may_lease: bool,
+        kinds: &[&'static str],
+        now: Instant,
+    ) -> Option<(Ask, Vec<&'static str>)> {
+        if self.limits.is_empty() {
+            return None;
+        }
+        let hand = InHand {
+            services: &self.services,
+            waiting: &|kinds| self.hand.waiting_of(kinds),
+            pace: self.handled_in_a_second(),
+            kinds: if may_lease { kinds } else { &[] },
+        };
+        match self.limits.next(&hand, now)? {
+            Next::Claim(claim) => Some((Ask::Claim(claim), Vec::new())),
+            Next::Lease(turn, kinds, most) => {
+                let most = most.min(self.room_to_lease());
+                let stretch = self.limits.stretch(&turn, most)?;
+                Some((Ask::Limited(turn, stretch), kinds))
+            }
+        }
+    }
+
+    /// What waits in hand for its start keeps nothing else from being leased.
+    pub(super) fn waiting_for_limited(&self) -> usize {
+        if self.limits.is_empty() {
+            return 0;
+        }
+        self.hand.waiting_of(&self.limits.kinds())
+    }
+
+    /// A claim is answered. What waits in hand for places that others have goes back: they lease it when it can start.
+    pub(super) fn take_grant(&mut self, claim: &Claim, grant: Grant, sent: Instant) {
+        let kinds = self.limits.granted(&self.services, claim, grant, sent);
+        if let Some(kinds) = kinds.cloned() {
+            for event in self.hand.take_kinds(&kinds) {
+                self.give_back(event);
+            }
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Owns how many events that call a limited service this run may start: the places and starts that it has of each service, and
+//! when to ask for more, or to give some back. Pure but for reading tokio's clock.
+//!
+//! Events of limited kinds are leased by walks of their own, no more at a time than soon start: what waited here for a place
+//! would wait although another drain has one, and what is leased past it would be all of the queue.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::services::Services;
+use super::walk::{Cursor, Stretch};
+use crate::lease::Lease;
+use crate::queue::{Claim, Grant, LeasedBatch, Limited};
+
+/// A start that was not used for so long is lost, but for the last one: what is late must not come all at once.
+const LATE: Duration = Duration::from_millis(200);
+
+/// Places that others have are asked for again after this.
+const REFUSED: Duration = Duration::from_millis(200);
+
+/// Who asked at the same time as another asks again after this.
+const BUSY: Duration = Duration::from_millis(10);
+
+/// All limited services.
+pub(super) struct ServiceLimits {
+    services: BTreeMap<String, Limit>,
+    /// What they were learnt from.
+    version: u64,
+    /// Whose turn it was last.
+    last: String,
+    /// What was asked for last was for one of them.
+    pub had_turn: bool,
+    concurrency: usize,
+    batch: u32,
+    /// How long places are kept for a run that says nothing.
+    length: Duration,
+}
+
+/// One of them.
+struct Limit {
+    by: Limited,
+    /// For what runs, and for what is to.
+    places: usize,
+    /// When they were last asked for.
+    renewed: Instant,
+    /// When events may start.
+    starts: VecDeque<Instant>,
+    cursor: Cursor,
+    /// The last lease was full.
+    more: bool,
+    /// The last walk has met nothing.
+    empty: bool,
+    /// Others have all places.
+    refused: bool,
+    ask_at: Instant,
+}
+
+/// What to do next for one service.
+#[derive(Debug, PartialEq)]
+pub(super) enum Next {
+    Claim(Claim),
+    /// Lease events of these kinds, at most so many.
+    Lease(Turn, Vec<&'static str>, u64),
+}
+
+/// Whose lease it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Turn {
+    pub service: String,
+    /// Nothing of it was in hand.
+    idle: bool,
+}
+
+/// What there is in hand.
+pub(super) struct InHand<'a> {
+    pub services: &'a Services,
+    /// How many events of these kinds wait.
+    pub waiting: &'a dyn Fn(&BTreeSet<String>) -> usize,
+    /// How many events the handlers do in a second.
+    pub pace: usize,
+    /// Kinds that there is time for, when something may be leased.
+    pub kinds: &'a [&'static str],
+}
+
+impl Limit {
+    fn new(by: Limited, concurrency: usize, batch: u32) -> Self {
+        let now = Instant::now();
+        Self {
+            by,
+            places: 0,
+            renewed: now,
+            starts: VecDeque::new(),
+            cursor: Cursor::new(concurrency, batch),
+            more: false,
+            empty: false,
+            refused: false,
+            ask_at: now,
+        }
+    }
+
+    /// How many may start besides those that run, now or when the moments come that are in `starts`.
+    fn has(&self, running: usize) -> usize {
+        let places = if self.by.running {
+            self.places.saturating_sub(running)
+        } else {
+            usize::MAX
+        };
+        let starts = if self.by.starts {
+            self.starts.len()
+        } else {
+            usize::MAX
+        };
+        places.min(starts)
+    }
+
+    /// How many to lease at once: one can be held until it may start, more only if they soon will.
+    fn most_to_lease(&self, running: usize) -> u64 {
+        let soon = if self.by.running { self.places } else { 0 };
+        self.has(running).max(soon).max(1) as u64
+    }
+
+    /// Places that nothing runs in, or starts.
+    fn has_something(&self, running: usize) -> bool {
+        self.places > running || !self.starts.is_empty()
+    }
+
+    fn take_starts(&mut self) -> usize {
+        std::mem::take(&mut self.starts).len()
+    }
+
+    /// Whether one may start now.
+    fn is_open(&self, running: usize, length: Duration, now: Instant) -> bool {
+        let trusted = !self.by.running || now < self.renewed + length.mul_f64(0.9);
+        let begun = !self.by.starts || self.starts.front().is_some_and(|start| *start <= now);
+        trusted && begun && self.has(running) > 0
+    }
+
+    fn forget_late(&mut self, now: Instant) {
+        while self.starts.len() > 1 && self.starts[0] + LATE < now {
+            self.starts.pop_front();
+        }
+    }
+}
+
+impl ServiceLimits {
+    pub(super) fn new(concurrency: usize, batch: u32, length: Duration) -> Self {
+        Self {
+            services: BTreeMap::new(),
+            version: 0,
+            last: String::new(),
+            had_turn: false,
+            concurrency,
+            batch,
+            length,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.services.is_empty()
+    }
+
+    /// Takes in which services are limited. Returns the kinds that now are and were not before: what is in hand of them was not
+    /// leased to start soon.
+    pub(super) fn learn(&mut self, services: &Services) -> BTreeSet<String> {
+        let version = services.limits_version();
+        if version == self.version {
+            return BTreeSet::new();
+        }
+        self.version = version;
+        let before = self.kinds();
+        let limited = services.limited();
+        self.services.retain(|name, _| limited.contains_key(name));
+        for (name, by) in limited {
+            let new = || Limit::new(by.clone(), self.concurrency, self.batch);
+            self.services.entry(name).or_insert_with(new).by = by.clone();
+        }
+        self.kinds().difference(&before).cloned().collect()
+    }
+
+    /// All limited kinds.
+    pub(super) fn kinds(&self) -> BTreeSet<String> {
+        let kinds = self.services.values().flat_map(|limit| &limit.by.kinds);
+        kinds.cloned().collect()
+    }
+
+    /// Whether events of this kind call a limited service.
+    pub(super) fn has_kind(&self, kind: &str) -> bool {
+        let mut limits = self.services.values();
+        limits.any(|limit| limit.by.kinds.contains(kind))
+    }
+
+    /// Kinds of which nothing may start now.
+    pub(super) fn barred(&mut self, services: &Services, now: Instant) -> BTreeSet<String> {
+        let mut barred = BTreeSet::new();
+        for (name, limit) in &mut self.services {
+            limit.forget_late(now);
+            if !limit.is_open(services.running(name), self.length, now) {
+                barred.extend(limit.by.kinds.iter().cloned());
+            }
+        }
+        barred
+    }
+
+    /// An event of this kind starts.
+    pub(super) fn start(&mut self, services: &Services, kind: &str, lease: Lease) {
+        for (name, limit) in &mut self.services {
+            if limit.by.kinds.contains(kind) {
+                services.begin(name, lease);
+                limit.starts.pop_front();
+            }
+        }
+    }
+
+    /// What to ask the database for, one service after the other.
+    pub(super) fn next(&mut self, hand: &InHand<'_>, now: Instant) -> Option<Next> {
+        let after = self.services.keys().filter(|name| **name > self.last);
+        let names: Vec<String> = after.chain(self.services.keys()).cloned().collect();
+        let (name, next) = names.into_iter().find_map(|name| {
+            let next = self.next_of(&name, hand, now)?;
+            Some((name, next))
+        })?;
+        self.last = name;
+        Some(next)
+    }
+
+    fn next_of(&mut self, name: &str, hand: &InHand<'_>, now: Instant) -> Option<Next> {
+        let (concurrency, length) = (self.concurrency, self.length);
+        let limit = self.services.get_mut(name)?;
+        let running = hand.services.running(name);
+        let waiting = (hand.waiting)(&limit.by.kinds);
+        if waiting == 0 && limit.cursor.poll_at() <= now {
+            let of_service = |kind: &&&str| limit.by.kinds.contains(**kind);
+            let kinds: Vec<&'static str> = hand.kinds.iter().filter(of_service).copied().collect();
+            if !kinds.is_empty() {
+                let turn = Turn {
+                    service: name.to_owned(),
+                    idle: running == 0,
+                };
+                return Some(Next::Lease(turn, kinds, limit.most_to_lease(running)));
+            }
+        }
+        let lanes = concurrency.saturating_sub(running).max(1);
+        let (wanted, starts) = if waiting > limit.has(running) && now >= limit.ask_at {
+            let ahead = if limit.more { hand.pace } else { 0 };
+            let wanted = waiting.max(ahead);
+            let starts = wanted.saturating_sub(limit.starts.len());
+            (wanted.min(lanes), count(starts))
+        } else if waiting == 0 && limit.has_something(running) {
+            (0, -count(limit.take_starts()))
+        } else if limit.places > 0 && now >= limit.renewed + length / 3 {
+            (limit.places.saturating_sub(running), 0)
+        } else {
+            return None;
+        };
+        Some(Next::Claim(Claim {
+            service: name.to_owned(),
+            running: count(running).unsigned_abs(),
+            wanted: count(wanted).unsigned_abs(),
+            starts,
+            length,
+        }))
+    }
+
+    /// What was asked for is here. Returns the kinds of what need not wait in hand: others have all places.
+    pub(super) fn granted(
+        &mut self,
+        services: &Services,
+        claim: &Claim,
+        grant: Grant,
+        sent: Instant,
+    ) -> Option<&BTreeSet<String>> {
+        let running = services.running(&claim.service);
+        let limit = self.services.get_mut(&claim.service)?;
+        let now = Instant::now();
+        limit.ask_at = now;
+        if limit.by.running != grant.places.is_some() || limit.by.starts != grant.starts.is_some() {
+            limit.ask_at = now + BUSY;
+            return None;
+        }
+        limit.places = grant.places.map_or(0, |places| places as usize);
+        limit.renewed = sent;
+        if let Some(starts) = grant.starts {
+            let first = now + starts.first_in;
+            let moments = (0..starts.count).map(|count| first + starts.apart * count);
+            limit.starts.extend(moments);
+            if starts.count == 0 && claim.starts > 0 {
+                let ahead = Duration::from_secs(1);
+                limit.ask_at = now + starts.first_in.saturating_sub(ahead).max(BUSY);
+            }
+        }
+        let wanted = claim.wanted > 0;
+        limit.refused = wanted && limit.by.running && limit.places <= running;
+        if limit.refused {
+            limit.ask_at = limit.ask_at.max(now + REFUSED);
+            limit.cursor.rest(REFUSED);
+        }
+        (limit.refused && running == 0).then_some(&limit.by.kinds)
+    }
+
+    /// Where to lease.
+    pub(super) fn stretch(&mut self, turn: &Turn, most: u64) -> Option<Stretch> {
+        let limit = self.services.get_mut(&turn.service)?;
+        let stretch = limit.cursor.next(most, turn.idle);
+        Some(Stretch {
+            join: None,
+            ..stretch
+        })
+    }
+
+    /// What was leased is here.
+    pub(super) fn arrived(
+        &mut self,
+        turn: &Turn,
+        stretch: Stretch,
+        promoted: Option<i64>,
+        batch: &mut LeasedBatch,
+    ) {
+        if let Some(limit) = self.services.get_mut(&turn.service) {
+            limit.more = batch.events.len() >= stretch.limit as usize;
+            limit.empty = limit.cursor.arrived(stretch, promoted, batch, 0);
+        }
+    }
+
+    /// Something behind the cursors may be ready.
+    pub(super) fn back_to(&mut self, id: i64) {
+        for limit in self.services.values_mut() {
+            limit.cursor.back_to(id);
+            limit.empty = false;
+        }
+    }
+
+    /// Looks again at once.
+    pub(super) fn hurry(&mut self) {
+        for limit in self.services.values_mut() {
+            limit.cursor.hurry();
+        }
+    }
+
+    /// Nothing is left to do here, or others do it.
+    pub(super) fn is_quiet(&self) -> bool {
+        let mut limits = self.services.values();
+        limits.all(|limit| limit.empty || limit.refused || limit.by.kinds.is_empty())
+    }
+
+    /// When something is to be done.
+    pub(super) fn wake(&self) -> Option<Instant> {
+        let limits = self.services.values();
+        let moments = limits.flat_map(|limit| {
+            let start = limit.starts.front().copied();
+            let look = (!limit.empty).then(|| limit.cursor.poll_at());
+            [start, look, Some(limit.ask_at)]
+        });
+        let now = Instant::now();
+        moments.flatten().filter(|moment| *moment > now).min()
+    }
+
+    /// The run ends: gives back what it still has.
+    pub(super) fn give_back(&mut self) -> Vec<Claim> {
+        let length = self.length;
+        let services = self.services.iter_mut();
+        let has = services.filter(|(_, limit)| limit.has_something(0));
+        let claims = has.map(|(name, limit)| Claim {
+            service: name.clone(),
+            running: 0,
+            wanted: 0,
+            starts: -count(limit.take_starts()),
+            length,
+        });
+        claims.collect()
+    }
+}
+
+fn count(of: usize) -> i32 {
+    i32::try_from(of).unwrap_or(i32::MAX)
+}
