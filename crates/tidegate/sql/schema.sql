@@ -2429,41 +2429,89 @@ CREATE TABLE tidegate.lease (
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0');
 
-CREATE VIEW tidegate.events AS
- SELECT q.id,
-    q.kind,
-    q.payload,
-    q.group_key,
-    q.dedup_key,
-    q.correlation_id,
-        CASE
-            WHEN (l.token IS NULL) THEN 'PENDING'::text
-            ELSE 'PROCESSING'::text
-        END AS status,
-    (q.attempts + (((q.id <= COALESCE(l.started_to, (0)::bigint)) AND (q.attempts < q.max_attempts)))::integer) AS attempts,
-    q.max_attempts,
-    q.available_at,
-    q.expires_at,
-    q.created_at,
-    COALESCE(l.renewed_at, (((q.errors -> '-1'::integer) ->> 'at'::text))::timestamp with time zone, q.created_at) AS updated_at,
-    l.taken_at AS processing_started_at,
-    l.token AS lease_token,
-    l.expires_at AS lease_expires_at,
-    q.last_error,
-    q.errors,
-    q.progress,
-    q.parent_id,
-    q.replay_of,
-    q.delayed,
-    q.traceparent
-   FROM (tidegate.event_queue q
-     LEFT JOIN tidegate.lease l ON ((l.ids @> q.id)));
-
 CREATE VIEW tidegate.held AS
  SELECT COALESCE(range_agg(ids), '{}'::int8multirange) AS ids,
     COALESCE(range_agg((ids * int8multirange(int8range(NULL::bigint, started_to, '(]'::text)))), '{}'::int8multirange) AS started,
     COALESCE(range_agg(ids) FILTER (WHERE (expires_at <= statement_timestamp())), '{}'::int8multirange) AS stuck
    FROM tidegate.lease;
+
+CREATE VIEW tidegate.events AS
+ SELECT id,
+    kind,
+    payload,
+    group_key,
+    dedup_key,
+    correlation_id,
+    status,
+    attempts,
+    max_attempts,
+    available_at,
+    expires_at,
+    created_at,
+    updated_at,
+    processing_started_at,
+    lease_token,
+    lease_expires_at,
+    last_error,
+    errors,
+    progress,
+    parent_id,
+    replay_of,
+    delayed,
+    traceparent
+   FROM ( SELECT q.id,
+            q.kind,
+            q.payload,
+            q.group_key,
+            q.dedup_key,
+            q.correlation_id,
+            'PROCESSING'::text AS status,
+            (q.attempts + (((q.id <= l.started_to) AND (q.attempts < q.max_attempts)))::integer) AS attempts,
+            q.max_attempts,
+            q.available_at,
+            q.expires_at,
+            q.created_at,
+            l.renewed_at AS updated_at,
+            l.taken_at AS processing_started_at,
+            l.token AS lease_token,
+            l.expires_at AS lease_expires_at,
+            q.last_error,
+            q.errors,
+            q.progress,
+            q.parent_id,
+            q.replay_of,
+            q.delayed,
+            q.traceparent
+           FROM ((tidegate.lease l
+             CROSS JOIN LATERAL unnest(l.ids) r(r))
+             JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)) AND (q.id <@ r.r))))
+        UNION ALL
+         SELECT q.id,
+            q.kind,
+            q.payload,
+            q.group_key,
+            q.dedup_key,
+            q.correlation_id,
+            'PENDING'::text,
+            q.attempts,
+            q.max_attempts,
+            q.available_at,
+            q.expires_at,
+            q.created_at,
+            COALESCE((((q.errors -> '-1'::integer) ->> 'at'::text))::timestamp with time zone, q.created_at) AS "coalesce",
+            NULL::timestamp with time zone,
+            NULL::uuid,
+            NULL::timestamp with time zone,
+            q.last_error,
+            q.errors,
+            q.progress,
+            q.parent_id,
+            q.replay_of,
+            q.delayed,
+            q.traceparent
+           FROM tidegate.event_queue q) e
+  WHERE ((status = 'PROCESSING'::text) OR (NOT (id <@ ( SELECT held.ids
+           FROM tidegate.held))));
 
 CREATE VIEW tidegate.jobs AS
  SELECT event_queue.id,
