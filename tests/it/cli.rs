@@ -243,7 +243,7 @@ async fn b1_publish_stores_every_option() {
     .await;
     assert_eq!(
         published,
-        json!({"action": "publish", "id": stored["id"], "created": true})
+        json!({"action": "publish", "id": stored["id"], "created": true, "status": "PENDING", "attempts": 0})
     );
     let expected = json!({
         "id": stored["id"], "kind": VIEWED, "payload": {"grant_number": "G-1"}, "group_key": "g", "dedup_key": "d",
@@ -318,10 +318,13 @@ async fn a_duplicate_is_told_from_a_new_event() {
     let cli = Cli::on(&db);
     let arguments = ["publish", VIEWED, "--dedup-key", "once"];
     let first = cli.json(&arguments).await;
+    let client = db.client().await;
+    let tried = "UPDATE tidegate.event_queue SET attempts = 2";
+    client.execute(tried, &[]).await.unwrap();
     let second = cli.json(&arguments).await;
     assert_eq!(
         second,
-        json!({"action": "publish", "id": first["id"], "created": false})
+        json!({"action": "publish", "id": first["id"], "created": false, "status": "PENDING", "attempts": 2})
     );
     let told = cli.run(&arguments).await;
     assert!(told.stdout.contains("nothing was published"), "{told:?}");
