@@ -918,6 +918,23 @@ async fn two_batches_over_the_same_groups_in_opposite_orders_do_not_deadlock() {
 }
 
 #[tokio::test]
+async fn b11_neither_an_early_time_nor_a_near_deadline_lets_an_event_go_first() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 3).await;
+    let early =
+        "SELECT tidegate.publish('act', '{\"name\": \"early\"}', available_at => '2000-01-01',
+                        expires_at => clock_timestamp() + interval '1 minute')";
+    client.execute(early, &[]).await.unwrap();
+    let mut order = Vec::new();
+    for _ in 0..4 {
+        let next = lease(&client, 1).await;
+        order.extend(next.into_iter().map(|event| event.lease.id));
+    }
+    assert!(order.len() == 4 && order.is_sorted(), "{order:?}");
+}
+
+#[tokio::test]
 async fn b26_the_limit_holds_under_stale_statistics() {
     let db = probe_database().await;
     let client = db.client().await;

@@ -1,6 +1,9 @@
 //! Every kind of job, run more than once.
 
 use serde_json::Value;
+use tidegate::Event as _;
+use tidegate::testing::handlers_of;
+use tidegate_job::app::Event;
 use tidegate_job::app::medical::KINDS;
 use tidegate_job::app::medical::services::{OTP, SIGNATURE, SMS};
 
@@ -24,6 +27,29 @@ async fn d8_every_kind_of_job_that_runs_again_has_the_effects_of_once() {
         let name = format!("{}: {}", case.kind, case.name);
         let once = once(case).await;
         assert_eq!(again(case, &name).await, once, "{name}");
+    }
+}
+
+/// Jobs that talk to the patient verify a signature as well, once: they name the other one.
+const TWO_SERVICES: [&str; 2] = ["service_request_cancel_job", "service_request_recall_job"];
+
+#[tokio::test]
+async fn a18_each_kind_of_job_calls_the_service_that_it_names_and_but_for_two_no_other() {
+    for case in cases().iter().filter(|case| case.code == 200) {
+        let world = submitted(case).await;
+        world.drain().await;
+        let payload = payload(&case.own).to_string();
+        let event = Event::decode(case.kind, Some(payload.as_bytes())).unwrap();
+        let mut named: Vec<(String, &str)> = handlers_of(&*world.app, &event)
+            .into_iter()
+            .filter_map(|(handler, service)| Some((handler.to_owned(), service?)))
+            .collect();
+        if TWO_SERVICES.contains(&case.kind) {
+            named.push((case.kind.to_owned(), SIGNATURE));
+        }
+        named.sort_unstable();
+        let called = Vec::from_iter(world.services.callers());
+        assert_eq!(called, named, "{}: {}", case.kind, case.name);
     }
 }
 
