@@ -21,7 +21,6 @@ CITED = re.compile(r"\(((?:[A-F]\d+(?:, )?)+)\)")
 DECISION = re.compile(r"\bdecisions? \d+")
 # Proven by what is no test of that name.
 OTHERWISE = {
-    "B11": "there is no such column or option: `sql/catalog.txt`",
     "E6": "`compile_fail` in `dispatch.rs`",
 }
 MOST_TOLD = 3

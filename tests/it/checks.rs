@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::{DrainOptions, DrainReport, NewEvent, RetryPolicy};
-use tidegate_job::app::App;
+use tidegate::testing::handlers_of;
+use tidegate::{DrainOptions, DrainReport, Event as _, NewEvent, RetryPolicy};
 use tidegate_job::app::checks::{self, Filter, Received};
+use tidegate_job::app::{App, Event};
 use tokio::process::Command;
 use tokio_postgres::Client;
 
@@ -609,6 +610,22 @@ async fn a_check_whose_worker_died_keeps_its_place_for_a_while_and_does_not_wait
     assert_eq!(world.drain().await.published, 0, "one other is, and itself");
     assert_eq!((world.calls(), world.standing(1).await), (1, json!("DONE")));
     assert_eq!(world.standing(0).await, "PLANNED", "its time was up");
+}
+
+#[tokio::test]
+async fn a18_a_check_calls_the_service_that_its_handler_names_and_no_other() {
+    let mut world = World::new().await;
+    world.ask(1).await;
+    world.drain().await;
+    let payload = br#"{"triggerId": "T1", "applicationId": "A1"}"#;
+    let event = Event::decode(KIND, Some(payload)).unwrap();
+    let named = [("check_issuing", Some("ai_check"))];
+    assert_eq!(handlers_of(&*world.app, &event), named);
+    let called = world.services.callers().into_iter();
+    assert_eq!(
+        called.map(|(_, service)| service).collect::<Vec<_>>(),
+        ["ai_check"]
+    );
 }
 
 #[tokio::test]

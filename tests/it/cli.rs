@@ -243,7 +243,7 @@ async fn b1_publish_stores_every_option() {
     .await;
     assert_eq!(
         published,
-        json!({"action": "publish", "id": stored["id"], "created": true})
+        json!({"action": "publish", "id": stored["id"], "created": true, "status": "PENDING", "attempts": 0})
     );
     let expected = json!({
         "id": stored["id"], "kind": VIEWED, "payload": {"grant_number": "G-1"}, "group_key": "g", "dedup_key": "d",
@@ -313,15 +313,45 @@ async fn b3_what_cannot_be_published_is_refused_by_name() {
 }
 
 #[tokio::test]
+async fn b11_no_option_and_no_field_lets_an_event_go_first() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let cli = Cli::on(&db);
+    for option in ["--priority", "--first", "--weight"] {
+        cli.run(&["publish", VIEWED, option, "1"])
+            .await
+            .failed(2, &["unexpected argument", option]);
+    }
+    for field in ["priority", "id", "created_at"] {
+        let event = json!([{"kind": VIEWED, (field): 1}]);
+        let refused = client
+            .query("SELECT * FROM tidegate.publish_many($1)", &[&event])
+            .await
+            .unwrap_err();
+        let message = refused.as_db_error().unwrap().message().to_owned();
+        assert!(message.contains("is no field of an event"), "{message}");
+    }
+    let named = "SELECT count(*) FROM (
+                     SELECT column_name::text AS name FROM information_schema.columns WHERE table_schema = 'tidegate'
+                     UNION ALL
+                     SELECT parameter_name::text FROM information_schema.parameters WHERE specific_schema = 'tidegate') AS n
+                  WHERE name ~ 'prio|weight|urgen|rank'";
+    assert_eq!(number(&client, named).await, 0);
+}
+
+#[tokio::test]
 async fn a_duplicate_is_told_from_a_new_event() {
     let db = support::database().await;
     let cli = Cli::on(&db);
     let arguments = ["publish", VIEWED, "--dedup-key", "once"];
     let first = cli.json(&arguments).await;
+    let client = db.client().await;
+    let tried = "UPDATE tidegate.event_queue SET attempts = 2";
+    client.execute(tried, &[]).await.unwrap();
     let second = cli.json(&arguments).await;
     assert_eq!(
         second,
-        json!({"action": "publish", "id": first["id"], "created": false})
+        json!({"action": "publish", "id": first["id"], "created": false, "status": "PENDING", "attempts": 2})
     );
     let told = cli.run(&arguments).await;
     assert!(told.stdout.contains("nothing was published"), "{told:?}");

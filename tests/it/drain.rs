@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use tidegate::migrate::Migrate;
 use tidegate::{
-    Context, Database, Dispatch, Done, DrainOptions, HandlerError, Handlers, Hooks, NewEvent,
-    StopReason, Verdicts, drain_with, queue,
+    Context, Database, Dispatch, Done, DrainOptions, Event, HandlerError, Handlers, Hooks,
+    NewEvent, StopReason, Verdicts, drain_with, queue,
 };
 use tokio::sync::{Notify, watch};
 
@@ -60,7 +61,7 @@ async fn a1_a14_b19_b20_b28_an_event_waits_for_a_drain_and_leaves_the_queue_only
 }
 
 #[tokio::test]
-async fn a2_a4_a5_d11_one_handler_at_a_time_runs_mixed_kinds_in_id_order() {
+async fn a2_a4_a5_one_handler_at_a_time_runs_mixed_kinds_in_id_order() {
     let db = probe_database().await;
     let client = db.client().await;
     let mut events = Vec::new();
@@ -140,7 +141,7 @@ async fn a5_an_old_event_to_be_retried_runs_before_newer_ones_once_it_is_due() {
 }
 
 #[tokio::test]
-async fn a8_b29_one_bad_row_harms_only_itself() {
+async fn a8_one_bad_row_harms_only_itself() {
     let db = probe_database().await;
     let client = db.client().await;
     let deep = format!("{}{}", "[".repeat(3000), "]".repeat(3000));
@@ -175,7 +176,7 @@ async fn a8_b29_one_bad_row_harms_only_itself() {
 }
 
 #[tokio::test]
-async fn a9_a10_a15_b8_b24_b27_c14_d12_a_failing_event_tells_its_faults_while_it_waits_and_ends_failed_with_all_of_them()
+async fn a9_a15_b8_b24_c14_d12_a_failing_event_tells_its_faults_while_it_waits_and_ends_failed_with_all_of_them()
  {
     let db = probe_database().await;
     let client = db.client().await;
@@ -224,7 +225,49 @@ async fn a9_a10_a15_b8_b24_b27_c14_d12_a_failing_event_tells_its_faults_while_it
 }
 
 #[tokio::test]
-async fn b6_b7_the_attempt_limit_gives_exactly_that_many_calls() {
+async fn a10_the_last_error_its_code_and_its_time_can_be_read_while_the_event_waits() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    queue::publish(&client, &act("x")).await.unwrap();
+    let app = ProbeApp::new(|call, _| {
+        let code = ["code_1", "code_2"][usize::from(call.attempt > 1)];
+        Box::pin(async move {
+            Err(HandlerError::retry(code, "try again").after(Duration::from_hours(1)))
+        })
+    });
+    for attempt in 1..=2 {
+        let clock = "SELECT clock_timestamp()";
+        let before: SystemTime = client.query_one(clock, &[]).await.unwrap().get(0);
+        let due = "UPDATE tidegate.event_queue SET available_at = clock_timestamp()";
+        client.execute(due, &[]).await.unwrap();
+        drain(&db, &app, &options()).await;
+        let after: SystemTime = client.query_one(clock, &[]).await.unwrap().get(0);
+
+        let waits = "SELECT status, last_error, errors->-1->>'code', (errors->-1->>'at')::timestamptz, updated_at
+                       FROM tidegate.events";
+        let row = client.query_one(waits, &[]).await.unwrap();
+        let text = |at: usize| row.get::<_, String>(at);
+        let code = format!("code_{attempt}");
+        let told = format!("{code}: try again");
+        assert_eq!(
+            (text(0), text(1), text(2)),
+            ("PENDING".to_owned(), told, code)
+        );
+        let at: SystemTime = row.get(3);
+        assert!(
+            (before..=after).contains(&at),
+            "{at:?} of {before:?} to {after:?}"
+        );
+        assert_eq!(
+            row.get::<_, SystemTime>(4),
+            at,
+            "the row was last touched then"
+        );
+    }
+}
+
+#[tokio::test]
+async fn b6_the_attempt_limit_gives_exactly_that_many_calls() {
     for limit in [1_u16, 3, 5] {
         let db = probe_database().await;
         let client = db.client().await;
@@ -237,6 +280,36 @@ async fn b6_b7_the_attempt_limit_gives_exactly_that_many_calls() {
         assert_eq!(app.calls().len(), usize::from(limit));
         assert_eq!((report.failed, report.retried), (1, u64::from(limit) - 1));
     }
+}
+
+/// What no kind has, an operator cannot set by mistake: the number of attempts is one for all, or an event's own.
+#[tokio::test]
+async fn b7_the_limit_of_attempts_is_that_of_all_kinds_and_none_has_its_own() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let database = db.database();
+    let limited = Migrate::new(&database, Probe::KINDS).max_attempts(2);
+    limited.run().await.unwrap();
+    let note = NewEvent::of(&Probe::Note(())).unwrap();
+    queue::publish_batch(&client, &[act("x"), pair("x"), note])
+        .await
+        .unwrap();
+    let limits = "SELECT count(DISTINCT kind) FROM tidegate.event_queue WHERE max_attempts = 2";
+    assert_eq!(number(&client, limits).await, 3);
+    let app = ProbeApp::new(|_, _| Box::pin(async { Err(HandlerError::retry("down", "again")) }));
+    drain(&db, &app, &options()).await;
+    for handler in ["act", "first", "second"] {
+        let calls = app.calls();
+        let runs = calls.iter().filter(|call| call.handler == handler);
+        assert_eq!(runs.count(), 2, "{handler}");
+    }
+    let of_kinds = "SELECT string_agg(column_name::text, ' ') FROM information_schema.columns
+                     WHERE table_schema = 'tidegate' AND table_name = 'event_kind'";
+    let columns: String = client.query_one(of_kinds, &[]).await.unwrap().get(0);
+    assert!(
+        columns.contains("retention") && !columns.contains("attempt"),
+        "{columns}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -362,6 +435,50 @@ async fn b10_e7_a_group_keeps_its_order_under_concurrency_and_retry_and_others_p
         // A retried event is started twice in a row; nothing of its group comes between.
         started.dedup();
         assert_eq!(started, expected, "group {group}");
+    }
+}
+
+#[tokio::test]
+async fn b27_a_groups_events_are_handled_in_their_order_whatever_batches_they_come_in() {
+    for (published_by, leased_by) in [(1, 7), (7, 1), (3, 2), (60, 60)] {
+        let db = probe_database().await;
+        let client = db.client().await;
+        let events: Vec<NewEvent> = (0..60)
+            .map(|n| match n % 4 {
+                0 => act(&n.to_string()),
+                _ => pair(&n.to_string()).group(format!("g{}", n % 4)),
+            })
+            .collect();
+        for batch in events.chunks(published_by) {
+            queue::publish_batch(&client, batch).await.unwrap();
+        }
+        let app = ProbeApp::new(|call, _| {
+            Box::pin(async move {
+                tokio::time::sleep(Duration::from_millis(fastrand::u64(0..3))).await;
+                let turn: usize = call.name.parse().unwrap_or_default();
+                if turn % 9 == 5 && call.attempt == 1 && call.handler == "second" {
+                    return Err(HandlerError::retry("down", "once"));
+                }
+                Ok(Done::ok())
+            })
+        });
+        let batches = DrainOptions {
+            batch: leased_by,
+            linger: Duration::from_millis(300),
+            ..options()
+        };
+        let report = drain(&db, &app, &batches).await;
+        assert_eq!((report.completed, report.backlog), (60, 0), "{report:?}");
+        let calls = app.calls();
+        for group in 1..4 {
+            let turns = calls.iter().map(|call| call.name.parse::<usize>().unwrap());
+            let turns: Vec<usize> = turns.filter(|turn| turn % 4 == group).collect();
+            assert!(
+                turns.is_sorted(),
+                "{published_by}, {leased_by}: group {group}: {turns:?}"
+            );
+            assert!(turns.len() > 30, "both handlers of each, and some again");
+        }
     }
 }
 
@@ -892,6 +1009,34 @@ async fn a_stop_signal_ends_the_run_like_its_budget() {
 }
 
 #[tokio::test]
+async fn d11_an_empty_queue_ends_the_run_after_a_look_or_a_few_and_without_a_spin() {
+    let db = probe_database().await;
+    let app = ProbeApp::succeeding();
+    // Pauses of 5 to 200 ms: some twelve looks in two seconds, and a spin has thousands.
+    for (linger, looks) in [(Duration::ZERO, 1..=2), (Duration::from_secs(2), 3..=30)] {
+        let proxy = Proxy::before(&db.url).await;
+        let url = format!(
+            "postgres://postgres@127.0.0.1:{}/{}",
+            proxy.port(),
+            db.name()
+        );
+        let database = Database::new(&url, 2).unwrap();
+        let options = DrainOptions {
+            linger,
+            ..options()
+        };
+        let report = tidegate::drain(&database, app.clone(), &options)
+            .await
+            .unwrap();
+        assert_eq!(report.stop_reason, StopReason::QueueEmpty, "{report:?}");
+        assert_eq!((report.leased, report.backlog), (0, 0));
+        let said = String::from_utf8_lossy(&proxy.said()).into_owned();
+        let looked = said.matches("FROM tidegate.lease($1").count();
+        assert!(looks.contains(&looked), "{linger:?}: {looked} looks");
+    }
+}
+
+#[tokio::test]
 async fn lingering_picks_up_what_comes_later_and_a_plain_drain_does_not_wait() {
     let db = probe_database().await;
     let client = db.client().await;
@@ -1239,7 +1384,7 @@ async fn c13_depth_attempts_latency_and_failure_rate_are_told_by_kind() {
 }
 
 #[test]
-fn a18_a_dispatcher_lists_each_kinds_handlers_and_their_services_without_running_them() {
+fn a_dispatcher_lists_each_kinds_handlers_and_their_services_without_running_them() {
     let listed = Handlers::one("a", async { panic!("listing must not run") })
         .calls("archive")
         .and("b", async { Ok(Done::ok()) });

@@ -1,10 +1,12 @@
 //! The forms system against a real Postgres and a stand-in for its services.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidegate::testing::handlers_of;
 use tidegate::{Database, DrainOptions, DrainReport, Event as _, NewEvent, Published, RetryPolicy};
 use tidegate_job::app::forms::{self, Form, Grant, Measure, Received};
 use tidegate_job::app::{App, Event};
@@ -837,6 +839,24 @@ async fn of_two_transactions_with_the_same_letter_one_publishes() {
             1
         );
     }
+}
+
+#[tokio::test]
+async fn a18_each_handler_calls_the_service_that_it_names_and_no_other() {
+    let mut world = World::new().await;
+    world.take_over(&form("f1"), &case()).await;
+    // That one has a case; this one is to get its own.
+    world.submit(&form("f2")).await;
+    let mut named = BTreeSet::new();
+    for (kind, payload) in samples() {
+        world.publish(kind, &payload).await;
+        world.drain().await;
+        let event = Event::decode(kind, Some(payload.to_string().as_bytes())).unwrap();
+        for (handler, service) in handlers_of(&*world.app, &event) {
+            named.extend(service.map(|service| (handler.to_owned(), service)));
+        }
+    }
+    assert_eq!(world.services.callers(), named);
 }
 
 #[tokio::test]

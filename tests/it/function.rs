@@ -133,6 +133,44 @@ async fn b9_c13_each_drain_writes_a_line_of_metrics_if_they_are_asked_for() {
 }
 
 #[tokio::test]
+async fn b29_a_kind_without_a_handler_fails_at_once_with_a_line_in_the_log_and_a_figure() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let insert = "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('heard_by_nobody', '\"canary\"') RETURNING id";
+    let id: i64 = client.query_one(insert, &[]).await.unwrap().get(0);
+    publish_views(&client, 1).await;
+    let function = Function::on(&db, &[("TIDEGATE_METRICS", "emf")]).await;
+    let report = function.drain(AMPLE).await;
+    assert_eq!((report.completed, report.failed, report.retried), (1, 1, 0));
+    let end = "SELECT count(*) FROM tidegate.event_log WHERE id = $1 AND status = 'FAILED' AND attempts = 0
+                  AND errors->0->>'code' = 'no_handler'";
+    let row = client.query_one(end, &[&id]).await.unwrap();
+    assert_eq!(row.get::<_, i64>(0), 1);
+
+    let log = function.log();
+    let told: Vec<&Value> = log
+        .iter()
+        .filter(|line| line["fields"]["event.id"] == id || line["event.id"] == id)
+        .collect();
+    assert_eq!(told.len(), 1, "{log:?}");
+    let line = told[0].to_string();
+    for part in [
+        "ERROR",
+        "event failed for good",
+        "no_handler",
+        "heard_by_nobody",
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    let figures = log.iter().find(|line| !line["_aws"].is_null()).unwrap();
+    assert_eq!(
+        (&figures["Failed"], &figures["Retried"]),
+        (&json!(1), &json!(0))
+    );
+    assert!(!function.output().contains("canary"));
+}
+
+#[tokio::test]
 async fn f1_a_scheduled_event_drains_the_queue_and_is_answered_with_a_report() {
     let db = support::database().await;
     let client = db.client().await;

@@ -2,7 +2,7 @@
 //! reads or sorts its whole table once a batch is a thousand times slower, and only when it matters.
 //!
 //! 200,000 rows stand for every larger number: the planner's choice between an index and the table
-//! turns at a few thousand, and a million would cost each of these tests half a minute more.
+//! turns at a few thousand, and a million would cost each of these tests half a minute more. One does it.
 
 use std::future::poll_fn;
 
@@ -12,7 +12,7 @@ use tidegate::queue::sql::{Statement, doctor, live, look};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
-use crate::probe::{Probe, probe_database};
+use crate::probe::{Probe, number, probe_database};
 use crate::support::TestDb;
 
 const LARGE: i32 = 200_000;
@@ -417,6 +417,74 @@ async fn who_asks_for_a_few_events_of_a_large_queue_does_not_read_it() {
             );
         }
     }
+}
+
+/// What finds the events of a worker that died, as its own view has it and as people write it (D13).
+const STUCK: [&str; 3] = [
+    "SELECT * FROM tidegate.stuck_events",
+    "SELECT * FROM tidegate.events WHERE status = 'PROCESSING' AND processing_started_at < now() - interval '5 minutes'",
+    "SELECT * FROM tidegate.events WHERE status = 'PROCESSING' AND updated_at < now() - interval '5 minutes'",
+];
+
+/// A million events lie on more than 30,000; what is in hand, on a few.
+const FEW_PAGES: i64 = 1000;
+
+#[tokio::test]
+async fn d3_d13_of_a_million_events_the_stuck_and_the_next_are_found_by_indexes() {
+    let db = queue_nobody_vacuums().await;
+    fill(&db, 1_000_000).await;
+    let client = db.client().await;
+    let died = "UPDATE tidegate.lease SET taken_at = now() - interval '1 hour', renewed_at = now() - interval '1 hour',
+                       expires_at = now() - interval '59 minutes'";
+    client.batch_execute(died).await.unwrap();
+    let in_hand = number(&client, "SELECT sum(events)::bigint FROM tidegate.leases").await;
+    assert_eq!(in_hand, 180);
+    for statistics in ["", "ANALYZE tidegate.event_queue, tidegate.lease"] {
+        client.batch_execute(statistics).await.unwrap();
+        for statement in STUCK {
+            let plan = measured(&client, statement).await;
+            let told = plan["Plan"]["Actual Rows"].as_f64();
+            assert_eq!(told, Some(180.0), "{statement}");
+            assert_few_are_read(&plan["Plan"], 180.0, statement);
+        }
+    }
+    // The lease of a drain, and whoever looks at the oldest and the newest.
+    assert_plans(&db).await;
+    for order in ["id", "id DESC"] {
+        let statement = format!("SELECT * FROM tidegate.events ORDER BY {order} LIMIT 50");
+        let plan = measured(&client, &statement).await;
+        assert_few_are_read(&plan["Plan"], 1000.0, &statement);
+    }
+}
+
+/// The plan by which a statement ran, with what it read.
+async fn measured(client: &Client, statement: &str) -> Value {
+    let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}");
+    let row = client.query_one(&explain, &[]).await.unwrap();
+    row.get::<_, Value>(0)[0].take()
+}
+
+fn assert_few_are_read(plan: &Value, most: f64, statement: &str) {
+    let mut faults = Vec::new();
+    inspect(plan, &mut faults);
+    faults.retain(|fault| !fault.starts_with("sorts"));
+    assert!(faults.is_empty(), "{statement}: {faults:?} in {plan:#?}");
+    let count = |name: &str| plan[name].as_i64().unwrap();
+    let pages = count("Shared Hit Blocks") + count("Shared Read Blocks");
+    assert!(pages < FEW_PAGES, "{statement}: {pages} pages in {plan:#?}");
+    let rows = rows_of_queue(plan);
+    assert!(rows <= most, "{statement}: {rows} rows in {plan:#?}");
+}
+
+/// Rows of the queue that were looked at, also those that were not wanted.
+fn rows_of_queue(node: &Value) -> f64 {
+    let count = |name: &str| node[name].as_f64().unwrap_or_default();
+    let own = if scans_queue(node) {
+        (count("Actual Rows") + count("Rows Removed by Filter")) * count("Actual Loops")
+    } else {
+        0.0
+    };
+    own + children(node).map(rows_of_queue).sum::<f64>()
 }
 
 fn inspect(node: &Value, faults: &mut Vec<String>) {

@@ -23,13 +23,18 @@ use crate::support::{TestDb, wait_until};
 const WORKER: &str = "TIDEGATE_TEST_WORKER";
 
 /// A worker process; ends with the test.
-struct Worker(Child);
+pub struct Worker(Child);
 
 impl Worker {
     fn start(db: &TestDb, behaviour: &str) -> Self {
+        Self::of("process::worker", db, &[(WORKER, behaviour.to_owned())])
+    }
+
+    /// One that runs this ignored test on the database, with these variables more.
+    pub fn of(test: &str, db: &TestDb, variables: &[(&str, String)]) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "process::worker", "--ignored", "--nocapture"])
-            .env(WORKER, behaviour)
+            .args(["--exact", test, "--ignored", "--nocapture"])
+            .envs(variables.iter().map(|(name, value)| (name, value)))
             .env("DATABASE_URL", &db.url)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -38,7 +43,7 @@ impl Worker {
         Self(child)
     }
 
-    fn signal(&self, signal: &str) {
+    pub fn signal(&self, signal: &str) {
         let sent = Command::new("kill")
             .args([signal, &self.0.id().to_string()])
             .status()
@@ -47,7 +52,7 @@ impl Worker {
     }
 
     /// Waits for its end; all that it printed.
-    fn output(mut self) -> String {
+    pub fn output(mut self) -> String {
         let mut output = String::new();
         let stdout = self.0.stdout.as_mut().unwrap();
         std::io::Read::read_to_string(stdout, &mut output).unwrap();

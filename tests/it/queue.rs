@@ -7,16 +7,16 @@ use tidegate::outcome::Status;
 use tidegate::queue::{
     self, Completed, Completion, ErrorEntry, Finalization, LeaseRequest, LeasedBatch, Retried, sql,
 };
-use tidegate::{Error, Fault, NewEvent};
-use tokio_postgres::Client;
+use tidegate::{Error, Fault, NewEvent, Published};
 use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use crate::probe::{
     act, disorder, expire_leases, lease_request, live, logged, number, probe_database,
     publish_acts, sweep,
 };
-use crate::support::{self, Finalized};
+use crate::support::{self, Finalized, lease_away};
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -85,25 +85,72 @@ async fn b1_publish_joins_the_callers_transaction() {
     assert_eq!(live(&client).await, 2);
 }
 
+/// What a publish answers, in Rust and in SQL, beside what the view of events tells of the event.
+async fn c5_answers(client: &Client, event: &NewEvent) -> [(i64, String, i32); 4] {
+    let one = queue::publish(client, event).await.unwrap();
+    let many = queue::publish_batch(client, &[act("before"), event.clone()])
+        .await
+        .unwrap();
+    let of_rust = |published: &Published| {
+        let attempts = i32::try_from(published.attempts).unwrap();
+        (published.id, published.status.to_owned(), attempts)
+    };
+    let of_sql = |row: Row| (row.get("id"), row.get("status"), row.get("attempts"));
+    let sql = "SELECT * FROM tidegate.publish('act', '{}', dedup_key => 'same')";
+    let by_sql = client.query_one(sql, &[]).await.unwrap();
+    let sql = "SELECT id, status, attempts FROM tidegate.publish_many('[{\"kind\": \"act\", \"dedup_key\": \"same\"}]')";
+    let many_by_sql = client.query_one(sql, &[]).await.unwrap();
+    [
+        of_rust(&one),
+        of_rust(&many[1]),
+        of_sql(by_sql),
+        of_sql(many_by_sql),
+    ]
+}
+
 #[tokio::test]
-async fn c5_a_published_event_is_pending_without_attempts_and_its_id_is_the_rows() {
+async fn c5_a_publish_answers_with_what_is_stored_of_the_event_or_of_the_one_that_it_repeats() {
     let db = probe_database().await;
     let client = db.client().await;
-    let published = queue::publish(&client, &act("a").max_attempts(3))
-        .await
-        .unwrap();
-    assert!(published.created);
-    let row = client
-        .query_one(
-            "SELECT id, status, attempts, max_attempts, payload->>'name' FROM tidegate.events",
-            &[],
-        )
-        .await
-        .unwrap();
-    assert_eq!(row.get::<_, i64>(0), published.id);
-    assert_eq!(row.get::<_, &str>(1), "PENDING");
-    assert_eq!((row.get::<_, i32>(2), row.get::<_, i32>(3)), (0, 3));
-    assert_eq!(row.get::<_, &str>(4), "a");
+    let first = act("a").max_attempts(3);
+    let new = queue::publish(&client, &first).await.unwrap();
+    assert_eq!(
+        (new.created, new.status, new.attempts),
+        (true, "PENDING", 0)
+    );
+    let events = [act("b"), act("c").dedup("c"), act("d").dedup("c")];
+    let batch = queue::publish_batch(&client, &events).await.unwrap();
+    assert_eq!((batch[1].id, batch[2].created), (batch[2].id, false));
+    for one in batch.iter().chain([&new]) {
+        assert_eq!((one.status, one.attempts), ("PENDING", 0));
+        assert_eq!(
+            stored(&client, one.id).await,
+            (one.id, "PENDING".to_owned(), 0)
+        );
+    }
+
+    let repeated = act("a").dedup("same");
+    let id = queue::publish(&client, &repeated).await.unwrap().id;
+    for told in c5_answers(&client, &repeated).await {
+        assert_eq!(told, (id, "PENDING".to_owned(), 0));
+    }
+    let tried = "UPDATE tidegate.event_queue SET attempts = 2 WHERE id = $1";
+    client.execute(tried, &[&id]).await.unwrap();
+    for told in c5_answers(&client, &repeated).await {
+        assert_eq!(told, (id, "PENDING".to_owned(), 2));
+    }
+    lease_away(&client, &[id], 60.0).await;
+    let now = stored(&client, id).await;
+    assert_eq!(now, (id, "PROCESSING".to_owned(), 3));
+    for told in c5_answers(&client, &repeated).await {
+        assert_eq!(told, now);
+    }
+}
+
+async fn stored(client: &Client, id: i64) -> (i64, String, i32) {
+    let sql = "SELECT id, status, attempts FROM tidegate.events WHERE id = $1";
+    let row = client.query_one(sql, &[&id]).await.unwrap();
+    (row.get(0), row.get(1), row.get(2))
 }
 
 #[tokio::test]
@@ -868,6 +915,23 @@ async fn two_batches_over_the_same_groups_in_opposite_orders_do_not_deadlock() {
         );
         assert_eq!((first.unwrap().len(), second.unwrap().len()), (50, 50));
     }
+}
+
+#[tokio::test]
+async fn b11_neither_an_early_time_nor_a_near_deadline_lets_an_event_go_first() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 3).await;
+    let early =
+        "SELECT tidegate.publish('act', '{\"name\": \"early\"}', available_at => '2000-01-01',
+                        expires_at => clock_timestamp() + interval '1 minute')";
+    client.execute(early, &[]).await.unwrap();
+    let mut order = Vec::new();
+    for _ in 0..4 {
+        let next = lease(&client, 1).await;
+        order.extend(next.into_iter().map(|event| event.lease.id));
+    }
+    assert!(order.len() == 4 && order.is_sorted(), "{order:?}");
 }
 
 #[tokio::test]

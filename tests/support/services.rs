@@ -7,7 +7,7 @@
     reason = "included by the tests and by an example, and neither uses all of it"
 )]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -172,6 +172,17 @@ impl Services {
     /// Every call a service got, in order.
     pub fn calls(&self, service: &str) -> Vec<Call> {
         self.shared.with(service, |service| service.calls.clone())
+    }
+
+    /// The handlers that have called, and which service each of them: a handler's name is in its idempotency keys.
+    pub fn callers(&self) -> BTreeSet<(String, &'static str)> {
+        let handler = |call: Call| call.key.split('-').nth(3).unwrap_or_default().to_owned();
+        let of_service = |(name, _): &(&'static str, _)| {
+            let name = *name;
+            let calls = self.calls(name).into_iter();
+            calls.map(move |call| (handler(call), name))
+        };
+        SERVICES.iter().flat_map(of_service).collect()
     }
 
     /// `path reference` of all a service keeps, sorted.

@@ -120,11 +120,12 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Publishes one event. What publish() and the Rust interface stand on: it takes the text as it will be stored.
+-- Publishes one event, and answers with what is stored: a new event is PENDING without attempts, a duplicate is in
+-- whatever state the first one is in by now. What publish() and the Rust interface stand on: it takes the text as it will be stored.
 CREATE FUNCTION tidegate.publish_one(
     kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
     expires_at timestamptz, max_attempts integer, traceparent text
-) RETURNS TABLE (id bigint, created boolean)
+) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
 #variable_conflict use_column
@@ -153,10 +154,16 @@ BEGIN
         RETURNING q.id INTO publish_one.id;
         IF FOUND THEN
             publish_one.created := true;
+            publish_one.status := 'PENDING';
+            publish_one.attempts := 0;
             RETURN NEXT;
             RETURN;
         END IF;
-        SELECT q.id INTO publish_one.id FROM tidegate.event_queue AS q
+        -- As the view of events tells it.
+        SELECT q.id, CASE WHEN l.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END,
+               q.attempts + (q.id <= coalesce(l.started_to, 0) AND q.attempts < q.max_attempts)::int
+          INTO publish_one.id, publish_one.status, publish_one.attempts
+          FROM tidegate.event_queue AS q LEFT JOIN tidegate.lease AS l ON l.ids @> q.id
          WHERE q.kind = publish_one.kind AND q.dedup_key = publish_one.dedup_key;
         IF FOUND THEN
             publish_one.created := false;
@@ -177,10 +184,10 @@ CREATE FUNCTION tidegate.publish(
     expires_at     timestamptz DEFAULT NULL,
     max_attempts   integer     DEFAULT NULL,
     traceparent    text        DEFAULT NULL
-) RETURNS TABLE (id bigint, created boolean)
+) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
-    SELECT p.id, p.created
+    SELECT p.id, p.created, p.status, p.attempts
       FROM tidegate.publish_one(publish.kind, tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
                                 publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts,
                                 publish.traceparent) AS p
@@ -227,7 +234,7 @@ CREATE FUNCTION tidegate.publish_batch(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
     traceparents text[]
-) RETURNS TABLE (id bigint, created boolean)
+) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
 #variable_conflict use_column
@@ -236,6 +243,9 @@ DECLARE
     deduplicates constant boolean := coalesce(array_remove(dedup_keys, NULL) <> '{}', false);
     new_ids bigint[];
     inserted_ids bigint[];
+    -- Of duplicates.
+    statuses text[];
+    attempts_each integer[];
     missing record;
 BEGIN
     IF EXISTS (SELECT FROM (SELECT DISTINCT kind FROM unnest(kinds) AS kind) AS named
@@ -247,7 +257,7 @@ BEGIN
 
     IF NOT deduplicates THEN
         RETURN QUERY
-        SELECT n.id, true
+        SELECT n.id, true, 'PENDING', 0
           FROM unnest(tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                             expires_ats, max_attempts_each, parent_ids, traceparents)) AS n(id);
         RETURN;
@@ -256,7 +266,7 @@ BEGIN
     BEGIN
         new_ids := tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                          expires_ats, max_attempts_each, parent_ids, traceparents);
-        RETURN QUERY SELECT n.id, true FROM unnest(new_ids) AS n(id);
+        RETURN QUERY SELECT n.id, true, 'PENDING', 0 FROM unnest(new_ids) AS n(id);
         RETURN;
     EXCEPTION WHEN unique_violation THEN
         -- The event that is not allowed may stand behind the duplicate.
@@ -282,7 +292,7 @@ BEGIN
     SELECT array_agg(inserted.id) INTO inserted_ids FROM inserted;
 
     IF cardinality(inserted_ids) = cardinality(new_ids) THEN
-        RETURN QUERY SELECT n.id, true FROM unnest(new_ids) AS n(id);
+        RETURN QUERY SELECT n.id, true, 'PENDING', 0 FROM unnest(new_ids) AS n(id);
         RETURN;
     END IF;
     -- A duplicate takes the id of the live event; a new statement, so that it sees one that a
@@ -292,18 +302,23 @@ BEGIN
           LEFT JOIN unnest(inserted_ids) AS i(id) USING (id)
          WHERE i.id IS NULL ORDER BY n.position
     LOOP
-        SELECT p.id, p.created INTO publish_batch.id, publish_batch.created
+        SELECT p.id, p.created, p.status, p.attempts
+          INTO publish_batch.id, publish_batch.created, publish_batch.status, publish_batch.attempts
           FROM tidegate.publish_one(kinds[missing.position], payloads[missing.position],
                group_keys[missing.position], dedup_keys[missing.position],
                correlation_ids[missing.position], available_ats[missing.position],
                expires_ats[missing.position], max_attempts_each[missing.position], traceparents[missing.position]) AS p;
+        statuses[missing.position] := publish_batch.status;
+        attempts_each[missing.position] := publish_batch.attempts;
         -- Negative marks "not created" until the answer is built.
         new_ids[missing.position] := CASE WHEN publish_batch.created THEN publish_batch.id ELSE -publish_batch.id END;
     END LOOP;
-    RETURN QUERY SELECT abs(n.id), n.id > 0 FROM unnest(new_ids) WITH ORDINALITY AS n(id, position) ORDER BY n.position;
+    RETURN QUERY
+    SELECT abs(n.id), n.id > 0, coalesce(statuses[n.position], 'PENDING'), coalesce(attempts_each[n.position], 0)
+      FROM unnest(new_ids) WITH ORDINALITY AS n(id, position) ORDER BY n.position;
 END $$;
 
-CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE (id bigint, created boolean)
+CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
 #variable_conflict use_column
@@ -349,7 +364,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END;
     RETURN QUERY
-    SELECT p.id, p.created
+    SELECT p.id, p.created, p.status, p.attempts
       FROM tidegate.publish_batch(coalesce(a.kinds, '{}'), a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
                                   a.available_ats, a.expires_ats, a.max_attempts_each, '{}', a.traceparents) AS p;
 END $$;

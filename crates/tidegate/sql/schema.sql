@@ -1296,17 +1296,17 @@ CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bi
     SELECT count(*), min(id) FROM ready
 $$;
 
-CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text) RETURNS TABLE(id bigint, created boolean)
+CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    SELECT p.id, p.created
+    SELECT p.id, p.created, p.status, p.attempts
       FROM tidegate.publish_one(publish.kind, tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
                                 publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts,
                                 publish.traceparent) AS p
 $$;
 
-CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) RETURNS TABLE(id bigint, created boolean)
+CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1316,6 +1316,9 @@ DECLARE
     deduplicates constant boolean := coalesce(array_remove(dedup_keys, NULL) <> '{}', false);
     new_ids bigint[];
     inserted_ids bigint[];
+    -- Of duplicates.
+    statuses text[];
+    attempts_each integer[];
     missing record;
 BEGIN
     IF EXISTS (SELECT FROM (SELECT DISTINCT kind FROM unnest(kinds) AS kind) AS named
@@ -1327,7 +1330,7 @@ BEGIN
 
     IF NOT deduplicates THEN
         RETURN QUERY
-        SELECT n.id, true
+        SELECT n.id, true, 'PENDING', 0
           FROM unnest(tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                             expires_ats, max_attempts_each, parent_ids, traceparents)) AS n(id);
         RETURN;
@@ -1336,7 +1339,7 @@ BEGIN
     BEGIN
         new_ids := tidegate.insert_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                                          expires_ats, max_attempts_each, parent_ids, traceparents);
-        RETURN QUERY SELECT n.id, true FROM unnest(new_ids) AS n(id);
+        RETURN QUERY SELECT n.id, true, 'PENDING', 0 FROM unnest(new_ids) AS n(id);
         RETURN;
     EXCEPTION WHEN unique_violation THEN
         -- The event that is not allowed may stand behind the duplicate.
@@ -1362,7 +1365,7 @@ BEGIN
     SELECT array_agg(inserted.id) INTO inserted_ids FROM inserted;
 
     IF cardinality(inserted_ids) = cardinality(new_ids) THEN
-        RETURN QUERY SELECT n.id, true FROM unnest(new_ids) AS n(id);
+        RETURN QUERY SELECT n.id, true, 'PENDING', 0 FROM unnest(new_ids) AS n(id);
         RETURN;
     END IF;
     -- A duplicate takes the id of the live event; a new statement, so that it sees one that a
@@ -1372,18 +1375,23 @@ BEGIN
           LEFT JOIN unnest(inserted_ids) AS i(id) USING (id)
          WHERE i.id IS NULL ORDER BY n.position
     LOOP
-        SELECT p.id, p.created INTO publish_batch.id, publish_batch.created
+        SELECT p.id, p.created, p.status, p.attempts
+          INTO publish_batch.id, publish_batch.created, publish_batch.status, publish_batch.attempts
           FROM tidegate.publish_one(kinds[missing.position], payloads[missing.position],
                group_keys[missing.position], dedup_keys[missing.position],
                correlation_ids[missing.position], available_ats[missing.position],
                expires_ats[missing.position], max_attempts_each[missing.position], traceparents[missing.position]) AS p;
+        statuses[missing.position] := publish_batch.status;
+        attempts_each[missing.position] := publish_batch.attempts;
         -- Negative marks "not created" until the answer is built.
         new_ids[missing.position] := CASE WHEN publish_batch.created THEN publish_batch.id ELSE -publish_batch.id END;
     END LOOP;
-    RETURN QUERY SELECT abs(n.id), n.id > 0 FROM unnest(new_ids) WITH ORDINALITY AS n(id, position) ORDER BY n.position;
+    RETURN QUERY
+    SELECT abs(n.id), n.id > 0, coalesce(statuses[n.position], 'PENDING'), coalesce(attempts_each[n.position], 0)
+      FROM unnest(new_ids) WITH ORDINALITY AS n(id, position) ORDER BY n.position;
 END $$;
 
-CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE(id bigint, created boolean)
+CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1430,12 +1438,12 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END;
     RETURN QUERY
-    SELECT p.id, p.created
+    SELECT p.id, p.created, p.status, p.attempts
       FROM tidegate.publish_batch(coalesce(a.kinds, '{}'), a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
                                   a.available_ats, a.expires_ats, a.max_attempts_each, '{}', a.traceparents) AS p;
 END $$;
 
-CREATE FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS TABLE(id bigint, created boolean)
+CREATE FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1465,10 +1473,16 @@ BEGIN
         RETURNING q.id INTO publish_one.id;
         IF FOUND THEN
             publish_one.created := true;
+            publish_one.status := 'PENDING';
+            publish_one.attempts := 0;
             RETURN NEXT;
             RETURN;
         END IF;
-        SELECT q.id INTO publish_one.id FROM tidegate.event_queue AS q
+        -- As the view of events tells it.
+        SELECT q.id, CASE WHEN l.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END,
+               q.attempts + (q.id <= coalesce(l.started_to, 0) AND q.attempts < q.max_attempts)::int
+          INTO publish_one.id, publish_one.status, publish_one.attempts
+          FROM tidegate.event_queue AS q LEFT JOIN tidegate.lease AS l ON l.ids @> q.id
          WHERE q.kind = publish_one.kind AND q.dedup_key = publish_one.dedup_key;
         IF FOUND THEN
             publish_one.created := false;
@@ -2559,41 +2573,89 @@ CREATE TABLE tidegate.lease (
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0');
 
-CREATE VIEW tidegate.events AS
- SELECT q.id,
-    q.kind,
-    q.payload,
-    q.group_key,
-    q.dedup_key,
-    q.correlation_id,
-        CASE
-            WHEN (l.token IS NULL) THEN 'PENDING'::text
-            ELSE 'PROCESSING'::text
-        END AS status,
-    (q.attempts + (((q.id <= COALESCE(l.started_to, (0)::bigint)) AND (q.attempts < q.max_attempts)))::integer) AS attempts,
-    q.max_attempts,
-    q.available_at,
-    q.expires_at,
-    q.created_at,
-    COALESCE(l.renewed_at, (((q.errors -> '-1'::integer) ->> 'at'::text))::timestamp with time zone, q.created_at) AS updated_at,
-    l.taken_at AS processing_started_at,
-    l.token AS lease_token,
-    l.expires_at AS lease_expires_at,
-    q.last_error,
-    q.errors,
-    q.progress,
-    q.parent_id,
-    q.replay_of,
-    q.delayed,
-    q.traceparent
-   FROM (tidegate.event_queue q
-     LEFT JOIN tidegate.lease l ON ((l.ids @> q.id)));
-
 CREATE VIEW tidegate.held AS
  SELECT COALESCE(range_agg(ids), '{}'::int8multirange) AS ids,
     COALESCE(range_agg((ids * int8multirange(int8range(NULL::bigint, started_to, '(]'::text)))), '{}'::int8multirange) AS started,
     COALESCE(range_agg(ids) FILTER (WHERE (expires_at <= statement_timestamp())), '{}'::int8multirange) AS stuck
    FROM tidegate.lease;
+
+CREATE VIEW tidegate.events AS
+ SELECT id,
+    kind,
+    payload,
+    group_key,
+    dedup_key,
+    correlation_id,
+    status,
+    attempts,
+    max_attempts,
+    available_at,
+    expires_at,
+    created_at,
+    updated_at,
+    processing_started_at,
+    lease_token,
+    lease_expires_at,
+    last_error,
+    errors,
+    progress,
+    parent_id,
+    replay_of,
+    delayed,
+    traceparent
+   FROM ( SELECT q.id,
+            q.kind,
+            q.payload,
+            q.group_key,
+            q.dedup_key,
+            q.correlation_id,
+            'PROCESSING'::text AS status,
+            (q.attempts + (((q.id <= l.started_to) AND (q.attempts < q.max_attempts)))::integer) AS attempts,
+            q.max_attempts,
+            q.available_at,
+            q.expires_at,
+            q.created_at,
+            l.renewed_at AS updated_at,
+            l.taken_at AS processing_started_at,
+            l.token AS lease_token,
+            l.expires_at AS lease_expires_at,
+            q.last_error,
+            q.errors,
+            q.progress,
+            q.parent_id,
+            q.replay_of,
+            q.delayed,
+            q.traceparent
+           FROM ((tidegate.lease l
+             CROSS JOIN LATERAL unnest(l.ids) r(r))
+             JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)) AND (q.id <@ r.r))))
+        UNION ALL
+         SELECT q.id,
+            q.kind,
+            q.payload,
+            q.group_key,
+            q.dedup_key,
+            q.correlation_id,
+            'PENDING'::text,
+            q.attempts,
+            q.max_attempts,
+            q.available_at,
+            q.expires_at,
+            q.created_at,
+            COALESCE((((q.errors -> '-1'::integer) ->> 'at'::text))::timestamp with time zone, q.created_at) AS "coalesce",
+            NULL::timestamp with time zone,
+            NULL::uuid,
+            NULL::timestamp with time zone,
+            q.last_error,
+            q.errors,
+            q.progress,
+            q.parent_id,
+            q.replay_of,
+            q.delayed,
+            q.traceparent
+           FROM tidegate.event_queue q) e
+  WHERE ((status = 'PROCESSING'::text) OR (NOT (id <@ ( SELECT held.ids
+           FROM tidegate.held))));
 
 CREATE VIEW tidegate.jobs AS
  SELECT event_queue.id,

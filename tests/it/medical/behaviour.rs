@@ -222,35 +222,6 @@ async fn e7_each_patients_jobs_are_handled_in_order_by_however_many_workers() {
 }
 
 #[tokio::test]
-async fn e9_after_a_crash_in_the_middle_the_rest_is_done_and_the_done_stays() {
-    let mut world = World::new().await;
-    world
-        .submit("episode_create_job", &new_episode(EPISODE, &[]))
-        .await;
-    world.drain().await;
-    for turn in 0..4 {
-        world
-            .submit(
-                "episode_update_job",
-                &rename(EPISODE, &format!("name {turn}")),
-            )
-            .await;
-    }
-    // A worker that took the batch and died: its lease is over.
-    world.leave_to_a_dead_worker().await;
-    assert_eq!(world.drain().await.completed, 4);
-    let changes =
-        "SELECT jsonb_agg(count) FROM (SELECT count(*) FROM medical.audit GROUP BY event_id) AS c";
-    assert_eq!(
-        world.value(changes).await,
-        json!([1, 1, 1, 1, 1]),
-        "each job once"
-    );
-    let name = "SELECT content->>'name' FROM medical.entity";
-    assert_eq!(world.value(name).await, "name 3");
-}
-
-#[tokio::test]
 async fn e10_a_job_that_two_workers_run_changes_the_patient_once_and_tells_once() {
     let mut world = World::new().await;
     world.seed(&[request(2)]).await;

@@ -13,18 +13,18 @@ use super::world::{
 use crate::services::Mode;
 
 /// One job and how it has to end.
-struct Case {
-    kind: &'static str,
+pub struct Case {
+    pub kind: &'static str,
     /// For the failure message.
-    name: &'static str,
+    pub name: &'static str,
     /// The payload's own fields.
-    own: Value,
+    pub own: Value,
     /// What is there before.
-    seed: Vec<Value>,
+    pub seed: Vec<Value>,
     /// The service that refuses.
     down: Option<(&'static str, Mode)>,
     /// Status code: 200, 404, 409, 422 or 500.
-    code: u16,
+    pub code: u16,
     /// All entities afterwards, `kind status`, when the job is processed; a failure changes nothing.
     after: &'static [&'static str],
     /// The job's result, when it is processed.
@@ -193,7 +193,7 @@ fn assert_failure(job: &Value, case: &Case, name: &str) {
     );
 }
 
-fn cases() -> Vec<Case> {
+pub fn cases() -> Vec<Case> {
     [
         approvals(),
         reports(),
@@ -211,16 +211,16 @@ fn cases() -> Vec<Case> {
 
 // --- What is there before ---
 
-fn episode(status: &str) -> Value {
+pub fn episode(status: &str) -> Value {
     json!({"kind": "episode", "id": id(1), "status": status, "content": {"id": id(1), "name": CANARY,
         "period": {"start": "2027-03-01"}, "care_manager": USER, "referral_requests": []}})
 }
 
-fn request_content() -> Value {
+pub fn request_content() -> Value {
     json!({"id": id(2), "requester_employee": USER, "text": CANARY})
 }
 
-fn request(status: &str) -> Value {
+pub fn request(status: &str) -> Value {
     json!({"kind": "service_request", "id": id(2), "status": status, "content": request_content()})
 }
 
@@ -303,7 +303,7 @@ fn approvals() -> Vec<Case> {
     ]
 }
 
-fn report_content() -> Value {
+pub fn report_content() -> Value {
     json!({"diagnostic_report": {"id": id(4), "recorded_by": USER, "conclusion": CANARY},
         "observations": [{"id": id(5), "value": 36.6}, {"id": id(6), "value": 120}]})
 }
@@ -322,7 +322,7 @@ fn stored_report() -> Vec<Value> {
     ]
 }
 
-fn changed(content: &Value, pointer: &str, value: Value) -> Value {
+pub fn changed(content: &Value, pointer: &str, value: Value) -> Value {
     let mut content = content.clone();
     let (object, field) = pointer.rsplit_once('/').expect("a pointer");
     content.pointer_mut(object).expect("it is there")[field] = value;
@@ -441,6 +441,11 @@ fn episodes() -> Vec<Case> {
         &episode("active"),
         &json!({"organization_id": OTHER_CLIENT}),
     );
+    let referred = changed(
+        &episode("active"),
+        "/content/referral_requests",
+        json!([id(2)]),
+    );
     let encounter = |status: &str| json!({"kind": "encounter", "id": id(7), "status": status, "parent_id": id(1)});
     let job = |kind, name, own: &Value, seed| case(kind, name, own.clone(), seed);
     vec![
@@ -485,6 +490,16 @@ fn episodes() -> Vec<Case> {
             vec![episode("active")],
         )
         .done(&["episode closed"], link.clone()),
+        job(
+            "episode_close_job",
+            "with its referral",
+            &close("2027-03-01"),
+            vec![referred, request("active")],
+        )
+        .done(
+            &["episode closed", "service_request completed"],
+            link.clone(),
+        ),
         job(
             "episode_close_job",
             "it is closed",
@@ -566,7 +581,7 @@ const LISTS: [(&str, &str, &str); 8] = [
     ("diagnostic_reports", "diagnostic_report", "final"),
 ];
 
-fn package_content() -> Value {
+pub fn package_content() -> Value {
     let mut content = json!({"encounter": {"id": id(10), "episode": id(1), "text": CANARY}});
     for (number, (field, _, _)) in (11..).zip(LISTS) {
         content[field] = json!([{"id": id(number), "text": CANARY}]);

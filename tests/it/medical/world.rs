@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tidegate::{Database, DrainOptions, DrainReport, Published, RetryPolicy};
+use tidegate_job::app::medical::services::{OTP, SIGNATURE, SMS};
 use tidegate_job::app::{App, medical};
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -53,7 +54,7 @@ pub struct World {
     pub client: Client,
     pub services: Services,
     pub app: Arc<App>,
-    db: support::TestDb,
+    pub db: support::TestDb,
 }
 
 impl World {
@@ -127,11 +128,20 @@ impl World {
             .expect("the statement is right");
     }
 
-    /// All that waits was taken by a worker that is gone.
-    pub async fn leave_to_a_dead_worker(&self) {
-        let ids = "SELECT array_agg(id) FROM tidegate.event_queue";
-        let ids: Vec<i64> = self.client.query_one(ids, &[]).await.unwrap().get(0);
-        support::lease_away(&self.client, &ids, -1.0).await;
+    /// All that jobs have left behind: the patient's data and its audit, how each job ended, and how much was sent.
+    pub async fn effects(&self) -> Value {
+        let left = "
+SELECT jsonb_build_object(
+       'entities', (SELECT jsonb_agg(to_jsonb(e) - '{created_at,updated_at,expires_at}'::text[] ORDER BY kind, id)
+                      FROM medical.entity e),
+       'audit', (SELECT jsonb_agg(to_jsonb(a) - '{id,at,event_id}'::text[] ORDER BY event_id, entity_kind, entity_id)
+                   FROM medical.audit a),
+       'jobs', (SELECT jsonb_agg(jsonb_build_array(kind, status, status_code, result) ORDER BY id) FROM tidegate.jobs))";
+        let mut left = self.value(left).await;
+        for service in [OTP, SMS, SIGNATURE] {
+            left[service] = json!(self.services.kept(service).len());
+        }
+        left
     }
 
     pub async fn value(&self, sql: &str) -> Value {

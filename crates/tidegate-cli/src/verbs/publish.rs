@@ -42,10 +42,11 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
         format!("published event {}", published.id)
     } else {
         format!(
-            "event {} is live with this deduplication key; nothing was published",
-            published.id
+            "event {} is live with this deduplication key, {} with {} attempts; nothing was published",
+            published.id, published.status, published.attempts
         )
     };
-    let document = json!({"action": "publish", "id": published.id, "created": published.created});
+    let document = json!({"action": "publish", "id": published.id, "created": published.created,
+        "status": published.status, "attempts": published.attempts});
     Ok(Answer::new(document, text))
 }

@@ -1,7 +1,7 @@
 //! Publishing from Rust, inside the caller's own transaction.
 
 use serde_json::value::RawValue;
-use tokio_postgres::GenericClient;
+use tokio_postgres::{GenericClient, Row};
 
 use super::finalize::EventColumns;
 use super::{query, sql};
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::event::NewEvent;
 use crate::trace;
 
-/// A published event (C5): PENDING, no attempts.
+/// A published event as it is stored (C5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published {
@@ -17,6 +17,24 @@ pub struct Published {
     pub id: i64,
     /// False when a live event of the same kind and deduplication key was there already.
     pub created: bool,
+    /// `PENDING`; of a duplicate whose first one is in the hands of a worker, `PROCESSING`.
+    pub status: &'static str,
+    /// How often it was taken so far: 0, but for a duplicate.
+    pub attempts: u32,
+}
+
+impl Published {
+    fn of(row: &Row) -> Self {
+        Self {
+            id: row.get(0),
+            created: row.get(1),
+            status: match row.get(2) {
+                "PROCESSING" => "PROCESSING",
+                _ => "PENDING",
+            },
+            attempts: u32::try_from(row.get::<_, i32>(3)).unwrap_or_default(),
+        }
+    }
 }
 
 /// Publishes one event on the given client or transaction: if that rolls back, there was no event (B1).
@@ -54,10 +72,7 @@ pub async fn publish(
     )
     .await
     .map_err(refused)?;
-    let published = rows.first().map(|row| Published {
-        id: row.get(0),
-        created: row.get(1),
-    });
+    let published = rows.first().map(Published::of);
     published.ok_or_else(|| Error::Unreadable("publish: no row".to_owned()))
 }
 
@@ -98,13 +113,7 @@ pub async fn publish_batch(
     )
     .await
     .map_err(refused)?;
-    Ok(rows
-        .iter()
-        .map(|row| Published {
-            id: row.get(0),
-            created: row.get(1),
-        })
-        .collect())
+    Ok(rows.iter().map(Published::of).collect())
 }
 
 /// Notes a message from outside, on the transaction that does what it asks for. False: it was taken in before. Waits for

@@ -148,6 +148,7 @@ SELECT to_jsonb(e)::text
 /// parent. `UNION` drops what was there already, so even a cycle would end; a recursion is read
 /// row by row, so its `LIMIT` also bounds the work. The rest of the family is what came of the
 /// farthest ancestor alone: of one start the planner expects little, and compiles nothing.
+/// For the same reason each state is looked up here and not in the view of events.
 pub static LINEAGE: Statement = Statement {
     name: "lineage",
     params: &[Type::INT8, Type::INT8],
@@ -200,8 +201,10 @@ WITH RECURSIVE up (id, origin) AS (
      LIMIT $2)
 SELECT to_jsonb(e)::text
   FROM nearest CROSS JOIN LATERAL (
-       SELECT q.id, q.kind, q.status, q.attempts, q.created_at, NULL::timestamptz AS finished_at, q.parent_id, q.replay_of
-         FROM tidegate.events AS q WHERE q.id = nearest.id
+       SELECT q.id, q.kind, CASE WHEN h.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END AS status,
+              q.attempts + (q.id <= coalesce(h.started_to, 0) AND q.attempts < q.max_attempts)::int AS attempts,
+              q.created_at, NULL::timestamptz AS finished_at, q.parent_id, q.replay_of
+         FROM tidegate.event_queue AS q LEFT JOIN tidegate.lease AS h ON h.ids @> q.id WHERE q.id = nearest.id
        UNION ALL
        SELECT l.id, l.kind, l.status, l.attempts, l.created_at, l.finished_at, l.parent_id, l.replay_of
          FROM tidegate.event_log AS l WHERE l.id = nearest.id) AS e",
