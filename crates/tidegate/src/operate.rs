@@ -1,5 +1,5 @@
-//! Owns what an operator may ask for and is answered: replay, requeue, pause, resume, retire, unblock. It
-//! knows no SQL. One surprise: what could not be done is no error but part of the report, because the
+//! Owns what an operator may ask for and is answered: replay, requeue, pause, resume, retire, unblock, and that a service is
+//! called or not. It knows no SQL. One surprise: what could not be done is no error but part of the report, because the
 //! audit tells of the try as well; only arguments that are not allowed are errors.
 
 use std::collections::BTreeMap;
@@ -113,7 +113,8 @@ pub struct RequeueRequest {
 }
 
 /// Which kind to pause, resume or retire.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct KindRequest {
     /// Must be registered.
     pub kind: String,
@@ -147,8 +148,9 @@ impl UnblockAction {
     }
 }
 
-/// Which group to unblock, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Which group to unblock, and why. As JSON it has the command line's options: `group`, and `retry`, `skip` or `cancel`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "UnblockOptions")]
 pub struct UnblockRequest {
     /// The group.
     pub group_key: String,
@@ -158,6 +160,40 @@ pub struct UnblockRequest {
     pub reason: String,
     /// Who says to be asking, for the audit; 1 to 200 characters.
     pub actor: Option<String>,
+}
+
+/// An [`UnblockRequest`] as the command line and JSON have it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UnblockOptions {
+    group: String,
+    #[serde(default)]
+    retry: bool,
+    #[serde(default)]
+    skip: bool,
+    #[serde(default)]
+    cancel: bool,
+    reason: String,
+    actor: Option<String>,
+}
+
+impl TryFrom<UnblockOptions> for UnblockRequest {
+    type Error = &'static str;
+
+    fn try_from(asked: UnblockOptions) -> Result<Self, Self::Error> {
+        let how = match (asked.retry, asked.skip, asked.cancel) {
+            (true, false, false) => UnblockAction::Retry,
+            (false, true, false) => UnblockAction::Skip,
+            (false, false, true) => UnblockAction::Cancel,
+            _ => return Err("retry, skip, cancel: one of them must be true"),
+        };
+        Ok(Self {
+            group_key: asked.group,
+            how,
+            reason: asked.reason,
+            actor: asked.actor,
+        })
+    }
 }
 
 /// What a replay did or, as a dry run, would do.
@@ -333,15 +369,47 @@ pub struct ServiceStatus {
     pub oldest: Option<String>,
 }
 
-/// Which service to pause or resume.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Which service to pause or resume. As JSON it has the command line's options: `name`, and `pause` or `resume`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "ServiceOptions")]
 pub struct ServiceRequest {
     /// Its name, as handlers give it; 1 to 100 characters.
     pub service: String,
+    /// Keep it from being called; else let it be called again.
+    pub pause: bool,
     /// For the audit; not blank, at most 1,000 characters.
     pub reason: String,
     /// Who says to be asking, for the audit; 1 to 200 characters.
     pub actor: Option<String>,
+}
+
+/// A [`ServiceRequest`] as the command line and JSON have it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServiceOptions {
+    name: String,
+    #[serde(default)]
+    pause: bool,
+    #[serde(default)]
+    resume: bool,
+    reason: String,
+    actor: Option<String>,
+}
+
+impl TryFrom<ServiceOptions> for ServiceRequest {
+    type Error = &'static str;
+
+    fn try_from(asked: ServiceOptions) -> Result<Self, Self::Error> {
+        if asked.pause == asked.resume {
+            return Err("pause, resume: one of them must be true");
+        }
+        Ok(Self {
+            service: asked.name,
+            pause: asked.pause,
+            reason: asked.reason,
+            actor: asked.actor,
+        })
+    }
 }
 
 /// What a pause or a resume of a service did.
@@ -386,11 +454,15 @@ pub struct UnblockReport {
     pub refused: Option<String>,
 }
 
-fn since<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Moment>, D::Error> {
+pub(crate) fn since<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Moment>, D::Error> {
     named("since", parse_moment, deserializer)
 }
 
-fn until<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Moment>, D::Error> {
+pub(crate) fn until<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Moment>, D::Error> {
     named("until", parse_moment, deserializer)
 }
 

@@ -4,7 +4,6 @@ use tidegate::operate::{
     KindRequest, ReplayRequest, RequeueRequest, ServiceRequest, UnblockAction, UnblockRequest,
 };
 use tidegate::program::Service;
-use tidegate::queue;
 
 use crate::answer::{Answer, Failed, document};
 use crate::args::{PauseArgs, ReplayArgs, RequeueArgs, RetireArgs, ServiceArgs, UnblockArgs};
@@ -58,8 +57,7 @@ pub async fn requeue(service: &Service, args: RequeueArgs) -> Result<Answer, Fai
 }
 
 pub async fn pause(service: &Service, args: PauseArgs) -> Result<Answer, Failed> {
-    let client = service.database.connect().await?;
-    let report = queue::pause(&client, &asked(service, args)).await?;
+    let report = service.pause(&asked(args)).await?;
     Ok(Answer::new(
         document(&report)?,
         text::operate::paused(&report),
@@ -67,34 +65,30 @@ pub async fn pause(service: &Service, args: PauseArgs) -> Result<Answer, Failed>
 }
 
 pub async fn resume(service: &Service, args: PauseArgs) -> Result<Answer, Failed> {
-    let client = service.database.connect().await?;
-    let report = queue::resume(&client, &asked(service, args)).await?;
+    let report = service.resume(&asked(args)).await?;
     Ok(Answer::new(
         document(&report)?,
         text::operate::paused(&report),
     ))
 }
 
-fn asked(service: &Service, args: PauseArgs) -> KindRequest {
+fn asked(args: PauseArgs) -> KindRequest {
     KindRequest {
         kind: args.kind,
         reason: args.reason,
-        actor: args.actor.or_else(|| service.actor.clone()),
+        actor: args.actor,
     }
 }
 
 pub async fn service(service: &Service, args: ServiceArgs) -> Result<Answer, Failed> {
-    let client = service.database.connect().await?;
-    let asked = ServiceRequest {
-        service: args.service,
-        reason: args.audit.reason,
-        actor: args.audit.actor.or_else(|| service.actor.clone()),
-    };
-    let change = if args.change.pause {
-        queue::pause_service(&client, &asked).await?
-    } else {
-        queue::resume_service(&client, &asked).await?
-    };
+    let change = service
+        .change_service(&ServiceRequest {
+            service: args.service,
+            pause: args.change.pause,
+            reason: args.audit.reason,
+            actor: args.audit.actor,
+        })
+        .await?;
     Ok(Answer::new(
         document(&change)?,
         text::operate::service(&change),
@@ -102,12 +96,13 @@ pub async fn service(service: &Service, args: ServiceArgs) -> Result<Answer, Fai
 }
 
 pub async fn retire(service: &Service, args: RetireArgs) -> Result<Answer, Failed> {
-    let asked = KindRequest {
-        kind: args.kind,
-        reason: Some(args.audit.reason),
-        actor: args.audit.actor.or_else(|| service.actor.clone()),
-    };
-    let report = service.retire(&asked).await?;
+    let report = service
+        .retire(&KindRequest {
+            kind: args.kind,
+            reason: Some(args.audit.reason),
+            actor: args.audit.actor,
+        })
+        .await?;
     let text = format!(
         "{} is retired: it cannot be published any more",
         report.kind
@@ -124,14 +119,14 @@ pub async fn unblock(service: &Service, args: UnblockArgs) -> Result<Answer, Fai
     } else {
         UnblockAction::Cancel
     };
-    let request = UnblockRequest {
-        group_key: args.group,
-        how,
-        reason: args.audit.reason,
-        actor: args.audit.actor.or_else(|| service.actor.clone()),
-    };
-    let client = service.database.connect().await?;
-    let report = queue::unblock(&client, &request).await?;
+    let report = service
+        .unblock(&UnblockRequest {
+            group_key: args.group,
+            how,
+            reason: args.audit.reason,
+            actor: args.audit.actor,
+        })
+        .await?;
     Ok(Answer {
         code: u8::from(report.id.is_none()),
         ..Answer::new(document(&report)?, text::operate::unblocked(&report))

@@ -87,28 +87,21 @@ pub async fn resume(
     report(client, &sql::operate::RESUME, values).await
 }
 
-/// Keeps a service from being called: what needs it waits.
+/// Keeps a service from being called, so that what needs it waits; or lets it be called again, one that does not answer too.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what it must be; else the database's failure.
-pub async fn pause_service(
+pub async fn change_service(
     client: &(impl GenericClient + Sync),
     request: &ServiceRequest,
 ) -> Result<ServiceChange, Error> {
+    let statement = if request.pause {
+        &sql::service::PAUSE_SERVICE
+    } else {
+        &sql::service::RESUME_SERVICE
+    };
     let values: &[&(dyn ToSql + Sync)] = &[&request.service, &request.reason, &request.actor];
-    report(client, &sql::service::PAUSE_SERVICE, values).await
-}
-
-/// Lets a service be called again, one that does not answer too.
-///
-/// # Errors
-/// As [`pause_service`].
-pub async fn resume_service(
-    client: &(impl GenericClient + Sync),
-    request: &ServiceRequest,
-) -> Result<ServiceChange, Error> {
-    let values: &[&(dyn ToSql + Sync)] = &[&request.service, &request.reason, &request.actor];
-    report(client, &sql::service::RESUME_SERVICE, values).await
+    report(client, statement, values).await
 }
 
 /// Takes a kind that has no live events off the list: nobody can publish it any more. A program that handles it and is
