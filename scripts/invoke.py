@@ -24,12 +24,14 @@ FIRST = ["migrate.json", "drain.json"]
 # What brings messages; the first two are answered with those that must come again.
 TOLD_WHAT_FAILED = ["sqs", "kinesis"]
 MESSAGES = ["sns", "eventbridge", "kafka"]
+# What was done to a service is told by what it was.
+SERVICE = ["pause_service", "resume_service", "limit_service"]
 LEASED = ["completed", "completed_with_errors", "failed", "retried", "released", "lease_lost"]
 
 
 def main():
     cargo_lambda = pypi.install(CARGO_LAMBDA) / "bin" / "cargo-lambda"
-    programs = local.build("--bin", "tidegate", "--example", "services", "--example", "publish_forms")
+    programs = local.build("--bin", "tidegate", "--example", "services", "--example", "publish_forms", "--example", "shop")
     # By itself, as the watch does: beside examples, which have more dependencies, it would be built otherwise, and the
     # first answer would wait for the whole of it to be built once more.
     local.build("--bin", FUNCTION)
@@ -44,6 +46,7 @@ def main():
             wrong += watch.invoke(file)
             if file.name == "migrate.json":
                 local.step("Something to drain", [programs / "examples" / "publish_forms"], environment)
+                local.step("Another program's kinds", [programs / "examples" / "shop", "migrate", "--share"], environment)
     return verdict(wrong, "every invocation was answered with its report")
 
 
@@ -119,7 +122,7 @@ def _faults(file, answer):
         return [] if report == {"batchItemFailures": []} else ["messages were not taken in"]
     # What the schedule sends carries no action of ours: a tick is a drain.
     default = "receive" if file.stem in MESSAGES else "drain"
-    action = json.loads(file.read_text()).get("action", default)
+    action = file.stem if file.stem in SERVICE else json.loads(file.read_text()).get("action", default)
     if not isinstance(report, dict) or report.get("action") != action:
         return [f"the answer is no report of the action {action!r}"]
     if file.name == "drain.json" and not report.get("leased"):

@@ -90,7 +90,12 @@ def administrator(template):
 
 
 def other_actions(template):
-    _variables(template, "OperateFunction")["TIDEGATE_ACTIONS"] = "replay,requeue,stats,migrate"
+    _variables(template, "OperateFunction")["TIDEGATE_ACTIONS"] += ",migrate"
+
+
+def missing_action(template):
+    variables = _variables(template, "OperateFunction")
+    variables["TIDEGATE_ACTIONS"] = variables["TIDEGATE_ACTIONS"].replace(",unblock", "")
 
 
 def no_actions(template):
@@ -268,6 +273,7 @@ CONTROLS = [
     ("events that are not shown", no_export, "DrainFunction: TIDEGATE_XRAY must be on"),
     ("invocations that are not traced", no_tracing, "DrainFunction: its tracing must be Active"),
     ("an action too many to answer", other_actions, "OperateFunction: TIDEGATE_ACTIONS"),
+    ("an action too few to answer", missing_action, "OperateFunction: TIDEGATE_ACTIONS"),
     ("no limit to the actions", no_actions, "DrainFunction: TIDEGATE_ACTIONS"),
     ("no metrics", no_metrics, "TIDEGATE_METRICS must be emf-by-kind"),
     ("a secret that the role may not read", wrong_secret, "MigrateFunction: DATABASE_SECRET_ID"),

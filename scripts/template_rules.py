@@ -14,8 +14,10 @@ from stack import PSEUDO
 EVENTS = Path("events")
 SOURCES = ("src", "crates/*/src")
 CREDENTIALS = Path("src/app/credentials.rs")
-ACTIONS = {"DrainFunction": "drain", "CleanupFunction": "cleanup", "OperateFunction": "replay,requeue,stats",
-           "MigrateFunction": "migrate"}
+# Everything but what drains and what changes the schema.
+OPERATE = ("cleanup,replay,requeue,stats,show,list,blocked_groups,leases,services,service,pause,resume,retire,unblock,retention,"
+           "doctor")
+ACTIONS = {"DrainFunction": "drain", "CleanupFunction": "cleanup", "OperateFunction": OPERATE, "MigrateFunction": "migrate"}
 # And where a queue of messages is wanted.
 INTAKE = {"IntakeFunction": "receive"}
 TICK = {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}

@@ -9,6 +9,7 @@ use tempfile::NamedTempFile;
 use tidegate::{DrainReport, StopReason};
 use tokio::process::Child;
 
+use crate::look;
 use crate::probe::{live, number};
 use crate::services::{Mode, Services};
 use crate::support::{
@@ -194,6 +195,12 @@ async fn f6_every_file_of_sample_invocations_is_answered() {
     files.sort_by_key(|file| (file != "migrate.json", file.clone()));
     assert!(files.len() >= 4 && files[0] == "migrate.json", "{files:?}");
     for file in files {
+        if file == "retire.json" {
+            let another_programs =
+                "INSERT INTO tidegate.event_kind (kind) VALUES ('order_shipped')";
+            let client = db.client().await;
+            client.batch_execute(another_programs).await.unwrap();
+        }
         let answer = function.api.invoke(fixture(&file), AMPLE).await;
         assert!(!answer.is_error, "{file}: {answer:?}");
         let asked: Value = serde_json::from_str(&fixture(&file)).unwrap();
@@ -201,6 +208,10 @@ async fn f6_every_file_of_sample_invocations_is_answered() {
             "sqs.json" | "kinesis.json" => assert_eq!(answer.body["batchItemFailures"], json!([])),
             "sns.json" | "eventbridge.json" | "kafka.json" => {
                 assert_eq!(answer.body["action"], "receive", "{file}");
+            }
+            "pause_service.json" | "resume_service.json" | "limit_service.json" => {
+                let done = file.trim_end_matches(".json");
+                assert_eq!(answer.body["action"], done, "{file}");
             }
             _ => {
                 let action = asked["action"].as_str().unwrap_or("drain");
@@ -244,6 +255,53 @@ async fn an_invocation_that_makes_no_sense_is_refused_by_name_and_the_next_one_i
 }
 
 #[tokio::test]
+async fn what_operators_ask_for_is_refused_by_the_fields_name() {
+    let db = support::database().await;
+    let function = Function::on(&db, &[]).await;
+    for (payload, says) in [
+        (
+            json!({"action": "list", "limit": 0}),
+            "limit: must be 1 to 10000, got 0",
+        ),
+        (json!({"action": "leases", "limit": 10_001}), "limit"),
+        (
+            json!({"action": "list", "status": "DONE"}),
+            "status: must be one of PENDING",
+        ),
+        (
+            json!({"action": "list", "kind": "form_archive"}),
+            "kind: \"form_archive\" is not registered",
+        ),
+        (
+            json!({"action": "pause", "kind": "form_archive"}),
+            "form_archive",
+        ),
+        (
+            json!({"action": "retire", "kind": "form_archived", "reason": "r"}),
+            "kind: must be one that this program does not handle",
+        ),
+        (
+            json!({"action": "unblock", "group": "g", "retry": true, "reason": " "}),
+            "reason",
+        ),
+        (
+            json!({"action": "service", "name": "", "pause": true, "reason": "r"}),
+            "service: must",
+        ),
+        (
+            json!({"action": "retention", "kind": "form_archived", "failed": "1d"}),
+            "reason: must be given",
+        ),
+    ] {
+        let answer = function.invoke(&payload).await;
+        assert!(answer.is_error, "{payload}: {answer:?}");
+        assert_eq!(answer.body["errorType"], "InvalidInvocation", "{payload}");
+        let message = answer.body["errorMessage"].as_str().unwrap();
+        assert!(message.contains(says), "{payload}: {message}");
+    }
+}
+
+#[tokio::test]
 async fn a_function_answers_only_the_actions_that_it_is_given() {
     let db = support::database().await;
     let function = Function::on(&db, &[("TIDEGATE_ACTIONS", "drain,stats")]).await;
@@ -259,6 +317,201 @@ async fn a_function_answers_only_the_actions_that_it_is_given() {
     report(function.api.invoke(fixture("scheduled.json"), AMPLE).await);
     let stats = function.invoke(&json!({"action": "stats"})).await;
     assert!(!stats.is_error, "{stats:?}");
+}
+
+// what operators ask for
+
+#[tokio::test]
+async fn f6_what_operators_look_at_is_answered_as_the_command_line_prints_it() {
+    let db = support::database().await;
+    let client = db.client().await;
+    publish_views(&client, 3).await;
+    let groups = "SELECT tidegate.publish('case_opened', '{}', group_key => 'g') FROM generate_series(1, 2);
+         UPDATE tidegate.event_queue SET available_at = clock_timestamp() + interval '1 h' WHERE id = 4;
+         INSERT INTO tidegate.service (service, state, failures) VALUES ('cases', 'paused', 2)";
+    client.batch_execute(groups).await.unwrap();
+    support::lease_away(&client, &[2, 3], 3600.0).await;
+    let function = Function::on(&db, &[]).await;
+    for (asked, arguments) in [
+        (json!({"action": "show", "id": 1}), &["show", "1"][..]),
+        (json!({"action": "list"}), &["list"]),
+        (
+            json!({"action": "list", "status": "pending", "limit": 2, "before": 5, "since": "1h"}),
+            &[
+                "list", "--status", "pending", "--limit", "2", "--before", "5", "--since", "1h",
+            ],
+        ),
+        (json!({"action": "blocked_groups"}), &["blocked-groups"]),
+        (
+            json!({"action": "leases", "limit": 1}),
+            &["leases", "--limit", "1"],
+        ),
+        (json!({"action": "services"}), &["services"]),
+        (json!({"action": "retention"}), &["retention"]),
+        (
+            json!({"action": "retention", "kind": "case_opened"}),
+            &["retention", "case_opened"],
+        ),
+    ] {
+        let answer = function.invoke(&asked).await;
+        assert!(!answer.is_error, "{asked}: {answer:?}");
+        let printed = look::run(&db, &[arguments, &["--json"]].concat()).await;
+        assert_eq!(answer.body, printed.document(), "{asked}");
+        assert_eq!(answer.body["action"], asked["action"]);
+    }
+    let found = function.invoke(&json!({"action": "doctor"})).await.body;
+    assert_eq!(
+        (&found["action"], &found["ok"]),
+        (&json!("doctor"), &json!(false))
+    );
+    let mut checks = found["checks"].as_array().unwrap().iter();
+    assert!(checks.any(|check| check["name"] == "services" && check["state"] == "warning"));
+    let unknown = function.invoke(&json!({"action": "show", "id": 987})).await;
+    let message = unknown.body["errorMessage"].as_str().unwrap();
+    assert!(
+        unknown.is_error && message.contains("event 987 is unknown"),
+        "{message}"
+    );
+}
+
+/// What operators may do, each with a field of the answer.
+fn deeds() -> Vec<(Value, &'static str, Value)> {
+    vec![
+        (
+            json!({"action": "pause", "kind": "case_opened"}),
+            "paused",
+            json!(true),
+        ),
+        (
+            json!({"action": "resume", "kind": "case_opened"}),
+            "paused",
+            json!(false),
+        ),
+        (
+            json!({"action": "service", "name": "cases", "pause": true}),
+            "state",
+            json!("paused"),
+        ),
+        (
+            json!({"action": "service", "name": "cases", "resume": true}),
+            "state",
+            json!("closed"),
+        ),
+        (
+            json!({"action": "unblock", "group": "g", "cancel": true}),
+            "id",
+            json!(1),
+        ),
+        (
+            json!({"action": "retire", "kind": "parcel_lost"}),
+            "kind",
+            json!("parcel_lost"),
+        ),
+        (
+            json!({"action": "retention", "kind": "case_opened", "failed": "1d", "apply": true}),
+            "redated",
+            Value::Null,
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn f6_what_operators_do_is_done_and_leaves_who_said_to_ask_and_why_in_the_audit() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let events =
+        "SELECT tidegate.publish('case_opened', '{}', group_key => 'g') FROM generate_series(1, 2);
+                  INSERT INTO tidegate.event_kind (kind) VALUES ('parcel_lost')";
+    client.batch_execute(events).await.unwrap();
+    let function = Function::on(&db, &[("TIDEGATE_ACTOR", "on call")]).await;
+    for (mut asked, field, value) in deeds() {
+        asked["reason"] = json!("because");
+        let answer = function.invoke(&asked).await;
+        assert!(!answer.is_error, "{asked}: {answer:?}");
+        if field == "redated" {
+            assert_eq!(answer.body[field]["stop_reason"], "done", "{answer:?}");
+        } else {
+            assert_eq!(answer.body[field], value, "{asked}: {answer:?}");
+        }
+    }
+    let named =
+        json!({"action": "pause", "kind": "case_opened", "actor": "ada", "reason": "because"});
+    assert!(!function.invoke(&named).await.is_error);
+    let audit = "SELECT string_agg(DISTINCT action, ' ' ORDER BY action) FROM tidegate.audit
+                  WHERE reason = 'because' AND actor = $1";
+    let actions = async |actor: &str| -> Option<String> {
+        client.query_one(audit, &[&actor]).await.unwrap().get(0)
+    };
+    assert_eq!(
+        actions("on call").await.unwrap(),
+        "apply_retention pause pause_service resume resume_service retire set_retention unblock"
+    );
+    assert_eq!(actions("ada").await.unwrap(), "pause");
+}
+
+/// AWS's limit, in bytes.
+const AWS_ANSWER: usize = 6 * 1024 * 1024;
+
+#[tokio::test]
+async fn f6_what_is_too_long_for_an_answer_is_cut_and_says_so() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let long = "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('case_opened', to_json(repeat('x', 1000000)));
+         UPDATE tidegate.event_queue SET errors = (SELECT jsonb_agg(jsonb_build_object('attempt', n, 'message', repeat('ä', 4000)))
+                                                    FROM generate_series(1, 1000) AS n);
+         INSERT INTO tidegate.event_queue (kind, correlation_id, group_key)
+         SELECT 'case_opened', repeat('ä', 200), repeat('ö', 200) FROM generate_series(1, 10000)";
+    client.batch_execute(long).await.unwrap();
+    let function = Function::on(&db, &[]).await;
+    let ask = async |asked: Value| {
+        let answer = function.invoke(&asked).await;
+        assert!(!answer.is_error, "{asked}: {answer:?}");
+        assert!(answer.body.to_string().len() < AWS_ANSWER, "{asked}");
+        answer.body
+    };
+    let shown = ask(json!({"action": "show", "id": 1})).await;
+    assert_eq!(shown["cut"], json!(["errors"]));
+    let errors = shown["errors"].as_array().unwrap();
+    assert_eq!(errors[errors.len() - 1]["attempt"], 1000);
+    assert!(
+        errors.len() > 100 && errors.len() < 1000,
+        "{}",
+        errors.len()
+    );
+    let (mut next, mut seen, mut cuts) = (Value::Null, 0, 0);
+    loop {
+        let page = ask(json!({"action": "list", "limit": 10_000, "before": next})).await;
+        seen += page["events"].as_array().unwrap().len();
+        cuts += u32::from(page["cut"] == json!(["events"]));
+        if page["next"].is_null() {
+            break;
+        }
+        next = page["next"].clone();
+    }
+    assert_eq!(seen, 10_001, "each event is on one page");
+    assert!(cuts >= 1);
+}
+
+#[tokio::test]
+async fn i9_what_operators_look_at_is_answered_and_not_logged() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let events = "SELECT tidegate.publish('case_opened', '\"canary\"', group_key => 'canary') FROM generate_series(1, 2);
+                  UPDATE tidegate.event_queue SET available_at = clock_timestamp() + interval '1 h' WHERE id = 1";
+    client.batch_execute(events).await.unwrap();
+    let function = Function::on(&db, &[]).await;
+    for asked in [
+        json!({"action": "show", "id": 1}),
+        json!({"action": "list"}),
+        json!({"action": "blocked_groups"}),
+        json!({"action": "unblock", "group": "canary", "retry": true, "reason": "r"}),
+    ] {
+        let answer = function.invoke(&asked).await.body.to_string();
+        assert!(answer.contains("canary"), "{answer}");
+    }
+    let log = function.output();
+    assert_eq!(log.matches("invocation answered").count(), 4, "{log}");
+    assert!(!log.contains("canary"), "{log}");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use serde_json::Value;
 use tidegate::migrate::{Migrate, MigrateReport, Migrations};
 use tidegate::queue::sql::{self, Statement};
 use tidegate::{Database, Event};
@@ -11,6 +12,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Transaction};
 
+use crate::function::Function;
 use crate::probe::number;
 use crate::support::{self, TestDb, command};
 
@@ -549,6 +551,47 @@ async fn each_verb_works_for_its_roles_and_tells_others_that_they_may_not() {
             }
         }
     }
+}
+
+/// The actions of the operators' function, as it is deployed.
+fn operators_actions() -> String {
+    let template = std::fs::read_to_string(support::project_file("template.yaml")).unwrap();
+    let mut settings = template.lines().filter_map(|line| {
+        let actions = line.trim().strip_prefix("TIDEGATE_ACTIONS: ")?;
+        actions.contains("replay").then(|| actions.to_owned())
+    });
+    settings.next().unwrap()
+}
+
+#[tokio::test]
+async fn the_operators_login_is_enough_for_every_action_of_the_operators_function() {
+    let world = World::new().await;
+    let told = "SELECT tidegate.publish('grant_letter_viewed', '{\"grant_number\": \"G-0\"}');
+                INSERT INTO tidegate.event_kind (kind) VALUES ('order_shipped')";
+    world.owner.batch_execute(told).await.unwrap();
+    let actions = operators_actions();
+    let url = as_user(&world.db.url, &world.login(Operate));
+    let settings = [("DATABASE_URL", &*url), ("TIDEGATE_ACTIONS", &*actions)];
+    let function = Function::start(&settings).await;
+    let mut answered: Vec<String> = Vec::new();
+    for file in support::project_file("events").read_dir().unwrap() {
+        let asked = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        let asked: Value = serde_json::from_str(&asked).unwrap();
+        let action = asked["action"].as_str().unwrap_or_default().to_owned();
+        if !actions.split(',').any(|known| known == action) {
+            continue;
+        }
+        let answer = function.invoke(&asked).await;
+        assert!(!answer.is_error, "{asked}: {answer:?}");
+        let may_not = answer.body.to_string().contains("permission denied");
+        assert!(!may_not, "{asked}: {answer:?}");
+        answered.push(action);
+    }
+    answered.sort_unstable();
+    answered.dedup();
+    let mut actions: Vec<&str> = actions.split(',').collect();
+    actions.sort_unstable();
+    assert_eq!(answered, actions);
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use tidegate::config::parse_duration;
+use tidegate::look::{LIMIT, LISTED};
 use tidegate::operate::{Moment, parse_moment};
 use tidegate::retention::CleanupOptions;
 use tidegate::{DrainOptions, NewEvent};
@@ -77,14 +78,14 @@ pub enum Verb {
     #[command(after_help = "Example:\n  tidegate blocked-groups --limit 20")]
     BlockedGroups {
         /// At most this many, the oldest first.
-        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        #[arg(long, default_value_t = LISTED, value_parser = clap::value_parser!(u32).range(bounds(&LIMIT)))]
         limit: u32,
     },
     /// List the leases: which worker holds how many events since when.
     #[command(after_help = "Example:\n  tidegate leases --limit 20")]
     Leases {
         /// At most this many, the oldest first.
-        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        #[arg(long, default_value_t = LISTED, value_parser = clap::value_parser!(u32).range(bounds(&LIMIT)))]
         limit: u32,
     },
     /// Examine database, schema and queue, and say how to mend what is wrong.
@@ -267,7 +268,7 @@ pub struct ListArgs {
     #[arg(long, value_name = "ID", value_parser = event_id)]
     pub before: Option<i64>,
     /// At most this many.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = LISTED, value_parser = clap::value_parser!(u32).range(bounds(&LIMIT)))]
     pub limit: u32,
 }
 

@@ -161,13 +161,33 @@ async fn logged(
     answered
 }
 
-/// A report without the groups that a replay would touch: a group's key may name a person (I9).
+/// A report without what may name a person (I9): of events and groups that somebody looked at or acted on, only which and how
+/// many.
 fn loggable(report: &Value) -> Value {
-    let mut report = report.clone();
-    if let Some(fields) = report.as_object_mut() {
-        fields.remove("order_risks");
-    }
-    report
+    let Some(fields) = report.as_object() else {
+        return report.clone();
+    };
+    let told: &[&str] = match report["action"].as_str() {
+        Some("show") => &["id", "kind", "status"],
+        Some("list") => &["next"],
+        Some("blocked_groups") => &[],
+        Some("unblock") => &["how", "id", "new_id"],
+        Some("doctor") => &["ok"],
+        _ => {
+            let mut fields = fields.clone();
+            fields.remove("order_risks");
+            return Value::Object(fields);
+        }
+    };
+    let is_told = |name: &str| matches!(name, "action" | "cut") || told.contains(&name);
+    let counted = |value: &Value| value.as_array().map(Vec::len);
+    let listed = ["events", "groups"].into_iter().filter_map(|name| {
+        let count = fields.get(name).and_then(counted)?;
+        Some((name.to_owned(), count.into()))
+    });
+    let named = fields.iter().filter(|(name, _)| is_told(name));
+    let named = named.map(|(name, value)| (name.clone(), value.clone()));
+    named.chain(listed).collect()
 }
 
 async fn answer(
@@ -300,6 +320,35 @@ mod tests {
             (&logged["action"], &logged["eligible"]),
             (&report["action"], &report["eligible"])
         );
+    }
+
+    #[test]
+    fn i9_what_somebody_looked_at_is_answered_and_not_logged() {
+        use serde_json::json;
+        for (report, logged) in [
+            (
+                json!({"action": "show", "id": 7, "kind": "paid", "status": "FAILED", "payload": "canary", "group_key": "canary"}),
+                json!({"action": "show", "id": 7, "kind": "paid", "status": "FAILED"}),
+            ),
+            (
+                json!({"action": "list", "next": 7, "events": [{"id": 7, "last_error": "canary"}]}),
+                json!({"action": "list", "next": 7, "events": 1}),
+            ),
+            (
+                json!({"action": "blocked_groups", "groups": [{"group_key": "canary"}]}),
+                json!({"action": "blocked_groups", "groups": 1}),
+            ),
+            (
+                json!({"action": "unblock", "group_key": "canary", "how": "skip", "id": 7, "refused": "canary"}),
+                json!({"action": "unblock", "how": "skip", "id": 7}),
+            ),
+            (
+                json!({"action": "doctor", "ok": false, "checks": [{"finding": "canary"}]}),
+                json!({"action": "doctor", "ok": false}),
+            ),
+        ] {
+            assert_eq!(loggable(&report), logged);
+        }
     }
 
     #[test]

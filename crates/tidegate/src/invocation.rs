@@ -1,20 +1,28 @@
 //! Owns both ends of the wire: what an invocation may ask and what it answers, the same for Lambda
 //! and for `--json` on the command line. It knows no SQL and starts nothing.
 
+mod fit;
+
+use std::cell::RefCell;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
+use serde::de::value::MapDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+pub use self::fit::{ANSWER_LIMIT, fit};
 use crate::config::{Lookup, named, parse_duration};
 use crate::drain::DrainOptions;
 use crate::error::Error;
-use crate::operate::{ReplayRequest, RequeueRequest, ServiceStatus};
-use crate::retention::CleanupOptions;
+use crate::look::{FirstRequest, ListRequest, ShowRequest};
+use crate::operate::{
+    KindRequest, ReplayRequest, RequeueRequest, ServiceRequest, ServiceStatus, UnblockRequest,
+};
+use crate::retention::{Change, CleanupOptions};
 
 /// What a caller asks for, by `action`.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(tag = "action", rename_all = "snake_case")]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     /// Lease and handle events until the queue is empty or the budget spent.
     Drain(DrainRequest),
@@ -28,8 +36,31 @@ pub enum Request {
     Replay(ReplayRequest),
     /// Run live events again.
     Requeue(RequeueRequest),
+    /// Everything about one event.
+    Show(ShowRequest),
+    /// Events, newest first.
+    List(ListRequest),
+    /// Groups that wait for their first event.
+    BlockedGroups(FirstRequest),
+    /// Who holds what.
+    Leases(FirstRequest),
+    /// Outside services that have failed.
+    Services(NoOptions),
+    /// Keep an outside service from being called, or let it be called again.
+    Service(ServiceRequest),
+    /// Keep a kind from being taken.
+    Pause(KindRequest),
+    /// Let a paused kind be taken again.
+    Resume(KindRequest),
+    /// Take a kind off the list of those that can be published.
+    Retire(KindRequest),
+    /// Act on the first event of a group.
+    Unblock(UnblockRequest),
+    /// How long finished events are kept.
+    Retention(RetentionRequest),
+    /// What is wrong with database, schema and queue.
+    Doctor(NoOptions),
     /// An action of the program's own.
-    #[serde(skip)]
     Further {
         /// Its name.
         action: String,
@@ -39,7 +70,26 @@ pub enum Request {
 }
 
 /// What every program answers.
-const ACTIONS: [&str; 6] = ["drain", "cleanup", "replay", "requeue", "stats", "migrate"];
+const ACTIONS: [&str; 18] = [
+    "drain",
+    "cleanup",
+    "replay",
+    "requeue",
+    "stats",
+    "migrate",
+    "show",
+    "list",
+    "blocked_groups",
+    "leases",
+    "services",
+    "service",
+    "pause",
+    "resume",
+    "retire",
+    "unblock",
+    "retention",
+    "doctor",
+];
 
 /// What a program with an intake does with the messages that come in an envelope of AWS's.
 const RECEIVE: &str = "receive";
@@ -131,15 +181,8 @@ impl Actions {
         if is_tick && !fields.contains_key("action") {
             return Ok(Request::Drain(DrainRequest::default()));
         }
-        if self.further.contains(&action) {
-            fields.remove("action");
-            return Ok(Request::Further {
-                action: action.to_owned(),
-                fields: Value::Object(fields),
-            });
-        }
-        serde_json::from_value(Value::Object(fields))
-            .map_err(|error| Error::Invalid(format!("invocation: {error}")))
+        fields.remove("action");
+        asked(action, fields)
     }
 
     fn refused(&self, what: &str) -> Error {
@@ -168,6 +211,81 @@ impl Actions {
             _ => Ok(()),
         }
     }
+}
+
+/// What is asked of an action that there is.
+fn asked(action: &str, fields: Map<String, Value>) -> Result<Request, Error> {
+    Ok(match action {
+        "drain" => Request::Drain(decode(fields)?),
+        "cleanup" => Request::Cleanup(decode(fields)?),
+        "replay" => Request::Replay(decode(fields)?),
+        "requeue" => Request::Requeue(decode(fields)?),
+        "stats" => Request::Stats(decode(fields)?),
+        "migrate" => Request::Migrate(decode(fields)?),
+        "show" => Request::Show(decode(fields)?),
+        "list" => Request::List(decode(fields)?),
+        "blocked_groups" => Request::BlockedGroups(decode(fields)?),
+        "leases" => Request::Leases(decode(fields)?),
+        "services" => Request::Services(decode(fields)?),
+        "service" => Request::Service(decode(fields)?),
+        "pause" => Request::Pause(decode(fields)?),
+        "resume" => Request::Resume(decode(fields)?),
+        "retire" => Request::Retire(decode(fields)?),
+        "unblock" => Request::Unblock(decode(fields)?),
+        "retention" => Request::Retention(decode(fields)?),
+        "doctor" => Request::Doctor(decode(fields)?),
+        own => Request::Further {
+            action: own.to_owned(),
+            fields: Value::Object(fields),
+        },
+    })
+}
+
+/// Reads the options of an action. What is wrong with them is told by the field's name: `serde` tells it of fields that are
+/// unknown or missing, and of the others it is the one that was being read.
+fn decode<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Error> {
+    let reading = RefCell::new(None);
+    let noted = fields.into_iter().inspect(|(name, _)| {
+        reading.replace(Some(name.clone()));
+    });
+    let after_all = std::iter::from_fn(|| {
+        reading.replace(None);
+        None
+    });
+    let read = T::deserialize(MapDeserializer::new(noted.chain(after_all)));
+    read.map_err(|error: serde_json::Error| {
+        let text = error.to_string();
+        Error::Invalid(match &*reading.borrow() {
+            None => format!("invocation: {text}"),
+            Some(field) => {
+                let prefix = format!("{field}: ");
+                let text = text.strip_prefix(&prefix).unwrap_or(&text);
+                format!("invocation: {field}: {}", in_words(text))
+            }
+        })
+    })
+}
+
+/// What a field must be, for people who do not know Rust's types.
+fn in_words(error: &str) -> String {
+    let mistyped = ["invalid type: ", "invalid value: "];
+    let mut mistyped = mistyped
+        .iter()
+        .filter_map(|start| error.strip_prefix(start));
+    let Some((got, expected)) = mistyped
+        .next()
+        .and_then(|rest| rest.rsplit_once(", expected "))
+    else {
+        return error.to_owned();
+    };
+    let expected = match expected {
+        "i64" => "a whole number",
+        "u16" | "u32" | "u64" | "usize" => "a whole number, not negative",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        other => other,
+    };
+    format!("must be {expected}, got {got}")
 }
 
 /// An action without options; it refuses every field.
@@ -220,10 +338,12 @@ pub struct CleanupRequest {
     pub older_than: Option<Duration>,
     /// Rows looked at or deleted in one step.
     pub batch: Option<u32>,
+    /// Who says to be asking, for the audit; 1 to 200 characters.
+    pub actor: Option<String>,
 }
 
 impl CleanupRequest {
-    /// The options of this run: the request's over the configured budget and the defaults.
+    /// The options of this run: the request's over the configured budget and actor, and the defaults.
     #[must_use]
     pub fn over(&self, budget: Duration, actor: Option<String>) -> CleanupOptions {
         let default = CleanupOptions::default();
@@ -232,10 +352,67 @@ impl CleanupRequest {
             budget: self.budget.unwrap_or(budget),
             older_than: self.older_than.unwrap_or(default.older_than),
             batch: self.batch.unwrap_or(default.batch),
-            actor,
+            actor: self.actor.clone().or(actor),
             ..default
         }
     }
+}
+
+/// How long finished events are kept; with `completed`, `failed` or `apply` a change of that.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RetentionRequest {
+    /// Only this kind. A change needs one.
+    pub kind: Option<String>,
+    /// Keep COMPLETED events of this kind for so long.
+    #[serde(default, deserialize_with = "completed")]
+    pub completed: Option<Duration>,
+    /// Keep FAILED and `COMPLETED_WITH_ERRORS` events of this kind for so long.
+    #[serde(default, deserialize_with = "failed")]
+    pub failed: Option<Duration>,
+    /// Also for events of this kind that have finished already.
+    #[serde(default)]
+    pub apply: bool,
+    /// How long applying may take; the invocation's own deadline is a limit too.
+    #[serde(default, deserialize_with = "budget")]
+    pub budget: Option<Duration>,
+    /// For the audit; not blank, at most 1,000 characters. A change needs one.
+    pub reason: Option<String>,
+    /// Who says to be asking, for the audit; 1 to 200 characters.
+    pub actor: Option<String>,
+}
+
+impl RetentionRequest {
+    /// The change that is asked for, if it is one, with the configured budget unless the request has its own.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names what a change lacks.
+    pub(crate) fn change(&self, budget: Duration) -> Result<Option<Change>, Error> {
+        if self.completed.is_none() && self.failed.is_none() && !self.apply {
+            return Ok(None);
+        }
+        let lacks = |field: &str| {
+            let text = format!("{field}: must be given with completed, failed or apply");
+            Error::Invalid(text)
+        };
+        Ok(Some(Change {
+            kind: self.kind.clone().ok_or_else(|| lacks("kind"))?,
+            completed: self.completed,
+            failed: self.failed,
+            apply: self.apply,
+            budget: self.budget.unwrap_or(budget),
+            reason: self.reason.clone().ok_or_else(|| lacks("reason"))?,
+            actor: self.actor.clone(),
+        }))
+    }
+}
+
+fn completed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    named("completed", parse_duration, deserializer)
+}
+
+fn failed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    named("failed", parse_duration, deserializer)
 }
 
 fn budget<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
@@ -351,6 +528,77 @@ mod tests {
     }
 
     #[test]
+    fn what_operators_ask_for_is_refused_by_the_fields_name_and_what_it_must_be() {
+        for (payload, named) in [
+            (json!({"action": "show"}), "missing field `id`"),
+            (
+                json!({"action": "show", "id": "7"}),
+                "id: must be a whole number, got string \"7\"",
+            ),
+            (json!({"action": "list", "groups": "g"}), "groups"),
+            (
+                json!({"action": "list", "kind": 5, "limit": 9}),
+                "kind: must be a string, got integer `5`",
+            ),
+            (
+                json!({"action": "list", "until": 5}),
+                "until: must be a string, got integer `5`",
+            ),
+            (
+                json!({"action": "leases", "limit": "all"}),
+                "limit: must be a whole number",
+            ),
+            (json!({"action": "services", "name": "post"}), "name"),
+            (
+                json!({"action": "service", "name": "post", "reason": "r"}),
+                "pause, resume: one of them must be true",
+            ),
+            (
+                json!({"action": "unblock", "group": "g", "skip": true, "cancel": true, "reason": "r"}),
+                "retry, skip, cancel: one of them must be true",
+            ),
+            (
+                json!({"action": "unblock", "group": "g", "skip": "yes", "reason": "r"}),
+                "skip: must be true or false, got string \"yes\"",
+            ),
+            (json!({"action": "unblock", "group": "g"}), "reason"),
+            (json!({"action": "pause"}), "kind"),
+            (
+                json!({"action": "retention", "failed": "long"}),
+                "failed: must be a duration",
+            ),
+            (json!({"action": "doctor", "checks": []}), "checks"),
+        ] {
+            let error = decode(payload).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_change_of_retention_needs_a_kind_and_a_reason() {
+        let minute = Duration::from_mins(1);
+        let asked = |text| decode(json!({"action": "retention", "failed": "1d", "kind": text}));
+        let Request::Retention(change) = asked(Some("paid")).unwrap() else {
+            panic!("not of retention")
+        };
+        let refused = change.change(minute).unwrap_err().to_string();
+        assert!(refused.contains("reason: must be given"), "{refused}");
+        let reason = Some("r".to_owned());
+        let with_reason = RetentionRequest { reason, ..change };
+        let change = with_reason.change(minute).unwrap().unwrap();
+        assert_eq!((change.kind.as_str(), change.budget), ("paid", minute));
+        let kind = None;
+        let refused = RetentionRequest {
+            kind,
+            ..with_reason
+        }
+        .change(minute);
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("kind: must be given"), "{refused}");
+        assert_eq!(RetentionRequest::default().change(minute).unwrap(), None);
+    }
+
+    #[test]
     fn an_action_of_the_programs_own_has_fields_of_its_own() {
         let asked = decode(json!({"action": "greet", "whom": "all"})).unwrap();
         let fields = json!({"whom": "all"});
@@ -404,6 +652,10 @@ mod tests {
                 "older_than: must be a duration",
             ),
             (json!({"action": "explode"}), "explode"),
+            (
+                json!({"action": "drain", "batch": -1}),
+                "batch: must be a whole number, not negative",
+            ),
             (json!({"action": "replay", "ids": [1]}), "reason"),
             (
                 json!({"action": "requeue", "ids": [1], "since": "1h"}),

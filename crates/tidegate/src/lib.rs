@@ -69,10 +69,10 @@
 //! 7. `drain`: the loop around it all, and its report.
 //!
 //! Beside it: `config` and `connect` (settings, secrets, TLS, connections), `migrate` (the schema), `retention` (cleanup: how
-//! finished events leave the log), `operate` (what operators may ask for), `doctor` (is everything well?), `figures` and
-//! `metrics` (what CloudWatch is told), `trace` (a trace crosses the queue), `xray` (and is shown in X-Ray), `invocation` (both
-//! ends of the wire to Lambda and the command line), `intake` (messages from outside, each once), `program` (a whole program,
-//! ready for a shell).
+//! finished events leave the log), `operate` (what operators may ask for), `look` (what they may look at), `doctor` (is
+//! everything well?), `figures` and `metrics` (what CloudWatch is told), `trace` (a trace crosses the queue), `xray` (and is
+//! shown in X-Ray), `invocation` (both ends of the wire to Lambda and the command line), `intake` (messages from outside, each
+//! once), `program` (a whole program, ready for a shell).
 //!
 //! Ids in the comments, such as B13 and I9, are those of the requirements and invariants: `docs/requirements.md` and
 //! `docs/reliability.md` of the repository.
@@ -118,6 +118,10 @@ pub mod invocation;
 mod lease;
 #[cfg(feature = "internals")]
 pub mod lease;
+#[cfg(not(feature = "operate"))]
+mod look;
+#[cfg(feature = "operate")]
+pub mod look;
 #[cfg(not(feature = "operate"))]
 mod metrics;
 #[cfg(feature = "operate")]

@@ -1,5 +1,5 @@
-//! Owns what an operator may ask for and is answered: replay, requeue, pause, resume, retire, unblock. It
-//! knows no SQL. One surprise: what could not be done is no error but part of the report, because the
+//! Owns what an operator may ask for and is answered: replay, requeue, pause, resume, retire, unblock, and that a service is
+//! called or not. It knows no SQL. One surprise: what could not be done is no error but part of the report, because the
 //! audit tells of the try as well; only arguments that are not allowed are errors.
 
 use std::collections::BTreeMap;
@@ -113,7 +113,8 @@ pub struct RequeueRequest {
 }
 
 /// Which kind to pause, resume or retire.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct KindRequest {
     /// Must be registered.
     pub kind: String,
@@ -147,8 +148,9 @@ impl UnblockAction {
     }
 }
 
-/// Which group to unblock, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Which group to unblock, and why. As JSON it has the command line's options: `group`, and `retry`, `skip` or `cancel`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "UnblockOptions")]
 pub struct UnblockRequest {
     /// The group.
     pub group_key: String,
@@ -158,6 +160,40 @@ pub struct UnblockRequest {
     pub reason: String,
     /// Who says to be asking, for the audit; 1 to 200 characters.
     pub actor: Option<String>,
+}
+
+/// An [`UnblockRequest`] as the command line and JSON have it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UnblockOptions {
+    group: String,
+    #[serde(default)]
+    retry: bool,
+    #[serde(default)]
+    skip: bool,
+    #[serde(default)]
+    cancel: bool,
+    reason: String,
+    actor: Option<String>,
+}
+
+impl TryFrom<UnblockOptions> for UnblockRequest {
+    type Error = &'static str;
+
+    fn try_from(asked: UnblockOptions) -> Result<Self, Self::Error> {
+        let how = match (asked.retry, asked.skip, asked.cancel) {
+            (true, false, false) => UnblockAction::Retry,
+            (false, true, false) => UnblockAction::Skip,
+            (false, false, true) => UnblockAction::Cancel,
+            _ => return Err("retry, skip, cancel: one of them must be true"),
+        };
+        Ok(Self {
+            group_key: asked.group,
+            how,
+            reason: asked.reason,
+            actor: asked.actor,
+        })
+    }
 }
 
 /// What a replay did or, as a dry run, would do.
@@ -339,30 +375,74 @@ pub struct ServiceStatus {
     pub oldest: Option<String>,
 }
 
-/// Which service to pause or resume.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Which service to pause, to resume or to limit. As JSON it has the command line's options: `name`, and `pause`, `resume`, or
+/// `limit` and `per_second`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "ServiceOptions")]
 pub struct ServiceRequest {
     /// Its name, as handlers give it; 1 to 100 characters.
     pub service: String,
+    /// What to do with it.
+    pub action: ServiceAction,
     /// For the audit; not blank, at most 1,000 characters.
     pub reason: String,
     /// Who says to be asking, for the audit; 1 to 200 characters.
     pub actor: Option<String>,
 }
 
-/// How to limit the calls of a service, over all drains.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LimitRequest {
-    /// Its name, as handlers give it; 1 to 100 characters.
-    pub service: String,
-    /// How many events that call it run at once, 1 to 10,000; 0 is any number, `None` leaves it as it is.
-    pub max_running: Option<u32>,
-    /// How many of them start in a second, 0.0001 to 10,000; 0 is any number, `None` leaves it as it is.
-    pub per_second: Option<f64>,
-    /// For the audit; not blank, at most 1,000 characters.
-    pub reason: String,
-    /// Who says to be asking, for the audit; 1 to 200 characters.
-    pub actor: Option<String>,
+/// What to do with a service.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ServiceAction {
+    /// No handler calls it, and what needs it waits.
+    Pause,
+    /// It is called again, also when it has not answered.
+    Resume,
+    /// It is called no more often than this, over all drains.
+    Limit {
+        /// How many events that call it run at once, 1 to 10,000; 0 is any number, `None` leaves it as it is.
+        max_running: Option<u32>,
+        /// How many of them start in a second, 0.0001 to 10,000; 0 is any number, `None` leaves it as it is.
+        per_second: Option<f64>,
+    },
+}
+
+/// A [`ServiceRequest`] as the command line and JSON have it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServiceOptions {
+    name: String,
+    #[serde(default)]
+    pause: bool,
+    #[serde(default)]
+    resume: bool,
+    limit: Option<u32>,
+    per_second: Option<f64>,
+    reason: String,
+    actor: Option<String>,
+}
+
+impl TryFrom<ServiceOptions> for ServiceRequest {
+    type Error = &'static str;
+
+    fn try_from(asked: ServiceOptions) -> Result<Self, Self::Error> {
+        let (max_running, per_second) = (asked.limit, asked.per_second);
+        let limits = max_running.is_some() || per_second.is_some();
+        let action = match (asked.pause, asked.resume, limits) {
+            (true, false, false) => ServiceAction::Pause,
+            (false, true, false) => ServiceAction::Resume,
+            (false, false, true) => ServiceAction::Limit {
+                max_running,
+                per_second,
+            },
+            _ => return Err("pause, resume: one of them must be true, or a limit given"),
+        };
+        Ok(Self {
+            service: asked.name,
+            action,
+            reason: asked.reason,
+            actor: asked.actor,
+        })
+    }
 }
 
 /// What a change of a service did.
@@ -413,11 +493,15 @@ pub struct UnblockReport {
     pub refused: Option<String>,
 }
 
-fn since<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Moment>, D::Error> {
+pub(crate) fn since<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Moment>, D::Error> {
     named("since", parse_moment, deserializer)
 }
 
-fn until<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Moment>, D::Error> {
+pub(crate) fn until<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Moment>, D::Error> {
     named("until", parse_moment, deserializer)
 }
 

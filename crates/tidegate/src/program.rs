@@ -1,6 +1,8 @@
 //! Owns a whole program: its handlers, settings, database and migrations put together, so that a shell (a function, a
 //! command line) need only ask. What a shell is for whom, nobody here knows.
 
+mod verbs;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -10,21 +12,20 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use tokio_postgres::{Client, Transaction};
 
+pub use self::verbs::Retention;
 use crate::config::{Lookup, number};
 use crate::connect::Database;
 use crate::dispatch::Dispatch;
-use crate::doctor::{self, DoctorReport, Target};
 use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, drain_measured};
 use crate::error::Error;
 use crate::event::{Event, NewEvent};
 use crate::figures::Figures;
 use crate::intake::{Intake, Message, Receiver, TakeIn};
-use crate::invocation::{Actions, MigrateRequest, Request, StatsReport};
+use crate::invocation::{
+    ANSWER_LIMIT, Actions, CleanupRequest, DrainRequest, MigrateRequest, Request, StatsReport, fit,
+};
 use crate::metrics::Metrics;
 use crate::migrate::{Migrate, MigrateReport, Migrations, refuse_foreign};
-use crate::operate::{
-    KindRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest, RetireReport,
-};
 use crate::queue;
 use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 
@@ -267,7 +268,8 @@ pub enum Failure {
 }
 
 impl Service {
-    /// Answers a request within `time`, if there is a limit from outside.
+    /// Answers a request within `time`, if there is a limit from outside. An answer longer than [`ANSWER_LIMIT`] is cut, and
+    /// says so.
     ///
     /// # Errors
     /// See [`Failure`]. [`Error::Invalid`] when an option of the request is out of range.
@@ -277,37 +279,62 @@ impl Service {
         time: Option<Duration>,
         hooks: Hooks,
     ) -> Result<Value, Failure> {
-        match request {
-            Request::Drain(asked) => {
-                let mut options = asked.over(&self.options);
-                options.check().map_err(the_callers)?;
-                options.budget = time.map_or(options.budget, |time| time.min(options.budget));
-                Ok(serde_json::to_value(self.drain(&options, hooks).await?)?)
+        let answer = match request {
+            Request::Drain(asked) => self.drain_in(asked, time, hooks).await?,
+            Request::Cleanup(asked) => self.cleanup_in(asked, time, hooks).await?,
+            Request::Stats(_) => told(time, self.stats()).await?,
+            Request::Migrate(asked) => told(time, self.migrated(*asked)).await?,
+            Request::Replay(asked) => told(time, self.replay(asked)).await?,
+            Request::Requeue(asked) => told(time, self.requeue(asked)).await?,
+            Request::Show(asked) => told(time, self.show(*asked)).await?,
+            Request::List(asked) => told(time, self.list(asked)).await?,
+            Request::BlockedGroups(asked) => told(time, self.blocked_groups(*asked)).await?,
+            Request::Leases(asked) => told(time, self.leases(*asked)).await?,
+            Request::Services(_) => told(time, self.services()).await?,
+            Request::Service(asked) => told(time, self.change_service(asked)).await?,
+            Request::Pause(asked) => told(time, self.pause(asked)).await?,
+            Request::Resume(asked) => told(time, self.resume(asked)).await?,
+            Request::Retire(asked) => told(time, self.retire(asked)).await?,
+            Request::Unblock(asked) => told(time, self.unblock(asked)).await?,
+            // As with a cleanup, the steps of applying it know how long they have.
+            Request::Retention(asked) if asked.apply => {
+                told(None, self.retention(asked, time)).await?
             }
-            Request::Replay(asked) => Ok(serde_json::to_value(
-                within(time, self.replay(asked)).await?,
-            )?),
-            Request::Requeue(asked) => Ok(serde_json::to_value(
-                within(time, self.requeue(asked)).await?,
-            )?),
-            Request::Cleanup(asked) => {
-                let mut options = asked.over(self.options.budget, self.actor.clone());
-                options.budget = time.map_or(options.budget, |time| time.min(options.budget));
-                let hooks = CleanupHooks {
-                    stop: hooks.stop,
-                    progress: None,
-                };
-                Ok(serde_json::to_value(self.cleanup(&options, hooks).await?)?)
-            }
-            Request::Stats(_) => Ok(serde_json::to_value(within(time, self.stats()).await?)?),
-            Request::Migrate(asked) => Ok(serde_json::to_value(Migrated {
-                action: "migrate",
-                report: within(time, self.migrate(*asked)).await?,
-            })?),
+            Request::Retention(asked) => told(time, self.retention(asked, None)).await?,
+            Request::Doctor(_) => told(time, self.doctor()).await?,
+            // What it is, and how long, is the program's own business.
             Request::Further { action, fields } => {
-                Ok(within(time, self.further(action, fields.clone())).await?)
+                return Ok(within(time, self.further(action, fields.clone())).await?);
             }
-        }
+        };
+        Ok(fit(answer, ANSWER_LIMIT))
+    }
+
+    async fn drain_in(
+        &self,
+        asked: &DrainRequest,
+        time: Option<Duration>,
+        hooks: Hooks,
+    ) -> Result<Value, Failure> {
+        let mut options = asked.over(&self.options);
+        options.check().map_err(the_callers)?;
+        options.budget = time.map_or(options.budget, |time| time.min(options.budget));
+        Ok(serde_json::to_value(self.drain(&options, hooks).await?)?)
+    }
+
+    async fn cleanup_in(
+        &self,
+        asked: &CleanupRequest,
+        time: Option<Duration>,
+        hooks: Hooks,
+    ) -> Result<Value, Failure> {
+        let mut options = asked.over(self.options.budget, self.actor.clone());
+        options.budget = time.map_or(options.budget, |time| time.min(options.budget));
+        let hooks = CleanupHooks {
+            stop: hooks.stop,
+            progress: None,
+        };
+        Ok(serde_json::to_value(self.cleanup(&options, hooks).await?)?)
     }
 
     /// Drains the queue, and tells the metrics of it.
@@ -352,68 +379,6 @@ impl Service {
         hooks: CleanupHooks,
     ) -> Result<CleanupReport, Error> {
         retention::cleanup(&self.database, options, hooks).await
-    }
-
-    /// Figures of the queue.
-    ///
-    /// # Errors
-    /// When the database fails.
-    pub async fn stats(&self) -> Result<StatsReport, Error> {
-        let client = self.database.connect().await?;
-        stats_on(&client).await
-    }
-
-    /// Examines database, schema and queue; changes nothing.
-    ///
-    /// # Errors
-    /// When the database cannot be reached.
-    pub async fn doctor(&self) -> Result<DoctorReport, Error> {
-        doctor::examine(&Target {
-            database: &self.database,
-            kinds: self.program.kinds,
-            options: &self.options,
-            tables: &self.program.tables,
-        })
-        .await
-    }
-
-    /// Puts logged events back as new ones (F5).
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] names what is wrong with the request; when the database fails.
-    pub async fn replay(&self, asked: &ReplayRequest) -> Result<ReplayReport, Error> {
-        let client = self.database.connect().await?;
-        let actor = asked.actor.clone().or_else(|| self.actor.clone());
-        let asked = asked.clone();
-        queue::replay(&client, &ReplayRequest { actor, ..asked }).await
-    }
-
-    /// Runs live events again.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] names what is wrong with the request; when the database fails.
-    pub async fn requeue(&self, asked: &RequeueRequest) -> Result<RequeueReport, Error> {
-        let client = self.database.connect().await?;
-        let actor = asked.actor.clone().or_else(|| self.actor.clone());
-        let asked = asked.clone();
-        queue::requeue(&client, &RequeueRequest { actor, ..asked }).await
-    }
-
-    /// Takes a kind that this program does not handle off the list of those that can be published.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] when this program handles it, when it is not registered or when it has live events; when the
-    /// database fails.
-    pub async fn retire(&self, asked: &KindRequest) -> Result<RetireReport, Error> {
-        if self.program.kinds.contains(&asked.kind.as_str()) {
-            let wanted = "must be one that this program does not handle";
-            return Err(Error::Invalid(format!(
-                "kind: {wanted}, got {:?}",
-                asked.kind
-            )));
-        }
-        let client = self.database.connect().await?;
-        queue::retire(&client, asked).await
     }
 
     /// Takes in messages from outside, if the program has an intake for them and this process may use it.
@@ -465,6 +430,13 @@ impl Service {
         }
         migrate.run().await
     }
+
+    async fn migrated(&self, asked: MigrateRequest) -> Result<Migrated, Error> {
+        Ok(Migrated {
+            action: "migrate",
+            report: self.migrate(asked).await?,
+        })
+    }
 }
 
 /// Figures of the queue, on a connection that is there.
@@ -502,6 +474,14 @@ fn the_callers(error: Error) -> Error {
         Error::Config(text) => Error::Invalid(text),
         other => other,
     }
+}
+
+/// The answer to what has no budget of its own, within `time`.
+async fn told<T: Serialize>(
+    time: Option<Duration>,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<Value, Failure> {
+    Ok(serde_json::to_value(within(time, work).await?)?)
 }
 
 /// Cuts work that has no budget of its own: its caller is gone after `time`.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -17,6 +17,9 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
+
+/// AWS takes no longer answer, in bytes.
+const ANSWER_LIMIT: usize = 6 * 1024 * 1024;
 
 /// When an invocation must be answered.
 #[derive(Debug, Clone, Copy)]
@@ -76,6 +79,7 @@ impl RuntimeApi {
                 post(response),
             )
             .route("/2018-06-01/runtime/invocation/{id}/error", post(error))
+            .layer(DefaultBodyLimit::max(ANSWER_LIMIT))
             .with_state(shared);
         let server = tokio::spawn(async move { axum::serve(listener, routes).await });
         Self {

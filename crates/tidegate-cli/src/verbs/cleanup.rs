@@ -3,9 +3,9 @@
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tidegate::invocation::CleanupRequest;
-use tidegate::program::{Service, stopped_by_signal};
-use tidegate::retention::{self, Change, CleanupHooks};
+use tidegate::invocation::{CleanupRequest, RetentionRequest};
+use tidegate::program::{Retention, Service, stopped_by_signal};
+use tidegate::retention::CleanupHooks;
 use tokio::sync::watch;
 
 use crate::answer::{Answer, Failed, document};
@@ -18,9 +18,9 @@ pub async fn cleanup(service: &Service, args: CleanupArgs, json: bool) -> Result
         budget: args.budget,
         older_than: args.older_than,
         batch: args.batch,
+        actor: args.actor,
     };
-    let actor = args.actor.or_else(|| service.actor.clone());
-    let options = asked.over(service.options.budget, actor);
+    let options = asked.over(service.options.budget, service.actor.clone());
     let mut hooks = CleanupHooks {
         stop: Some(stopped_by_signal()),
         progress: None,
@@ -59,22 +59,19 @@ fn follow(hooks: &mut CleanupHooks) -> ProgressBar {
 }
 
 pub async fn retention(service: &Service, args: RetentionArgs) -> Result<Answer, Failed> {
-    let changes = args.completed.is_some() || args.failed.is_some() || args.apply;
-    let (Some(kind), true) = (&args.kind, changes) else {
-        let report = retention::kinds(&service.database, args.kind.as_deref()).await?;
-        let text = text::cleanup::kinds(&report.kinds);
-        return Ok(Answer::new(document(&report)?, text));
-    };
-    let change = Change {
-        kind: kind.clone(),
+    let asked = RetentionRequest {
+        kind: args.kind,
         completed: args.completed,
         failed: args.failed,
         apply: args.apply,
-        budget: args.budget.unwrap_or(service.options.budget),
-        reason: args.reason.unwrap_or_default(),
-        actor: args.actor.or_else(|| service.actor.clone()),
+        budget: args.budget,
+        reason: args.reason,
+        actor: args.actor,
     };
-    let report = retention::change(&service.database, &change).await?;
-    let text = text::cleanup::changed(&report);
+    let report = service.retention(&asked, None).await?;
+    let text = match &report {
+        Retention::Kept(report) => text::cleanup::kinds(&report.kinds),
+        Retention::Changed(report) => text::cleanup::changed(report),
+    };
     Ok(Answer::new(document(&report)?, text))
 }

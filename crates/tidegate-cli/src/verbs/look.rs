@@ -2,10 +2,8 @@
 
 use std::fmt::Write;
 
-use serde_json::json;
+use tidegate::look::{FirstRequest, ListRequest, ShowRequest};
 use tidegate::program::Service;
-use tidegate::queue::ListFilter;
-use tidegate::{Error, queue, retention};
 
 use crate::answer::{Answer, Failed, document};
 use crate::args::ListArgs;
@@ -18,42 +16,29 @@ pub async fn status(service: &Service) -> Result<Answer, Failed> {
 }
 
 pub async fn show(service: &Service, id: i64) -> Result<Answer, Failed> {
-    let client = service.database.connect().await?;
-    let mut event = queue::show(&client, id)
-        .await?
-        .ok_or(Error::UnknownEvent(id))?;
-    let mut text = text::event(&event);
-    // `None` if it has just ended and been cleaned up.
-    if let Some(lineage) = queue::lineage(&client, id).await? {
-        text.push_str(&text::lineage(&lineage, id));
-        event["lineage"] = json!(lineage);
+    let report = service.show(ShowRequest { id }).await?;
+    let mut text = text::event(&report.event);
+    if let Some(lineage) = &report.lineage {
+        text.push_str(&text::lineage(lineage, id));
     }
-    Ok(Answer::new(event, text))
+    Ok(Answer::new(document(&report)?, text))
 }
 
-pub async fn list(service: &Service, args: &ListArgs) -> Result<Answer, Failed> {
-    let status = args.status.as_deref().map(str::to_uppercase);
-    let filter = ListFilter {
-        status: status.as_deref(),
-        kind: args.kind.as_deref(),
-        group: args.group.as_deref(),
-        correlation: args.correlation.as_deref(),
-        since: args.since,
-        until: args.until,
-        before: args.before,
-    };
-    let client = service.database.connect().await?;
-    let events = queue::list(&client, &filter, args.limit).await?;
-    let is_full = events.len() >= args.limit as usize;
-    let last = events.last().and_then(|event| event["id"].as_i64());
-    let next = last.filter(|_| is_full);
-    if let (true, Some(kind)) = (events.is_empty(), &args.kind) {
-        // Nothing of a kind that nobody has registered is a slip of the pen.
-        retention::kinds(&service.database, Some(kind)).await?;
-    }
-    let text = text::list(&events, next.map(next_page).as_deref());
-    let document = json!({"action": "list", "events": events, "next": next});
-    Ok(Answer::new(document, text))
+pub async fn list(service: &Service, args: ListArgs) -> Result<Answer, Failed> {
+    let report = service
+        .list(&ListRequest {
+            status: args.status,
+            kind: args.kind,
+            group: args.group,
+            correlation: args.correlation,
+            since: args.since,
+            until: args.until,
+            before: args.before,
+            limit: Some(args.limit),
+        })
+        .await?;
+    let text = text::list(&report.events, report.next.map(next_page).as_deref());
+    Ok(Answer::new(document(&report)?, text))
 }
 
 /// The command as it was given, for what follows this id. A time ago stays a time ago: the page may
@@ -83,25 +68,21 @@ fn quoted(argument: &str) -> String {
 }
 
 pub async fn blocked_groups(service: &Service, limit: u32) -> Result<Answer, Failed> {
-    let client = service.database.connect().await?;
-    let groups = queue::blocked_groups(&client, limit).await?;
-    let text = text::blocked_groups(&groups);
-    let document = json!({"action": "blocked_groups", "groups": groups});
-    Ok(Answer::new(document, text))
+    let asked = FirstRequest { limit: Some(limit) };
+    let report = service.blocked_groups(asked).await?;
+    let text = text::blocked_groups(&report.groups);
+    Ok(Answer::new(document(&report)?, text))
 }
 
 pub async fn services(service: &Service) -> Result<Answer, Failed> {
-    let client = service.database.connect().await?;
-    let services = queue::services(&client).await?;
-    let text = text::services(&services);
-    let document = json!({"action": "services", "services": services});
-    Ok(Answer::new(document, text))
+    let report = service.services().await?;
+    let text = text::services(&report.services);
+    Ok(Answer::new(document(&report)?, text))
 }
 
 pub async fn leases(service: &Service, limit: u32) -> Result<Answer, Failed> {
-    let client = service.database.connect().await?;
-    let leases = queue::leases(&client, limit).await?;
-    let text = text::leases(&leases);
-    let document = json!({"action": "leases", "leases": leases});
-    Ok(Answer::new(document, text))
+    let asked = FirstRequest { limit: Some(limit) };
+    let report = service.leases(asked).await?;
+    let text = text::leases(&report.leases);
+    Ok(Answer::new(document(&report)?, text))
 }

@@ -1,11 +1,10 @@
 //! Operators' actions: replay, requeue, pause, resume, retire, unblock.
 
 use tidegate::operate::{
-    KindRequest, LimitRequest, ReplayRequest, RequeueRequest, ServiceRequest, UnblockAction,
+    KindRequest, ReplayRequest, RequeueRequest, ServiceAction, ServiceRequest, UnblockAction,
     UnblockRequest,
 };
 use tidegate::program::Service;
-use tidegate::queue;
 
 use crate::answer::{Answer, Failed, document};
 use crate::args::{PauseArgs, ReplayArgs, RequeueArgs, RetireArgs, ServiceArgs, UnblockArgs};
@@ -59,8 +58,7 @@ pub async fn requeue(service: &Service, args: RequeueArgs) -> Result<Answer, Fai
 }
 
 pub async fn pause(service: &Service, args: PauseArgs) -> Result<Answer, Failed> {
-    let client = service.database.connect().await?;
-    let report = queue::pause(&client, &asked(service, args)).await?;
+    let report = service.pause(&asked(args)).await?;
     Ok(Answer::new(
         document(&report)?,
         text::operate::paused(&report),
@@ -68,48 +66,39 @@ pub async fn pause(service: &Service, args: PauseArgs) -> Result<Answer, Failed>
 }
 
 pub async fn resume(service: &Service, args: PauseArgs) -> Result<Answer, Failed> {
-    let client = service.database.connect().await?;
-    let report = queue::resume(&client, &asked(service, args)).await?;
+    let report = service.resume(&asked(args)).await?;
     Ok(Answer::new(
         document(&report)?,
         text::operate::paused(&report),
     ))
 }
 
-fn asked(service: &Service, args: PauseArgs) -> KindRequest {
+fn asked(args: PauseArgs) -> KindRequest {
     KindRequest {
         kind: args.kind,
         reason: args.reason,
-        actor: args.actor.or_else(|| service.actor.clone()),
+        actor: args.actor,
     }
 }
 
 pub async fn service(service: &Service, args: ServiceArgs) -> Result<Answer, Failed> {
-    let client = service.database.connect().await?;
     let change = args.change;
-    let (name, reason) = (args.service, args.audit.reason);
-    let actor = args.audit.actor.or_else(|| service.actor.clone());
-    let change = if change.pause || change.resume {
-        let asked = ServiceRequest {
-            service: name,
-            reason,
-            actor,
-        };
-        if change.pause {
-            queue::pause_service(&client, &asked).await?
-        } else {
-            queue::resume_service(&client, &asked).await?
-        }
-    } else {
-        let asked = LimitRequest {
-            service: name,
+    let action = match (change.pause, change.resume) {
+        (true, _) => ServiceAction::Pause,
+        (_, true) => ServiceAction::Resume,
+        _ => ServiceAction::Limit {
             max_running: change.limit,
             per_second: change.per_second,
-            reason,
-            actor,
-        };
-        queue::limit_service(&client, &asked).await?
+        },
     };
+    let change = service
+        .change_service(&ServiceRequest {
+            service: args.service,
+            action,
+            reason: args.audit.reason,
+            actor: args.audit.actor,
+        })
+        .await?;
     Ok(Answer::new(
         document(&change)?,
         text::operate::service(&change),
@@ -117,12 +106,13 @@ pub async fn service(service: &Service, args: ServiceArgs) -> Result<Answer, Fai
 }
 
 pub async fn retire(service: &Service, args: RetireArgs) -> Result<Answer, Failed> {
-    let asked = KindRequest {
-        kind: args.kind,
-        reason: Some(args.audit.reason),
-        actor: args.audit.actor.or_else(|| service.actor.clone()),
-    };
-    let report = service.retire(&asked).await?;
+    let report = service
+        .retire(&KindRequest {
+            kind: args.kind,
+            reason: Some(args.audit.reason),
+            actor: args.audit.actor,
+        })
+        .await?;
     let text = format!(
         "{} is retired: it cannot be published any more",
         report.kind
@@ -139,14 +129,14 @@ pub async fn unblock(service: &Service, args: UnblockArgs) -> Result<Answer, Fai
     } else {
         UnblockAction::Cancel
     };
-    let request = UnblockRequest {
-        group_key: args.group,
-        how,
-        reason: args.audit.reason,
-        actor: args.audit.actor.or_else(|| service.actor.clone()),
-    };
-    let client = service.database.connect().await?;
-    let report = queue::unblock(&client, &request).await?;
+    let report = service
+        .unblock(&UnblockRequest {
+            group_key: args.group,
+            how,
+            reason: args.audit.reason,
+            actor: args.audit.actor,
+        })
+        .await?;
     Ok(Answer {
         code: u8::from(report.id.is_none()),
         ..Answer::new(document(&report)?, text::operate::unblocked(&report))

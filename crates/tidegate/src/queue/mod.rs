@@ -28,7 +28,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 
 pub use lineage::{Lineage, RelatedEvent, Relation};
-pub use operate::{limit_service, pause, pause_service, resume, resume_service, unblock};
+pub use operate::{change_service, pause, resume, unblock};
 pub use publish::{Published, publish, publish_batch, receive};
 pub use read::{
     Backlog, Job, JobStatus, ListFilter, Pulse, backlog, blocked_groups, job, leases, lineage,

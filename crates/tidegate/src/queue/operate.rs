@@ -12,8 +12,8 @@ use super::sql::Statement;
 use super::{query, sql};
 use crate::error::Error;
 use crate::operate::{
-    KindRequest, LimitRequest, Moment, PauseReport, ReplayReport, ReplayRequest, RequeueReport,
-    RequeueRequest, RetireReport, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
+    KindRequest, Moment, PauseReport, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
+    RetireReport, ServiceAction, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
 };
 
 /// Puts logged events back as new ones (B22, F5).
@@ -87,48 +87,34 @@ pub async fn resume(
     report(client, &sql::operate::RESUME, values).await
 }
 
-/// Keeps a service from being called: what needs it waits.
+/// Keeps a service from being called, so that what needs it waits; lets it be called again, one that does not answer too; or
+/// limits how often it is.
 ///
 /// # Errors
 /// [`Error::Invalid`] names the field and what it must be; else the database's failure.
-pub async fn pause_service(
+pub async fn change_service(
     client: &(impl GenericClient + Sync),
     request: &ServiceRequest,
 ) -> Result<ServiceChange, Error> {
-    let values: &[&(dyn ToSql + Sync)] = &[&request.service, &request.reason, &request.actor];
-    report(client, &sql::service::PAUSE_SERVICE, values).await
-}
-
-/// Lets a service be called again, one that does not answer too.
-///
-/// # Errors
-/// As [`pause_service`].
-pub async fn resume_service(
-    client: &(impl GenericClient + Sync),
-    request: &ServiceRequest,
-) -> Result<ServiceChange, Error> {
-    let values: &[&(dyn ToSql + Sync)] = &[&request.service, &request.reason, &request.actor];
-    report(client, &sql::service::RESUME_SERVICE, values).await
-}
-
-/// Limits how many events that call a service run at once, and how many start in a second.
-///
-/// # Errors
-/// As [`pause_service`].
-pub async fn limit_service(
-    client: &(impl GenericClient + Sync),
-    request: &LimitRequest,
-) -> Result<ServiceChange, Error> {
-    let running = request.max_running;
-    let running = running.map(|count| i32::try_from(count).unwrap_or(i32::MAX));
-    let values: &[&(dyn ToSql + Sync)] = &[
-        &request.service,
-        &running,
-        &request.per_second,
-        &request.reason,
-        &request.actor,
-    ];
-    report(client, &sql::service::LIMIT_SERVICE, values).await
+    let (service, reason, actor) = (&request.service, &request.reason, &request.actor);
+    match request.action {
+        ServiceAction::Pause => {
+            let statement = &sql::service::PAUSE_SERVICE;
+            report(client, statement, &[service, reason, actor]).await
+        }
+        ServiceAction::Resume => {
+            let statement = &sql::service::RESUME_SERVICE;
+            report(client, statement, &[service, reason, actor]).await
+        }
+        ServiceAction::Limit {
+            max_running,
+            per_second,
+        } => {
+            let running = max_running.map(|count| i32::try_from(count).unwrap_or(i32::MAX));
+            let values: &[&(dyn ToSql + Sync)] = &[service, &running, &per_second, reason, actor];
+            report(client, &sql::service::LIMIT_SERVICE, values).await
+        }
+    }
 }
 
 /// Takes a kind that has no live events off the list: nobody can publish it any more. A program that handles it and is

@@ -1,0 +1,226 @@
+//! What operators ask of a program, one function a verb: the command line and the function that people call answer by these.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Service, stats_on};
+use crate::doctor::{self, DoctorReport, Target};
+use crate::error::Error;
+use crate::invocation::{RetentionRequest, StatsReport};
+use crate::look::{
+    self, BlockedGroupsReport, FirstRequest, LeasesReport, ListReport, ListRequest, ServicesReport,
+    ShowReport, ShowRequest,
+};
+use crate::operate::{
+    KindRequest, PauseReport, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
+    RetireReport, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
+};
+use crate::queue;
+use crate::retention::{self, KindsReport, RetentionReport};
+
+/// What is answered of retention.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Retention {
+    /// How it is.
+    Kept(KindsReport),
+    /// What a change did.
+    Changed(RetentionReport),
+}
+
+impl Service {
+    /// Figures of the queue.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn stats(&self) -> Result<StatsReport, Error> {
+        let client = self.database.connect().await?;
+        stats_on(&client).await
+    }
+
+    /// Examines database, schema and queue; changes nothing.
+    ///
+    /// # Errors
+    /// When the database cannot be reached.
+    pub async fn doctor(&self) -> Result<DoctorReport, Error> {
+        doctor::examine(&Target {
+            database: &self.database,
+            kinds: self.program.kinds,
+            options: &self.options,
+            tables: &self.program.tables,
+        })
+        .await
+    }
+
+    /// Everything stored about one event, live or finished.
+    ///
+    /// # Errors
+    /// [`Error::UnknownEvent`]; when the database fails.
+    pub async fn show(&self, asked: ShowRequest) -> Result<ShowReport, Error> {
+        let client = self.database.connect().await?;
+        let event = queue::show(&client, asked.id).await?;
+        let event = event.ok_or(Error::UnknownEvent(asked.id))?;
+        let lineage = queue::lineage(&client, asked.id).await?;
+        Ok(ShowReport { event, lineage })
+    }
+
+    /// A page of events, newest first.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names what is wrong with the request, a kind that nobody has registered too; when the database fails.
+    pub async fn list(&self, asked: &ListRequest) -> Result<ListReport, Error> {
+        let (status, limit) = (asked.status()?, look::limit(asked.limit)?);
+        let client = self.database.connect().await?;
+        let events = queue::list(&client, &asked.filter(status), limit).await?;
+        if let (true, Some(kind)) = (events.is_empty(), &asked.kind) {
+            // Nothing of a kind that nobody has registered is a slip of the pen.
+            retention::kinds(&self.database, Some(kind)).await?;
+        }
+        let is_full = events.len() >= limit as usize;
+        let last = events.last().and_then(|event| event["id"].as_i64());
+        let next = last.filter(|_| is_full);
+        Ok(ListReport { events, next })
+    }
+
+    /// Groups that wait for their first event.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the limit is out of range; when the database fails.
+    pub async fn blocked_groups(&self, asked: FirstRequest) -> Result<BlockedGroupsReport, Error> {
+        let limit = look::limit(asked.limit)?;
+        let client = self.database.connect().await?;
+        let groups = queue::blocked_groups(&client, limit).await?;
+        Ok(BlockedGroupsReport { groups })
+    }
+
+    /// Who holds how many events since when.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the limit is out of range; when the database fails.
+    pub async fn leases(&self, asked: FirstRequest) -> Result<LeasesReport, Error> {
+        let limit = look::limit(asked.limit)?;
+        let client = self.database.connect().await?;
+        let leases = queue::leases(&client, limit).await?;
+        Ok(LeasesReport { leases })
+    }
+
+    /// Outside services that have failed.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn services(&self) -> Result<ServicesReport, Error> {
+        let client = self.database.connect().await?;
+        let services = queue::services(&client).await?;
+        Ok(ServicesReport { services })
+    }
+
+    /// Puts logged events back as new ones (F5).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names what is wrong with the request; when the database fails.
+    pub async fn replay(&self, asked: &ReplayRequest) -> Result<ReplayReport, Error> {
+        let client = self.database.connect().await?;
+        let actor = self.actor_of(asked.actor.as_ref());
+        let asked = asked.clone();
+        queue::replay(&client, &ReplayRequest { actor, ..asked }).await
+    }
+
+    /// Runs live events again.
+    ///
+    /// # Errors
+    /// As [`Service::replay`].
+    pub async fn requeue(&self, asked: &RequeueRequest) -> Result<RequeueReport, Error> {
+        let client = self.database.connect().await?;
+        let actor = self.actor_of(asked.actor.as_ref());
+        let asked = asked.clone();
+        queue::requeue(&client, &RequeueRequest { actor, ..asked }).await
+    }
+
+    /// Keeps a kind from being taken.
+    ///
+    /// # Errors
+    /// As [`Service::replay`].
+    pub async fn pause(&self, asked: &KindRequest) -> Result<PauseReport, Error> {
+        let client = self.database.connect().await?;
+        queue::pause(&client, &self.of_kind(asked)).await
+    }
+
+    /// Lets a paused kind be taken again.
+    ///
+    /// # Errors
+    /// As [`Service::replay`].
+    pub async fn resume(&self, asked: &KindRequest) -> Result<PauseReport, Error> {
+        let client = self.database.connect().await?;
+        queue::resume(&client, &self.of_kind(asked)).await
+    }
+
+    /// Takes a kind that this program does not handle off the list of those that can be published.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when this program handles it, when it is not registered or when it has live events; when the
+    /// database fails.
+    pub async fn retire(&self, asked: &KindRequest) -> Result<RetireReport, Error> {
+        if self.program.kinds.contains(&asked.kind.as_str()) {
+            let wanted = "must be one that this program does not handle";
+            let text = format!("kind: {wanted}, got {:?}", asked.kind);
+            return Err(Error::Invalid(text));
+        }
+        let client = self.database.connect().await?;
+        queue::retire(&client, &self.of_kind(asked)).await
+    }
+
+    /// Keeps an outside service from being called, or lets it be called again.
+    ///
+    /// # Errors
+    /// As [`Service::replay`].
+    pub async fn change_service(&self, asked: &ServiceRequest) -> Result<ServiceChange, Error> {
+        let client = self.database.connect().await?;
+        let actor = self.actor_of(asked.actor.as_ref());
+        let asked = asked.clone();
+        queue::change_service(&client, &ServiceRequest { actor, ..asked }).await
+    }
+
+    /// Acts on the first event of a group.
+    ///
+    /// # Errors
+    /// As [`Service::replay`].
+    pub async fn unblock(&self, asked: &UnblockRequest) -> Result<UnblockReport, Error> {
+        let client = self.database.connect().await?;
+        let actor = self.actor_of(asked.actor.as_ref());
+        let asked = asked.clone();
+        queue::unblock(&client, &UnblockRequest { actor, ..asked }).await
+    }
+
+    /// How long finished events are kept, by kind; or a change of that, which may take `time` if there is a limit from
+    /// outside.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names what is wrong with the request; when the database fails.
+    pub async fn retention(
+        &self,
+        asked: &RetentionRequest,
+        time: Option<Duration>,
+    ) -> Result<Retention, Error> {
+        let Some(mut change) = asked.change(self.options.budget)? else {
+            let kinds = retention::kinds(&self.database, asked.kind.as_deref());
+            return Ok(Retention::Kept(kinds.await?));
+        };
+        change.actor = self.actor_of(change.actor.as_ref());
+        change.budget = time.map_or(change.budget, |time| time.min(change.budget));
+        let report = retention::change(&self.database, &change).await?;
+        Ok(Retention::Changed(report))
+    }
+
+    /// Who asks, for the audit.
+    fn actor_of(&self, asked: Option<&String>) -> Option<String> {
+        asked.or(self.actor.as_ref()).cloned()
+    }
+
+    fn of_kind(&self, asked: &KindRequest) -> KindRequest {
+        KindRequest {
+            actor: self.actor_of(asked.actor.as_ref()),
+            ..asked.clone()
+        }
+    }
+}
