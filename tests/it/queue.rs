@@ -7,7 +7,8 @@ use tidegate::outcome::Status;
 use tidegate::queue::{
     self, Completed, Completion, ErrorEntry, Finalization, LeaseRequest, LeasedBatch, Retried, sql,
 };
-use tidegate::{Error, Fault, NewEvent, Published};
+use tidegate::migrate::Migrate;
+use tidegate::{Error, Event as _, Fault, NewEvent, Published};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
@@ -272,35 +273,112 @@ async fn b3_b25_bad_fields_are_refused_by_name_with_what_is_allowed() {
 async fn d2_b25_the_table_itself_refuses_what_it_cannot_hold() {
     let db = probe_database().await;
     let client = db.client().await;
-    for (columns, values, constraint) in [
-        ("kind", "''", "kind_is_1_to_100_characters"),
+    for (columns, values, says) in [
+        ("kind", "''", "kind: must have 1 to 100 characters"),
+        ("kind", "NULL", "kind: must have 1 to 100 characters"),
         (
             "kind, group_key",
             "'act', repeat('g', 201)",
-            "group_key_is_1_to_200_characters",
+            "group_key: must have",
         ),
         (
-            "kind, max_attempts",
-            "'act', 0",
-            "max_attempts_is_1_to_1000",
+            "kind, payload",
+            "'act', to_json(repeat('x', 1048576))",
+            "payload: must have at most 1048576 bytes",
         ),
+        (
+            "kind, payload",
+            r#"'act', '"canary \u0000"'"#,
+            r"payload: must have no \u0000",
+        ),
+        ("kind, max_attempts", "'act', 0", "max_attempts: must be"),
         (
             "kind, available_at",
             "'act', 'infinity'",
-            "available_at_is_finite",
+            "available_at: must be",
         ),
-        ("kind, attempts", "'act', -1", "attempts_is_not_negative"),
-        ("kind, errors", "'act', '{}'", "errors_is_an_array"),
     ] {
         let insert = format!("INSERT INTO tidegate.event_queue ({columns}) VALUES ({values})");
         let error = client.execute(&insert, &[]).await.unwrap_err();
+        let error = error.as_db_error().unwrap();
+        assert!(error.message().starts_with(says), "{insert}: {error:?}");
+        // A constraint that fails tells the row to the server's log.
+        assert_eq!(error.detail(), None, "{insert}");
+    }
+    // What no publisher may write.
+    for (column, value, constraint) in [
+        ("attempts", "-1", "attempts_is_not_negative"),
+        ("errors", "'{}'", "errors_is_an_array"),
+    ] {
+        let insert =
+            format!("INSERT INTO tidegate.event_queue (kind, {column}) VALUES ('act', {value})");
+        let error = client.execute(&insert, &[]).await.unwrap_err();
         assert_eq!(error.as_db_error().unwrap().constraint(), Some(constraint));
     }
-    let error = client
-        .execute("INSERT INTO tidegate.event_queue (kind) VALUES (NULL)", &[])
-        .await
-        .unwrap_err();
-    assert_eq!(error.code(), Some(&SqlState::NOT_NULL_VIOLATION));
+}
+
+#[tokio::test]
+async fn an_event_of_a_group_is_planned_no_further_ahead_than_a_setting_says() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let planned = |how: &'static str, days: u32| {
+        let client = &client;
+        async move {
+            let sql = match how {
+                "one" => "SELECT tidegate.publish('act', NULL, group_key => 'victim', available_at => clock_timestamp() + $1 * interval '1 day')",
+                "batch" => {
+                    "SELECT tidegate.publish_many(jsonb_build_array(jsonb_build_object('kind', 'act', 'group_key', 'victim',
+                                                  'available_at', clock_timestamp() + $1 * interval '1 day')))"
+                }
+                _ => "SELECT tidegate.publish('act', NULL, available_at => clock_timestamp() + $1 * interval '1 day')",
+            };
+            let done = client.execute(sql, &[&f64::from(days)]).await;
+            done.map_err(|error| error.as_db_error().unwrap().message().to_owned())
+        }
+    };
+    for how in ["one", "batch"] {
+        assert!(planned(how, 29).await.is_ok());
+        let refused = planned(how, 31).await.unwrap_err();
+        let says = "available_at: must be within 30 days for an event of a group";
+        assert!(refused.starts_with(says), "{refused}");
+    }
+    // Without a group it holds up nobody.
+    assert!(planned("alone", 3000).await.is_ok());
+    let database = db.database();
+    let longer = Migrate::new(&database, crate::probe::Probe::KINDS);
+    let longer = longer.max_group_delay(Duration::from_hours(24 * 60));
+    longer.run().await.unwrap();
+    assert!(planned("one", 59).await.is_ok());
+    assert!(planned("one", 61).await.is_err());
+}
+
+#[tokio::test]
+async fn who_reads_one_event_locks_few_partitions_of_a_year_of_them() {
+    let db = probe_database().await;
+    let mut client = db.client().await;
+    let a_year = "SELECT tidegate.make_log_partition((current_date + n)::date) FROM generate_series(0, 365) AS n";
+    client.batch_execute(a_year).await.unwrap();
+    let ended = "INSERT INTO tidegate.event_log (id, kind, payload, status, attempts, max_attempts, errors, result, created_at, finished_at, expires_at)
+                 SELECT 7000 + n, 'act', '{\"a\": 1e131071}', 'COMPLETED', 1, 5, '[]', '{}', clock_timestamp(), clock_timestamp(),
+                        clock_timestamp() + n * interval '1 day' FROM generate_series(0, 365, 73) AS n";
+    client.batch_execute(ended).await.unwrap();
+    for id in [7000, 7073, 7365, 1] {
+        let transaction = client.transaction().await.unwrap();
+        let show = "SELECT payload::text FROM tidegate.logged($1)";
+        let shown = transaction.query(show, &[&i64::from(id)]).await.unwrap();
+        let job = "SELECT status FROM tidegate.job($1)";
+        let job = transaction.query(job, &[&i64::from(id)]).await.unwrap();
+        let locks = "SELECT count(*) FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation
+                      WHERE l.pid = pg_backend_pid() AND c.relname LIKE 'event_log%'";
+        let locks: i64 = transaction.query_one(locks, &[]).await.unwrap().get(0);
+        assert!(locks <= 2, "{locks}");
+        let found = id != 1;
+        assert_eq!((shown.len(), job.len()), (usize::from(found), usize::from(found)), "{id}");
+        if found {
+            assert_eq!(shown[0].get::<_, &str>(0), r#"{"a": 1e131071}"#);
+            assert_eq!(job[0].get::<_, &str>(0), "processed");
+        }
+    }
 }
 
 #[tokio::test]

@@ -23,13 +23,14 @@ enum Role {
     Drain,
     Operate,
     Read,
+    Jobs,
     /// A login that was given nothing.
     Nobody,
 }
 
-use Role::{Drain, Nobody, Operate, Publish, Read};
+use Role::{Drain, Jobs, Nobody, Operate, Publish, Read};
 
-const ROLES: [Role; 5] = [Publish, Drain, Operate, Read, Nobody];
+const ROLES: [Role; 6] = [Publish, Drain, Operate, Read, Jobs, Nobody];
 
 /// A database migrated by an owner without superuser's rights, and a connection for each role.
 struct World {
@@ -169,10 +170,11 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "lineage" | "missing_partitions" | "leases" | "untouched" | "paused"
         | "strange_kinds" | "services" | "services_down" => &[Drain, Operate, Read],
         "publish_one" | "publish" | "receive" => &[Publish, Drain],
-        "stats" | "job" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
+        "job" => &[Operate, Jobs],
+        "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
         | "disorder" => &[Operate, Read],
         // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
-        "is_migrated" | "expired_partitions" | "bloat" => &[Publish, Drain, Operate, Read],
+        "is_migrated" | "expired_partitions" | "bloat" => &[Publish, Drain, Operate, Read, Jobs],
         "plain_wording" | "catalog" | "unvacuumed" | "holders" | "sight" | "settings"
         | "is_standby" | "clock" => &ROLES,
         "replay"
@@ -279,7 +281,7 @@ const BY_HAND: &[(&str, &[Role])] = &[
     ),
     ("SELECT * FROM tidegate.unmarked_events()", &[Operate, Read]),
     (
-        "SELECT id, lapses, stray, payload_bytes, errors FROM tidegate.event_queue",
+        "SELECT id, lapses, stray, payload_bytes, last_error FROM tidegate.event_queue",
         &[Drain, Operate, Read],
     ),
     (
@@ -300,10 +302,30 @@ const BY_HAND: &[(&str, &[Role])] = &[
     ("SELECT payload FROM tidegate.event_log", &[Drain, Operate]),
     ("SELECT progress FROM tidegate.event_log", &[Drain, Operate]),
     (
-        "SELECT id, kind, status, errors FROM tidegate.event_log",
+        "SELECT id, kind, status FROM tidegate.event_log",
         &[Drain, Operate, Read],
     ),
-    ("SELECT * FROM tidegate.jobs", &[Operate, Read]),
+    ("SELECT errors FROM tidegate.event_log", &[Drain, Operate]),
+    ("SELECT errors FROM tidegate.events", &[Drain, Operate]),
+    ("SELECT result FROM tidegate.jobs", &[Operate]),
+    ("SELECT errors FROM tidegate.jobs", &[Operate]),
+    (
+        "SELECT id, status, status_code FROM tidegate.jobs",
+        &[Operate, Read],
+    ),
+    (
+        "SELECT last_error FROM tidegate.ends",
+        &[Drain, Operate, Read],
+    ),
+    (
+        "SELECT result, errors FROM tidegate.job(1)",
+        &[Operate, Jobs],
+    ),
+    ("SELECT * FROM tidegate.logged(1)", &[Drain, Operate]),
+    (
+        "SELECT tidegate.publish_children('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
+        &[Drain],
+    ),
     ("SELECT * FROM tidegate.daily_stats", &[Operate, Read]),
     (
         "SELECT tidegate.delete_expired('event_log_default')",

@@ -43,6 +43,30 @@ CREATE FUNCTION tidegate.refusal(
                  || left(traceparent, 60)
     END;
 
+-- A plain INSERT or COPY is refused in the same words. Before the constraints are: their failure prints the row, the
+-- beginning of its payload too, into the server's log.
+CREATE FUNCTION tidegate.refuse_insert() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    RAISE EXCEPTION '%', tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id, NEW.available_at,
+                                          NEW.expires_at, NEW.max_attempts, NEW.traceparent)
+        USING ERRCODE = 'invalid_parameter_value';
+END $$;
+
+CREATE TRIGGER event_queue_refuse
+    BEFORE INSERT ON tidegate.event_queue
+    FOR EACH ROW WHEN (coalesce(char_length(NEW.kind), 0) NOT BETWEEN 1 AND 100
+                       OR octet_length(NEW.payload::text) > 1048576
+                       OR position('\u0000' IN NEW.payload::text) > 0 AND NEW.payload::text ~ '(^|[^\\])(\\\\)*\\u0000'
+                       OR char_length(NEW.group_key) NOT BETWEEN 1 AND 200
+                       OR char_length(NEW.dedup_key) NOT BETWEEN 1 AND 200
+                       OR char_length(NEW.correlation_id) NOT BETWEEN 1 AND 200
+                       OR NOT isfinite(NEW.available_at) OR NOT isfinite(NEW.expires_at)
+                       OR NEW.max_attempts NOT BETWEEN 1 AND 1000
+                       OR NEW.traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$')
+    EXECUTE FUNCTION tidegate.refuse_insert();
+
 -- Notes a message from outside, and tells whether it is new; false: it was taken in before. Waits for another transaction
 -- that takes in the same message, and goes on when that rolls back. Both names together fit into a row of an index.
 CREATE FUNCTION tidegate.receive(source text, message_id text) RETURNS boolean
@@ -141,6 +165,7 @@ BEGIN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF publish_one.group_key IS NOT NULL THEN
+        PERFORM tidegate.check_group_delay(publish_one.group_key, publish_one.available_at);
         PERFORM pg_advisory_xact_lock(1414087749, hashtext(publish_one.group_key));
     END IF;
     LOOP
@@ -227,10 +252,10 @@ BEGIN
     RETURN ids;
 END $$;
 
--- The batch behind publish_many, the Rust interface and the follow-ups of a finished event. One element
--- an event; an array but the first that ends early goes on with nulls. The answer has the order of the
--- arguments.
-CREATE FUNCTION tidegate.publish_batch(
+-- The batch behind publish_batch and the follow-ups of a finished event, which have a parent: nobody who only publishes may
+-- say that an event came of another one. One element an event; an array but the first that ends early goes on with
+-- nulls. The answer has the order of the arguments.
+CREATE FUNCTION tidegate.publish_children(
     kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
     available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], parent_ids bigint[],
     traceparents text[]
@@ -303,19 +328,55 @@ BEGIN
          WHERE i.id IS NULL ORDER BY n.position
     LOOP
         SELECT p.id, p.created, p.status, p.attempts
-          INTO publish_batch.id, publish_batch.created, publish_batch.status, publish_batch.attempts
+          INTO publish_children.id, publish_children.created, publish_children.status, publish_children.attempts
           FROM tidegate.publish_one(kinds[missing.position], payloads[missing.position],
                group_keys[missing.position], dedup_keys[missing.position],
                correlation_ids[missing.position], available_ats[missing.position],
                expires_ats[missing.position], max_attempts_each[missing.position], traceparents[missing.position]) AS p;
-        statuses[missing.position] := publish_batch.status;
-        attempts_each[missing.position] := publish_batch.attempts;
+        statuses[missing.position] := publish_children.status;
+        attempts_each[missing.position] := publish_children.attempts;
         -- Negative marks "not created" until the answer is built.
-        new_ids[missing.position] := CASE WHEN publish_batch.created THEN publish_batch.id ELSE -publish_batch.id END;
+        new_ids[missing.position] := CASE WHEN publish_children.created THEN publish_children.id ELSE -publish_children.id END;
     END LOOP;
     RETURN QUERY
     SELECT abs(n.id), n.id > 0, coalesce(statuses[n.position], 'PENDING'), coalesce(attempts_each[n.position], 0)
       FROM unnest(new_ids) WITH ORDINALITY AS n(id, position) ORDER BY n.position;
+END $$;
+
+-- What stands ahead in a group holds up all of it. So an event of a group is planned no further ahead than this;
+-- replaced by `tidegate migrate` when TIDEGATE_MAX_GROUP_DELAY says another time.
+CREATE FUNCTION tidegate.max_group_delay() RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN interval '30 days';
+
+CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestamptz) RETURNS void
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF group_key IS NOT NULL AND available_at > statement_timestamp() + tidegate.max_group_delay() AND isfinite(available_at) THEN
+        RAISE EXCEPTION 'available_at: must be within % for an event of a group, which holds up the group until then, got %',
+            tidegate.max_group_delay(), available_at USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+
+-- The batch behind publish_many and the Rust interface: one element an event; an array but the first that ends early goes on
+-- with nulls. The answer has the order of the arguments.
+CREATE FUNCTION tidegate.publish_batch(
+    kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[],
+    available_ats timestamptz[], expires_ats timestamptz[], max_attempts_each integer[], traceparents text[]
+) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF cardinality(available_ats) > 0 AND cardinality(group_keys) > 0 THEN
+        PERFORM tidegate.check_group_delay(e.group_key, e.available_at)
+           FROM unnest(group_keys, available_ats) AS e(group_key, available_at)
+          WHERE e.group_key IS NOT NULL AND e.available_at IS NOT NULL;
+    END IF;
+    RETURN QUERY
+    SELECT p.id, p.created, p.status, p.attempts
+      FROM tidegate.publish_children(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats,
+                                     max_attempts_each, '{}', traceparents) AS p;
 END $$;
 
 CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
@@ -366,5 +427,5 @@ BEGIN
     RETURN QUERY
     SELECT p.id, p.created, p.status, p.attempts
       FROM tidegate.publish_batch(coalesce(a.kinds, '{}'), a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
-                                  a.available_ats, a.expires_ats, a.max_attempts_each, '{}', a.traceparents) AS p;
+                                  a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents) AS p;
 END $$;

@@ -184,9 +184,9 @@ BEGIN
     ), put AS (
         SELECT count(*) FILTER (WHERE p.created) AS created
           FROM follow_ups AS f,
-               tidegate.publish_batch(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
-                                      f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids,
-                                      f.traceparents) AS p)
+               tidegate.publish_children(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
+                                         f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids,
+                                         f.traceparents) AS p)
     SELECT coalesce(array_agg(logged.id), '{}'), coalesce((SELECT created FROM put), 0) INTO ended_ids, published FROM logged;
 END $$;
 

@@ -132,6 +132,39 @@ CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL) RET
      WHERE attrelid = 'tidegate.event_log'::regclass AND attnum > 0 AND NOT attisdropped
 $$;
 
+-- An event in the log, by its id. A query of the log locks all its partitions and their indexes until its transaction ends:
+-- with a year of them, a few readers at once are more than the server has locks for. This one has one partition's
+-- at a time, and begins with those that an event is in which has just completed.
+CREATE FUNCTION tidegate.logged(id bigint) RETURNS SETOF tidegate.event_log
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    just_ended CONSTANT text := 'event_log_' || to_char(statement_timestamp() AT TIME ZONE 'UTC'
+        + coalesce((SELECT min(k.retention_completed) FROM tidegate.event_kind AS k), '30 days'), 'YYYYMMDD');
+    name text;
+    found json;
+BEGIN
+    FOR name IN
+        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+         WHERE i.inhparent = 'tidegate.event_log'::regclass AND c.relnamespace = 'tidegate'::regnamespace
+         ORDER BY c.relname > just_ended, c.relname DESC
+    LOOP
+        -- What a block has locked that fails is locked no more. As text the row does not need its partition any longer.
+        BEGIN
+            EXECUTE format('SELECT row_to_json(l) FROM tidegate.%I AS l WHERE l.id = $1 LIMIT 1', name) INTO found USING logged.id;
+            RAISE EXCEPTION USING ERRCODE = 'TG002';
+        EXCEPTION
+            WHEN SQLSTATE 'TG002' THEN NULL;
+            -- Its time was over, and it was dropped meanwhile.
+            WHEN undefined_table THEN NULL;
+        END;
+        IF found IS NOT NULL THEN
+            RETURN QUERY SELECT l.* FROM json_populate_record(NULL::tidegate.event_log, found) AS l;
+            RETURN;
+        END IF;
+    END LOOP;
+END $$;
+
 -- Days that want a partition: those on which events expire that finish within a week, for each
 -- retention in use; not every day until the longest of them ends.
 CREATE FUNCTION tidegate.missing_log_days(now timestamptz DEFAULT NULL) RETURNS SETOF date

@@ -79,20 +79,52 @@ END $$;
 CREATE TRIGGER events_update INSTEAD OF UPDATE ON tidegate.events
     FOR EACH ROW EXECUTE FUNCTION tidegate.update_event();
 
+CREATE FUNCTION tidegate.job_status(status text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE status WHEN 'COMPLETED' THEN 'processed' WHEN 'COMPLETED_WITH_ERRORS' THEN 'failed' ELSE 'failed_with_error' END;
+
+CREATE FUNCTION tidegate.job_status_number(status text) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE status WHEN 'COMPLETED' THEN 1 WHEN 'COMPLETED_WITH_ERRORS' THEN 2 ELSE 3 END;
+
+CREATE FUNCTION tidegate.job_status_code(status text, errors jsonb) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE status
+               WHEN 'COMPLETED' THEN 200
+               WHEN 'COMPLETED_WITH_ERRORS'
+                    THEN CASE WHEN errors->-1->>'code' ~ '^4[0-9][0-9]$' THEN (errors->-1->>'code')::integer ELSE 409 END
+               ELSE 500 END;
+
 CREATE VIEW tidegate.jobs AS
 SELECT id, kind, 'pending'::text AS status, 0 AS status_number, NULL::integer AS status_code,
        correlation_id, group_key, errors, NULL::jsonb AS result, created_at, NULL::timestamptz AS finished_at
   FROM tidegate.event_queue
 UNION ALL
-SELECT id, kind,
-       CASE status WHEN 'COMPLETED' THEN 'processed' WHEN 'COMPLETED_WITH_ERRORS' THEN 'failed'
-                   ELSE 'failed_with_error' END,
-       CASE status WHEN 'COMPLETED' THEN 1 WHEN 'COMPLETED_WITH_ERRORS' THEN 2 ELSE 3 END,
-       CASE status WHEN 'COMPLETED' THEN 200
-                   WHEN 'COMPLETED_WITH_ERRORS'
-                        THEN CASE WHEN errors->-1->>'code' ~ '^4[0-9][0-9]$' THEN (errors->-1->>'code')::integer ELSE 409 END
-                   ELSE 500 END,
+SELECT id, kind, tidegate.job_status(status), tidegate.job_status_number(status), tidegate.job_status_code(status, errors),
        correlation_id, group_key, errors, result, created_at, finished_at
+  FROM tidegate.event_log;
+
+-- One of them, for whoever may ask for what has become of a job and may read nothing else. While an event is live its id is
+-- that of no other, also when a copy of the database has drawn it a second time.
+CREATE FUNCTION tidegate.job(id bigint) RETURNS SETOF tidegate.jobs
+    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+    WITH live AS MATERIALIZED (
+        SELECT q.id, q.kind, 'pending'::text, 0, NULL::integer, q.correlation_id, q.group_key, q.errors, NULL::jsonb,
+               q.created_at, NULL::timestamptz
+          FROM tidegate.event_queue AS q WHERE q.id = job.id
+    )
+    SELECT * FROM live
+    UNION ALL
+    SELECT l.id, l.kind, tidegate.job_status(l.status), tidegate.job_status_number(l.status),
+           tidegate.job_status_code(l.status, l.errors), l.correlation_id, l.group_key, l.errors, l.result, l.created_at, l.finished_at
+      FROM tidegate.logged(job.id) AS l WHERE NOT EXISTS (SELECT FROM live)
+$$;
+
+-- The log for people who may not read what events are about: the last error's code and message, and nothing else of errors.
+CREATE VIEW tidegate.ends AS
+SELECT id, kind, status, attempts, max_attempts, group_key, correlation_id, created_at, finished_at,
+       nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), '') AS last_error
   FROM tidegate.event_log;
 
 -- Who holds what, since when, and what of it is still in hand.

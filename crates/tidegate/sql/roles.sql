@@ -1,22 +1,23 @@
--- Four roles for those who work with the queue, none of which may log in itself: give each login the
+-- Five roles for those who work with the queue, none of which may log in itself: give each login the
 -- ones it needs (`GRANT tidegate_drain TO my_function`). Optional, and safe to run again, which
 -- `tidegate migrate` does by itself where the roles are in use.
 --
 -- Runs as the owner of the schema. Roles that are missing are created, which takes CREATEROLE; where
--- the owner may not, an administrator creates the four beforehand. No superuser is needed.
+-- the owner may not, an administrator creates the five beforehand. No superuser is needed.
 --
 -- | role             | may                                                                         |
 -- |------------------|-----------------------------------------------------------------------------|
 -- | tidegate_publish | publish, by the functions or by a plain INSERT of an ungrouped event        |
 -- | tidegate_drain   | lease, finalize, retry, publish follow-ups; the handlers' tables            |
 -- | tidegate_operate | replay, requeue, pause, unblock, retention, cleanup; reads everything       |
--- | tidegate_read    | figures, states and errors; no payload                                      |
+-- | tidegate_read    | figures, states and the text of errors; no payload, result or progress      |
+-- | tidegate_jobs    | ask for what has become of an event whose id it knows: state, errors, result |
 
 DO $$
 DECLARE
     missing text;
 BEGIN
-    FOREACH missing IN ARRAY ARRAY['tidegate_publish', 'tidegate_drain', 'tidegate_operate', 'tidegate_read'] LOOP
+    FOREACH missing IN ARRAY ARRAY['tidegate_publish', 'tidegate_drain', 'tidegate_operate', 'tidegate_read', 'tidegate_jobs'] LOOP
         CONTINUE WHEN EXISTS (SELECT FROM pg_roles WHERE rolname = missing);
         BEGIN
             EXECUTE format('CREATE ROLE %I NOLOGIN', missing);
@@ -26,7 +27,11 @@ BEGIN
     END LOOP;
 END $$;
 
-GRANT USAGE ON SCHEMA tidegate TO tidegate_publish, tidegate_drain, tidegate_operate, tidegate_read;
+GRANT USAGE ON SCHEMA tidegate TO tidegate_publish, tidegate_drain, tidegate_operate, tidegate_read, tidegate_jobs;
+
+-- Jobs: one at a time, by id.
+GRANT EXECUTE ON FUNCTION tidegate.job TO tidegate_jobs, tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.logged TO tidegate_operate, tidegate_drain;
 
 -- Publish. The columns are those that a producer decides on: no group, whose order needs the
 -- function's lock, no deduplication, whose answer needs it, and nothing of a lease.
@@ -42,10 +47,10 @@ GRANT SELECT, DELETE ON tidegate.event_queue TO tidegate_drain;
 GRANT UPDATE (attempts, lapses, delayed, stray, available_at, last_error, errors, progress) ON tidegate.event_queue
    TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.lease TO tidegate_drain;
-GRANT SELECT ON tidegate.events, tidegate.held, tidegate.leases, tidegate.services TO tidegate_drain;
+GRANT SELECT ON tidegate.events, tidegate.ends, tidegate.held, tidegate.leases, tidegate.services TO tidegate_drain;
 GRANT SELECT, INSERT ON tidegate.event_log TO tidegate_drain;
 GRANT SELECT ON tidegate.event_kind TO tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.ranges, tidegate.remove_ended, tidegate.lease, tidegate.read_leased, tidegate.in_hand, tidegate.renew, tidegate.hand_back,
+GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.ranges, tidegate.remove_ended, tidegate.lease, tidegate.read_leased, tidegate.in_hand, tidegate.renew, tidegate.hand_back,
                           tidegate.sweep, tidegate.promote, tidegate.complete, tidegate.complete_held, tidegate.busy_groups,
                           tidegate.finalize, tidegate.end_unreadable, tidegate.retry, tidegate.save_progress,
                           tidegate.append_errors, tidegate.merge_progress, tidegate.open_after, tidegate.is_limited, tidegate.is_troubled, tidegate.is_watched,
@@ -54,24 +59,27 @@ GRANT EXECUTE ON FUNCTION tidegate.ranges, tidegate.remove_ended, tidegate.lease
 GRANT SELECT, INSERT, UPDATE ON tidegate.service TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.service_place TO tidegate_drain;
 
--- Read: every column but the four that hold what an event is about.
+-- Read: every column but those that hold what an event is about, and what handlers said of it.
 GRANT SELECT (id, kind, payload_bytes, group_key, dedup_key, correlation_id, attempts, lapses, max_attempts, delayed, stray,
-              available_at, expires_at, created_at, last_error, errors, parent_id, replay_of)
+              available_at, expires_at, created_at, last_error, parent_id, replay_of)
    ON tidegate.event_queue TO tidegate_read;
 GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, available_at, expires_at,
-              created_at, updated_at, processing_started_at, lease_token, lease_expires_at, last_error, errors,
+              created_at, updated_at, processing_started_at, lease_token, lease_expires_at, last_error,
               parent_id, replay_of, delayed) ON tidegate.events TO tidegate_read;
-GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, errors, created_at,
+GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts, created_at,
               processing_started_at, finished_at, expires_at, deadline, parent_id, replay_of)
    ON tidegate.event_log TO tidegate_read;
-GRANT SELECT ON tidegate.lease, tidegate.leases, tidegate.held, tidegate.service, tidegate.service_place, tidegate.services, tidegate.event_kind, tidegate.audit, tidegate.jobs, tidegate.stats, tidegate.daily_stats, tidegate.stuck_events,
+GRANT SELECT ON tidegate.lease, tidegate.leases, tidegate.held, tidegate.service, tidegate.service_place, tidegate.services, tidegate.event_kind, tidegate.audit, tidegate.ends, tidegate.stats, tidegate.daily_stats, tidegate.stuck_events,
                 tidegate.blocked_groups, tidegate.queue_migrations
    TO tidegate_read, tidegate_operate;
+GRANT SELECT ON tidegate.jobs TO tidegate_operate;
+GRANT SELECT (id, kind, status, status_number, status_code, correlation_id, group_key, created_at, finished_at)
+   ON tidegate.jobs TO tidegate_read;
 -- How many rows found no partition, for the doctor.
 GRANT SELECT (id) ON tidegate.event_log_default TO tidegate_read, tidegate_operate;
 
 -- A view's functions run with the rights of whoever reads it.
-GRANT EXECUTE ON FUNCTION tidegate.latency_ms, tidegate.unordered_leases, tidegate.unmarked_events TO tidegate_read, tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.job_status, tidegate.job_status_number, tidegate.job_status_code, tidegate.latency_ms, tidegate.unordered_leases, tidegate.unmarked_events TO tidegate_read, tidegate_operate;
 
 -- Operate: its functions write the audit row themselves; nothing is changed without one.
 GRANT SELECT ON tidegate.event_queue, tidegate.event_log, tidegate.events TO tidegate_operate;

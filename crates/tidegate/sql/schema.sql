@@ -88,6 +88,17 @@ CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
               FROM (SELECT DISTINCT u.key FROM unnest(group_keys) AS u(key) WHERE u.key IS NOT NULL) AS k) AS g
 $$;
 
+CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF group_key IS NOT NULL AND available_at > statement_timestamp() + tidegate.max_group_delay() AND isfinite(available_at) THEN
+        RAISE EXCEPTION 'available_at: must be within % for an event of a group, which holds up the group until then, got %',
+            tidegate.max_group_delay(), available_at USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+
 CREATE FUNCTION tidegate.check_ids(ids bigint[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -553,9 +564,9 @@ BEGIN
     ), put AS (
         SELECT count(*) FILTER (WHERE p.created) AS created
           FROM follow_ups AS f,
-               tidegate.publish_batch(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
-                                      f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids,
-                                      f.traceparents) AS p)
+               tidegate.publish_children(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
+                                         f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids,
+                                         f.traceparents) AS p)
     SELECT coalesce(array_agg(logged.id), '{}'), coalesce((SELECT created FROM put), 0) INTO ended_ids, published FROM logged;
 END $$;
 
@@ -747,6 +758,124 @@ CREATE FUNCTION tidegate.is_troubled(s tidegate.service) RETURNS boolean
 CREATE FUNCTION tidegate.is_watched(s tidegate.service) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     RETURN (tidegate.is_troubled(s) OR tidegate.is_limited(s));
+
+CREATE FUNCTION tidegate.job_status(status text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE status WHEN 'COMPLETED'::text THEN 'processed'::text WHEN 'COMPLETED_WITH_ERRORS'::text THEN 'failed'::text ELSE 'failed_with_error'::text END;
+
+CREATE FUNCTION tidegate.job_status_code(status text, errors jsonb) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE status WHEN 'COMPLETED'::text THEN 200 WHEN 'COMPLETED_WITH_ERRORS'::text THEN CASE WHEN (((errors -> '-1'::integer) ->> 'code'::text) ~ '^4[0-9][0-9]$'::text) THEN (((errors -> '-1'::integer) ->> 'code'::text))::integer ELSE 409 END ELSE 500 END;
+
+CREATE FUNCTION tidegate.job_status_number(status text) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE status WHEN 'COMPLETED'::text THEN 1 WHEN 'COMPLETED_WITH_ERRORS'::text THEN 2 ELSE 3 END;
+
+CREATE TABLE tidegate.event_log (
+    id bigint NOT NULL,
+    kind text NOT NULL,
+    payload json,
+    group_key text,
+    dedup_key text,
+    correlation_id text,
+    status text NOT NULL,
+    attempts integer NOT NULL,
+    max_attempts integer NOT NULL,
+    errors jsonb NOT NULL,
+    result jsonb,
+    progress jsonb,
+    created_at timestamp with time zone NOT NULL,
+    processing_started_at timestamp with time zone,
+    finished_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    lease_token uuid,
+    parent_id bigint,
+    replay_of bigint,
+    deadline timestamp with time zone,
+    traceparent text
+)
+PARTITION BY RANGE (expires_at);
+
+CREATE TABLE tidegate.event_queue (
+    id bigint NOT NULL,
+    kind text NOT NULL,
+    payload json,
+    payload_bytes integer GENERATED ALWAYS AS (COALESCE(octet_length((payload)::text), 0)) STORED NOT NULL,
+    group_key text,
+    dedup_key text,
+    correlation_id text,
+    attempts integer DEFAULT 0 NOT NULL,
+    lapses integer DEFAULT 0 NOT NULL,
+    max_attempts integer DEFAULT tidegate.default_max_attempts() NOT NULL,
+    delayed boolean DEFAULT false NOT NULL,
+    stray boolean DEFAULT false NOT NULL,
+    available_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    expires_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    last_error text,
+    errors jsonb DEFAULT '[]'::jsonb NOT NULL,
+    progress jsonb,
+    parent_id bigint,
+    replay_of bigint,
+    traceparent text,
+    CONSTRAINT attempts_is_not_negative CHECK ((attempts >= 0)),
+    CONSTRAINT available_at_is_finite CHECK (isfinite(available_at)),
+    CONSTRAINT correlation_id_is_1_to_200_characters CHECK (((char_length(correlation_id) >= 1) AND (char_length(correlation_id) <= 200))),
+    CONSTRAINT dedup_key_is_1_to_200_characters CHECK (((char_length(dedup_key) >= 1) AND (char_length(dedup_key) <= 200))),
+    CONSTRAINT delayed_in_a_group_is_stray CHECK (((NOT delayed) OR (group_key IS NULL) OR stray)),
+    CONSTRAINT errors_is_an_array CHECK ((jsonb_typeof(errors) = 'array'::text)),
+    CONSTRAINT expires_at_is_finite CHECK (isfinite(expires_at)),
+    CONSTRAINT group_key_is_1_to_200_characters CHECK (((char_length(group_key) >= 1) AND (char_length(group_key) <= 200))),
+    CONSTRAINT kind_is_1_to_100_characters CHECK (((char_length(kind) >= 1) AND (char_length(kind) <= 100))),
+    CONSTRAINT max_attempts_is_1_to_1000 CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
+    CONSTRAINT payload_has_no_nul_character CHECK (((POSITION(('\u0000'::text) IN ((payload)::text)) = 0) OR ((payload)::text !~ '(^|[^\\])(\\\\)*\\u0000'::text))),
+    CONSTRAINT payload_is_at_most_1_mib CHECK ((payload_bytes <= 1048576)),
+    CONSTRAINT traceparent_is_w3c CHECK ((traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text))
+)
+WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='50000', autovacuum_vacuum_cost_delay='0');
+
+CREATE VIEW tidegate.jobs AS
+ SELECT event_queue.id,
+    event_queue.kind,
+    'pending'::text AS status,
+    0 AS status_number,
+    NULL::integer AS status_code,
+    event_queue.correlation_id,
+    event_queue.group_key,
+    event_queue.errors,
+    NULL::jsonb AS result,
+    event_queue.created_at,
+    NULL::timestamp with time zone AS finished_at
+   FROM tidegate.event_queue
+UNION ALL
+ SELECT event_log.id,
+    event_log.kind,
+    tidegate.job_status(event_log.status) AS status,
+    tidegate.job_status_number(event_log.status) AS status_number,
+    tidegate.job_status_code(event_log.status, event_log.errors) AS status_code,
+    event_log.correlation_id,
+    event_log.group_key,
+    event_log.errors,
+    event_log.result,
+    event_log.created_at,
+    event_log.finished_at
+   FROM tidegate.event_log;
+
+CREATE FUNCTION tidegate.job(id bigint) RETURNS SETOF tidegate.jobs
+    LANGUAGE sql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    WITH live AS MATERIALIZED (
+        SELECT q.id, q.kind, 'pending'::text, 0, NULL::integer, q.correlation_id, q.group_key, q.errors, NULL::jsonb,
+               q.created_at, NULL::timestamptz
+          FROM tidegate.event_queue AS q WHERE q.id = job.id
+    )
+    SELECT * FROM live
+    UNION ALL
+    SELECT l.id, l.kind, tidegate.job_status(l.status), tidegate.job_status_number(l.status),
+           tidegate.job_status_code(l.status, l.errors), l.correlation_id, l.group_key, l.errors, l.result, l.created_at, l.finished_at
+      FROM tidegate.logged(job.id) AS l WHERE NOT EXISTS (SELECT FROM live)
+$$;
 
 CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1106,6 +1235,37 @@ CREATE FUNCTION tidegate.log_partitions(now timestamp with time zone DEFAULT NUL
                                     WHERE t.tgrelid = bounds.oid AND t.tgname = 'event_log_unseal') AS is) AS guarded
 $$;
 
+CREATE FUNCTION tidegate.logged(id bigint) RETURNS SETOF tidegate.event_log
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+DECLARE
+    just_ended CONSTANT text := 'event_log_' || to_char(statement_timestamp() AT TIME ZONE 'UTC'
+        + coalesce((SELECT min(k.retention_completed) FROM tidegate.event_kind AS k), '30 days'), 'YYYYMMDD');
+    name text;
+    found json;
+BEGIN
+    FOR name IN
+        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+         WHERE i.inhparent = 'tidegate.event_log'::regclass AND c.relnamespace = 'tidegate'::regnamespace
+         ORDER BY c.relname > just_ended, c.relname DESC
+    LOOP
+        -- What a block has locked that fails is locked no more. As text the row does not need its partition any longer.
+        BEGIN
+            EXECUTE format('SELECT row_to_json(l) FROM tidegate.%I AS l WHERE l.id = $1 LIMIT 1', name) INTO found USING logged.id;
+            RAISE EXCEPTION USING ERRCODE = 'TG002';
+        EXCEPTION
+            WHEN SQLSTATE 'TG002' THEN NULL;
+            -- Its time was over, and it was dropped meanwhile.
+            WHEN undefined_table THEN NULL;
+        END;
+        IF found IS NOT NULL THEN
+            RETURN QUERY SELECT l.* FROM json_populate_record(NULL::tidegate.event_log, found) AS l;
+            RETURN;
+        END IF;
+    END LOOP;
+END $_$;
+
 CREATE TABLE tidegate.audit (
     id bigint NOT NULL,
     at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
@@ -1170,6 +1330,10 @@ BEGIN
     NEW.stray := NEW.stray OR NEW.delayed;
     RETURN NEW;
 END $$;
+
+CREATE FUNCTION tidegate.max_group_delay() RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN '30 days'::interval;
 
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
@@ -1306,7 +1470,23 @@ CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAUL
                                 publish.traceparent) AS p
 $$;
 
-CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
+CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF cardinality(available_ats) > 0 AND cardinality(group_keys) > 0 THEN
+        PERFORM tidegate.check_group_delay(e.group_key, e.available_at)
+           FROM unnest(group_keys, available_ats) AS e(group_key, available_at)
+          WHERE e.group_key IS NOT NULL AND e.available_at IS NOT NULL;
+    END IF;
+    RETURN QUERY
+    SELECT p.id, p.created, p.status, p.attempts
+      FROM tidegate.publish_children(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats,
+                                     max_attempts_each, '{}', traceparents) AS p;
+END $$;
+
+CREATE FUNCTION tidegate.publish_children(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1376,15 +1556,15 @@ BEGIN
          WHERE i.id IS NULL ORDER BY n.position
     LOOP
         SELECT p.id, p.created, p.status, p.attempts
-          INTO publish_batch.id, publish_batch.created, publish_batch.status, publish_batch.attempts
+          INTO publish_children.id, publish_children.created, publish_children.status, publish_children.attempts
           FROM tidegate.publish_one(kinds[missing.position], payloads[missing.position],
                group_keys[missing.position], dedup_keys[missing.position],
                correlation_ids[missing.position], available_ats[missing.position],
                expires_ats[missing.position], max_attempts_each[missing.position], traceparents[missing.position]) AS p;
-        statuses[missing.position] := publish_batch.status;
-        attempts_each[missing.position] := publish_batch.attempts;
+        statuses[missing.position] := publish_children.status;
+        attempts_each[missing.position] := publish_children.attempts;
         -- Negative marks "not created" until the answer is built.
-        new_ids[missing.position] := CASE WHEN publish_batch.created THEN publish_batch.id ELSE -publish_batch.id END;
+        new_ids[missing.position] := CASE WHEN publish_children.created THEN publish_children.id ELSE -publish_children.id END;
     END LOOP;
     RETURN QUERY
     SELECT abs(n.id), n.id > 0, coalesce(statuses[n.position], 'PENDING'), coalesce(attempts_each[n.position], 0)
@@ -1440,7 +1620,7 @@ BEGIN
     RETURN QUERY
     SELECT p.id, p.created, p.status, p.attempts
       FROM tidegate.publish_batch(coalesce(a.kinds, '{}'), a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
-                                  a.available_ats, a.expires_ats, a.max_attempts_each, '{}', a.traceparents) AS p;
+                                  a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents) AS p;
 END $$;
 
 CREATE FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
@@ -1460,6 +1640,7 @@ BEGIN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF publish_one.group_key IS NOT NULL THEN
+        PERFORM tidegate.check_group_delay(publish_one.group_key, publish_one.available_at);
         PERFORM pg_advisory_xact_lock(1414087749, hashtext(publish_one.group_key));
     END IF;
     LOOP
@@ -1581,6 +1762,16 @@ CREATE FUNCTION tidegate.refuse_change() RETURNS trigger
 BEGIN
     RAISE EXCEPTION '%.% is append-only: % is not allowed', TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_OP
         USING ERRCODE = 'insufficient_privilege';
+END $$;
+
+CREATE FUNCTION tidegate.refuse_insert() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    RAISE EXCEPTION '%', tidegate.refusal(NEW.kind, NEW.payload, NEW.group_key, NEW.dedup_key, NEW.correlation_id, NEW.available_at,
+                                          NEW.expires_at, NEW.max_attempts, NEW.traceparent)
+        USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
 CREATE FUNCTION tidegate.refuse_status_change() RETURNS trigger
@@ -2405,44 +2596,6 @@ ALTER TABLE tidegate.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
-CREATE TABLE tidegate.event_queue (
-    id bigint NOT NULL,
-    kind text NOT NULL,
-    payload json,
-    payload_bytes integer GENERATED ALWAYS AS (COALESCE(octet_length((payload)::text), 0)) STORED NOT NULL,
-    group_key text,
-    dedup_key text,
-    correlation_id text,
-    attempts integer DEFAULT 0 NOT NULL,
-    lapses integer DEFAULT 0 NOT NULL,
-    max_attempts integer DEFAULT tidegate.default_max_attempts() NOT NULL,
-    delayed boolean DEFAULT false NOT NULL,
-    stray boolean DEFAULT false NOT NULL,
-    available_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    expires_at timestamp with time zone,
-    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    last_error text,
-    errors jsonb DEFAULT '[]'::jsonb NOT NULL,
-    progress jsonb,
-    parent_id bigint,
-    replay_of bigint,
-    traceparent text,
-    CONSTRAINT attempts_is_not_negative CHECK ((attempts >= 0)),
-    CONSTRAINT available_at_is_finite CHECK (isfinite(available_at)),
-    CONSTRAINT correlation_id_is_1_to_200_characters CHECK (((char_length(correlation_id) >= 1) AND (char_length(correlation_id) <= 200))),
-    CONSTRAINT dedup_key_is_1_to_200_characters CHECK (((char_length(dedup_key) >= 1) AND (char_length(dedup_key) <= 200))),
-    CONSTRAINT delayed_in_a_group_is_stray CHECK (((NOT delayed) OR (group_key IS NULL) OR stray)),
-    CONSTRAINT errors_is_an_array CHECK ((jsonb_typeof(errors) = 'array'::text)),
-    CONSTRAINT expires_at_is_finite CHECK (isfinite(expires_at)),
-    CONSTRAINT group_key_is_1_to_200_characters CHECK (((char_length(group_key) >= 1) AND (char_length(group_key) <= 200))),
-    CONSTRAINT kind_is_1_to_100_characters CHECK (((char_length(kind) >= 1) AND (char_length(kind) <= 100))),
-    CONSTRAINT max_attempts_is_1_to_1000 CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
-    CONSTRAINT payload_has_no_nul_character CHECK (((POSITION(('\u0000'::text) IN ((payload)::text)) = 0) OR ((payload)::text !~ '(^|[^\\])(\\\\)*\\u0000'::text))),
-    CONSTRAINT payload_is_at_most_1_mib CHECK ((payload_bytes <= 1048576)),
-    CONSTRAINT traceparent_is_w3c CHECK ((traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text))
-)
-WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='50000', autovacuum_vacuum_cost_delay='0');
-
 CREATE VIEW tidegate.blocked_groups AS
  SELECT group_key,
     id AS head_id,
@@ -2461,31 +2614,6 @@ CREATE VIEW tidegate.blocked_groups AS
           WHERE ((ahead.group_key = head.group_key) AND (ahead.id < head.id))))) AND (EXISTS ( SELECT
            FROM tidegate.event_queue behind
           WHERE ((behind.group_key = head.group_key) AND (behind.id > head.id)))));
-
-CREATE TABLE tidegate.event_log (
-    id bigint NOT NULL,
-    kind text NOT NULL,
-    payload json,
-    group_key text,
-    dedup_key text,
-    correlation_id text,
-    status text NOT NULL,
-    attempts integer NOT NULL,
-    max_attempts integer NOT NULL,
-    errors jsonb NOT NULL,
-    result jsonb,
-    progress jsonb,
-    created_at timestamp with time zone NOT NULL,
-    processing_started_at timestamp with time zone,
-    finished_at timestamp with time zone NOT NULL,
-    expires_at timestamp with time zone NOT NULL,
-    lease_token uuid,
-    parent_id bigint,
-    replay_of bigint,
-    deadline timestamp with time zone,
-    traceparent text
-)
-PARTITION BY RANGE (expires_at);
 
 CREATE TABLE tidegate.stats_archive (
     day date NOT NULL,
@@ -2520,6 +2648,19 @@ CREATE VIEW tidegate.daily_stats AS
            FROM tidegate.event_log
           GROUP BY (((event_log.finished_at AT TIME ZONE 'UTC'::text))::date), event_log.kind, event_log.status) counted
   GROUP BY day, kind, status;
+
+CREATE VIEW tidegate.ends AS
+ SELECT id,
+    kind,
+    status,
+    attempts,
+    max_attempts,
+    group_key,
+    correlation_id,
+    created_at,
+    finished_at,
+    NULLIF(concat_ws(': '::text, ((errors -> '-1'::integer) ->> 'code'::text), ((errors -> '-1'::integer) ->> 'message'::text)), ''::text) AS last_error
+   FROM tidegate.event_log;
 
 CREATE TABLE tidegate.event_log_default (
     id bigint CONSTRAINT event_log_id_not_null NOT NULL,
@@ -2656,49 +2797,6 @@ CREATE VIEW tidegate.events AS
            FROM tidegate.event_queue q) e
   WHERE ((status = 'PROCESSING'::text) OR (NOT (id <@ ( SELECT held.ids
            FROM tidegate.held))));
-
-CREATE VIEW tidegate.jobs AS
- SELECT event_queue.id,
-    event_queue.kind,
-    'pending'::text AS status,
-    0 AS status_number,
-    NULL::integer AS status_code,
-    event_queue.correlation_id,
-    event_queue.group_key,
-    event_queue.errors,
-    NULL::jsonb AS result,
-    event_queue.created_at,
-    NULL::timestamp with time zone AS finished_at
-   FROM tidegate.event_queue
-UNION ALL
- SELECT event_log.id,
-    event_log.kind,
-        CASE event_log.status
-            WHEN 'COMPLETED'::text THEN 'processed'::text
-            WHEN 'COMPLETED_WITH_ERRORS'::text THEN 'failed'::text
-            ELSE 'failed_with_error'::text
-        END AS status,
-        CASE event_log.status
-            WHEN 'COMPLETED'::text THEN 1
-            WHEN 'COMPLETED_WITH_ERRORS'::text THEN 2
-            ELSE 3
-        END AS status_number,
-        CASE event_log.status
-            WHEN 'COMPLETED'::text THEN 200
-            WHEN 'COMPLETED_WITH_ERRORS'::text THEN
-            CASE
-                WHEN (((event_log.errors -> '-1'::integer) ->> 'code'::text) ~ '^4[0-9][0-9]$'::text) THEN (((event_log.errors -> '-1'::integer) ->> 'code'::text))::integer
-                ELSE 409
-            END
-            ELSE 500
-        END AS status_code,
-    event_log.correlation_id,
-    event_log.group_key,
-    event_log.errors,
-    event_log.result,
-    event_log.created_at,
-    event_log.finished_at
-   FROM tidegate.event_log;
 
 CREATE VIEW tidegate.leases AS
  SELECT l.token,
@@ -2956,6 +3054,8 @@ CREATE TRIGGER event_queue_delayed_insert BEFORE INSERT ON tidegate.event_queue 
 
 CREATE TRIGGER event_queue_delayed_update BEFORE UPDATE OF available_at ON tidegate.event_queue FOR EACH ROW EXECUTE FUNCTION tidegate.mark_delayed();
 
+CREATE TRIGGER event_queue_refuse BEFORE INSERT ON tidegate.event_queue FOR EACH ROW WHEN ((((COALESCE(char_length(new.kind), 0) < 1) OR (COALESCE(char_length(new.kind), 0) > 100)) OR (octet_length((new.payload)::text) > 1048576) OR ((POSITION(('\u0000'::text) IN ((new.payload)::text)) > 0) AND ((new.payload)::text ~ '(^|[^\\])(\\\\)*\\u0000'::text)) OR ((char_length(new.group_key) < 1) OR (char_length(new.group_key) > 200)) OR ((char_length(new.dedup_key) < 1) OR (char_length(new.dedup_key) > 200)) OR ((char_length(new.correlation_id) < 1) OR (char_length(new.correlation_id) > 200)) OR (NOT isfinite(new.available_at)) OR (NOT isfinite(new.expires_at)) OR ((new.max_attempts < 1) OR (new.max_attempts > 1000)) OR (new.traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text))) EXECUTE FUNCTION tidegate.refuse_insert();
+
 CREATE TRIGGER events_update INSTEAD OF UPDATE ON tidegate.events FOR EACH ROW EXECUTE FUNCTION tidegate.update_event();
 
 ALTER TABLE ONLY tidegate.sealed_stats
@@ -2968,6 +3068,8 @@ REVOKE ALL ON FUNCTION tidegate.apply_retention(kind text, partition text, since
 REVOKE ALL ON FUNCTION tidegate.begin_step() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.busy_groups(group_keys text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.check_group_delay(group_key text, available_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.check_ids(ids bigint[]) FROM PUBLIC;
 
@@ -3019,6 +3121,14 @@ REVOKE ALL ON FUNCTION tidegate.is_troubled(s tidegate.service) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.is_watched(s tidegate.service) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.job_status(status text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.job_status_code(status text, errors jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.job_status_number(status text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.job(id bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) FROM PUBLIC;
@@ -3035,11 +3145,15 @@ REVOKE ALL ON FUNCTION tidegate.log_columns(prefix text, changed text) FROM PUBL
 
 REVOKE ALL ON FUNCTION tidegate.log_partitions(now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.logged(id bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.made_replays(entry tidegate.audit) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.make_log_partition(day date) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.mark_delayed() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.max_group_delay() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) FROM PUBLIC;
 
@@ -3061,7 +3175,9 @@ REVOKE ALL ON FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lo
 
 REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.publish_children(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.publish_many(events jsonb) FROM PUBLIC;
 
@@ -3080,6 +3196,8 @@ REVOKE ALL ON FUNCTION tidegate.refusal(kind text, payload json, group_key text,
 REVOKE ALL ON FUNCTION tidegate.refuse_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_change() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.refuse_insert() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_status_change() FROM PUBLIC;
 

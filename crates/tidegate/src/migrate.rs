@@ -143,6 +143,7 @@ pub struct Migrate<'a> {
     kinds: &'a [&'a str],
     tables: Vec<Migrations>,
     max_attempts: Option<u16>,
+    max_group_delay: Option<Duration>,
     roles: bool,
 }
 
@@ -154,6 +155,7 @@ impl<'a> Migrate<'a> {
             kinds,
             tables: Vec::new(),
             max_attempts: None,
+            max_group_delay: None,
             roles: false,
         }
     }
@@ -167,6 +169,13 @@ impl<'a> Migrate<'a> {
     /// With this global attempt limit for events published from now on (B6); without it, that stays as it is.
     pub fn max_attempts(mut self, attempts: u16) -> Self {
         self.max_attempts = Some(attempts);
+        self
+    }
+
+    /// With this limit on how far ahead an event of a group may be planned by who publishes it, from now on; without it, that
+    /// stays as it is. At first it is 30 days: until then the event holds up what is published to its group.
+    pub fn max_group_delay(mut self, delay: Duration) -> Self {
+        self.max_group_delay = Some(delay);
         self
     }
 
@@ -196,6 +205,9 @@ impl<'a> Migrate<'a> {
         }
         if let Some(attempts) = self.max_attempts {
             batch(&client, &default_max_attempts(attempts)).await?;
+        }
+        if let Some(delay) = self.max_group_delay {
+            batch(&client, &max_group_delay(delay)).await?;
         }
         queue::register_kinds(&client, self.kinds).await?;
         retention::make_partitions(&client).await?;
@@ -406,6 +418,14 @@ fn default_max_attempts(attempts: u16) -> String {
     format!(
         "CREATE OR REPLACE FUNCTION tidegate.default_max_attempts() RETURNS integer
          LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT {attempts} $$"
+    )
+}
+
+fn max_group_delay(delay: Duration) -> String {
+    let seconds = delay.as_secs_f64();
+    format!(
+        "CREATE OR REPLACE FUNCTION tidegate.max_group_delay() RETURNS interval
+         LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT interval '{seconds} s' $$"
     )
 }
 

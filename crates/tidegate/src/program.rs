@@ -13,7 +13,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_postgres::{Client, Transaction};
 
 pub use self::verbs::Retention;
-use crate::config::{Lookup, number};
+use crate::config::{Lookup, duration, number};
 use crate::connect::Database;
 use crate::dispatch::Dispatch;
 use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, drain_measured};
@@ -206,6 +206,7 @@ impl Program {
             database,
             options,
             max_attempts: max_attempts(lookup)?,
+            max_group_delay: max_group_delay(lookup)?,
             actor: actor(lookup),
             metrics: Metrics::from_settings(lookup)?,
             metrics_to: |line| eprintln!("{line}"),
@@ -227,6 +228,18 @@ fn max_attempts(lookup: Lookup<'_>) -> Result<Option<u16>, Error> {
     }
 }
 
+/// How far ahead an event of a group may be planned, if `TIDEGATE_MAX_GROUP_DELAY` says so.
+///
+/// # Errors
+/// [`Error::Config`] when it is no duration.
+fn max_group_delay(lookup: Lookup<'_>) -> Result<Option<Duration>, Error> {
+    let name = "TIDEGATE_MAX_GROUP_DELAY";
+    let is_set = lookup(name).is_some();
+    is_set
+        .then(|| duration(lookup, name, Duration::ZERO))
+        .transpose()
+}
+
 /// Who operates, for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. A claim; what the
 /// database knows for sure is its own user.
 fn actor(lookup: Lookup<'_>) -> Option<String> {
@@ -241,6 +254,8 @@ pub struct Service {
     pub options: DrainOptions,
     /// The global attempt limit, if one is configured.
     pub max_attempts: Option<u16>,
+    /// How far ahead `migrate` lets an event of a group be planned.
+    pub max_group_delay: Option<Duration>,
     /// Who asks, for the audit, unless a request says otherwise.
     pub actor: Option<String>,
     /// What is told of each drain, if metrics are configured.
@@ -424,6 +439,9 @@ impl Service {
             Migrate::new(&self.database, self.program.kinds).tables(&self.program.tables);
         if let Some(attempts) = self.max_attempts {
             migrate = migrate.max_attempts(attempts);
+        }
+        if let Some(delay) = self.max_group_delay {
+            migrate = migrate.max_group_delay(delay);
         }
         if asked.roles {
             migrate = migrate.with_roles();

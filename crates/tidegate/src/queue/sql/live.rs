@@ -236,7 +236,7 @@ SELECT p.id, p.created, p.status, p.attempts
                FROM unnest($6) WITH ORDINALITY AS d(delay, position) ORDER BY d.position),
        ARRAY(SELECT coalesce(e.at, clock_timestamp() + make_interval(secs => e.within))
                FROM unnest($7, $9) WITH ORDINALITY AS e(at, within, position) ORDER BY e.position),
-       $8, '{}', $10) AS p",
+       $8, $10) AS p",
 };
 
 /// All of this file.

@@ -48,7 +48,7 @@ pub static SHOW: Statement = Statement {
     text: "\
 SELECT row_to_json(e)::text FROM (SELECT *, 'event_queue' AS \"in\" FROM tidegate.events WHERE id = $1) AS e
 UNION ALL
-SELECT row_to_json(l)::text FROM (SELECT *, 'event_log' AS \"in\" FROM tidegate.event_log WHERE id = $1) AS l",
+SELECT row_to_json(l)::text FROM (SELECT *, 'event_log' AS \"in\" FROM tidegate.logged($1)) AS l",
 };
 
 /// One event as a job. A pending one is expected to end when the drain is woken next, every `$2`
@@ -62,8 +62,7 @@ SELECT jsonb_build_object('id', j.id, 'kind', j.kind, 'status', j.status, 'statu
                           'eta', to_char(coalesce(j.finished_at, j.created_at + make_interval(secs => $2)
                               * (1 + floor(greatest(0, extract(epoch FROM clock_timestamp() - j.created_at)) / $2)::float8))
                               AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'))::text
-  FROM tidegate.jobs AS j
- WHERE j.id = $1",
+  FROM tidegate.job($1) AS j",
 };
 
 /// What the whole queue's figures have beside the sums of their kinds. Times of the log are compared
@@ -130,8 +129,8 @@ SELECT to_jsonb(e)::text
         UNION ALL
         SELECT * FROM (
             SELECT id, kind, status, attempts, group_key, correlation_id, created_at, finished_at,
-                   concat_ws(': ', errors->-1->>'code', errors->-1->>'message') AS last_error
-              FROM tidegate.event_log
+                   last_error
+              FROM tidegate.ends
              WHERE ($1::text IS NULL OR $1 NOT IN ('PENDING', 'PROCESSING') AND status = $1) AND ($2::text IS NULL OR kind = $2)
                AND ($4::text IS NULL OR group_key = $4) AND ($5::text IS NULL OR correlation_id = $5)
                AND ($6::bigint IS NULL OR id < $6)
