@@ -167,7 +167,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "logged_under" | "show" => &[Drain, Operate],
         "backlog" | "others" | "list" | "unregistered" | "registered" | "retentions" | "pulse"
         | "lineage" | "missing_partitions" | "leases" | "untouched" | "paused"
-        | "strange_kinds" | "services" | "services_down" => &[Drain, Operate, Read],
+        | "strange_kinds" | "services" | "services_down" | "expiring" => &[Drain, Operate, Read],
         "publish_one" | "publish" | "receive" => &[Publish, Drain],
         "stats" | "job" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
         | "disorder" => &[Operate, Read],
