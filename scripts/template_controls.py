@@ -162,6 +162,10 @@ def unwatched_services(template):
     del template["Resources"]["ServicesDownAlarm"]
 
 
+def unwatched_deadlines(template):
+    _properties(template, "ExpiringAlarm")["MetricName"] = "Expired"
+
+
 def hidden_metric(template):
     body = _properties(template, "Dashboard")
     body["DashboardBody"]["Fn::Sub"] = body["DashboardBody"]["Fn::Sub"].replace('"Backlog"', '"Backlogs"')
@@ -289,6 +293,7 @@ CONTROLS = [
     ("an alarm that tells nobody", mute_alarm, "OldestAgeAlarm: must tell"),
     ("an alarm on another queue", another_queue, "NoDrainAlarm: the dimension"),
     ("a share of something else", rejections_of_nothing, "RejectedAlarm: must compute"),
+    ("deadlines that are watched too late", unwatched_deadlines, "ExpiringAlarm: must watch"),
     ("services that may be down unseen", unwatched_services, "ServicesDownAlarm: is an alarm too many or too few"),
     ("a metric that is not shown", hidden_metric, "Dashboard: Backlog is"),
     ("logs kept for ever", logs_for_ever, "DrainLogs: must keep"),

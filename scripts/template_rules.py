@@ -29,10 +29,11 @@ SERVICES = ["Archive", "Cases", "Notifications", "AiCheck", "Otp", "Sms", "Signa
 # What is measured of the queue; the drain reports it under these names.
 METRICS = ["Backlog", "OldestAgeMs", "Leased", "Completed", "CompletedWithErrors", "Failed", "Retried", "Released",
            "LeaseLost", "Expired", "Abandoned", "Published", "Drains", "ReportBroken", "BudgetUsedPercent",
-           "HandlerLatencyMs", "ServicesDown"]
+           "HandlerLatencyMs", "ServicesDown", "Expiring"]
 # Each alarm: its metrics, and what no data at all means.
 ALARMS = {
     "OldestAgeAlarm": (["Tidegate/OldestAgeMs"], "notBreaching"),
+    "ExpiringAlarm": (["Tidegate/Expiring"], "notBreaching"),
     "DeadLettersAlarm": (["Tidegate/Failed", "Tidegate/Expired", "Tidegate/Abandoned"], "notBreaching"),
     "RejectedAlarm": (["Tidegate/Completed", "Tidegate/CompletedWithErrors", "Tidegate/Failed", "Tidegate/Expired",
                        "Tidegate/Abandoned"], "notBreaching"),

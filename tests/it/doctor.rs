@@ -198,6 +198,7 @@ async fn a_database_without_a_queue_is_told_to_be_migrated() {
         "kinds",
         "leases",
         "drains",
+        "deadlines",
         "groups",
         "paused kinds",
         "services",
@@ -573,6 +574,28 @@ async fn blocked_groups_and_paused_kinds_are_told() {
     mend(&db, &client, &remedy).await;
     let remedy = report.finds("paused kinds", "warning", &["events wait: case_opened (1)"]);
     assert_eq!(remedy, "tidegate resume case_opened");
+}
+
+#[tokio::test]
+async fn b13_events_that_will_expire_are_told_by_kind_with_the_first_deadline() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let soon = "INSERT INTO tidegate.event_queue (kind, payload, expires_at)
+                SELECT kind, payload::json, clock_timestamp() + time
+                  FROM (VALUES ('grant_letter_viewed', '{\"grant_number\": \"G-1\"}', interval '4 min'),
+                               ('grant_letter_viewed', '{\"grant_number\": \"G-2\"}', '3 min'),
+                               ('grant_letter_viewed', '{\"grant_number\": \"G-3\"}', '2 h')) AS e(kind, payload, time)";
+    client.batch_execute(soon).await.unwrap();
+    let first = "SELECT to_jsonb(min(expires_at))->>0 FROM tidegate.event_queue";
+    let first: String = client.query_one(first, &[]).await.unwrap().get(0);
+    let says = [
+        "2 events will pass their deadline",
+        "grant_letter_viewed (2)",
+        &first,
+    ];
+    let remedy = examine(&db).await.finds("deadlines", "warning", &says);
+    mend(&db, &client, &remedy).await;
+    examine(&db).await.is_ok("deadlines");
 }
 
 #[tokio::test]

@@ -564,6 +564,22 @@ async fn b13_an_expired_event_is_never_handed_to_a_handler_and_is_counted() {
 }
 
 #[tokio::test]
+async fn b13_a_drain_tells_how_many_events_that_it_leaves_will_expire() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let soon = [1, 2].map(|minutes| act("soon").start_within(Duration::from_mins(minutes)));
+    queue::publish_batch(&client, &soon).await.unwrap();
+    let paused = "UPDATE tidegate.event_kind SET paused = $1 WHERE kind = 'act'";
+    client.execute(paused, &[&true]).await.unwrap();
+    let app = ProbeApp::succeeding();
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!((report.backlog, report.expiring), (2, 2));
+    client.execute(paused, &[&false]).await.unwrap();
+    let report = drain(&db, &app, &options()).await;
+    assert_eq!((report.completed, report.expiring), (2, 0));
+}
+
+#[tokio::test]
 async fn b16_c10_a_slow_handler_is_cut_by_its_limit_while_others_run() {
     let db = probe_database().await;
     let client = db.client().await;

@@ -143,6 +143,89 @@ async fn c13_status_tells_what_the_whole_queue_does_and_what_needs_an_operator()
     }
 }
 
+/// Live events of a kind that have been ready for so many minutes, each with a deadline so many minutes from now.
+async fn waiting(client: &Client, kind: &str, events: i32, ready: i32, deadline: i32) {
+    let published = "INSERT INTO tidegate.event_queue (kind, available_at, expires_at)
+         SELECT $1, clock_timestamp() - make_interval(mins => $3), clock_timestamp() + make_interval(mins => $4)
+           FROM generate_series(1, $2)";
+    let values: [&(dyn ToSql + Sync); 4] = [&kind, &events, &ready, &deadline];
+    client.execute(published, &values).await.unwrap();
+}
+
+/// What status says of each kind that has events that will expire.
+async fn expiring(db: &TestDb) -> Vec<(String, u64)> {
+    let status = json(db, &["status"]).await;
+    let kinds = status["expiring"].as_array().cloned().unwrap_or_default();
+    let told = |kind: &Value| {
+        let name = kind["kind"].as_str().unwrap().to_owned();
+        (name, kind["events"].as_u64().unwrap())
+    };
+    kinds.iter().map(told).collect()
+}
+
+#[tokio::test]
+async fn b13_events_whose_deadline_is_near_are_told_before_they_pass_it() {
+    let db = support::database().await;
+    let client = db.client().await;
+    for (minutes, events) in [(-1, 1), (3, 2), (4, 3), (6, 4)] {
+        waiting(&client, "form_archived", events, 0, minutes).await;
+    }
+    assert_eq!(expiring(&db).await, [("form_archived".to_owned(), 5)]);
+    // What is in hand may not have begun; what may have is not late any more.
+    let held = "SELECT array_agg(id) FROM tidegate.event_queue WHERE expires_at < clock_timestamp() + interval '200 s'
+                   AND expires_at > clock_timestamp()";
+    let held: Vec<i64> = client.query_one(held, &[]).await.unwrap().get(0);
+    lease_away(&client, &held, 3600.0).await;
+    let started = |id: i64| format!("UPDATE tidegate.lease SET started_to = {id}");
+    client.batch_execute(&started(0)).await.unwrap();
+    assert_eq!(expiring(&db).await, [("form_archived".to_owned(), 5)]);
+    client.batch_execute(&started(held[1])).await.unwrap();
+    assert_eq!(expiring(&db).await, [("form_archived".to_owned(), 3)]);
+    // Put off, by a plan or a backoff, until it is too late.
+    waiting(&client, "case_opened", 1, -31, 30).await;
+    waiting(&client, "case_opened", 1, -29, 30).await;
+    assert_eq!(
+        expiring(&db).await,
+        [
+            ("form_archived".to_owned(), 3),
+            ("case_opened".to_owned(), 1)
+        ]
+    );
+    let told = run(&db, &["status"]).await.stdout;
+    for text in [
+        "3 form_archived will pass their deadline",
+        "1 case_opened will",
+    ] {
+        assert!(told.contains(text), "{text:?} is not in {told}");
+    }
+}
+
+#[tokio::test]
+async fn b13_events_whose_turn_comes_after_their_deadline_are_told_as_soon_as_the_rate_is_known() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let finish = async |kind: &str, events: i32| {
+        let finished = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+             SELECT 1000000 + n, $1, 'COMPLETED', 1, 5, '[]', t, t, t + interval '1 day'
+               FROM generate_series(1, $2) AS n, LATERAL (SELECT clock_timestamp() - interval '2 min') AS at(t)";
+        client.execute(finished, &[&kind, &events]).await.unwrap();
+    };
+    // Nobody knows how long it takes.
+    waiting(&client, "form_archived", 100, 10, 60).await;
+    assert_eq!(expiring(&db).await, []);
+    // Five in five minutes: a minute each, so that sixty are in time.
+    finish("form_archived", 5).await;
+    let told = expiring(&db).await;
+    let (kind, events) = &told[0];
+    assert!(told.len() == 1 && kind == "form_archived", "{told:?}");
+    // The clock goes on between the publish and the look.
+    assert!((40..=42).contains(events), "{events}");
+    // What was published now tells by its rate only how much was published before.
+    waiting(&client, "case_opened", 100, 1, 60).await;
+    finish("case_opened", 5).await;
+    assert_eq!(expiring(&db).await.len(), 1);
+}
+
 // status --watch
 
 #[tokio::test]
@@ -837,6 +920,7 @@ async fn d3_looking_reads_no_large_table_from_end_to_end() {
     for plan in [
         plan(&client, &sql::look::LINEAGE, &ids).await,
         plan(&client, &sql::look::OVERVIEW, &[]).await,
+        plan(&client, &sql::look::EXPIRING, &[&300.0, &1000_i64]).await,
         plan(&client, &sql::look::PULSE, &[&now]).await,
         plan(&client, &sql::look::SHOW, &ids[..1]).await,
         list_plan(&client, None, None, None, None).await,

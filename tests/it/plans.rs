@@ -487,6 +487,35 @@ fn rows_of_queue(node: &Value) -> f64 {
     own + children(node).map(rows_of_queue).sum::<f64>()
 }
 
+#[tokio::test]
+async fn b13_what_expires_soon_is_found_by_its_deadline_however_many_have_one() {
+    let db = queue_nobody_vacuums().await;
+    fill(&db, LARGE).await;
+    let deadlines = "UPDATE tidegate.event_queue SET expires_at = clock_timestamp() + make_interval(secs => id / 100.0)";
+    run(&db, deadlines).await;
+    for statistics in ["SELECT 1", "ANALYZE tidegate.event_queue"] {
+        run(&db, statistics).await;
+        let mut planner = Planner::of(&db).await;
+        let values = ["300".to_owned(), "10000".to_owned()];
+        let plans = planner.plans("", &look::EXPIRING, &values).await;
+        let (mut faults, mut walked) = (Vec::new(), Vec::new());
+        for plan in &plans {
+            inspect(&plan["Plan"], &mut faults);
+            note_indexes("expiring", &plan["Plan"], &mut walked);
+        }
+        // Those of the log are judged with a full log, in `look.rs`.
+        faults.retain(|fault| !fault.contains("event_log"));
+        assert!(faults.is_empty(), "{faults:?} in {plans:#?}");
+        assert_eq!(walked.len(), 1, "{walked:?}");
+        assert!(
+            walked[0].contains("event_queue_deadline (expires_at >"),
+            "{walked:?}"
+        );
+        // Compiling it would take longer than it does.
+        assert!(plans[0]["JIT"].is_null(), "{plans:#?}");
+    }
+}
+
 fn inspect(node: &Value, faults: &mut Vec<String>) {
     let kind = node["Node Type"].as_str().unwrap_or_default();
     let table = node["Relation Name"].as_str().unwrap_or_default();

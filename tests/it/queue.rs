@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tidegate::lease::{Fate, Lease, LeasedEvent};
+use tidegate::migrate::Migrate;
 use tidegate::outcome::Status;
 use tidegate::queue::{
     self, Completed, Completion, ErrorEntry, Finalization, LeaseRequest, LeasedBatch, Retried, sql,
 };
-use tidegate::migrate::Migrate;
 use tidegate::{Error, Event as _, Fault, NewEvent, Published};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row};
@@ -373,7 +373,11 @@ async fn who_reads_one_event_locks_few_partitions_of_a_year_of_them() {
         let locks: i64 = transaction.query_one(locks, &[]).await.unwrap().get(0);
         assert!(locks <= 2, "{locks}");
         let found = id != 1;
-        assert_eq!((shown.len(), job.len()), (usize::from(found), usize::from(found)), "{id}");
+        assert_eq!(
+            (shown.len(), job.len()),
+            (usize::from(found), usize::from(found)),
+            "{id}"
+        );
         if found {
             assert_eq!(shown[0].get::<_, &str>(0), r#"{"a": 1e131071}"#);
             assert_eq!(job[0].get::<_, &str>(0), "processed");

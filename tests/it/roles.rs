@@ -168,11 +168,12 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "logged_under" | "show" => &[Drain, Operate],
         "backlog" | "others" | "list" | "unregistered" | "registered" | "retentions" | "pulse"
         | "lineage" | "missing_partitions" | "leases" | "untouched" | "paused"
-        | "strange_kinds" | "services" | "services_down" => &[Drain, Operate, Read],
+        | "strange_kinds" | "services" | "services_down" | "expiring" => &[Drain, Operate, Read],
         "publish_one" | "publish" | "receive" => &[Publish, Drain],
         "job" => &[Operate, Jobs],
-        "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
-        | "disorder" => &[Operate, Read],
+        "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows" | "disorder" => {
+            &[Operate, Read]
+        }
         // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
         "is_migrated" | "expired_partitions" | "bloat" => &[Publish, Drain, Operate, Read, Jobs],
         "plain_wording" | "catalog" | "unvacuumed" | "holders" | "sight" | "settings"
@@ -289,7 +290,7 @@ const BY_HAND: &[(&str, &[Role])] = &[
         &[Drain, Operate],
     ),
     (
-        "SELECT id, status, lease_token, errors FROM tidegate.events",
+        "SELECT id, status, lease_token, last_error FROM tidegate.events",
         &[Drain, Operate, Read],
     ),
     ("SELECT payload FROM tidegate.events", &[Drain, Operate]),

@@ -10,6 +10,7 @@ use comfy_table::{Table, presets};
 use serde_json::Value;
 use tidegate::doctor::DoctorReport;
 use tidegate::invocation::StatsReport;
+use tidegate::operate::ExpiringKind;
 use tidegate::queue::{Lineage, RelatedEvent, Relation};
 use tidegate::{DrainReport, ServiceState, ServiceStatus, StopReason};
 
@@ -51,8 +52,22 @@ pub fn status(stats: &StatsReport) -> String {
     }
     let depth = depth(stats);
     let whole = overall(stats);
+    let expiring = expiring(&stats.expiring);
     let down = down(&stats.services_down);
-    format!("{depth}\n{whole}{down}\nby kind, finished ones of the last hour:\n{table}")
+    format!("{depth}\n{whole}{expiring}{down}\nby kind, finished ones of the last hour:\n{table}")
+}
+
+/// A line for each kind of events that will be lost.
+fn expiring(kinds: &[ExpiringKind]) -> String {
+    let lines = kinds.iter().map(|kind| {
+        format!(
+            "\n{} {} will pass their deadline before they are started, the first at {}",
+            kind.events,
+            kind.kind,
+            without_fraction(&kind.first_deadline)
+        )
+    });
+    lines.collect()
 }
 
 /// A line for each service that is not called.
@@ -129,6 +144,14 @@ pub fn drained(report: &DrainReport) -> String {
             .collect();
         text.push_str("\nof other programs: ");
         text.push_str(&kinds.join(", "));
+    }
+    if report.expiring > 0 {
+        let events = report.expiring;
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "\n{events} will pass their deadline before they are started"
+        );
     }
     text.push_str(&down(&report.services_down));
     text

@@ -80,6 +80,8 @@ CREATE INDEX event_queue_ready ON tidegate.event_queue (id) WHERE NOT delayed;
 CREATE INDEX event_queue_due ON tidegate.event_queue (available_at) WHERE delayed;
 CREATE INDEX event_queue_group ON tidegate.event_queue (group_key, id) WHERE group_key IS NOT NULL;
 CREATE INDEX event_queue_stray ON tidegate.event_queue (group_key, id) WHERE stray AND group_key IS NOT NULL;
+-- What passes its deadline next, without a look at the others; most events have none.
+CREATE INDEX event_queue_deadline ON tidegate.event_queue (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX event_queue_correlation ON tidegate.event_queue (correlation_id) WHERE correlation_id IS NOT NULL;
 CREATE INDEX event_queue_parent ON tidegate.event_queue (parent_id) WHERE parent_id IS NOT NULL;
 -- Only live events: once the first has ended, the same key makes a new event.

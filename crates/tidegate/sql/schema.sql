@@ -3014,6 +3014,8 @@ CREATE INDEX event_log_default_replay_of_idx ON tidegate.event_log_default USING
 
 CREATE INDEX event_queue_correlation ON tidegate.event_queue USING btree (correlation_id) WHERE (correlation_id IS NOT NULL);
 
+CREATE INDEX event_queue_deadline ON tidegate.event_queue USING btree (expires_at) WHERE (expires_at IS NOT NULL);
+
 CREATE UNIQUE INDEX event_queue_dedup ON tidegate.event_queue USING btree (kind, dedup_key) WHERE (dedup_key IS NOT NULL);
 
 CREATE INDEX event_queue_due ON tidegate.event_queue USING btree (available_at) WHERE delayed;

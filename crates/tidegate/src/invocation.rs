@@ -17,7 +17,8 @@ use crate::drain::DrainOptions;
 use crate::error::Error;
 use crate::look::{FirstRequest, ListRequest, ShowRequest};
 use crate::operate::{
-    KindRequest, ReplayRequest, RequeueRequest, ServiceRequest, ServiceStatus, UnblockRequest,
+    ExpiringKind, KindRequest, ReplayRequest, RequeueRequest, ServiceRequest, ServiceStatus,
+    UnblockRequest,
 };
 use crate::retention::{Change, CleanupOptions};
 
@@ -474,6 +475,9 @@ pub struct StatsReport {
     pub finished_last_hour: u64,
     /// Events that ended in the last minute, by second.
     pub throughput_per_second: f64,
+    /// Events that will pass their deadline before they are started (B13), the soonest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub expiring: Vec<ExpiringKind>,
     /// Services that are not called, with what waits for each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub services_down: Vec<ServiceStatus>,

@@ -75,6 +75,7 @@ impl Metrics {
         if succeeded {
             document.metric("Backlog", "Count", json!(report.backlog));
             document.metric("OldestAgeMs", "Milliseconds", json!(report.oldest_age_ms));
+            document.metric("Expiring", "Count", json!(report.expiring));
             document.metric("ServicesDown", "Count", json!(services_down(report)));
         }
         document.metric("BudgetUsedPercent", "Percent", json!(budget_used(report)));
@@ -238,6 +239,7 @@ mod tests {
             lease_lost: 1,
             backlog: 7,
             oldest_age_ms: 1234,
+            expiring: 2,
             elapsed_ms: 500,
             budget_ms: 2000,
             ..DrainReport::default()
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn b9_c13_a_drain_is_one_line_whose_metrics_all_have_values() {
+    fn b9_b13_c13_a_drain_is_one_line_whose_metrics_all_have_values() {
         let lines = queue(false).of_drain(
             &report(),
             &figures(250),
@@ -272,6 +274,7 @@ mod tests {
         for (name, value) in [
             ("Backlog", 7),
             ("OldestAgeMs", 1234),
+            ("Expiring", 2),
             ("LeaseLost", 1),
             ("ServicesDown", 0),
             ("Drains", 1),

@@ -375,6 +375,18 @@ pub struct ServiceStatus {
     pub oldest: Option<String>,
 }
 
+/// Events of a kind that will pass their deadline before they are started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ExpiringKind {
+    /// The kind.
+    pub kind: String,
+    /// How many at least.
+    pub events: u64,
+    /// The earliest of their deadlines, RFC 3339.
+    pub first_deadline: String,
+}
+
 /// Which service to pause, to resume or to limit. As JSON it has the command line's options: `name`, and `pause`, `resume`, or
 /// `limit` and `per_second`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]

@@ -464,6 +464,7 @@ impl Service {
 pub async fn stats_on(client: &Client) -> Result<StatsReport, Error> {
     let kinds = queue::stats(client).await?;
     let overview = queue::overview(client).await?;
+    let expiring = queue::expiring(client).await?;
     let services_down = queue::services_down(client).await?;
     let sum = |field: &str| kinds.iter().filter_map(|kind| kind[field].as_u64()).sum();
     let finished = ["completed", "completed_with_errors", "failed"];
@@ -481,6 +482,7 @@ pub async fn stats_on(client: &Client) -> Result<StatsReport, Error> {
             reason = "nobody finishes 2^53 events a minute"
         )]
         throughput_per_second: overview.finished_last_minute as f64 / 60.0,
+        expiring,
         services_down,
         kinds,
     })

@@ -1,10 +1,11 @@
-//! Checks of what flows: leases, drains, groups, paused kinds.
+//! Checks of what flows: leases, drains, deadlines, groups, paused kinds, services.
 
 use std::time::Duration;
 
 use super::{Finding, Probe};
 use crate::error::Error;
-use crate::queue::{query, sql};
+use crate::operate::ExpiringKind;
+use crate::queue::{self, EXPIRY_WINDOW, query, sql};
 
 /// The next drain takes an event whose lease has run out; drains are woken every minute or so.
 const LEASE_OVERDUE: Duration = Duration::from_mins(5);
@@ -104,6 +105,26 @@ pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding, Error> {
         );
         Finding::problem(text, "tidegate drain")
     })
+}
+
+/// What will be lost unless somebody does something: more drains, a kind resumed, a service that answers.
+pub(super) async fn deadlines(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let kinds = queue::expiring(&probe.client).await?;
+    let Some(first) = kinds.first() else {
+        return Ok(Finding::ok(format!(
+            "nothing waits that will pass its deadline, within {} or before its turn",
+            rounded(EXPIRY_WINDOW)
+        )));
+    };
+    let events: u64 = kinds.iter().map(|kind| kind.events).sum();
+    let named = |kind: &ExpiringKind| format!("{} ({})", kind.kind, kind.events);
+    let named: Vec<String> = kinds.iter().map(named).collect();
+    let text = format!(
+        "{events} events will pass their deadline before they are started: {}; the first at {}",
+        named.join(", "),
+        first.first_deadline
+    );
+    Ok(Finding::warning(text, "tidegate drain --budget 5m"))
 }
 
 pub(super) async fn groups(probe: &Probe<'_>) -> Result<Finding, Error> {

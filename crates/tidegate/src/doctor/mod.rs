@@ -69,6 +69,7 @@ static CHECKS: &[Check] = &[
     of_queue("leases", |probe| flow::leases(probe).boxed()),
     of_queue("order of groups", |probe| flow::order(probe).boxed()),
     of_queue("drains", |probe| flow::drains(probe).boxed()),
+    of_queue("deadlines", |probe| flow::deadlines(probe).boxed()),
     of_queue("groups", |probe| flow::groups(probe).boxed()),
     of_queue("paused kinds", |probe| flow::paused(probe).boxed()),
     of_queue("services", |probe| flow::services(probe).boxed()),

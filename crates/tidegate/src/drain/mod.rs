@@ -439,6 +439,10 @@ impl<D: Dispatch> Drain<D> {
         }
         self.report.backlog = backlog.events;
         self.report.oldest_age_ms = backlog.oldest_age_ms;
+        if backlog.events > 0 {
+            let kinds = queue::expiring(client).await?;
+            self.report.expiring = kinds.iter().map(|kind| kind.events).sum();
+        }
         // Not at the end of a spent budget: the caller's deadline comes first.
         if backlog.events > 0 && self.report.stop_reason == StopReason::QueueEmpty {
             self.report.unhandled = queue::others(client, D::Event::KINDS).await?;

@@ -61,6 +61,9 @@ pub struct DrainReport {
     pub backlog: u64,
     /// Age of the oldest of them.
     pub oldest_age_ms: u64,
+    /// Of them, those that will pass their deadline before they are started (B13).
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub expiring: u64,
     /// Services that are not called now, with what waits for each. Told only of a run that met one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services_down: Vec<ServiceStatus>,

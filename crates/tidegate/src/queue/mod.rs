@@ -31,8 +31,8 @@ pub use lineage::{Lineage, RelatedEvent, Relation};
 pub use operate::{change_service, pause, resume, unblock};
 pub use publish::{Published, publish, publish_batch, receive};
 pub use read::{
-    Backlog, Job, JobStatus, ListFilter, Pulse, backlog, blocked_groups, job, leases, lineage,
-    list, pulse, show,
+    Backlog, EXPIRY_WINDOW, Job, JobStatus, ListFilter, MOST_EXPIRING, Pulse, backlog,
+    blocked_groups, expiring, job, leases, lineage, list, pulse, show,
 };
 pub use retention::KindRetention;
 pub use service::{services, services_down};

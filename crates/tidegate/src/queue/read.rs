@@ -13,7 +13,13 @@ use super::lineage::{Lineage, MOST_RELATED, RelatedEvent, arrange};
 use super::{query, sql};
 use crate::error::Error;
 use crate::handler::Fault;
-use crate::operate::Moment;
+use crate::operate::{ExpiringKind, Moment};
+
+/// Who hears of it can still do something, and five drains at one a minute have not come to the event.
+pub const EXPIRY_WINDOW: Duration = Duration::from_mins(5);
+
+/// A drain that ends asks how many will expire, and must not be kept by a million of them: 0.05 s for so many.
+pub const MOST_EXPIRING: u32 = 10_000;
 
 /// What is left in the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -98,6 +104,17 @@ pub async fn overview(client: &(impl GenericClient + Sync)) -> Result<Overview, 
         dead_letters_last_day: row.get::<_, i64>(2).unsigned_abs(),
         finished_last_minute: row.get::<_, i64>(3).unsigned_abs(),
     })
+}
+
+/// Events that will pass their deadline before they are started, by kind, the soonest first (B13): within [`EXPIRY_WINDOW`], or
+/// later, but before their turn comes at the rate of the last window. At most [`MOST_EXPIRING`] are looked at.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn expiring(client: &(impl GenericClient + Sync)) -> Result<Vec<ExpiringKind>, Error> {
+    let (window, most) = (EXPIRY_WINDOW.as_secs_f64(), i64::from(MOST_EXPIRING));
+    let rows = query(client, &sql::look::EXPIRING, &[&window, &most]).await?;
+    parsed("expiring", &rows)
 }
 
 /// What a live view learns at every tick.

@@ -80,6 +80,45 @@ SELECT (SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 
          WHERE finished_at > statement_timestamp() - interval '1 minute')",
 };
 
+/// Events that will pass their deadline before they are started (B13), by kind, the soonest first; of the `$2` events whose
+/// deadlines come first. `$1` is a window in seconds. An event is one of them
+///
+/// - if its deadline comes within the window;
+/// - if it is put off until after its deadline;
+/// - if its turn comes after its deadline: if there are more of its kind before it, by their deadlines, than are finished by
+///   then at the rate of the last window. That is asked only of an event that has been ready for a whole window: for as long
+///   there has been more to do than was done, so what was done is what can be. The rate of a queue that was empty at times
+///   tells how much was published, and nothing of how much it can do.
+///
+/// What has started is none of them, and what is past its deadline is lost already. The index is walked as far as `$2`, with
+/// a million rows as with a thousand; the log is asked only where there is a rate to be known.
+pub static EXPIRING: Statement = Statement {
+    name: "expiring",
+    params: &[Type::FLOAT8, Type::INT8],
+    text: "\
+WITH held AS MATERIALIZED (
+    SELECT started FROM tidegate.held
+), first AS MATERIALIZED (
+    SELECT q.kind, q.expires_at, q.available_at, extract(epoch FROM q.expires_at - statement_timestamp())::float8 AS seconds,
+           NOT q.delayed AND q.available_at <= statement_timestamp() - make_interval(secs => $1) AS has_waited
+      FROM tidegate.event_queue AS q, held
+     WHERE q.expires_at > statement_timestamp() AND NOT (q.id <@ held.started)
+     ORDER BY q.expires_at LIMIT $2
+), finished AS MATERIALIZED (
+    SELECT l.kind, count(*) / $1 AS per_second
+      FROM tidegate.event_log AS l
+     WHERE l.finished_at > statement_timestamp() - make_interval(secs => $1)
+       AND EXISTS (SELECT FROM first WHERE has_waited AND seconds > $1)
+     GROUP BY l.kind
+), placed AS (
+    SELECT f.*, row_number() OVER (PARTITION BY f.kind ORDER BY f.expires_at) AS place FROM first AS f)
+SELECT jsonb_build_object('kind', p.kind, 'events', count(*), 'first_deadline', min(p.expires_at))::text
+  FROM placed AS p LEFT JOIN finished AS f USING (kind)
+ WHERE p.seconds <= $1 OR p.available_at >= p.expires_at OR p.has_waited AND p.place > p.seconds * f.per_second
+ GROUP BY p.kind
+ ORDER BY min(p.expires_at), p.kind",
+};
+
 /// What a live view asks at every tick: how old the oldest event is, and how many finished between
 /// `$1` and a moment ago. That moment, which is the next tick's `$1`, is half a second back, so
 /// that a finalize under way now is counted then.
@@ -255,6 +294,7 @@ pub static ALL: &[&Statement] = &[
     &OTHERS,
     &STATS,
     &OVERVIEW,
+    &EXPIRING,
     &PULSE,
     &SHOW,
     &JOB,
