@@ -1,10 +1,27 @@
--- What the queue's roles may do with this program's own tables. Runs after the queue's own grants, where the roles are in use.
+-- What the queue's roles may do with this program's own tables, and a role for those who bring things in. Runs after the queue's
+-- own grants, where the roles are in use.
+--
+-- tidegate_intake   hand in forms, letters, cancellations and checks, and ask for medical jobs. It may publish, too.
+-- Nobody who only publishes sees these tables.
 
-GRANT USAGE ON SCHEMA forms, checks TO tidegate_publish;
-GRANT SELECT, INSERT, UPDATE ON forms.form TO tidegate_publish;
-GRANT SELECT, INSERT ON forms.message, checks.issuing_check TO tidegate_publish;
-GRANT UPDATE (due_at, work_statusom, updated_at) ON checks.issuing_check TO tidegate_publish;
-GRANT SELECT ON forms.awarded_grant TO tidegate_publish;
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'tidegate_intake') THEN
+        CREATE ROLE tidegate_intake NOLOGIN;
+    END IF;
+EXCEPTION WHEN duplicate_object OR unique_violation THEN
+    NULL; -- Roles belong to the whole server: another database's script was faster.
+END $$;
+
+GRANT USAGE ON SCHEMA tidegate TO tidegate_intake;
+GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
+                          tidegate.receive, tidegate.default_max_attempts, tidegate.job
+   TO tidegate_intake;
+GRANT USAGE ON SCHEMA forms, checks TO tidegate_intake;
+GRANT SELECT, INSERT, UPDATE ON forms.form TO tidegate_intake;
+GRANT SELECT, INSERT ON forms.message, checks.issuing_check TO tidegate_intake;
+GRANT UPDATE (due_at, work_statusom, updated_at) ON checks.issuing_check TO tidegate_intake;
+GRANT SELECT ON forms.awarded_grant TO tidegate_intake;
 
 GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA forms, checks, medical TO tidegate_drain;

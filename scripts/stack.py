@@ -93,6 +93,8 @@ class Stack:
             return not plain[0]
         if name == "Fn::And":
             return all(plain)
+        if name == "Fn::Or":
+            return any(plain)
         raise Refused(f"{name} is not known here")
 
     def _ref(self, name):

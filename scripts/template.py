@@ -25,7 +25,8 @@ LIMIT_S = 120
 SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:queue-AbCdEf"
 NEEDED = {"DatabaseSecretArn": SECRET}
 EVERYTHING = {
-    **NEEDED, "OwnerSecretArn": f"{SECRET}-owner", "OperatorSecretArn": f"{SECRET}-operator", "Tracing": "Active",
+    **NEEDED, "OwnerSecretArn": f"{SECRET}-owner", "OperatorSecretArn": f"{SECRET}-operator", "IntakeSecretArn": f"{SECRET}-intake",
+    "Tracing": "Active",
     "SecretKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/0a1b2c3d", "SubnetIds": "subnet-0a,subnet-0b",
     "SecurityGroupIds": "sg-0a", "Architecture": "arm64", "ParallelDrains": "8", "DrainRate": "rate(5 minutes)",
     "JobsHttp": "public", "MessageQueue": "on", "OperatorPrincipalArn": "arn:aws:iam::123456789012:role/on-call", "CreateDatabaseRoles": "true", "MetricsByKind": "true",

@@ -224,6 +224,14 @@ def whole_batches(template):
     del _event(template, "IntakeFunction", "Message")["FunctionResponseTypes"]
 
 
+def http_without_end(template):
+    del _properties(template, "JobsHttpFunction")["ReservedConcurrentExecutions"]
+
+
+def http_drains(template):
+    _variables(template, "JobsHttpFunction")["DATABASE_SECRET_ID"] = {"Ref": "DatabaseSecretArn"}
+
+
 def no_dead_messages(template):
     del _properties(template, "Messages")["RedrivePolicy"]
 
@@ -302,6 +310,8 @@ CONTROLS = [
     ("a drain that does not wait for the schema", drain_before_migration, "DrainFunction: must depend on the migration"),
     ("a migration on the first deployment alone", migration_only_once, "Migration: must name the version"),
     ("too little concurrency", too_little_concurrency, "7 at once do not allow 8"),
+    ("HTTP that takes all connections", http_without_end, "JobsHttpFunction: None at once"),
+    ("HTTP with the drain's login", http_drains, "JobsHttpFunction: DATABASE_SECRET_ID is another secret"),
     ("messages that are lost with their batch", whole_batches, "Lambda must be told of single failures"),
     ("messages that go nowhere", no_dead_messages, "must go to DeadMessages"),
     ("messages with one try", one_try, "after more than one try"),

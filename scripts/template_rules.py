@@ -23,7 +23,7 @@ INTAKE = {"IntakeFunction": "receive"}
 TICK = {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}
 DAILY = {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 3600}
 SECRETS = {"DrainFunction": "Database", "CleanupFunction": "Operator", "OperateFunction": "Operator",
-           "MigrateFunction": "Owner", "JobsHttpFunction": "Database", "IntakeFunction": "Database"}
+           "MigrateFunction": "Owner", "JobsHttpFunction": "Intake", "IntakeFunction": "Intake"}
 # Whoever handlers call, as parameters are called.
 SERVICES = ["Archive", "Cases", "Notifications", "AiCheck", "Otp", "Sms", "Signature"]
 # What is measured of the queue; the drain reports it under these names.
@@ -200,9 +200,9 @@ def roles(stack):
 def _wanted_permissions(stack):
     own = {"Drain": "Database", "Cleanup": "Operator", "Operate": "Operator", "Migrate": "Owner"}
     if stack.parameters["JobsHttp"] != "off":
-        own["JobsHttp"] = "Database"
+        own["JobsHttp"] = "Intake"
     if _takes_messages(stack):
-        own["Intake"] = "Database"
+        own["Intake"] = "Intake"
     wanted = {}
     for name, secret in own.items():
         wanted[f"{name}Role"] = _log(name) | {("secretsmanager:GetSecretValue", _secret(stack, secret))}
@@ -376,12 +376,18 @@ def migration(stack):
 
 
 def concurrency(stack):
-    reserved = stack.of_type("AWS::Lambda::Function")["DrainFunction"].get("ReservedConcurrentExecutions")
+    functions = stack.of_type("AWS::Lambda::Function")
+    reserved = {name: functions[name].get("ReservedConcurrentExecutions")
+                for name in ("DrainFunction", "JobsHttpFunction") if name in functions}
     if stack.parameters["ReserveConcurrency"] == "false":
-        return [] if reserved is None else ["DrainFunction: sets concurrency apart, though it must not"]
-    if reserved is None or int(reserved) < int(stack.parameters["ParallelDrains"]):
-        return [f"DrainFunction: {reserved} at once do not allow {stack.parameters['ParallelDrains']} parallel drains"]
-    return []
+        return [f"{name}: sets concurrency apart, though it must not" for name, most in reserved.items() if most is not None]
+    found = []
+    drains, http = reserved["DrainFunction"], reserved.get("JobsHttpFunction")
+    if drains is None or int(drains) < int(stack.parameters["ParallelDrains"]):
+        found.append(f"DrainFunction: {drains} at once do not allow {stack.parameters['ParallelDrains']} parallel drains")
+    if "JobsHttpFunction" in reserved and str(http) != str(stack.parameters["HttpConcurrency"]):
+        found.append(f"JobsHttpFunction: {http} at once are not the {stack.parameters['HttpConcurrency']} that were asked for")
+    return found
 
 
 def jobs_http(stack):

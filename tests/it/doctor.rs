@@ -780,3 +780,31 @@ async fn a_database_that_cannot_be_reached_is_a_failure_and_no_finding() {
     assert!(database.connect().await.is_err());
     assert!(tokio_postgres::connect(&nowhere.url, NoTls).await.is_err());
 }
+
+#[tokio::test]
+async fn a_schema_in_which_everybody_may_make_functions_is_closed_by_the_remedy() {
+    let db = support::database().await;
+    let client = db.client().await;
+    examine(&db).await.is_ok("rights");
+    breaking(&client, "GRANT CREATE ON SCHEMA public TO PUBLIC").await;
+    let remedy = examine(&db).await.finds("rights", "warning", &["public"]);
+    mend(&db, &client, &remedy).await;
+    examine(&db).await.is_ok("rights");
+}
+
+#[tokio::test]
+async fn ids_that_would_be_drawn_a_second_time_are_told_and_passed_by_the_remedy() {
+    let db = support::database().await;
+    let client = db.client().await;
+    examine(&db).await.is_ok("ids");
+    // As a copy of the rows leaves it.
+    let copied = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+                  VALUES (7000, 'case_opened', 'FAILED', 1, 5, '[]', clock_timestamp(), clock_timestamp(), clock_timestamp() + interval '1 day')";
+    breaking(&client, copied).await;
+    let remedy = examine(&db).await.finds("ids", "problem", &["7000"]);
+    mend(&db, &client, &remedy).await;
+    examine(&db).await.is_ok("ids");
+    let publish = "SELECT id FROM tidegate.publish('case_opened', NULL)";
+    let id: i64 = client.query_one(publish, &[]).await.unwrap().get(0);
+    assert_eq!(id, 7001);
+}

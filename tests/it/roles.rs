@@ -24,13 +24,15 @@ enum Role {
     Operate,
     Read,
     Jobs,
+    /// Of the program's own.
+    Intake,
     /// A login that was given nothing.
     Nobody,
 }
 
-use Role::{Drain, Jobs, Nobody, Operate, Publish, Read};
+use Role::{Drain, Intake, Jobs, Nobody, Operate, Publish, Read};
 
-const ROLES: [Role; 6] = [Publish, Drain, Operate, Read, Jobs, Nobody];
+const ROLES: [Role; 7] = [Publish, Intake, Drain, Operate, Read, Jobs, Nobody];
 
 /// A database migrated by an owner without superuser's rights, and a connection for each role.
 struct World {
@@ -169,15 +171,16 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "backlog" | "others" | "list" | "unregistered" | "registered" | "retentions" | "pulse"
         | "lineage" | "missing_partitions" | "leases" | "untouched" | "paused"
         | "strange_kinds" | "services" | "services_down" | "expiring" => &[Drain, Operate, Read],
-        "publish_one" | "publish" | "receive" => &[Publish, Drain],
-        "job" => &[Operate, Jobs],
-        "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows" | "disorder" => {
-            &[Operate, Read]
-        }
+        "publish_one" | "publish" | "receive" => &[Publish, Intake, Drain],
+        "job" => &[Intake, Drain, Operate, Jobs],
+        "ids" | "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
+        | "disorder" => &[Operate, Read],
         // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
-        "is_migrated" | "expired_partitions" | "bloat" => &[Publish, Drain, Operate, Read, Jobs],
-        "plain_wording" | "catalog" | "unvacuumed" | "holders" | "sight" | "settings"
-        | "is_standby" | "clock" => &ROLES,
+        "is_migrated" | "expired_partitions" | "bloat" => {
+            &[Publish, Intake, Drain, Operate, Read, Jobs]
+        }
+        "plain_wording" | "open_schemas" | "catalog" | "unvacuumed" | "holders" | "sight"
+        | "settings" | "is_standby" | "clock" => &ROLES,
         "replay"
         | "requeue"
         | "pause"
@@ -220,9 +223,9 @@ async fn every_statement_of_the_program_runs_for_its_roles_and_for_nobody_else()
 const BY_HAND: &[(&str, &[Role])] = &[
     (
         "SELECT tidegate.publish('case_opened', NULL)",
-        &[Publish, Drain],
+        &[Publish, Intake, Drain],
     ),
-    ("SELECT tidegate.publish_many('[]')", &[Publish, Drain]),
+    ("SELECT tidegate.publish_many('[]')", &[Publish, Intake, Drain]),
     (
         "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('case_opened', NULL)",
         &[Publish],
@@ -320,7 +323,7 @@ const BY_HAND: &[(&str, &[Role])] = &[
     ),
     (
         "SELECT result, errors FROM tidegate.job(1)",
-        &[Operate, Jobs],
+        &[Intake, Drain, Operate, Jobs],
     ),
     ("SELECT * FROM tidegate.logged(1)", &[Drain, Operate]),
     (
@@ -375,7 +378,7 @@ const BY_HAND: &[(&str, &[Role])] = &[
     ),
     ("SELECT tidegate.insert_replays(ARRAY[1], false, NULL)", &[]),
     ("SELECT nextval('tidegate.event_queue_id_seq')", &[]),
-    ("SELECT * FROM forms.form", &[Publish, Drain]),
+    ("SELECT * FROM forms.form", &[Intake, Drain]),
     ("SELECT * FROM medical.entity", &[Drain]),
     ("SELECT checks.take_place('t', 'a', 2, 1)", &[Drain]),
     ("UPDATE checks.issuing_check SET answer = '{}'", &[Drain]),
@@ -506,7 +509,7 @@ const VERBS: &[(&[&str], &[Role])] = &[
             "--group",
             "g",
         ],
-        &[Publish, Drain],
+        &[Publish, Intake, Drain],
     ),
     (
         &[
@@ -514,11 +517,11 @@ const VERBS: &[(&[&str], &[Role])] = &[
             "--message",
             r#"{"kind": "issuing", "stage": "ai-check", "triggerId": "T1", "applicationId": "A1"}"#,
         ],
-        &[Publish, Drain],
+        &[Intake, Drain],
     ),
     (
         &["submit", "viewed", r#"{"grant_number": "G-1"}"#],
-        &[Publish, Drain],
+        &[Intake, Drain],
     ),
     (
         &[
@@ -526,7 +529,7 @@ const VERBS: &[(&[&str], &[Role])] = &[
             "cancellation",
             r#"{"source": "s", "external_id": "1", "measure": {"case_number": "c", "measure_id": "m"}}"#,
         ],
-        &[Publish, Drain],
+        &[Intake, Drain],
     ),
     (&["drain", "--max-events", "1"], &[Drain]),
     (&["status"], &[Operate, Read]),

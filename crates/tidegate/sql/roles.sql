@@ -30,7 +30,7 @@ END $$;
 GRANT USAGE ON SCHEMA tidegate TO tidegate_publish, tidegate_drain, tidegate_operate, tidegate_read, tidegate_jobs;
 
 -- Jobs: one at a time, by id.
-GRANT EXECUTE ON FUNCTION tidegate.job TO tidegate_jobs, tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.job TO tidegate_jobs, tidegate_drain, tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.logged TO tidegate_operate, tidegate_drain;
 
 -- Publish. The columns are those that a producer decides on: no group, whose order needs the
@@ -72,6 +72,7 @@ GRANT SELECT (id, kind, group_key, dedup_key, correlation_id, status, attempts, 
 GRANT SELECT ON tidegate.lease, tidegate.leases, tidegate.held, tidegate.service, tidegate.service_place, tidegate.services, tidegate.event_kind, tidegate.audit, tidegate.ends, tidegate.stats, tidegate.daily_stats, tidegate.stuck_events,
                 tidegate.blocked_groups, tidegate.queue_migrations
    TO tidegate_read, tidegate_operate;
+GRANT SELECT ON SEQUENCE tidegate.event_queue_id_seq TO tidegate_read, tidegate_operate;
 GRANT SELECT ON tidegate.jobs TO tidegate_operate;
 GRANT SELECT (id, kind, status, status_number, status_code, correlation_id, group_key, created_at, finished_at)
    ON tidegate.jobs TO tidegate_read;

@@ -209,6 +209,7 @@ impl<'a> Migrate<'a> {
         if let Some(delay) = self.max_group_delay {
             batch(&client, &max_group_delay(delay)).await?;
         }
+        batch(&client, CATCH_UP).await?;
         queue::register_kinds(&client, self.kinds).await?;
         retention::make_partitions(&client).await?;
         let roles = self.roles || roles_are_in_use(&client).await?;
@@ -413,6 +414,13 @@ pub(crate) async fn versions(
     }
     Ok(versions)
 }
+
+/// A database that was copied row by row has the events, and their ids may be drawn from the start again: an event would have
+/// the id of another one in the log.
+const CATCH_UP: &str = "
+    SELECT setval('tidegate.event_queue_id_seq', stored.highest)
+      FROM (SELECT greatest((SELECT max(id) FROM tidegate.event_queue), (SELECT max(id) FROM tidegate.event_log)) AS highest) AS stored
+     WHERE stored.highest > (SELECT last_value FROM tidegate.event_queue_id_seq)";
 
 fn default_max_attempts(attempts: u16) -> String {
     format!(

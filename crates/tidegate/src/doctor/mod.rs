@@ -59,6 +59,8 @@ static CHECKS: &[Check] = &[
     of_server("durability", |probe| server::durability(probe).boxed()),
     of_server("settings", |probe| server::settings(probe).boxed()),
     of_server("schema version", |probe| schema::version(probe).boxed()),
+    of_server("rights", |probe| schema::rights(probe).boxed()),
+    of_queue("ids", |probe| schema::ids(probe).boxed()),
     of_queue("schema drift", |probe| schema::drift(probe).boxed()),
     of_queue("kinds", |probe| schema::kinds(probe).boxed()),
     of_queue("log partitions", |probe| {

@@ -38,6 +38,43 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
     })
 }
 
+/// Whoever may make a function in a schema where others look names up can have his own run by them.
+pub(super) async fn rights(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let open = query(&probe.client, &sql::doctor::OPEN_SCHEMAS, &[]).await?;
+    let open: Vec<String> = open.iter().map(|row| row.get(0)).collect();
+    if open.is_empty() {
+        return Ok(Finding::ok("nobody makes things in a schema of others"));
+    }
+    let text = format!(
+        "every login may make functions in {}, which others then run as their own",
+        open.join(", ")
+    );
+    let remedies = open.iter();
+    let remedies = remedies.map(|schema| format!("REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC;"));
+    Ok(Finding::warning(
+        text,
+        remedies.collect::<Vec<_>>().join("\n"),
+    ))
+}
+
+/// A copy of a database may bring the events and not the counter that their ids are drawn from.
+pub(super) async fn ids(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let rows = query(&probe.client, &sql::doctor::IDS, &[]).await?;
+    let Some((last, highest)) = rows.first().map(|row| (row.get(0), row.get(1))) else {
+        return Err(Error::Unreadable("ids: nothing".to_owned()));
+    };
+    let (last, highest): (i64, i64) = (last, highest);
+    if last < highest {
+        let text = format!(
+            "new events get ids that older ones have: {last} was drawn last, and {highest} is stored"
+        );
+        return Ok(Finding::problem(text, "tidegate migrate"));
+    }
+    Ok(Finding::ok(format!(
+        "no event has an id above {last}, the last one drawn"
+    )))
+}
+
 pub(super) async fn drift(probe: &Probe<'_>) -> Result<Finding, Error> {
     let mut client = probe.target.database.connect().await?;
     let found = catalog::catalog(&mut client).await?;

@@ -84,6 +84,26 @@ WITH relation AS (
 SELECT line.what, line.definition FROM line ORDER BY line.what COLLATE \"C\", line.definition COLLATE \"C\"",
 };
 
+/// Schemas in which everybody may make things, of those in which names are looked up, and the queue's own.
+pub static OPEN_SCHEMAS: Statement = Statement {
+    name: "open_schemas",
+    params: &[],
+    text: "\
+SELECT quote_ident(n.nspname) FROM pg_catalog.pg_namespace AS n
+ WHERE (n.nspname = ANY (pg_catalog.current_schemas(false)) OR n.nspname IN ('public', 'tidegate'))
+   AND pg_catalog.has_schema_privilege('public', n.oid, 'CREATE')
+ ORDER BY 1",
+};
+
+/// The last id that was drawn, and the highest one that is stored.
+pub static IDS: Statement = Statement {
+    name: "ids",
+    params: &[],
+    text: "\
+SELECT (SELECT last_value FROM tidegate.event_queue_id_seq),
+       coalesce(greatest((SELECT max(id) FROM tidegate.event_queue), (SELECT max(id) FROM tidegate.event_log)), 0)",
+};
+
 /// Days, as the names of the log's partitions have them, for which events end soon but no partition
 /// is there: for each retention, from now on the next `$1` days.
 pub static MISSING_PARTITIONS: Statement = Statement {
@@ -319,6 +339,8 @@ pub static ALL: &[&Statement] = &[
     &IS_MIGRATED,
     &PLAIN_WORDING,
     &CATALOG,
+    &OPEN_SCHEMAS,
+    &IDS,
     &MISSING_PARTITIONS,
     &EXPIRED_PARTITIONS,
     &STRAY_ROWS,
