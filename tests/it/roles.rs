@@ -165,10 +165,11 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "logged_under" | "show" => &[Drain, Operate],
         "backlog" | "others" | "list" | "unregistered" | "registered" | "retentions" | "pulse"
         | "lineage" | "missing_partitions" | "leases" | "untouched" | "paused"
-        | "strange_kinds" | "services" | "services_down" => &[Drain, Operate, Read],
+        | "strange_kinds" | "services" | "services_down" | "job" => &[Drain, Operate, Read],
         "publish_one" | "publish" | "receive" => &[Publish, Drain],
-        "stats" | "job" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
-        | "disorder" => &[Operate, Read],
+        "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows" | "disorder" => {
+            &[Operate, Read]
+        }
         // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
         "is_migrated" | "expired_partitions" | "bloat" => &[Publish, Drain, Operate, Read],
         "plain_wording" | "catalog" | "unvacuumed" | "holders" | "sight" | "settings"
@@ -300,7 +301,7 @@ const BY_HAND: &[(&str, &[Role])] = &[
         "SELECT id, kind, status, errors FROM tidegate.event_log",
         &[Drain, Operate, Read],
     ),
-    ("SELECT * FROM tidegate.jobs", &[Operate, Read]),
+    ("SELECT * FROM tidegate.jobs", &[Drain, Operate, Read]),
     ("SELECT * FROM tidegate.daily_stats", &[Operate, Read]),
     (
         "SELECT tidegate.delete_expired('event_log_default')",

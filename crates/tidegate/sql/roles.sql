@@ -42,7 +42,8 @@ GRANT SELECT, DELETE ON tidegate.event_queue TO tidegate_drain;
 GRANT UPDATE (attempts, lapses, delayed, stray, available_at, last_error, errors, progress) ON tidegate.event_queue
    TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.lease TO tidegate_drain;
-GRANT SELECT ON tidegate.events, tidegate.held, tidegate.leases, tidegate.services TO tidegate_drain;
+-- And jobs: the interface that tells of them works under the drain's login.
+GRANT SELECT ON tidegate.events, tidegate.held, tidegate.leases, tidegate.services, tidegate.jobs TO tidegate_drain;
 GRANT SELECT, INSERT ON tidegate.event_log TO tidegate_drain;
 GRANT SELECT ON tidegate.event_kind TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.ranges, tidegate.remove_ended, tidegate.lease, tidegate.read_leased, tidegate.in_hand, tidegate.renew, tidegate.hand_back,
