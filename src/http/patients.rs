@@ -21,7 +21,7 @@ use tidegate::{Database, Error};
 
 pub(super) fn routes() -> OpenApiRouter<Database> {
     let routes = OpenApiRouter::new()
-        .routes(routes!(read))
+        .routes(routes!(entity))
         .routes(routes!(confirm));
     limits::bounded(routes)
 }
@@ -42,7 +42,7 @@ type Place<T> = Result<Path<T>, PathRejection>;
         Common
     )
 )]
-async fn read(
+async fn entity(
     State(database): State<Database>,
     place: Place<(String, String, String)>,
 ) -> Result<Response, Problem> {
