@@ -49,8 +49,9 @@ CREATE INDEX entity_parent ON medical.entity (parent_id) WHERE parent_id IS NOT 
 CREATE TABLE medical.audit (
     id            bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at            timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- The job's id in the queue and later in its log; no foreign key, the log is not kept for ever.
-    event_id      bigint      NOT NULL,
+    -- The job's id in the queue and later in its log; no foreign key, the log is not kept for ever. Null for what is done
+    -- at once, without a job.
+    event_id      bigint,
     event_kind    text        NOT NULL,
     request_id    text        NOT NULL,
     user_id       uuid        NOT NULL,

@@ -130,7 +130,7 @@ CREATE TABLE forms.message (
 CREATE TABLE medical.audit (
     id bigint NOT NULL,
     at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    event_id bigint NOT NULL,
+    event_id bigint,
     event_kind text NOT NULL,
     request_id text NOT NULL,
     user_id uuid NOT NULL,

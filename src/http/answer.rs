@@ -189,7 +189,7 @@ enum Outcome {
     ResponseData(Value),
 }
 
-/// 303 without `location`: the links lead into other systems and may be several or none, and a client
+/// 303 without `location`: the links may be several or none, and a client
 /// that followed one by itself would lose this body.
 fn processed(job: Job) -> Response {
     let (status_code, eta) = (200, job.eta);

@@ -1,4 +1,4 @@
-//! Owns the HTTP interface: accept a medical job, read it, take in forms and word about them, and tell
+//! Owns the HTTP interface: accept a medical job, read it and what it made, take in forms and word about them, and tell
 //! whether this process can work. One router for both shells, `tidegate serve` and the function
 //! `tidegate-http`. It refuses to know what a job does ([`crate::app`]) and how it is queued
 //! ([`tidegate::queue`]).
@@ -7,6 +7,7 @@
 //!
 //! - `jobs`: `POST /jobs/{kind}` and `GET /jobs/{id}`;
 //! - `forms`: `POST /forms`, `/letters`, `/cancellations` and `/forms/{id}/viewed`;
+//! - `patients`: `GET /patients/{patient_id}/{entities}/{id}`, where a job's links lead, and the confirmation of approvals;
 //! - `answer`: the bodies, by the table "Reading a job";
 //! - `problem`: every refusal, in one shape;
 //! - `health`: `GET /healthz`, `GET /readyz`;
@@ -23,6 +24,7 @@ pub mod function;
 mod health;
 mod jobs;
 mod limits;
+mod patients;
 mod problem;
 mod serve;
 pub mod verb;
@@ -72,6 +74,7 @@ const STATEMENT_TIMEOUT_MS: u32 = 5000;
     servers((url = "/")),
     tags(
         (name = "jobs", description = "Accepting and reading jobs"),
+        (name = "patients", description = "What the jobs made, and approvals confirmed"),
         (name = "forms", description = "Handing in forms, and word about them"),
         (name = "operation", description = "For those who run the service")
     )
@@ -105,6 +108,7 @@ fn documented() -> OpenApiRouter<Database> {
         .routes(routes!(openapi))
         .merge(jobs::routes())
         .merge(forms::routes())
+        .merge(patients::routes())
 }
 
 /// This document.

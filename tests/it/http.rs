@@ -385,6 +385,239 @@ async fn real_jobs_end_as_the_table_says() {
     assert_eq!(ends[4].1["error"]["type"], "request_conflict");
 }
 
+/// Asks for jobs that make an entity of each kind, and drains with all services at work.
+async fn one_of_each_kind(api: &Api, common: &Value) -> Vec<i64> {
+    let job = |own: Value| merged(common, &own);
+    let signed = |content: &Value| {
+        use base64::Engine;
+        base64::engine::general_purpose::STANDARD.encode(content.to_string())
+    };
+    let user = &common["user_id"];
+    let (episode, request) = (uuid(), uuid());
+    let mut package = json!({"encounter": {"id": uuid(), "episode": episode}});
+    for list in [
+        "conditions",
+        "observations",
+        "immunizations",
+        "allergy_intolerances",
+        "risk_assessments",
+        "devices",
+        "medication_statements",
+        "diagnostic_reports",
+    ] {
+        package[list] = json!([{"id": uuid(), "text": "Text"}]);
+    }
+    let procedure = json!({"id": uuid()});
+    let referral = json!({"id": request, "requester_employee": user});
+    let new_episode = json!({"id": episode, "name": "Care", "type": "primary", "status": "active",
+        "managing_organization": common["client_id"], "period": {"start": "2026-01-01"},
+        "care_manager": user, "referral_requests": []});
+    let visit = json!({"id": uuid(), "period": {"start": "2026-01-01"}});
+    let jobs = [
+        ("episode_create_job", new_episode),
+        (
+            "package_create_job",
+            json!({"visit": visit, "signed_data": signed(&package)}),
+        ),
+        (
+            "procedure_create_job",
+            json!({"signed_data": signed(&procedure)}),
+        ),
+        (
+            "service_request_create_job",
+            json!({"signed_data": signed(&referral)}),
+        ),
+    ];
+    let mut ids = Vec::new();
+    for (kind, own) in jobs {
+        ids.push(api.accepted(kind, &job(own)).await);
+    }
+    drain_with_all_services(api).await;
+    ids
+}
+
+async fn drain_with_all_services(api: &Api) {
+    let services = crate::services::Services::start().await;
+    let app = App::from_settings(|name| services.setting(name)).unwrap();
+    let options = DrainOptions::default();
+    let report = tidegate::drain(&api.db.database(), Arc::new(app), &options).await;
+    assert!(report.unwrap().is_balanced());
+}
+
+fn merged(common: &Value, own: &Value) -> Value {
+    let mut job = common.clone();
+    job.as_object_mut()
+        .unwrap()
+        .extend(own.as_object().unwrap().clone());
+    job
+}
+
+fn somebody() -> Value {
+    json!({"request_id": "r1", "patient_id": uuid(), "user_id": uuid(), "client_id": uuid()})
+}
+
+#[tokio::test]
+async fn every_link_of_a_jobs_answer_leads_to_what_the_job_made() {
+    let api = Api::new().await;
+    let common = somebody();
+    let mut kinds = BTreeSet::new();
+    for job in one_of_each_kind(&api, &common).await {
+        let (status, answer) = api.get(&format!("/jobs/{job}")).await;
+        assert_eq!(status, 303, "{answer}");
+        for link in answer["data"]["links"].as_array().unwrap() {
+            let href = link["href"].as_str().unwrap();
+            let (status, answer) = api.get(href).await;
+            assert_eq!(status, 200, "{href}: {answer}");
+            let data = &answer["data"];
+            assert_eq!(data["entity"], link["entity"]);
+            assert_eq!(data["patient_id"], common["patient_id"]);
+            assert_eq!(data["organization_id"], common["client_id"]);
+            assert_eq!(href.rsplit('/').next(), data["id"].as_str());
+            assert_eq!(
+                data["content"]["id"], data["id"],
+                "as it was signed or asked for"
+            );
+            assert!(
+                data["created_at"].is_string() && data["facts"].is_object(),
+                "{data}"
+            );
+            let expires = data["entity"] == "service_request";
+            assert_eq!(data["expires_at"].is_string(), expires, "{data}");
+            kinds.insert(link["entity"].as_str().unwrap().to_owned());
+        }
+    }
+    // The thirteenth is an approval, which is no link but the answer's data.
+    assert_eq!(kinds.len(), 12, "{kinds:?}");
+}
+
+#[tokio::test]
+async fn what_a_patient_does_not_have_is_404() {
+    let api = Api::new().await;
+    let common = somebody();
+    let job = one_of_each_kind(&api, &common).await[0];
+    let (_, answer) = api.get(&format!("/jobs/{job}")).await;
+    let href = answer["data"]["links"][0]["href"].as_str().unwrap();
+    let id = href.rsplit('/').next().unwrap();
+    let patient = common["patient_id"].as_str().unwrap();
+    assert_eq!(api.get(href).await.0, 200);
+    for path in [
+        format!("/patients/{}/episodes/{id}", uuid()),
+        format!("/patients/{patient}/procedures/{id}"),
+        format!("/patients/{patient}/episode/{id}"),
+        format!("/patients/{patient}/poems/{id}"),
+        format!("/patients/{patient}/episodes/{}", uuid()),
+        format!("/patients/{patient}/episodes/{}", id.to_uppercase()),
+        format!("/patients/{patient}/episodes/{}", id.replace('-', "")),
+        format!("/patients/{patient}/episodes/1"),
+        format!("/patients/{patient}/episodes/%ff"),
+        format!("/patients/x/episodes/{id}"),
+    ] {
+        let (status, answer) = api.get(&path).await;
+        let told = (status, &answer["error"]["type"]);
+        assert_eq!(told, (404, &json!("not_found")), "{path}");
+    }
+}
+
+/// A new approval of a new episode: its path, and who has asked for it.
+async fn new_approval(api: &Api) -> (String, Value) {
+    let (common, episode, approval) = (somebody(), uuid(), uuid());
+    let new_episode = json!({"id": episode, "name": "Care", "type": "primary", "status": "active",
+        "managing_organization": common["client_id"], "period": {"start": "2026-01-01"},
+        "care_manager": uuid(), "referral_requests": []});
+    let resources = json!([{"entity": "episode", "id": episode}]);
+    let own = json!({"id": approval, "resources": resources, "granted_to": uuid(), "access_level": "read"});
+    api.accepted("episode_create_job", &merged(&common, &new_episode))
+        .await;
+    api.accepted("approval_create_job", &merged(&common, &own))
+        .await;
+    drain_with_all_services(api).await;
+    let patient = common["patient_id"].as_str().unwrap();
+    (format!("/patients/{patient}/approvals/{approval}"), common)
+}
+
+#[tokio::test]
+async fn an_approval_is_confirmed_once_by_the_legal_entity_that_asked_for_it() {
+    let api = Api::new().await;
+    let (approval, common) = new_approval(&api).await;
+    let confirmation = format!("{approval}/confirmation");
+    let mut asked = common.clone();
+    asked.as_object_mut().unwrap().remove("patient_id");
+    asked["request_id"] = json!("r2");
+    let confirm = async |path: &str, body: &Value| {
+        parts(api.send(Method::POST, path, body.to_string()).await).await
+    };
+    assert_eq!(api.get(&approval).await.1["data"]["status"], "new");
+
+    let foreign = merged(&asked, &json!({"client_id": uuid()}));
+    let (status, answer) = confirm(&confirmation, &foreign).await;
+    assert_eq!(
+        (status, &answer["error"]["type"]),
+        (403, &json!("forbidden"))
+    );
+    let (status, answer) = confirm(&confirmation, &json!({"user_id": "canary"})).await;
+    assert_eq!(status, 422);
+    assert!(
+        answer["error"]["invalid"].as_array().unwrap().len() > 1
+            && !answer.to_string().contains("canary")
+    );
+    let unknown = format!("/patients/{}/approvals/{}/confirmation", uuid(), uuid());
+    assert_eq!(confirm(&unknown, &asked).await.0, 404);
+    assert_eq!(api.get(&approval).await.1["data"]["status"], "new");
+
+    for _ in 0..2 {
+        let (status, answer) = confirm(&confirmation, &asked).await;
+        assert_eq!(
+            (status, &answer["data"]["status"]),
+            (200, &json!("active")),
+            "{answer}"
+        );
+    }
+    let audit = "SELECT to_jsonb(a) - 'id' - 'at' - 'entity_id' FROM medical.audit a WHERE event_kind = 'approval_confirmation'";
+    let rows = api.client.query(audit, &[]).await.unwrap();
+    assert_eq!(rows.len(), 1, "the second one changed nothing");
+    let expected = merged(
+        &asked,
+        &json!({"event_id": null, "event_kind": "approval_confirmation",
+        "patient_id": common["patient_id"], "entity_kind": "approval", "status_before": "new", "status_after": "active"}),
+    );
+    assert_eq!(rows[0].get::<_, Value>(0), expected);
+
+    let over = "UPDATE medical.entity SET status = 'entered_in_error' WHERE kind = 'approval'";
+    api.client.batch_execute(over).await.unwrap();
+    assert_eq!(confirm(&confirmation, &asked).await.0, 409);
+}
+
+#[tokio::test]
+async fn e15_a_password_is_not_sent_again_for_another_legal_entity_nor_once_it_was_given() {
+    let api = Api::new().await;
+    let (approval, common) = new_approval(&api).await;
+    let resend = merged(&common, &json!({"id": approval.rsplit('/').next()}));
+    let foreign = merged(&resend, &json!({"client_id": uuid()}));
+    let mut ends = Vec::new();
+    for body in [&foreign, &resend] {
+        let job = api.accepted("approval_resend_job", body).await;
+        drain_with_all_services(&api).await;
+        ends.push(data(api.get(&format!("/jobs/{job}")).await.1));
+    }
+    assert_eq!(
+        (&ends[0]["status_code"], &ends[1]["status_code"]),
+        (&json!(403), &json!(200))
+    );
+    assert_eq!(
+        ends[0]["error"],
+        "another legal entity has asked for the approval"
+    );
+    let mut asked = common;
+    asked.as_object_mut().unwrap().remove("patient_id");
+    let path = format!("{approval}/confirmation");
+    let confirmed = api.send(Method::POST, &path, asked.to_string()).await;
+    assert_eq!(confirmed.status(), 200);
+    let job = api.accepted("approval_resend_job", &resend).await;
+    drain_with_all_services(&api).await;
+    let end = data(api.get(&format!("/jobs/{job}")).await.1);
+    assert_eq!(end["status_code"], 409, "{end}");
+}
+
 #[tokio::test]
 async fn an_unknown_or_malformed_id_is_404() {
     let api = Api::new().await;
@@ -788,6 +1021,8 @@ async fn the_openapi_document_covers_every_route_and_every_kind() {
         ("post", "/letters"),
         ("post", "/cancellations"),
         ("post", "/forms/{id}/viewed"),
+        ("get", "/patients/{patient_id}/{entities}/{id}"),
+        ("post", "/patients/{patient_id}/approvals/{id}/confirmation"),
         ("get", "/healthz"),
         ("get", "/readyz"),
         ("get", "/openapi.json"),
@@ -812,7 +1047,7 @@ async fn the_openapi_document_covers_every_route_and_every_kind() {
     let paths = document["paths"].as_object().unwrap().len();
     assert_eq!(
         paths,
-        medical::KINDS.len() + 8,
+        medical::KINDS.len() + 10,
         "nothing else is documented"
     );
     let mut references = Vec::new();

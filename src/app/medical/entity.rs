@@ -69,6 +69,22 @@ pub enum EntityStatus {
 }
 
 impl EntityKind {
+    const ALL: [Self; 13] = [
+        Self::Episode,
+        Self::Encounter,
+        Self::Condition,
+        Self::Observation,
+        Self::Immunization,
+        Self::AllergyIntolerance,
+        Self::RiskAssessment,
+        Self::Device,
+        Self::MedicationStatement,
+        Self::DiagnosticReport,
+        Self::Procedure,
+        Self::ServiceRequest,
+        Self::Approval,
+    ];
+
     /// The kind's name and its plural in addresses, and the state a new one is in.
     fn facts(self) -> (&'static str, &'static str, EntityStatus) {
         use EntityStatus::{Active, Completed, Final, Finished, New, Valid};
@@ -98,6 +114,12 @@ impl EntityKind {
     /// The state a new one is in.
     pub(super) fn initial(self) -> EntityStatus {
         self.facts().2
+    }
+
+    /// The kind of this plural, as it stands in [`EntityKind::href`].
+    #[must_use]
+    pub fn of_plural(plural: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.facts().1 == plural)
     }
 
     /// Where it can be read: `/patients/…/episodes/…`.
@@ -175,6 +197,18 @@ impl Entity {
     }
 
     /// # Errors
+    /// 403 when another legal entity has asked for it.
+    pub(super) fn must_be_asked_for_by(&self, client_id: Uuid) -> Result<(), HandlerError> {
+        if self.organization_id == client_id {
+            return Ok(());
+        }
+        let kind = self.kind.as_str();
+        Err(forbidden(format!(
+            "another legal entity has asked for the {kind}"
+        )))
+    }
+
+    /// # Errors
     /// 409 when its time is over.
     pub(super) fn must_not_be_expired(&self) -> Result<(), HandlerError> {
         if self.expired {
@@ -243,6 +277,11 @@ pub(super) fn conflict(message: impl std::fmt::Display) -> HandlerError {
     HandlerError::reject("409", message)
 }
 
+/// An expected error: what is asked for is not this client's to ask for.
+fn forbidden(message: impl std::fmt::Display) -> HandlerError {
+    HandlerError::reject("403", message)
+}
+
 /// An expected error: what is asked for is not there.
 pub(super) fn not_found(what: &str) -> HandlerError {
     HandlerError::reject("404", format!("{what} not found"))
@@ -254,9 +293,13 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_interface() {
-        for kind in [EntityKind::AllergyIntolerance, EntityKind::Episode] {
+        for kind in EntityKind::ALL {
             assert_eq!(json!(kind), kind.as_str());
+            let href = kind.href(Uuid::nil(), Uuid::nil());
+            let plural = href.split('/').nth(3).unwrap();
+            assert_eq!(EntityKind::of_plural(plural), Some(kind));
         }
+        assert_eq!(EntityKind::of_plural("episode"), None);
         for status in [
             EntityStatus::EnteredInError,
             EntityStatus::InProgress,

@@ -5,8 +5,8 @@
 //!
 //! [`payload`] is what may be asked for, [`schema`] how a request is checked, [`value`] and [`entity`]
 //! what both are made of, [`content`] what is signed. [`transition`] is the one way in which a job
-//! becomes a change, `rules` what each kind demands, [`verdict`] what a job leaves behind,
-//! [`services`] what the patient is told and who verifies signatures; `store` holds the SQL.
+//! becomes a change, `rules` what each kind demands, [`verdict`] what a job leaves behind, [`record`] what is read
+//! and confirmed at once, [`services`] what the patient is told and who verifies signatures; `store` holds the SQL.
 //!
 //! # A further kind
 //!
@@ -16,6 +16,7 @@
 pub mod content;
 pub mod entity;
 pub mod payload;
+pub mod record;
 mod rules;
 pub mod schema;
 pub mod services;

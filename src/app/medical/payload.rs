@@ -154,6 +154,7 @@ macro_rules! jobs {
             <$name>::schemas(&mut schemas);
             )+
             super::content::schemas(&mut schemas);
+            super::record::schemas(&mut schemas);
             with_exclusion(schemas.into_iter().collect())
         }
     };

@@ -3,7 +3,10 @@
 //! Where the rules leave a choice:
 //!
 //! - What a job names and is not there, or is another patient's, is 404 in every kind; what it merely
-//!   refers to (the resources of an approval, the episode of a new encounter) is 422.
+//!   refers to (the resources of an approval, the episode of a new encounter, the referrals of a new
+//!   episode, what a service request was completed with) is 422.
+//! - 403 is for one thing: a password of an approval is sent again for the legal entity that asked for
+//!   it, and for no other one, lest anybody can have messages sent to a patient.
 //! - A content that is no base64 of JSON, lacks what it must hold or was signed by nobody is 422; one
 //!   that does not go with what is stored is 409.
 //! - There is no register of employees and legal entities here. The signer is the user who asks
@@ -45,6 +48,7 @@ use super::schema::FieldError;
 use super::services::{Call, OTP, SMS};
 use super::store::NewEntity;
 use super::transition::{Patient, Plan, SIGNED, Transition};
+use super::value::Resource;
 use super::verdict::invalid;
 use tidegate::HandlerError;
 
@@ -57,7 +61,7 @@ impl Transition for ApprovalCreateJob {
 
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         match (&self.resources, self.service_request) {
-            (Some(_), None) => self.resources_must_exist(patient).await?,
+            (Some(resources), None) => resources_must_exist(patient, resources).await?,
             (None, Some(id)) => service_request_must_be_open(patient, id).await?,
             _ => return Err(invalid(&[either_resources_or_request()])),
         }
@@ -79,33 +83,16 @@ impl Transition for ApprovalCreateJob {
     }
 }
 
-impl ApprovalCreateJob {
-    async fn resources_must_exist(&self, patient: &Patient<'_>) -> Result<(), HandlerError> {
-        let wanted: Vec<(EntityKind, Uuid)> = self
-            .resources
-            .iter()
-            .flatten()
-            .map(|resource| (resource.entity, resource.id))
-            .collect();
-        let found = patient.find_all(&wanted).await?;
-        let is_there = |wanted: &(EntityKind, Uuid)| {
-            found
-                .iter()
-                .any(|entity| (entity.kind, entity.id) == *wanted)
-        };
-        let missing = wanted
-            .iter()
-            .enumerate()
-            .filter(|(_, wanted)| !is_there(wanted));
-        let faults: Vec<FieldError> = missing
-            .map(|(index, _)| does_not_exist(format!("$.resources[{index}]")))
-            .collect();
-        if faults.is_empty() {
-            Ok(())
-        } else {
-            Err(invalid(&faults))
-        }
-    }
+async fn resources_must_exist(
+    patient: &Patient<'_>,
+    resources: &[Resource],
+) -> Result<(), HandlerError> {
+    let resources = resources.iter().enumerate();
+    let wanted = resources.map(|(index, resource)| {
+        let entry = format!("$.resources[{index}]");
+        (resource.entity, resource.id, entry)
+    });
+    must_exist(patient, &wanted.collect::<Vec<_>>()).await
 }
 
 /// What the schema says of payloads that come over the interface, for those that do not.
@@ -126,6 +113,7 @@ impl Transition for ApprovalResendJob {
 
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let approval = patient.get(EntityKind::Approval, self.id).await?;
+        approval.must_be_asked_for_by(patient.common.client_id)?;
         approval.must_be(&[New])?;
         Ok(Plan::answer(json!({ "response_data": "" })).tell(Call::Otp(self.id)))
     }
@@ -158,6 +146,7 @@ impl Transition for EpisodeCreateJob {
     async fn plan(&self, patient: &Patient<'_>) -> Planned {
         let wanted = (EntityKind::Episode, self.id, "$.id".to_owned());
         patient.must_be_new(&[wanted]).await?;
+        self.referrals_must_exist(patient).await?;
         let content = json!({"id": self.id, "name": self.name, "type": self.r#type,
             "managing_organization": self.managing_organization, "period": self.period,
             "care_manager": self.care_manager, "referral_requests": self.referral_requests});
@@ -166,6 +155,17 @@ impl Transition for EpisodeCreateJob {
             ..new_entity(patient, EntityKind::Episode, self.id, content)
         };
         Ok(Plan::answer(patient.links(&[(EntityKind::Episode, self.id)])).create(episode))
+    }
+}
+
+impl EpisodeCreateJob {
+    async fn referrals_must_exist(&self, patient: &Patient<'_>) -> Result<(), HandlerError> {
+        let referrals = self.referral_requests.iter().enumerate();
+        let wanted = referrals.map(|(index, id)| {
+            let entry = format!("$.referral_requests[{index}]");
+            (EntityKind::ServiceRequest, *id, entry)
+        });
+        must_exist(patient, &wanted.collect::<Vec<_>>()).await
     }
 }
 
@@ -344,6 +344,9 @@ impl Transition for ServiceRequestCompleteJob {
         let request = service_request(patient, self.service_request_id).await?;
         request.must_be(&[InProgress])?;
         must_be_used_by_client(patient, &request)?;
+        let with = &self.completed_with;
+        let wanted = (with.entity, with.id, "$.completed_with".to_owned());
+        must_exist(patient, &[wanted]).await?;
         let facts =
             json!({"completed_with": self.completed_with, "status_reason": self.status_reason});
         Ok(linked(patient, &request).change(&request, Completed, facts))
@@ -399,6 +402,27 @@ impl Transition for ServiceRequestResendJob {
 }
 
 // --- What several rules share ---
+
+/// Refuses with 422 what is referred to and is nothing of the patient's, each at its place.
+async fn must_exist(
+    patient: &Patient<'_>,
+    wanted: &[(EntityKind, Uuid, String)],
+) -> Result<(), HandlerError> {
+    let ids: Vec<_> = wanted.iter().map(|(kind, id, _)| (*kind, *id)).collect();
+    let found = patient.find_all(&ids).await?;
+    let is_there = |kind: EntityKind, id: Uuid| {
+        found
+            .iter()
+            .any(|entity| (entity.kind, entity.id) == (kind, id))
+    };
+    let missing = wanted.iter().filter(|(kind, id, _)| !is_there(*kind, *id));
+    let faults: Vec<FieldError> = missing.map(|(_, _, entry)| does_not_exist(entry)).collect();
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(invalid(&faults))
+    }
+}
 
 async fn service_request(patient: &Patient<'_>, id: Uuid) -> Result<Entity, HandlerError> {
     patient.get(EntityKind::ServiceRequest, id).await

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::entity::{Entity, EntityKind, EntityStatus};
 use super::payload::Common;
+use super::record::Record;
 use crate::app::sql::query;
 use tidegate::Error;
 
@@ -85,6 +86,16 @@ INSERT INTO medical.audit
         status_before, status_after)
 SELECT $3, $4, $5, $6, $7, $1, kind, id, status_before, status FROM changed";
 
+/// As [`Record`].
+const READ: &str = "\
+SELECT jsonb_strip_nulls(jsonb_build_object(
+           'entity', kind, 'id', id, 'patient_id', patient_id, 'parent_id', parent_id,
+           'organization_id', organization_id, 'status', status,
+           'expires_at', expires_at, 'created_at', created_at, 'updated_at', updated_at))
+       || jsonb_build_object('content', content, 'facts', facts)
+  FROM medical.entity
+ WHERE patient_id = $1 AND kind = $2 AND id = $3";
+
 /// A new entity.
 pub(super) struct NewEntity {
     pub kind: EntityKind,
@@ -108,7 +119,9 @@ pub(super) struct Change {
 
 /// On whose behalf something is written.
 pub(super) struct Author<'a> {
-    pub event_id: i64,
+    /// The job; none, when it is done at once.
+    pub event_id: Option<i64>,
+    /// The job's kind, or what else is done.
     pub event_kind: &'static str,
     pub common: Common<'a>,
 }
@@ -132,6 +145,24 @@ pub(super) async fn find_children(
     let params: [(&(dyn ToSql + Sync), Type); 2] =
         [(&patient_id, Type::UUID), (&parent_id, Type::UUID)];
     decode(&query(client, "medical.find_children", FIND_CHILDREN, &params).await?)
+}
+
+/// An entity as it is kept, without a lock.
+pub(super) async fn read(
+    client: &Client,
+    patient_id: Uuid,
+    kind: EntityKind,
+    id: Uuid,
+) -> Result<Option<Record>, Error> {
+    let name = kind.as_str();
+    let params: [(&(dyn ToSql + Sync), Type); 3] = [
+        (&patient_id, Type::UUID),
+        (&name, Type::TEXT),
+        (&id, Type::UUID),
+    ];
+    let rows = query(client, "medical.read", READ, &params).await?;
+    let record = |row: &Row| serde_json::from_value(row.get(0)).map_err(|_| unreadable());
+    rows.first().map(record).transpose()
 }
 
 /// Those of the wanted that are there already, as kind's name and id.
@@ -216,10 +247,11 @@ fn names(wanted: &[(EntityKind, Uuid)]) -> Value {
 }
 
 fn decode(rows: &[Row]) -> Result<Vec<Entity>, Error> {
-    let entity = |row: &Row| {
-        // The decoder's own message may quote the row.
-        serde_json::from_str(row.get(0))
-            .map_err(|_| Error::Unreadable("medical.entity: a row does not decode".to_owned()))
-    };
+    let entity = |row: &Row| serde_json::from_str(row.get(0)).map_err(|_| unreadable());
     rows.iter().map(entity).collect()
+}
+
+/// The decoder's own message may quote the row.
+fn unreadable() -> Error {
+    Error::Unreadable("medical.entity: a row does not decode".to_owned())
 }

@@ -63,7 +63,7 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
         (tx, plan) = prepare(job, ctx).await?;
     }
     let author = Author {
-        event_id: ctx.event_id(),
+        event_id: Some(ctx.event_id()),
         event_kind: J::KIND,
         common,
     };

@@ -309,7 +309,7 @@ async fn e12_a_failure_after_the_first_write_leaves_nothing() {
 #[tokio::test]
 async fn a_closed_episode_closes_its_referrals_in_the_same_transaction() {
     let mut world = World::new().await;
-    world.seed(&[request(2), request(3)]).await;
+    world.seed(&[request(2), request(3), request(404)]).await;
     world
         .submit(
             "episode_create_job",
@@ -317,6 +317,9 @@ async fn a_closed_episode_closes_its_referrals_in_the_same_transaction() {
         )
         .await;
     world.drain().await;
+    // One that is gone by the time.
+    let gone = format!("DELETE FROM medical.entity WHERE id = '{}'", id(404));
+    world.execute(&gone).await;
     let close = payload(
         &json!({"id": id(EPISODE), "request_params": {"period": {"end": "2027-04-01"},
         "closing_summary": CANARY, "status_reason": "cured"}}),

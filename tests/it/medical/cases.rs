@@ -23,7 +23,7 @@ pub struct Case {
     pub seed: Vec<Value>,
     /// The service that refuses.
     down: Option<(&'static str, Mode)>,
-    /// Status code: 200, 404, 409, 422 or 500.
+    /// Status code: 200, 403, 404, 409, 422 or 500.
     pub code: u16,
     /// All entities afterwards, `kind status`, when the job is processed; a failure changes nothing.
     after: &'static [&'static str],
@@ -104,7 +104,7 @@ async fn every_kind_of_job_ends_in_every_way_its_row_lists() {
 /// The failures that the table lists, and those that its reading adds (404 for what is named).
 const LISTED: &[(&str, &[u16])] = &[
     ("approval_create_job", &[409, 422, 500]),
-    ("approval_resend_job", &[404, 409, 500]),
+    ("approval_resend_job", &[403, 404, 409, 500]),
     ("diagnostic_report_package_cancel_job", &[404, 409, 422]),
     ("diagnostic_report_package_create_job", &[409, 422]),
     ("episode_cancel_job", &[404, 409]),
@@ -117,7 +117,7 @@ const LISTED: &[(&str, &[u16])] = &[
     ("procedure_create_job", &[422]),
     ("service_request_cancel_job", &[404, 409, 422, 500]),
     ("service_request_close_job", &[404, 409]),
-    ("service_request_complete_job", &[404, 409]),
+    ("service_request_complete_job", &[404, 409, 422]),
     ("service_request_create_job", &[409, 422]),
     ("service_request_process_job", &[404, 409]),
     ("service_request_recall_job", &[404, 409, 422, 500]),
@@ -298,6 +298,14 @@ fn approvals() -> Vec<Case> {
         resend("again", vec![approval("new")])
             .done(&["approval new"], json!({"response_data": ""})),
         resend("it is missing", vec![]).fails(404, "approval not found"),
+        resend(
+            "another legal entity has asked for it",
+            vec![with(
+                &approval("new"),
+                &json!({"organization_id": OTHER_CLIENT}),
+            )],
+        )
+        .fails(403, "another legal entity has asked for the approval"),
         resend("it was confirmed", vec![approval("active")]).fails(409, "is active, needed is new"),
         resend("no password can be sent", vec![approval("new")]).refused_by("otp"),
     ]
@@ -430,6 +438,7 @@ fn episodes() -> Vec<Case> {
     let new = json!({"id": id(1), "name": CANARY, "type": "primary_care", "status": "active",
         "managing_organization": super::world::CLIENT, "period": {"start": "2027-03-01"},
         "care_manager": USER, "referral_requests": []});
+    let referring = with(&new, &json!({"referral_requests": [id(2)]}));
     let of = |params: Value| json!({"id": id(1), "request_params": params});
     let update = of(json!({"name": CANARY, "care_manager": id(8)}));
     let close = |end: &str| {
@@ -468,6 +477,33 @@ fn episodes() -> Vec<Case> {
             )],
         )
         .fails(422, "$.id"),
+        job(
+            "episode_create_job",
+            "with a referral",
+            &referring,
+            vec![request("active")],
+        )
+        .done(&["episode active", "service_request active"], link.clone()),
+        job(
+            "episode_create_job",
+            "a referral is missing, one is another patient's and one is no service request",
+            &with(
+                &new,
+                &json!({"referral_requests": [id(2), id(98), id(3), id(97)]}),
+            ),
+            vec![
+                request("active"),
+                with(
+                    &request("active"),
+                    &json!({"id": id(98), "patient_id": OTHER_PATIENT}),
+                ),
+                approval("new"),
+            ],
+        )
+        .fails(
+            422,
+            "$.referral_requests[1] $.referral_requests[2] $.referral_requests[3]",
+        ),
         job(
             "episode_update_job",
             "an active one",
@@ -800,6 +836,7 @@ fn requests_used() -> Vec<Case> {
         |status| used_by(&request(status), OTHER_CLIENT),
     );
     let expired = with(&request("active"), &json!({"expired": true}));
+    let procedure = json!({"kind": "procedure", "id": id(20), "status": "completed"});
     let link = links(&[("service_request", 2)]);
     let job = |kind, name, seed| {
         let own = match kind {
@@ -836,8 +873,27 @@ fn requests_used() -> Vec<Case> {
         job(begin, "nobody uses it", vec![request("active")])
             .fails(409, "not used by this legal entity"),
         missing(begin),
-        job(complete, "our own", vec![ours("in_progress")])
-            .done(&["service_request completed"], link),
+        job(
+            complete,
+            "our own",
+            vec![ours("in_progress"), procedure.clone()],
+        )
+        .done(&["procedure completed", "service_request completed"], link),
+        job(
+            complete,
+            "what came of it is missing",
+            vec![ours("in_progress")],
+        )
+        .fails(422, "$.completed_with"),
+        job(
+            complete,
+            "what came of it is another patient's",
+            vec![
+                ours("in_progress"),
+                with(&procedure, &json!({"patient_id": OTHER_PATIENT})),
+            ],
+        )
+        .fails(422, "$.completed_with"),
         job(complete, "it has not begun", vec![ours("active")])
             .fails(409, "is active, needed is in_progress"),
         job(

@@ -1,0 +1,135 @@
+//! What is kept of patients: read where the links of a job's answer lead to, and approvals confirmed.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use uuid::Uuid;
+
+use super::answer::Data;
+use super::jobs::json;
+use super::problem::{Common, Problem, Refusal, Unread};
+use super::{begin, connection, limits};
+use crate::app::medical::entity::EntityKind;
+use crate::app::medical::record::{self, Confirmation, Confirmed, Record};
+use tidegate::connect::Pooled;
+use tidegate::{Database, Error};
+
+pub(super) fn routes() -> OpenApiRouter<Database> {
+    let routes = OpenApiRouter::new()
+        .routes(routes!(entity))
+        .routes(routes!(confirm));
+    limits::bounded(routes)
+}
+
+type Place<T> = Result<Path<T>, PathRejection>;
+
+/// Shows something that is kept of a patient, as it is by now. The links of processed jobs lead here.
+#[utoipa::path(
+    get, path = "/patients/{patient_id}/{entities}/{id}", tag = "patients",
+    params(
+        ("patient_id" = Uuid, Path, description = "Whose it is"),
+        ("entities" = String, Path, example = "episodes", description = "What it is, in the plural, such as `episodes` or `service_requests`"),
+        ("id" = Uuid, Path, description = "Its id")
+    ),
+    responses(
+        (status = 200, description = "It is there", body = Data<Record>),
+        (status = 404, description = "The patient has nothing of this kind and id", body = Refusal),
+        Common
+    )
+)]
+async fn entity(
+    State(database): State<Database>,
+    place: Place<(String, String, String)>,
+) -> Result<Response, Problem> {
+    let place = place.ok().and_then(|Path((patient, entities, id))| {
+        let kind = EntityKind::of_plural(&entities)?;
+        Some((uuid(&patient)?, kind, uuid(&id)?))
+    });
+    let (patient_id, kind, id) = place.ok_or_else(nothing)?;
+    let mut client = connection(&database).await?;
+    let transaction = begin(&mut client).await?;
+    let data = record::read(&transaction, patient_id, kind, id).await?;
+    let data = data.ok_or_else(nothing)?;
+    Ok(Json(Data { data }).into_response())
+}
+
+/// Tells that the patient has agreed to an approval, which is in force from then on. For whoever has checked the
+/// one-time password, on behalf of the legal entity that asked for the approval. Once more changes nothing.
+#[utoipa::path(
+    post, path = "/patients/{patient_id}/approvals/{id}/confirmation", tag = "patients", request_body = Confirmation,
+    params(
+        ("patient_id" = Uuid, Path, description = "Who has agreed"),
+        ("id" = Uuid, Path, description = "The approval's id")
+    ),
+    responses(
+        (status = 200, description = "The approval is in force", body = Data<Record>),
+        (status = 403, description = "Another legal entity has asked for it", body = Refusal),
+        (status = 404, description = "The patient has no such approval", body = Refusal),
+        (status = 409, description = "It was taken back", body = Refusal),
+        (status = 422, description = "The body is JSON, but no confirmation; `invalid` says all that is wrong", body = Refusal),
+        Unread,
+        Common
+    )
+)]
+async fn confirm(
+    State(database): State<Database>,
+    place: Place<(String, String)>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let asked = Confirmation::of(&json(&headers, &body)?)?;
+    let place = place.ok();
+    let place = place.and_then(|Path((patient, id))| Some((uuid(&patient)?, uuid(&id)?)));
+    let (patient_id, id) = place.ok_or_else(nothing)?;
+    let mut client = connection(&database).await?;
+    let confirmed = committed(&mut client, patient_id, id, &asked).await;
+    if confirmed.as_ref().is_err_and(Error::is_connection_lost) {
+        drop(Pooled::take(client));
+    }
+    match confirmed? {
+        Confirmed::Active(data) => Ok(Json(Data { data: *data }).into_response()),
+        Confirmed::Unknown => Err(nothing()),
+        Confirmed::Foreign => {
+            let message = "another legal entity has asked for the approval";
+            Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", message))
+        }
+        Confirmed::Over => {
+            let message = "the approval was taken back";
+            Err(Problem::new(
+                StatusCode::CONFLICT,
+                "request_conflict",
+                message,
+            ))
+        }
+    }
+}
+
+async fn committed(
+    client: &mut Pooled,
+    patient_id: Uuid,
+    id: Uuid,
+    asked: &Confirmation,
+) -> Result<Confirmed, Error> {
+    let transaction = begin(client).await?;
+    let confirmed = record::confirm(&transaction, patient_id, id, asked).await?;
+    let stage = "commit";
+    let committed = transaction.commit().await;
+    committed.map_err(|source| Error::Database { stage, source })?;
+    Ok(confirmed)
+}
+
+/// Only as we write it ourselves: an id has one address.
+fn uuid(text: &str) -> Option<Uuid> {
+    let id = Uuid::try_parse(text).ok()?;
+    (id.to_string() == text).then_some(id)
+}
+
+fn nothing() -> Problem {
+    let message = "the patient has nothing of this kind and id";
+    Problem::new(StatusCode::NOT_FOUND, "not_found", message)
+}
