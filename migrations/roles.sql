@@ -1,7 +1,8 @@
 -- What the queue's roles may do with this program's own tables, and a role for those who bring things in. Runs after the queue's
 -- own grants, where the roles are in use.
 --
--- tidegate_intake   hand in forms, letters, cancellations and checks, and ask for medical jobs. It may publish, too.
+-- tidegate_intake   hand in forms, letters, cancellations and checks, ask for medical jobs, read what is kept of a patient and
+--                   confirm an approval. It may publish, too.
 -- Nobody who only publishes sees these tables.
 
 DO $$
@@ -17,11 +18,17 @@ GRANT USAGE ON SCHEMA tidegate TO tidegate_intake;
 GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
                           tidegate.receive, tidegate.default_max_attempts, tidegate.job
    TO tidegate_intake;
-GRANT USAGE ON SCHEMA forms, checks TO tidegate_intake;
+GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_intake;
 GRANT SELECT, INSERT, UPDATE ON forms.form TO tidegate_intake;
 GRANT SELECT, INSERT ON forms.message, checks.issuing_check TO tidegate_intake;
 GRANT UPDATE (due_at, work_statusom, updated_at) ON checks.issuing_check TO tidegate_intake;
-GRANT SELECT ON forms.awarded_grant TO tidegate_intake;
+GRANT SELECT ON forms.awarded_grant, medical.entity TO tidegate_intake;
+-- An approval is confirmed.
+GRANT UPDATE (status, content, facts, updated_at) ON medical.entity TO tidegate_intake;
+GRANT INSERT, SELECT (id) ON medical.audit TO tidegate_intake;
+-- Whether the schema is the one that the program knows.
+GRANT SELECT ON tidegate.queue_migrations, tidegate.app_migrations TO tidegate_intake;
+GRANT SELECT (kind) ON tidegate.event_kind TO tidegate_intake;
 
 GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA forms, checks, medical TO tidegate_drain;

@@ -8,10 +8,11 @@ use std::time::{Duration, SystemTime};
 use reqwest::header::{ALLOW, CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use reqwest::{Method, Response, redirect};
 use serde_json::{Value, json};
+use tidegate::migrate::Migrate;
 use tidegate::outcome::Status;
 use tidegate::queue::{ErrorEntry, Finalization, LeaseRequest, Walk};
 use tidegate::{Database, DrainOptions, Event, Fault, NewEvent, queue};
-use tidegate_job::app::{App, Event as AppEvent, medical};
+use tidegate_job::app::{self, App, Event as AppEvent, medical};
 use tidegate_job::http;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
@@ -20,6 +21,7 @@ use tokio::task::AbortHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
+use crate::roles::as_user;
 use crate::support::{self, Deadline, RuntimeApi, TestDb};
 
 /// The interface, served; and what a test wants beside it.
@@ -38,9 +40,18 @@ impl Drop for Api {
 }
 
 impl Api {
+    /// With a login that may take in and tell, and nothing else.
     async fn new() -> Self {
         let db = support::database().await;
-        let database = db.database();
+        let owner = db.database();
+        let migrate = Migrate::new(&owner, AppEvent::KINDS).tables(&[app::TABLES]);
+        migrate.with_roles().run().await.unwrap();
+        let login = format!("http_of_{}", db.name());
+        let sql = format!(
+            "DROP ROLE IF EXISTS {login}; CREATE ROLE {login} LOGIN IN ROLE tidegate_intake"
+        );
+        db.client().await.batch_execute(&sql).await.unwrap();
+        let database = Database::new(&as_user(&db.url, &login), 8).unwrap();
         Self::over(db, database).await
     }
 

@@ -40,6 +40,8 @@ struct Letter {
 #[derive(Default)]
 struct Post {
     down: AtomicBool,
+    /// It takes its time: until this is over.
+    slow: AtomicBool,
     calls: AtomicUsize,
     noted: AtomicUsize,
     /// The ids of what was sent, in order.
@@ -64,6 +66,9 @@ impl Post {
     async fn send(&self, letter: &Letter, ctx: &Context) -> HandlerResult {
         self.calls.fetch_add(1, Ordering::SeqCst);
         tokio::task::yield_now().await;
+        while self.slow.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         if letter.name == "odd" {
             return Err(HandlerError::unavailable("\0", "no code"));
         }
@@ -229,13 +234,23 @@ async fn one_worker_tries_one_event_however_many_are_there() {
     publish(&client, (0..500).map(|n| letter(&n.to_string())).collect()).await;
     drain(&db, &post).await;
     let calls = post.calls();
-    // The next hold is so long that no machine needs it for four runs which find nothing.
-    let held_often = "UPDATE tidegate.service SET holds = 9";
-    client.batch_execute(held_often).await.unwrap();
     time_passes(&client).await;
-    let together = (0..4).map(|_| drain(&db, &post));
-    let reports = futures_util::future::join_all(together).await;
-    assert_eq!(post.calls(), calls + 1, "{reports:?}");
+    post.slow.store(true, Ordering::SeqCst);
+    let others = async {
+        while post.calls() == calls {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // One is trying; they find nothing to do.
+        let together = (0..3).map(|_| drain(&db, &post));
+        let reports = futures_util::future::join_all(together).await;
+        // The next hold is so long that no machine needs it for the end of a run.
+        let held_often = "UPDATE tidegate.service SET holds = 9";
+        client.batch_execute(held_often).await.unwrap();
+        post.slow.store(false, Ordering::SeqCst);
+        reports
+    };
+    let (report, reports) = tokio::join!(drain(&db, &post), others);
+    assert_eq!(post.calls(), calls + 1, "{report:?}, {reports:?}");
     assert_eq!(carrier(&client).await.0, ServiceState::Open);
 }
 
