@@ -25,6 +25,9 @@ use tidegate::{Error, HandlerError, trace};
 /// No call takes longer, its answer included, unless its caller says so.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// No service's answer is longer, in bytes: they are ids and verdicts, and all that are under way are in memory at once.
+const MOST_ANSWER: usize = 1 << 20;
+
 /// The code by which a service that does not know us is not called again at once.
 pub(super) const CREDENTIALS: &str = "credentials";
 
@@ -259,17 +262,24 @@ impl HttpService {
 
     async fn decode<T: DeserializeOwned>(
         &self,
-        response: Response,
+        mut response: Response,
         limit: Duration,
     ) -> Result<T, HandlerError> {
-        response.json().await.map_err(|error| {
-            if error.is_decode() {
-                // The decoder's own message may quote the answer.
-                self.unavailable("gave an answer that does not decode")
-            } else {
-                self.unavailable(reason(&error, limit))
+        let mut body = Vec::new();
+        while let Some(part) = response
+            .chunk()
+            .await
+            .map_err(|error| self.unavailable(reason(&error, limit)))?
+        {
+            if body.len() + part.len() > MOST_ANSWER {
+                let why = format_args!("gave an answer of more than {MOST_ANSWER} bytes");
+                return Err(self.unavailable(why));
             }
-        })
+            body.extend_from_slice(&part);
+        }
+        // The decoder's own message may quote the answer.
+        serde_json::from_slice(&body)
+            .map_err(|_| self.unavailable("gave an answer that does not decode"))
     }
 
     fn unavailable(&self, reason: impl Display) -> HandlerError {
@@ -357,6 +367,8 @@ fn reason(error: &reqwest::Error, limit: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     fn service(url: Option<&str>) -> Result<HttpService, Error> {
@@ -428,6 +440,33 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_end_is_given_up_on() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let asked = stream.read(&mut [0; 4096]).await.unwrap();
+            assert!(asked > 0);
+            let head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n\"";
+            stream.write_all(head).await.unwrap();
+            let mut sent = 0;
+            // More than anybody may keep, and no more than a test can bear.
+            while sent < 64 * MOST_ANSWER && stream.write_all(&[b'x'; 65536]).await.is_ok() {
+                sent += 65536;
+            }
+            sent
+        });
+        let service = service(Some(&url)).unwrap();
+        let asked = service.post::<String>("documents", "key", &()).await;
+        let error = asked.unwrap_err().to_string();
+        assert!(
+            error.contains("archive gave an answer of more than"),
+            "{error}"
+        );
+        assert!(server.await.unwrap() < 64 * MOST_ANSWER);
     }
 
     #[test]

@@ -79,8 +79,9 @@ async fn what_is_published_as_text_stays_that_text_and_is_bounded_by_its_length(
     let insert =
         format!("INSERT INTO tidegate.event_queue (kind, payload) VALUES ('act', ({long})::json)");
     let (code, message) = refusal(&client, &insert).await;
-    assert_eq!(code, SqlState::CHECK_VIOLATION, "{message}");
-    assert!(message.contains("payload_is_at_most_1_mib"), "{message}");
+    assert_eq!(code, SqlState::INVALID_PARAMETER_VALUE, "{message}");
+    let says = "payload: must have at most 1048576 bytes, got";
+    assert!(message.starts_with(says), "{message}");
 }
 
 #[tokio::test]
@@ -146,8 +147,12 @@ async fn b25_the_escape_of_a_nul_character_is_refused_and_its_escaped_text_is_no
             );
         }
         let error = inserted.unwrap_err();
-        let constraint = error.as_db_error().unwrap().constraint();
-        assert_eq!(constraint, Some("payload_has_no_nul_character"), "{text}");
+        let error = error.as_db_error().unwrap();
+        assert_eq!(
+            (error.message(), error.detail()),
+            (expected, None),
+            "{text}"
+        );
     }
     let accepted = ESCAPES.iter().filter(|(_, refused)| !refused).count();
     assert_eq!(live(&client).await, i64::try_from(4 * accepted).unwrap());

@@ -114,7 +114,7 @@ pub enum Verb {
     Services,
     /// Keep an outside service from being called, let it be called again, or limit how often it is.
     #[command(
-        after_help = "Examples:\n  tidegate service carrier --pause --reason 'it moves house until six'\n  tidegate service carrier --limit 4 --per-second 20 --reason 'what our contract allows'"
+        after_help = "Example:\n  tidegate service carrier --pause --reason 'it moves house until six'\n  tidegate service carrier --limit 4 --per-second 20 --reason 'what our contract allows'"
     )]
     Service(ServiceArgs),
     /// Take a kind that no program handles any more off the list of those that can be published.

@@ -44,7 +44,8 @@ CREATE FUNCTION tidegate.refusal(
     END;
 
 -- A plain INSERT or COPY is refused in the same words. Before the constraints are: their failure prints the row, the
--- beginning of its payload too, into the server's log.
+-- beginning of its payload too, into the server's log. (As refusal() says; no function, on which whoever may insert would
+-- need a right.)
 CREATE FUNCTION tidegate.refuse_insert() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$

@@ -828,7 +828,6 @@ CREATE TABLE tidegate.event_queue (
     CONSTRAINT group_key_is_1_to_200_characters CHECK (((char_length(group_key) >= 1) AND (char_length(group_key) <= 200))),
     CONSTRAINT kind_is_1_to_100_characters CHECK (((char_length(kind) >= 1) AND (char_length(kind) <= 100))),
     CONSTRAINT max_attempts_is_1_to_1000 CHECK (((max_attempts >= 1) AND (max_attempts <= 1000))),
-    CONSTRAINT payload_has_no_nul_character CHECK (((POSITION(('\u0000'::text) IN ((payload)::text)) = 0) OR ((payload)::text !~ '(^|[^\\])(\\\\)*\\u0000'::text))),
     CONSTRAINT payload_is_at_most_1_mib CHECK ((payload_bytes <= 1048576)),
     CONSTRAINT traceparent_is_w3c CHECK ((traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text))
 )

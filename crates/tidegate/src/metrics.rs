@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn services_that_do_not_answer_are_counted_and_paused_ones_are_not() {
         let named = |state| {
-            let told = json!({"service": "post", "state": state, "since": "", "failures": 5, "kinds": [], "waiting": 1});
+            let told = json!({"service": "post", "state": state, "since": "", "failures": 5, "kinds": [], "places": 0, "waiting": 1});
             serde_json::from_value(told).unwrap()
         };
         let met = DrainReport {
