@@ -454,8 +454,8 @@ mod tests {
             stream.write_all(head).await.unwrap();
             let mut sent = 0;
             // More than anybody may keep, and no more than a test can bear.
-            while sent < 64 * MOST_ANSWER && stream.write_all(&[b'x'; 65536]).await.is_ok() {
-                sent += 65536;
+            while sent < 64 * MOST_ANSWER && stream.write_all(&[b'x'; 4096]).await.is_ok() {
+                sent += 4096;
             }
             sent
         });
