@@ -225,6 +225,25 @@ async fn whoever_has_all_places_for_ever_holds_up_only_what_needs_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_concerns_another_program_keeps_this_one_from_nothing() {
+    let db = database_for::<Calls>().await;
+    let client = db.client().await;
+    limit(&client, "loading dock", Some(1), Some(0.0001)).await;
+    let theirs = "INSERT INTO tidegate.event_kind (kind) VALUES ('pallet');
+                  UPDATE tidegate.service SET kinds = '{pallet}';
+                  INSERT INTO tidegate.event_queue (kind) VALUES ('pallet')";
+    client.batch_execute(theirs).await.unwrap();
+    publish(&client, parcels(100)).await;
+    let works = Arc::new(Works::default());
+    let report = drain(&db, &works).await;
+    assert_eq!(
+        (report.completed, report.stop_reason),
+        (100, StopReason::QueueEmpty),
+        "{report:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_limit_that_is_set_or_lifted_takes_effect_in_a_run_under_way() {
     let db = database_for::<Calls>().await;
     let client = db.client().await;

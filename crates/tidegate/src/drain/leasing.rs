@@ -258,8 +258,11 @@ impl<D: Dispatch> Drain<D> {
     /// The queue was seen empty, and again when linger was over.
     pub(super) fn is_settled_empty(&mut self) -> bool {
         let now = Instant::now();
-        let due = self.services.due(now).is_some() || !self.limits.is_quiet();
-        if !self.empty.seen || !self.is_idle() || due {
+        if !self.empty.seen
+            || !self.is_idle()
+            || self.services.due(now).is_some()
+            || !self.limits_are_quiet()
+        {
             self.empty.since = None;
             return false;
         }

@@ -6,6 +6,7 @@ use super::Drain;
 use super::leaser::Ask;
 use super::limits::{InHand, Next};
 use crate::dispatch::Dispatch;
+use crate::event::Event;
 use crate::queue::{Claim, Grant};
 
 impl<D: Dispatch> Drain<D> {
@@ -55,6 +56,12 @@ impl<D: Dispatch> Drain<D> {
             return 0;
         }
         self.hand.waiting_of(&self.limits.kinds())
+    }
+
+    /// Nothing is left to do for limited services, or others do it.
+    pub(super) fn limits_are_quiet(&self) -> bool {
+        let kinds = || self.budget.kinds_with_time(D::Event::KINDS);
+        self.limits.is_empty() || self.limits.is_quiet(&kinds())
     }
 
     /// A claim is answered. What waits in hand for places that others have goes back: they lease it when it can start.

@@ -338,10 +338,13 @@ impl ServiceLimits {
         }
     }
 
-    /// Nothing is left to do here, or others do it.
-    pub(super) fn is_quiet(&self) -> bool {
+    /// Nothing of these kinds is left to do, or others do it.
+    pub(super) fn is_quiet(&self, kinds: &[&str]) -> bool {
         let mut limits = self.services.values();
-        limits.all(|limit| limit.empty || limit.refused || limit.by.kinds.is_empty())
+        limits.all(|limit| {
+            let concerns = kinds.iter().any(|kind| limit.by.kinds.contains(*kind));
+            limit.empty || limit.refused || !concerns
+        })
     }
 
     /// When something is to be done.
