@@ -3,7 +3,8 @@
 beginning of its name: f7_…, e2_e3_….
 
 `check` refuses an id in a test's name or a comment that the page does not have, a requirement without a proof, a proof
-that is not there, and a comment that cites a decision by a number: there is no list of them. `write` puts the names of the tests into the page; the sentences are written by hand.
+that is not there, a test that docs/threats.md names and nobody has, and a comment that cites a decision by a number: there
+is no list of them. `write` puts the names of the tests into the page; the sentences are written by hand.
 """
 
 import re
@@ -18,6 +19,9 @@ TEST = re.compile(r"\bfn ((?:[a-fi]\d+_)+\w+)\(")
 IDS = re.compile(r"(?:[a-fi]\d+_)+")
 # As comments cite them: (B13), (E2, E3).
 CITED = re.compile(r"\(((?:[A-F]\d+(?:, )?)+)\)")
+# As the page of threats names tests: `roles::what_people_type_…`.
+THREATS = ROOT / "docs" / "threats.md"
+NAMED = re.compile(r"`(?:[a-z/_]+::)?([a-z0-9]+(?:_[a-z0-9]+){3,})`")
 DECISION = re.compile(r"\bdecisions? \d+")
 # Proven by what is no test of that name.
 OTHERWISE = {
@@ -40,7 +44,7 @@ def main():
     wrong += [f"{name}: no test proves it" for name in rows if not proof(name, tests)]
     wrong += [f"{name}: `python3 scripts/requirements.py write` names other tests" for name, told in rows.items()
               if told != proof(name, tests)]
-    wrong += decisions()
+    wrong += decisions() + threats()
     for line in wrong:
         print(line, file=sys.stderr)
     if not wrong:
@@ -68,6 +72,13 @@ def decisions():
     lines = [(file, n, line) for file in files for n, line in enumerate(file.read_text().splitlines(), 1)]
     return [f"{file.relative_to(ROOT)}:{n}: a decision has no number: say what was decided" for file, n, line in lines
             if DECISION.search(line)]
+
+
+def threats():
+    """Tests that are named and are not there."""
+    code = "\n".join(file.read_text() for source in SOURCES for file in (ROOT / source).rglob("*.rs"))
+    there = set(re.findall(r"\bfn (\w+)\(", code))
+    return [f"{THREATS.relative_to(ROOT)}: there is no test {name}" for name in NAMED.findall(THREATS.read_text()) if name not in there]
 
 
 def place(file):
