@@ -1,40 +1,85 @@
 //! The router on a socket, for local use: no TLS, HTTP/1.1. In the cloud the same router is a function.
+//!
+//! A connection that says nothing costs others nothing for long: there is a bound on how many are open, on how long one may
+//! take for a head, also for the first byte of the next one, and on how long one may live.
 
 use std::io;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::REQUEST_TIMEOUT;
+
+/// So many connections are open at once at most; others wait until the system refuses them.
+pub const CONNECTIONS: usize = 256;
+
+/// A client takes no longer for a request's head, and is no longer without one.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// No connection is older: whoever does not read its answers is not waited for.
+const LIFETIME: Duration = Duration::from_mins(5);
+
+/// What keeps the system from accepting, such as too many open files, may pass.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `stop` is ready; then lets requests under way end, but waits no longer than any of
 /// them may take.
 ///
 /// # Errors
-/// When the listener fails.
+/// When no connection can be taken in any more.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let (stopping, stopped) = oneshot::channel();
-    let stop = async move {
-        stop.await;
-        let _ = stopping.send(());
-    };
-    let serving = axum::serve(listener, router).with_graceful_shutdown(stop);
-    tokio::select! {
-        ended = serving => ended,
-        () = patience(stopped) => Ok(()),
+    let open = Arc::new(Semaphore::new(CONNECTIONS));
+    let graceful = GracefulShutdown::new();
+    let mut stop = pin!(stop);
+    loop {
+        let (stream, place) = tokio::select! {
+            accepted = accept(&listener, &open) => accepted?,
+            () = &mut stop => break,
+        };
+        let service = TowerToHyperService::new(router.clone());
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .serve_connection(TokioIo::new(stream), service);
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            // However it ends, its client knows better than we do.
+            let _ = tokio::time::timeout(LIFETIME, connection).await;
+            drop(place);
+        });
     }
+    drop(listener);
+    let patience = REQUEST_TIMEOUT + Duration::from_secs(1);
+    let _ = tokio::time::timeout(patience, graceful.shutdown()).await;
+    Ok(())
 }
 
-/// Ends when a stop was asked for and everything that was under way should have ended.
-async fn patience(stopped: oneshot::Receiver<()>) {
-    if stopped.await.is_err() {
-        return std::future::pending().await;
+/// The next connection, once there is a place for it.
+async fn accept(
+    listener: &TcpListener,
+    open: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let place = open.clone().acquire_owned();
+    let place = place.await.map_err(io::Error::other)?;
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return Ok((stream, place)),
+            Err(error) => {
+                tracing::warn!(error = %error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
     }
-    tokio::time::sleep(REQUEST_TIMEOUT + Duration::from_secs(1)).await;
 }

@@ -14,7 +14,7 @@ use tidegate::queue::{ErrorEntry, Finalization, LeaseRequest, Walk};
 use tidegate::{Database, DrainOptions, Event, Fault, NewEvent, queue};
 use tidegate_job::app::{self, App, Event as AppEvent, medical};
 use tidegate_job::http;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::Child;
 use tokio::task::AbortHandle;
@@ -833,6 +833,29 @@ async fn every_refusal_has_one_shape_the_routers_own_included() {
             "{path}"
         );
         assert!(answer["error"]["message"].is_string());
+    }
+}
+
+#[tokio::test]
+async fn connections_that_say_half_a_word_are_gone_soon_and_others_are_served() {
+    let api = Api::new().await;
+    let address = api.url.strip_prefix("http://").unwrap();
+    // More than may be open at once.
+    let mut half_open = Vec::new();
+    for _ in 0..300 {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nhost: a")
+            .await
+            .unwrap();
+        half_open.push(stream);
+    }
+    // With nobody's help but the server's.
+    assert_eq!(api.get("/healthz").await.0, 200);
+    for mut stream in half_open {
+        let mut heard = Vec::new();
+        // The end of it, in an orderly way or not.
+        let _ = stream.read_to_end(&mut heard).await;
     }
 }
 

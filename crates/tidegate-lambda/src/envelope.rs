@@ -124,8 +124,31 @@ fn of_sqs(record: SqsMessage) -> Result<Delivery, Missing> {
     let source = filled(record.event_source_arn, "eventSourceARN")?;
     // A FIFO queue promises an order within this.
     let line = record.attributes.get("MessageGroupId").cloned();
-    let body = record.body.unwrap_or_default().into_bytes();
-    Ok(delivery(source, id.clone(), body, id, line))
+    let body = record.body.unwrap_or_default();
+    let Some(inner) = forwarded(&body) else {
+        return Ok(delivery(source, id.clone(), body.into_bytes(), id, line));
+    };
+    Ok(delivery(inner.source, inner.id, inner.body, id, line))
+}
+
+/// A topic or a bus that sends to a queue wraps what it forwards. The id is the one that it had there: of two queues, or of
+/// a message that the topic sends twice, it is the same.
+fn forwarded(body: &str) -> Option<Message> {
+    let fields: Value = serde_json::from_str(body).ok()?;
+    let text = |name: &str| fields[name].as_str().filter(|text| !text.is_empty());
+    if fields["Type"] == "Notification" {
+        return Some(Message {
+            source: text("TopicArn")?.to_owned(),
+            id: text("MessageId")?.to_owned(),
+            body: text("Message")?.as_bytes().to_vec(),
+        });
+    }
+    text("detail-type")?;
+    Some(Message {
+        source: format!("eventbridge:{}", text("source")?),
+        id: text("id")?.to_owned(),
+        body: fields.get("detail")?.to_string().into_bytes(),
+    })
 }
 
 fn of_sns(record: SnsRecord) -> Result<Delivery, Missing> {
@@ -262,6 +285,32 @@ mod tests {
             let error = refused(payload);
             assert!(error.contains(says), "{says}: {error}");
             assert!(!error.contains("canary"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_a_topic_or_a_bus_sends_to_a_queue_is_taken_out_of_its_wrapping() {
+        let record = |body: &str| json!({"Records": [{"eventSource": "aws:sqs", "eventSourceARN": "arn:queue", "messageId": "m", "body": body}]});
+        let topic = json!({"Type": "Notification", "TopicArn": "arn:topic", "MessageId": "n", "Message": "{\"a\":1}"});
+        let bus =
+            json!({"detail-type": "Ordered", "source": "shop", "id": "e", "detail": {"a": 1}});
+        let half = json!({"Type": "Notification", "Message": "x"}).to_string();
+        for (body, source, id, says) in [
+            (topic.to_string(), "arn:topic", "n", r#"{"a":1}"#),
+            (bus.to_string(), "eventbridge:shop", "e", r#"{"a":1}"#),
+            (r#"{"a":1}"#.to_owned(), "arn:queue", "m", r#"{"a":1}"#),
+            ("no JSON".to_owned(), "arn:queue", "m", "no JSON"),
+            (half.clone(), "arn:queue", "m", half.as_str()),
+        ] {
+            let [delivery] = &opened(record(&body))[..] else {
+                panic!("{body}")
+            };
+            let message = delivery.message.as_ref().unwrap();
+            let told = (message.source.as_str(), message.id.as_str());
+            assert_eq!(told, (source, id), "{body}");
+            assert_eq!(String::from_utf8_lossy(&message.body), says);
+            // Whoever brought it is told by its own name for it.
+            assert_eq!(delivery.item, "m");
         }
     }
 

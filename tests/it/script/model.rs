@@ -470,6 +470,22 @@ impl Model {
             row.id == id || row.id > id && row.group.is_some() && row.group == first.group
         };
         let left: Vec<i64> = held.iter().filter(goes).map(|row| row.id).collect();
+        // What stands behind may have run, if its worker had seen the end of what is taken away; it keeps its attempts all the
+        // same.
+        let may_have_run = |row: &Row| {
+            let hold = self.hold_of(row.id);
+            taken_away
+                && row.id != id
+                && left.contains(&row.id)
+                && hold.is_some_and(|hold| row.id <= hold.started_to)
+        };
+        let ran = self.tables.queue.iter().filter(|row| may_have_run(row));
+        let ran: Vec<i64> = ran.map(|row| row.id).collect();
+        let charged = |row: &&mut Row| ran.contains(&row.id) && row.attempts < row.max_attempts;
+        for row in self.tables.queue.iter_mut().filter(charged) {
+            row.attempts += 1;
+            row.max_attempts = (row.max_attempts + 1).min(1000);
+        }
         for hold in &mut self.tables.leases {
             let before = hold.ids.len();
             hold.ids.retain(|id| !left.contains(id));
