@@ -473,11 +473,11 @@ impl Model {
         // What stands behind may have run, if its worker had seen the end of what is taken away; it keeps its attempts all the
         // same.
         let may_have_run = |row: &Row| {
-            let hold = self.hold_of(row.id);
+            let lease = self.hold_of(row.id);
             taken_away
                 && row.id != id
                 && left.contains(&row.id)
-                && hold.is_some_and(|hold| row.id <= hold.started_to)
+                && lease.is_some_and(|lease| row.id <= lease.started_to)
         };
         let ran = self.tables.queue.iter().filter(|row| may_have_run(row));
         let ran: Vec<i64> = ran.map(|row| row.id).collect();
