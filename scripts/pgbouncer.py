@@ -108,7 +108,8 @@ def _settings(room, server, port, more):
     """Whoever is known to the server is let in, as the server itself does with its tests."""
     path = room / f"pgbouncer-{port}.ini"
     settings = {"listen_addr": "127.0.0.1", "listen_port": port, "unix_socket_dir": "", "pool_mode": "transaction",
-                "auth_type": "trust", "max_client_conn": 1000, "server_login_retry": 1, **more}
+                "auth_type": "trust", "stats_users": server.username, "max_client_conn": 1000, "server_login_retry": 1,
+                **more}
     lines = ["[databases]", f"* = host={server.hostname} port={server.port} auth_user={server.username}", "[pgbouncer]"]
     lines += [f"{name} = {value}" for name, value in settings.items()]
     path.write_text("\n".join(lines) + "\n")

@@ -24,16 +24,24 @@ pub struct Published {
 }
 
 impl Published {
-    fn of(row: &Row) -> Self {
-        Self {
-            id: row.get(0),
-            created: row.get(1),
-            status: match row.get(2) {
-                "PROCESSING" => "PROCESSING",
-                _ => "PENDING",
-            },
-            attempts: u32::try_from(row.get::<_, i32>(3)).unwrap_or_default(),
-        }
+    /// Not by `Row::get`, which panics: a pooler was seen to give a publisher the answer to the lease of a drain that had
+    /// gone away.
+    fn of(row: &Row) -> Result<Self, Error> {
+        let read = || -> Result<Self, tokio_postgres::Error> {
+            let attempts: i32 = row.try_get("attempts")?;
+            Ok(Self {
+                id: row.try_get("id")?,
+                created: row.try_get("created")?,
+                status: match row.try_get("status")? {
+                    "PROCESSING" => "PROCESSING",
+                    _ => "PENDING",
+                },
+                attempts: u32::try_from(attempts).unwrap_or_default(),
+            })
+        };
+        read().map_err(|error| {
+            Error::Unreadable(format!("publish: the answer to another statement: {error}"))
+        })
     }
 }
 
@@ -72,8 +80,8 @@ pub async fn publish(
     )
     .await
     .map_err(refused)?;
-    let published = rows.first().map(Published::of);
-    published.ok_or_else(|| Error::Unreadable("publish: no row".to_owned()))
+    let row = rows.first();
+    Published::of(row.ok_or_else(|| Error::Unreadable("publish: no row".to_owned()))?)
 }
 
 /// Publishes events in order, all or none. Returns one row for each, in the same order.
@@ -113,7 +121,7 @@ pub async fn publish_batch(
     )
     .await
     .map_err(refused)?;
-    Ok(rows.iter().map(Published::of).collect())
+    rows.iter().map(Published::of).collect()
 }
 
 /// Notes a message from outside, on the transaction that does what it asks for. False: it was taken in before. Waits for
