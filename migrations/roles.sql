@@ -33,3 +33,6 @@ GRANT SELECT (kind) ON tidegate.event_kind TO tidegate_intake;
 GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA forms, checks, medical TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION checks.take_place TO tidegate_drain;
+
+GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_operate;
+GRANT EXECUTE ON FUNCTION forms.forget, forms.expire, checks.expire, medical.forget, medical.expire TO tidegate_operate;

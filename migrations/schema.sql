@@ -6,6 +6,27 @@ CREATE SCHEMA forms;
 
 CREATE SCHEMA medical;
 
+CREATE FUNCTION checks.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $$
+DECLARE
+    until CONSTANT timestamptz := clock_timestamp() - expire.kept;
+    ended CONSTANT text[] := ARRAY['DONE', 'OVERDUE', 'REFUSED'];
+    ids CONSTANT bigint[] := ARRAY(SELECT i.id FROM checks.issuing_check AS i
+                                    WHERE i.work_statusom = ANY (ended) AND i.updated_at < until
+                                    LIMIT CASE WHEN NOT expire.dry_run THEN expire.most END);
+    removed bigint := cardinality(ids);
+BEGIN
+    IF NOT expire.dry_run THEN
+        DELETE FROM checks.issuing_check AS i
+         WHERE i.id = ANY (ids) AND i.work_statusom = ANY (ended) AND i.updated_at < until;
+        GET DIAGNOSTICS removed = ROW_COUNT;
+    END IF;
+    RETURN jsonb_build_object('checks.issuing_check', removed);
+END $$;
+
 CREATE FUNCTION checks.take_place(trigger_id text, application_id text, places integer, held_for double precision) RETURNS TABLE(taken boolean, at timestamp with time zone)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -34,6 +55,87 @@ BEGIN
          WHERE i.work_statusom <> 'DONE';
     END IF;
     RETURN NEXT;
+END $$;
+
+CREATE FUNCTION forms.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $$
+DECLARE
+    until CONSTANT timestamptz := clock_timestamp() - expire.kept;
+    ids text[];
+    messages bigint;
+BEGIN
+    IF expire.dry_run THEN
+        RETURN jsonb_build_object(
+            'forms.form', (SELECT count(*) FROM forms.form AS f WHERE f.updated_at < until),
+            'forms.message', (SELECT count(*) FROM forms.message AS m LEFT JOIN forms.form AS f ON f.id = m.form_id
+                               WHERE coalesce(f.updated_at, m.received_at) < until));
+    END IF;
+    ids := ARRAY(SELECT f.id FROM forms.form AS f WHERE f.updated_at < until LIMIT expire.most FOR UPDATE SKIP LOCKED);
+    UPDATE forms.awarded_grant AS g SET form_id = NULL WHERE g.form_id = ANY (ids);
+    DELETE FROM forms.message AS m
+     WHERE m.form_id = ANY (ids)
+        OR m.id IN (SELECT o.id FROM forms.message AS o WHERE o.form_id IS NULL AND o.received_at < until LIMIT expire.most);
+    GET DIAGNOSTICS messages = ROW_COUNT;
+    DELETE FROM forms.form AS f WHERE f.id = ANY (ids);
+    RETURN jsonb_build_object('forms.form', cardinality(ids), 'forms.message', messages);
+END $$;
+
+CREATE FUNCTION forms.forget(form_id text, national_id text, dry_run boolean) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    ids CONSTANT text[] := ARRAY(SELECT f.id FROM forms.form AS f
+                                  WHERE f.id = forget.form_id OR f.employee_national_id = forget.national_id);
+    told jsonb := jsonb_build_object(
+        'forms.form', cardinality(ids),
+        'forms.message', (SELECT count(*) FROM forms.message AS m WHERE m.form_id = ANY (ids)));
+BEGIN
+    IF NOT forget.dry_run THEN
+        UPDATE forms.awarded_grant AS g SET form_id = NULL WHERE g.form_id = ANY (ids);
+        DELETE FROM forms.message AS m WHERE m.form_id = ANY (ids);
+        DELETE FROM forms.form AS f WHERE f.id = ANY (ids);
+    END IF;
+    RETURN jsonb_build_object('forms', ids, 'tables', told);
+END $$;
+
+CREATE FUNCTION medical.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $$
+DECLARE
+    until CONSTANT timestamptz := clock_timestamp() - expire.kept;
+    removed bigint;
+BEGIN
+    IF expire.dry_run THEN
+        SELECT count(*) INTO removed FROM medical.entity AS e WHERE e.updated_at < until;
+    ELSE
+        DELETE FROM medical.entity AS e
+         WHERE e.ctid = ANY (ARRAY(SELECT o.ctid FROM medical.entity AS o WHERE o.updated_at < until
+                                    LIMIT expire.most FOR UPDATE SKIP LOCKED)) AND e.updated_at < until;
+        GET DIAGNOSTICS removed = ROW_COUNT;
+    END IF;
+    RETURN jsonb_build_object('medical.entity', removed);
+END $$;
+
+CREATE FUNCTION medical.forget(patient_id uuid, dry_run boolean) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    told jsonb := jsonb_build_object(
+        'medical.entity', (SELECT count(*) FROM medical.entity AS e WHERE e.patient_id = forget.patient_id));
+BEGIN
+    IF NOT forget.dry_run THEN
+        DELETE FROM medical.entity AS e WHERE e.patient_id = forget.patient_id;
+    END IF;
+    RETURN told;
 END $$;
 
 CREATE TABLE checks.issuing_check (
@@ -234,4 +336,14 @@ ALTER TABLE ONLY forms.awarded_grant
 ALTER TABLE ONLY forms.message
     ADD CONSTRAINT message_form_id_fkey FOREIGN KEY (form_id) REFERENCES forms.form(id);
 
+REVOKE ALL ON FUNCTION checks.expire(kept interval, most integer, dry_run boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION checks.take_place(trigger_id text, application_id text, places integer, held_for double precision) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION forms.expire(kept interval, most integer, dry_run boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION forms.forget(form_id text, national_id text, dry_run boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION medical.expire(kept interval, most integer, dry_run boolean) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION medical.forget(patient_id uuid, dry_run boolean) FROM PUBLIC;

@@ -15,7 +15,7 @@ EVENTS = Path("events")
 SOURCES = ("src", "crates/*/src")
 CREDENTIALS = Path("src/app/credentials.rs")
 # Everything but what drains and what changes the schema.
-OPERATE = ("cleanup,replay,requeue,stats,show,list,blocked_groups,leases,services,service,pause,resume,retire,unblock,retention,"
+OPERATE = ("cleanup,replay,requeue,stats,show,list,blocked_groups,leases,services,service,pause,resume,retire,unblock,forget,retention,"
            "doctor")
 ACTIONS = {"DrainFunction": "drain", "CleanupFunction": "cleanup", "OperateFunction": OPERATE, "MigrateFunction": "migrate"}
 # And where a queue of messages is wanted.
@@ -53,7 +53,7 @@ FORMULAS = {
 }
 HTTP_ALARMS = {"JobsHttpErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching")}
 # What is a setting wherever the program's source has it as a text, and those that the deployment leaves alone.
-SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]+|[A-Z_]+_URL|AI_CHECK_[A-Z_]+|ISSUING_[A-Z_]+)"')
+SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]+|[A-Z_]+_URL|AI_CHECK_[A-Z_]+|ISSUING_[A-Z_]+|[A-Z]+_RETENTION)"')
 NOT_DEPLOYED = {
     "DATABASE_URL": "DATABASE_SECRET_ID takes its place, for it may hold a password", "DATABASE_AUTH": "it goes with DATABASE_URL",
     "DATABASE_CA_PEM": "DATABASE_CA_FILE takes its place", "TIDEGATE_ACTOR": "who operates the command line"}

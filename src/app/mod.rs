@@ -6,6 +6,7 @@ pub mod client;
 mod credentials;
 pub mod forms;
 pub mod medical;
+pub mod records;
 mod sql;
 pub mod submission;
 pub mod verb;
@@ -31,6 +32,7 @@ use medical::payload::{
     ServiceRequestCreateJob, ServiceRequestProcessJob, ServiceRequestRecallJob,
     ServiceRequestReleaseJob, ServiceRequestResendJob, ServiceRequestUseJob,
 };
+use records::People;
 
 tidegate::events! {
     /// Every event this program publishes and handles.
@@ -117,6 +119,7 @@ pub const TABLES: Migrations = tidegate::migrations!("app":
     "migrations/V0002__create_checks.sql",
     "migrations/V0003__create_medical.sql",
     "migrations/V0004__least_privilege.sql",
+    "migrations/V0006__privacy.sql",
 )
 .grants(include_str!("../../migrations/roles.sql"));
 
@@ -127,6 +130,7 @@ pub fn program() -> Program {
     let received = asked.clone();
     Program::new(|lookup| App::from_settings(lookup))
         .tables(TABLES)
+        .records(People::new(environment))
         .action("receive_issuing", move |database, fields| {
             checks::answer(asked.clone(), database, fields)
         })

@@ -534,7 +534,7 @@ async fn a_stop_signal_ends_a_run_between_two_steps() {
     let (_stop, stopped) = tokio::sync::watch::channel(true);
     let hooks = CleanupHooks {
         stop: Some(stopped),
-        progress: None,
+        ..CleanupHooks::default()
     };
     let report = cleanup(&db.database(), &CleanupOptions::default(), hooks)
         .await

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidegate::operate::{ForgetRequest, parse_subject};
 use tidegate::testing::handlers_of;
 use tidegate::{Database, DrainOptions, DrainReport, Event as _, NewEvent, Published, RetryPolicy};
 use tidegate_job::app::forms::{self, Form, Grant, Measure, Received};
@@ -1060,4 +1061,43 @@ async fn i9_a_refused_form_or_row_is_not_quoted() {
         .await
         .expect_err("the case is taken");
     assert_nothing_private("the database's refusal", &error.to_string());
+}
+
+#[tokio::test]
+async fn of_a_person_who_is_forgotten_no_table_says_a_word_and_what_happened_stays() {
+    let mut world = World::new().await;
+    world.submit(&form("f1")).await;
+    world.drain().await;
+    // Another one about the same person waits, and somebody else's is nobody's business.
+    world.submit(&form("f2")).await;
+    let mut other = serde_json::to_value(form("f3")).unwrap();
+    other["employee"]["national_id"] = json!("11111111111");
+    let other: Form = serde_json::from_value(other).unwrap();
+    world.submit(&other).await;
+
+    let url = world.db.url.clone();
+    let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
+    let service = tidegate_job::app::program().start(&lookup).unwrap();
+    let asked = |dry_run| ForgetRequest {
+        subject: Some(parse_subject(&format!("person={}", PRIVATE[0])).unwrap()),
+        reason: "request 17".to_owned(),
+        dry_run,
+        ..ForgetRequest::default()
+    };
+    let preview = service.forget(&asked(true)).await.unwrap();
+    let report = service.forget(&asked(false)).await.unwrap();
+    assert_eq!(preview.tables, report.tables);
+    assert_eq!(report.tables["forms.form"], 2, "{report:?}");
+    assert_eq!((report.forgotten, report.cancelled), (4, 1), "{report:?}");
+
+    let everything = "SELECT jsonb_build_array(
+        (SELECT jsonb_agg(to_jsonb(l)) FROM tidegate.event_log AS l), (SELECT jsonb_agg(to_jsonb(a)) FROM tidegate.audit AS a),
+        (SELECT jsonb_agg(to_jsonb(q)) FROM tidegate.event_queue AS q WHERE group_key <> 'form:f3'),
+        (SELECT jsonb_agg(to_jsonb(f)) FROM forms.form AS f WHERE id <> 'f3'), (SELECT jsonb_agg(to_jsonb(m)) FROM forms.message AS m))";
+    assert_nothing_private("the database", &world.value(everything).await.to_string());
+    let kept = world.value("SELECT count(*) FROM tidegate.event_log WHERE status = 'COMPLETED' AND forgotten_at IS NOT NULL").await;
+    assert_eq!(kept, json!(3), "form_submitted, form_archived, case_opened");
+    let others =
+        world.value("SELECT count(*) FROM forms.form JOIN tidegate.event_queue ON group_key = 'form:' || forms.form.id AND payload::text LIKE '%11111111111%'").await;
+    assert_eq!(others, json!(1));
 }

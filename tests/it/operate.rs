@@ -797,7 +797,7 @@ async fn i7_a_requeue_tells_of_ids_that_are_not_live_and_of_deadlines_that_have_
     let late = publish(&client, &act("late")).await;
     let expire = "UPDATE tidegate.event_queue SET expires_at = clock_timestamp()";
     client.execute(expire, &[]).await.unwrap();
-    let report = requeue(&client, &[over, late, 4711, late]).await;
+    let report = requeue(&client, &[over, late, i64::MAX, late]).await;
     assert_eq!((report.ids, report.past_deadline), (vec![late], vec![late]));
     let told: Vec<_> = report
         .skipped
@@ -808,7 +808,7 @@ async fn i7_a_requeue_tells_of_ids_that_are_not_live_and_of_deadlines_that_have_
         told,
         [
             (over, "ended as COMPLETED; use replay"),
-            (4711, "unknown: neither in the queue nor in the log"),
+            (i64::MAX, "unknown: neither in the queue nor in the log"),
         ]
     );
     assert_eq!(report.skipped_count, 2);

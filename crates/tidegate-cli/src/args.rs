@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use tidegate::config::parse_duration;
 use tidegate::look::{LIMIT, LISTED};
-use tidegate::operate::{Moment, parse_moment};
+use tidegate::operate::{Moment, Subject, parse_moment, parse_subject};
 use tidegate::retention::CleanupOptions;
 use tidegate::{DrainOptions, NewEvent};
 
@@ -127,6 +127,14 @@ pub enum Verb {
         after_help = "Example:\n  tidegate unblock customer-3 --skip --reason 'waits for a paper'"
     )]
     Unblock(UnblockArgs),
+    /// Take away what the queue, its log and the program's own tables hold of a person; what happened stays.
+    ///
+    /// Live events are cancelled. Payloads, results, progress, the words of errors, groups and keys are gone afterwards;
+    /// kinds, times, states and codes stay.
+    #[command(
+        after_help = "Example:\n  tidegate forget --group customer-3 --reason 'request 2031-17' --dry-run\n  tidegate forget --subject customer=3 --reason 'request 2031-17'"
+    )]
+    Forget(ForgetArgs),
 }
 
 /// Write a project of your own to begin with: two kinds of events, their handlers, tests and deployment.
@@ -406,6 +414,34 @@ pub struct UnblockActionArgs {
     /// End it.
     #[arg(long)]
     pub cancel: bool,
+}
+
+#[derive(Args)]
+pub struct ForgetArgs {
+    #[command(flatten)]
+    pub whom: ForgetWhomArgs,
+    /// Change nothing, and tell what would be done.
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = true)]
+pub struct ForgetWhomArgs {
+    /// All events of this group.
+    #[arg(long)]
+    pub group: Option<String>,
+    /// All events with this correlation id.
+    #[arg(long)]
+    pub correlation_id: Option<String>,
+    /// These events; at most 10,000.
+    #[arg(long = "id", value_name = "ID", num_args = 1..)]
+    pub ids: Vec<i64>,
+    /// Somebody whom the program's own tables are about, with all events: NAME=ID.
+    #[arg(long, value_parser = parse_subject)]
+    pub subject: Option<Subject>,
 }
 
 /// What every action is recorded with.

@@ -210,7 +210,9 @@ CREATE TABLE tidegate.event_log (
     replay_of             bigint,
     -- The live row's expires_at.
     deadline              timestamptz,
-    traceparent           text
+    traceparent           text,
+    -- Since when nothing is left of what it was about; see forget().
+    forgotten_at          timestamptz
 ) PARTITION BY RANGE (expires_at);
 
 CREATE TABLE tidegate.event_log_default PARTITION OF tidegate.event_log DEFAULT;

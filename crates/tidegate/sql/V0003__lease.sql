@@ -24,7 +24,8 @@
 
 CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN coalesce((SELECT range_agg(int8range(i, i, '[]')) FROM unnest(ids) AS i), '{}');
+    -- The last number of all ends no range, and is nobody's id.
+    RETURN coalesce((SELECT range_agg(int8range(i, i, '[]')) FROM unnest(ids) AS i WHERE i < 9223372036854775807), '{}');
 
 -- Removes leases that are marked as ended. One that somebody has locked is left to a sweep.
 CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void

@@ -204,7 +204,8 @@ CREATE FUNCTION tidegate.replay_candidates(
     WITH asked AS MATERIALIZED (
         SELECT a.id, count(*) AS times FROM unnest(replay_candidates.ids) AS a(id) GROUP BY a.id
     ), matched AS MATERIALIZED (
-        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of
+        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of,
+               l.forgotten_at
           FROM tidegate.event_log AS l
          WHERE replay_candidates.ids IS NULL
            AND l.finished_at >= replay_candidates.since
@@ -212,7 +213,8 @@ CREATE FUNCTION tidegate.replay_candidates(
            AND (replay_candidates.kind IS NULL OR l.kind = replay_candidates.kind)
            AND (replay_candidates.status IS NULL OR l.status = replay_candidates.status)
         UNION ALL
-        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of
+        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of,
+               l.forgotten_at
           FROM asked JOIN tidegate.event_log AS l USING (id)
     ), ended_replay AS (
         SELECT l.replay_of, max(l.id) AS id
@@ -237,7 +239,8 @@ CREATE FUNCTION tidegate.replay_candidates(
                     WHEN m.replay_of IS NOT NULL THEN 'a replay itself'
                     WHEN m.errors->-1->>'code' = 'cancelled' AND m.errors->-1->>'handler' IS NULL THEN 'cancelled by an operator'
                END AS repeated,
-               CASE WHEN k.kind IS NULL THEN 'its kind is not registered'
+               CASE WHEN m.forgotten_at IS NOT NULL THEN 'forgotten: nothing is left of what it was about'
+                    WHEN k.kind IS NULL THEN 'its kind is not registered'
                     WHEN replay_candidates.failed_handlers_only AND m.status = 'COMPLETED' THEN 'none of its handlers failed'
                     WHEN twin.id IS NOT NULL THEN 'a live event has its deduplication key'
                END AS unfit

@@ -570,6 +570,80 @@ BEGIN
     SELECT coalesce(array_agg(logged.id), '{}'), coalesce((SELECT created FROM put), 0) INTO ended_ids, published FROM logged;
 END $$;
 
+CREATE FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) RETURNS SETOF bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+BEGIN
+    IF find_subject.partition IS NULL THEN
+        RETURN QUERY
+        SELECT q.id FROM tidegate.event_queue AS q WHERE q.group_key = ANY (find_subject.groups)
+        UNION
+        SELECT q.id FROM tidegate.event_queue AS q WHERE q.correlation_id = ANY (find_subject.correlation_ids);
+    -- Not by log_partitions(), which would be asked once a partition for all of them.
+    ELSIF EXISTS (SELECT FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+                   WHERE i.inhparent = 'tidegate.event_log'::regclass AND c.relname = find_subject.partition
+                     AND c.relnamespace = 'tidegate'::regnamespace) THEN
+        RETURN QUERY EXECUTE format(
+            'SELECT l.id FROM ONLY tidegate.%I AS l WHERE l.group_key = ANY ($1) OR l.correlation_id = ANY ($2)',
+            find_subject.partition) USING find_subject.groups, find_subject.correlation_ids;
+    END IF;
+END $_$;
+
+CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NULL::text, dry_run boolean DEFAULT false) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    live bigint[];
+    held bigint[];
+    logged bigint[];
+    before bigint[];
+    further bigint[];
+BEGIN
+    PERFORM tidegate.check_operator(forget.reason, forget.actor, true);
+    IF coalesce(cardinality(forget.ids), -1) NOT BETWEEN 0 AND 1000 OR array_position(forget.ids, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'ids: must be at most 1000 numbers, got %', coalesce(cardinality(forget.ids)::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF NOT coalesce(forget.dry_run, false) THEN
+        -- A replay would copy the payload, a cleanup's step wait for these rows.
+        PERFORM tidegate.lock_replays();
+    END IF;
+    -- In the order in which requeues lock them.
+    IF NOT coalesce(forget.dry_run, false) THEN
+        PERFORM FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(forget.ids) ORDER BY l.worker, l.token FOR UPDATE;
+    END IF;
+    live := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (forget.ids) ORDER BY q.id);
+    held := ARRAY(SELECT u.id FROM unnest(live) AS u(id) WHERE EXISTS (
+                      SELECT FROM tidegate.lease AS l WHERE l.ids @> u.id AND u.id <= l.started_to));
+    IF NOT coalesce(forget.dry_run, false) THEN
+        live := ARRAY(SELECT u.id FROM unnest(live) AS u(id)
+                       WHERE tidegate.end_by_operator(u.id, 'cancelled', 'forgotten'));
+    END IF;
+    -- A statement of its own: it sees what was just ended, by us and by itself.
+    SELECT coalesce(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.forgotten_at IS NULL), '{}'),
+           coalesce(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.forgotten_at IS NOT NULL), '{}')
+      INTO logged, before FROM tidegate.event_log AS l WHERE l.id = ANY (forget.ids);
+    further := ARRAY(SELECT o FROM tidegate.offspring(forget.ids, 0, 1000) AS o);
+    IF NOT coalesce(forget.dry_run, false) THEN
+        UPDATE tidegate.event_log AS l
+           SET payload = NULL, result = NULL, progress = NULL, errors = tidegate.wordless(l.errors), group_key = NULL,
+               dedup_key = NULL, correlation_id = NULL, forgotten_at = clock_timestamp()
+         WHERE l.id = ANY (logged);
+        PERFORM tidegate.record_action('forget', forget.actor, NULL, logged, forget.reason);
+    END IF;
+    RETURN jsonb_build_object(
+        'cancelled', cardinality(live), 'in_hand', cardinality(held),
+        'forgotten', cardinality(ARRAY(SELECT unnest(logged) UNION SELECT unnest(live))),
+        'before', cardinality(before),
+        'unknown', (SELECT count(DISTINCT u.id) FROM unnest(forget.ids) AS u(id)
+                     WHERE u.id <> ALL (live) AND u.id <> ALL (logged) AND u.id <> ALL (before)),
+        'offspring', further);
+END $$;
+
 CREATE FUNCTION tidegate.forget_received(batch integer DEFAULT 10000, dry_run boolean DEFAULT false, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -792,7 +866,8 @@ CREATE TABLE tidegate.event_log (
     parent_id bigint,
     replay_of bigint,
     deadline timestamp with time zone,
-    traceparent text
+    traceparent text,
+    forgotten_at timestamp with time zone
 )
 PARTITION BY RANGE (expires_at);
 
@@ -1386,6 +1461,19 @@ BEGIN
     END IF;
 END $_$;
 
+CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RETURNS SETOF bigint
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT c.id
+      FROM (SELECT q.id FROM tidegate.event_queue AS q WHERE q.parent_id = ANY (offspring.ids)
+            UNION SELECT q.id FROM tidegate.event_queue AS q WHERE q.replay_of = ANY (offspring.ids)
+            UNION SELECT l.id FROM tidegate.event_log AS l WHERE l.parent_id = ANY (offspring.ids) AND l.forgotten_at IS NULL
+            UNION SELECT l.id FROM tidegate.event_log AS l WHERE l.replay_of = ANY (offspring.ids) AND l.forgotten_at IS NULL) AS c
+     WHERE c.id > offspring.after AND c.id <> ALL (offspring.ids)
+     ORDER BY c.id LIMIT offspring.most
+$$;
+
 CREATE FUNCTION tidegate.open_after() RETURNS integer
     LANGUAGE sql IMMUTABLE
     RETURN 5;
@@ -1675,7 +1763,7 @@ END $$;
 
 CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN COALESCE((SELECT range_agg(int8range(i.i, i.i, '[]'::text)) AS range_agg FROM unnest(ranges.ids) i(i)), '{}'::int8multirange);
+    RETURN COALESCE((SELECT range_agg(int8range(i.i, i.i, '[]'::text)) AS range_agg FROM unnest(ranges.ids) i(i) WHERE (i.i < '9223372036854775807'::bigint)), '{}'::int8multirange);
 
 CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) RETURNS TABLE(id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text, started boolean)
     LANGUAGE plpgsql STABLE
@@ -1892,7 +1980,8 @@ CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text,
     WITH asked AS MATERIALIZED (
         SELECT a.id, count(*) AS times FROM unnest(replay_candidates.ids) AS a(id) GROUP BY a.id
     ), matched AS MATERIALIZED (
-        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of
+        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of,
+               l.forgotten_at
           FROM tidegate.event_log AS l
          WHERE replay_candidates.ids IS NULL
            AND l.finished_at >= replay_candidates.since
@@ -1900,7 +1989,8 @@ CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text,
            AND (replay_candidates.kind IS NULL OR l.kind = replay_candidates.kind)
            AND (replay_candidates.status IS NULL OR l.status = replay_candidates.status)
         UNION ALL
-        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of
+        SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of,
+               l.forgotten_at
           FROM asked JOIN tidegate.event_log AS l USING (id)
     ), ended_replay AS (
         SELECT l.replay_of, max(l.id) AS id
@@ -1925,7 +2015,8 @@ CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text,
                     WHEN m.replay_of IS NOT NULL THEN 'a replay itself'
                     WHEN m.errors->-1->>'code' = 'cancelled' AND m.errors->-1->>'handler' IS NULL THEN 'cancelled by an operator'
                END AS repeated,
-               CASE WHEN k.kind IS NULL THEN 'its kind is not registered'
+               CASE WHEN m.forgotten_at IS NOT NULL THEN 'forgotten: nothing is left of what it was about'
+                    WHEN k.kind IS NULL THEN 'its kind is not registered'
                     WHEN replay_candidates.failed_handlers_only AND m.status = 'COMPLETED' THEN 'none of its handlers failed'
                     WHEN twin.id IS NOT NULL THEN 'a live event has its deduplication key'
                END AS unfit
@@ -2586,6 +2677,14 @@ CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURN
                       FROM unnest(collided[1:tidegate.listed_at_most()]) AS c))
 $$;
 
+CREATE FUNCTION tidegate.wordless(errors jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT coalesce(jsonb_agg(e.entry - 'details' || '{"message": "forgotten"}' ORDER BY e.position), '[]')
+      FROM jsonb_array_elements(wordless.errors) WITH ORDINALITY AS e(entry, position)
+$$;
+
 ALTER TABLE tidegate.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME tidegate.audit_id_seq
     START WITH 1
@@ -2682,7 +2781,8 @@ CREATE TABLE tidegate.event_log_default (
     parent_id bigint,
     replay_of bigint,
     deadline timestamp with time zone,
-    traceparent text
+    traceparent text,
+    forgotten_at timestamp with time zone
 );
 
 ALTER TABLE tidegate.event_queue ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
@@ -3104,6 +3204,10 @@ REVOKE ALL ON FUNCTION tidegate.expired_rows(now timestamp with time zone) FROM 
 
 REVOKE ALL ON FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.forget(ids bigint[], reason text, actor text, dry_run boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.forget_received(batch integer, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[], ran bigint[], taken_away boolean) FROM PUBLIC;
@@ -3161,6 +3265,8 @@ REVOKE ALL ON FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) FROM
 REVOKE ALL ON FUNCTION tidegate.missing_log_days(now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.missing_retention_days(kind text, partition text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.open_after() FROM PUBLIC;
 
@@ -3255,3 +3361,5 @@ REVOKE ALL ON FUNCTION tidegate.update_event() FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.watched_services() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.wordless(errors jsonb) FROM PUBLIC;

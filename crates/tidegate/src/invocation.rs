@@ -17,8 +17,8 @@ use crate::drain::DrainOptions;
 use crate::error::Error;
 use crate::look::{FirstRequest, ListRequest, ShowRequest};
 use crate::operate::{
-    ExpiringKind, KindRequest, ReplayRequest, RequeueRequest, ServiceRequest, ServiceStatus,
-    UnblockRequest,
+    ExpiringKind, ForgetRequest, KindRequest, ReplayRequest, RequeueRequest, ServiceRequest,
+    ServiceStatus, UnblockRequest,
 };
 use crate::retention::{Change, CleanupOptions};
 
@@ -57,6 +57,8 @@ pub enum Request {
     Retire(KindRequest),
     /// Act on the first event of a group.
     Unblock(UnblockRequest),
+    /// Take away what is held of a person.
+    Forget(ForgetRequest),
     /// How long finished events are kept.
     Retention(RetentionRequest),
     /// What is wrong with database, schema and queue.
@@ -71,7 +73,7 @@ pub enum Request {
 }
 
 /// What every program answers.
-const ACTIONS: [&str; 18] = [
+const ACTIONS: [&str; 19] = [
     "drain",
     "cleanup",
     "replay",
@@ -88,6 +90,7 @@ const ACTIONS: [&str; 18] = [
     "resume",
     "retire",
     "unblock",
+    "forget",
     "retention",
     "doctor",
 ];
@@ -233,6 +236,7 @@ fn asked(action: &str, fields: Map<String, Value>) -> Result<Request, Error> {
         "resume" => Request::Resume(decode(fields)?),
         "retire" => Request::Retire(decode(fields)?),
         "unblock" => Request::Unblock(decode(fields)?),
+        "forget" => Request::Forget(decode(fields)?),
         "retention" => Request::Retention(decode(fields)?),
         "doctor" => Request::Doctor(decode(fields)?),
         own => Request::Further {

@@ -69,7 +69,7 @@
 //! 7. `drain`: the loop around it all, and its report.
 //!
 //! Beside it: `config` and `connect` (settings, secrets, TLS, connections), `migrate` (the schema), `retention` (cleanup: how
-//! finished events leave the log), `operate` (what operators may ask for), `look` (what they may look at), `doctor` (is
+//! finished events leave the log), `operate` (what operators may ask for), `forget` (nothing is left of a person), `look` (what they may look at), `doctor` (is
 //! everything well?), `figures` and `metrics` (what CloudWatch is told), `trace` (a trace crosses the queue), `xray` (and is
 //! shown in X-Ray), `invocation` (both ends of the wire to Lambda and the command line), `intake` (messages from outside, each
 //! once), `program` (a whole program, ready for a shell).
@@ -106,6 +106,10 @@ pub mod doctor;
 mod drain;
 #[cfg(feature = "operate")]
 pub mod drain;
+#[cfg(not(feature = "operate"))]
+mod forget;
+#[cfg(feature = "operate")]
+pub mod forget;
 #[cfg(not(feature = "operate"))]
 mod intake;
 #[cfg(feature = "operate")]

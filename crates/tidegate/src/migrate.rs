@@ -23,7 +23,8 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0006__operate.sql",
     "sql/V0007__service.sql",
     "sql/V0008__views.sql",
-    "sql/V0009__rights.sql",
+    "sql/V0009__forget.sql",
+    "sql/V0010__rights.sql",
 );
 
 /// The oldest Postgres that leases can be made on: it brought `range_agg` over multiranges.

@@ -2,11 +2,14 @@
 //! called or not. It knows no SQL. One surprise: what could not be done is no error but part of the report, because the
 //! audit tells of the try as well; only arguments that are not allowed are errors.
 
+mod forget;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub use self::forget::{ForgetReport, ForgetRequest, Subject, SubjectKeys, parse_subject};
 use crate::config::{named, parse_duration};
 
 /// A point in time as people give it.

@@ -20,6 +20,7 @@ use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, drain_measured}
 use crate::error::Error;
 use crate::event::{Event, NewEvent};
 use crate::figures::Figures;
+use crate::forget::Records;
 use crate::intake::{Intake, Message, Receiver, TakeIn};
 use crate::invocation::{
     ANSWER_LIMIT, Actions, CleanupRequest, DrainRequest, MigrateRequest, Request, StatsReport, fit,
@@ -61,6 +62,7 @@ pub struct Program {
     tables: Vec<Migrations>,
     further: Vec<Further>,
     intake: Option<Box<TakeIn>>,
+    records: Option<Arc<dyn Records>>,
 }
 
 type MakeHandlers = dyn Fn(Lookup<'_>) -> Result<Arc<dyn Drains>, Error> + Send + Sync;
@@ -116,6 +118,7 @@ impl Program {
             tables: Vec::new(),
             further: Vec::new(),
             intake: None,
+            records: None,
         }
     }
 
@@ -188,6 +191,15 @@ impl Program {
         intake: impl for<'a> Fn(&'a Transaction<'a>, &'a Message) -> Intake<'a> + Send + Sync + 'static,
     ) -> Self {
         self.intake = Some(Box::new(intake));
+        self
+    }
+
+    /// With what its own tables keep of people: `forget` takes it away with the events, and `cleanup` when it has been kept
+    /// for long enough.
+    #[cfg(feature = "operate")]
+    #[must_use]
+    pub fn records(mut self, records: impl Records + 'static) -> Self {
+        self.records = Some(Arc::new(records));
         self
     }
 
@@ -311,6 +323,7 @@ impl Service {
             Request::Resume(asked) => told(time, self.resume(asked)).await?,
             Request::Retire(asked) => told(time, self.retire(asked)).await?,
             Request::Unblock(asked) => told(time, self.unblock(asked)).await?,
+            Request::Forget(asked) => told(time, self.forget(asked)).await?,
             // As with a cleanup, the steps of applying it know how long they have.
             Request::Retention(asked) if asked.apply => {
                 told(None, self.retention(asked, time)).await?
@@ -347,7 +360,7 @@ impl Service {
         options.budget = time.map_or(options.budget, |time| time.min(options.budget));
         let hooks = CleanupHooks {
             stop: hooks.stop,
-            progress: None,
+            ..CleanupHooks::default()
         };
         Ok(serde_json::to_value(self.cleanup(&options, hooks).await?)?)
     }
@@ -393,6 +406,8 @@ impl Service {
         options: &CleanupOptions,
         hooks: CleanupHooks,
     ) -> Result<CleanupReport, Error> {
+        let records = self.program.records.clone();
+        let hooks = CleanupHooks { records, ..hooks };
         retention::cleanup(&self.database, options, hooks).await
     }
 

@@ -44,7 +44,7 @@ pub const HANDED_IN_BEFORE: &str = "form.id: must be one that was not handed in 
 pub const NO_GRANT_OF_FORM: &str = "grant_number: must be of a grant that this form was given";
 
 /// The group of a form's events.
-pub(super) fn group_of(form_id: &str) -> String {
+pub(in crate::app) fn group_of(form_id: &str) -> String {
     format!("form:{form_id}")
 }
 

@@ -29,6 +29,9 @@ pub fn cleaned(report: &CleanupReport) -> String {
             dropped.rows.to_string(),
         ]);
     }
+    for (name, rows) in &report.records {
+        table.add_row(vec![format!("old rows of {name}"), rows.to_string()]);
+    }
     let done = if report.dry_run {
         "nothing was changed; a cleanup would do this"
     } else {

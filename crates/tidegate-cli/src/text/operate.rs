@@ -1,8 +1,8 @@
 //! What operators' actions have done, for people.
 
 use tidegate::operate::{
-    OrderRisks, PauseReport, ReplayReport, RequeueReport, ServiceChange, ServiceState, Skipped,
-    UnblockAction, UnblockReport,
+    ForgetReport, OrderRisks, PauseReport, ReplayReport, RequeueReport, ServiceChange,
+    ServiceState, Skipped, UnblockAction, UnblockReport,
 };
 
 /// Ids and lines are told up to this many; `--json` tells more.
@@ -162,6 +162,38 @@ pub fn unblocked(report: &UnblockReport) -> String {
             format!("event {id}, the first of {group}, has ended as cancelled")
         }
     }
+}
+
+/// What is left of nobody.
+pub fn forgotten(report: &ForgetReport) -> String {
+    let would = if report.dry_run {
+        "nothing was changed; to be forgotten: "
+    } else {
+        "forgotten: "
+    };
+    let mut lines = vec![format!(
+        "{would}{}, {} of them live and cancelled",
+        events(report.forgotten),
+        report.cancelled
+    )];
+    if report.in_hand > 0 {
+        lines.push(format!(
+            "  {} in a handler's hands: ask again when it must have ended",
+            events(report.in_hand)
+        ));
+    }
+    if report.before > 0 {
+        lines.push(format!("  {} forgotten before", events(report.before)));
+    }
+    if report.unknown > 0 {
+        lines.push(format!("  {} of no event", report.unknown));
+    }
+    let tables = report.tables.iter();
+    lines.extend(tables.map(|(table, rows)| format!("  {rows} rows of {table}")));
+    if report.incomplete {
+        lines.push("  more came meanwhile: ask again".to_owned());
+    }
+    lines.join("\n")
 }
 
 fn skipped(lines: &mut Vec<String>, skipped: &[Skipped], count: u64) {

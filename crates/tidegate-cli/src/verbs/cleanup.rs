@@ -23,7 +23,7 @@ pub async fn cleanup(service: &Service, args: CleanupArgs, json: bool) -> Result
     let options = asked.over(service.options.budget, service.actor.clone());
     let mut hooks = CleanupHooks {
         stop: Some(stopped_by_signal()),
-        progress: None,
+        ..CleanupHooks::default()
     };
     let bar = (std::io::stderr().is_terminal() && !json).then(|| follow(&mut hooks));
     let report = service.cleanup(&options, hooks).await;

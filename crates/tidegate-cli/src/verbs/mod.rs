@@ -41,5 +41,6 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
         Verb::Service(args) => operate::service(service, args).await,
         Verb::Retire(args) => operate::retire(service, args).await,
         Verb::Unblock(args) => operate::unblock(service, args).await,
+        Verb::Forget(args) => operate::forget(service, args).await,
     }
 }

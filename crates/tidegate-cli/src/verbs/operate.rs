@@ -1,13 +1,15 @@
-//! Operators' actions: replay, requeue, pause, resume, retire, unblock.
+//! Operators' actions: replay, requeue, pause, resume, retire, unblock, forget.
 
 use tidegate::operate::{
-    KindRequest, ReplayRequest, RequeueRequest, ServiceAction, ServiceRequest, UnblockAction,
-    UnblockRequest,
+    ForgetRequest, KindRequest, ReplayRequest, RequeueRequest, ServiceAction, ServiceRequest,
+    UnblockAction, UnblockRequest,
 };
 use tidegate::program::Service;
 
 use crate::answer::{Answer, Failed, document};
-use crate::args::{PauseArgs, ReplayArgs, RequeueArgs, RetireArgs, ServiceArgs, UnblockArgs};
+use crate::args::{
+    ForgetArgs, PauseArgs, ReplayArgs, RequeueArgs, RetireArgs, ServiceArgs, UnblockArgs,
+};
 use crate::text;
 
 /// Fails when it was refused, or when ids were asked for and not one of them can be replayed.
@@ -140,5 +142,26 @@ pub async fn unblock(service: &Service, args: UnblockArgs) -> Result<Answer, Fai
     Ok(Answer {
         code: u8::from(report.id.is_none()),
         ..Answer::new(document(&report)?, text::operate::unblocked(&report))
+    })
+}
+
+/// Fails when there was nothing to forget.
+pub async fn forget(service: &Service, args: ForgetArgs) -> Result<Answer, Failed> {
+    let whom = args.whom;
+    let report = service
+        .forget(&ForgetRequest {
+            group: whom.group,
+            correlation_id: whom.correlation_id,
+            ids: (!whom.ids.is_empty()).then_some(whom.ids),
+            subject: whom.subject,
+            reason: args.audit.reason,
+            actor: args.audit.actor,
+            dry_run: args.dry_run,
+        })
+        .await?;
+    let rows: u64 = report.tables.values().sum();
+    Ok(Answer {
+        code: u8::from(report.forgotten + report.before + rows == 0 || report.incomplete),
+        ..Answer::new(document(&report)?, text::operate::forgotten(&report))
     })
 }

@@ -7,14 +7,16 @@ use serde::Serialize;
 use super::{Service, stats_on};
 use crate::doctor::{self, DoctorReport, Target};
 use crate::error::Error;
+use crate::forget;
 use crate::invocation::{RetentionRequest, StatsReport};
 use crate::look::{
     self, BlockedGroupsReport, FirstRequest, LeasesReport, ListReport, ListRequest, ServicesReport,
     ShowReport, ShowRequest,
 };
 use crate::operate::{
-    KindRequest, PauseReport, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
-    RetireReport, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
+    ForgetReport, ForgetRequest, KindRequest, PauseReport, ReplayReport, ReplayRequest,
+    RequeueReport, RequeueRequest, RetireReport, ServiceChange, ServiceRequest, UnblockReport,
+    UnblockRequest,
 };
 use crate::queue;
 use crate::retention::{self, KindsReport, RetentionReport};
@@ -190,6 +192,18 @@ impl Service {
         let actor = self.actor_of(asked.actor.as_ref());
         let asked = asked.clone();
         queue::unblock(&client, &UnblockRequest { actor, ..asked }).await
+    }
+
+    /// Takes away what the program's tables, the queue and its log hold of whom the request names. What happened, when, and
+    /// how it ended is left.
+    ///
+    /// # Errors
+    /// As [`Service::replay`]. What was done by then stays done, and the same request goes on.
+    pub async fn forget(&self, asked: &ForgetRequest) -> Result<ForgetReport, Error> {
+        let actor = self.actor_of(asked.actor.as_ref());
+        let asked = asked.clone();
+        let asked = ForgetRequest { actor, ..asked };
+        forget::forget(&self.database, self.program.records.as_deref(), &asked).await
     }
 
     /// How long finished events are kept, by kind; or a change of that, which may take `time` if there is a limit from

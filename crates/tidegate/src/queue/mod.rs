@@ -49,7 +49,9 @@ mod internals {
         promote, remove_ended, renew, sweep,
     };
     pub use super::lineage::MOST_RELATED;
-    pub use super::operate::{replay, requeue, retire};
+    pub use super::operate::{
+        ForgottenEvents, find_subject, forget, offspring, replay, requeue, retire,
+    };
     pub use super::read::{
         Overview, others, overview, register_kinds, registered, stats, unregistered,
     };
@@ -67,7 +69,7 @@ mod internals {
         InHand, LeaseRequest, LeasedBatch, Walk, hand_back, in_hand, lease, promote, remove_ended,
         renew, sweep,
     };
-    pub(crate) use super::operate::{replay, requeue, retire};
+    pub(crate) use super::operate::{find_subject, forget, offspring, replay, requeue, retire};
     pub(crate) use super::read::{
         others, overview, register_kinds, registered, stats, unregistered,
     };

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
@@ -12,8 +13,9 @@ use super::sql::Statement;
 use super::{query, sql};
 use crate::error::Error;
 use crate::operate::{
-    KindRequest, Moment, PauseReport, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
-    RetireReport, ServiceAction, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
+    ForgetRequest, KindRequest, Moment, PauseReport, ReplayReport, ReplayRequest, RequeueReport,
+    RequeueRequest, RetireReport, ServiceAction, ServiceChange, ServiceRequest, SubjectKeys,
+    UnblockReport, UnblockRequest,
 };
 
 /// Puts logged events back as new ones (B22, F5).
@@ -142,6 +144,64 @@ pub async fn unblock(
     let values: &[&(dyn ToSql + Sync)] =
         &[&request.group_key, &how, &request.reason, &request.actor];
     report(client, &sql::operate::UNBLOCK, values).await
+}
+
+/// Events of any of these groups or with any of these correlation ids: those in the queue, or in a partition of the log.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn find_subject(
+    client: &(impl GenericClient + Sync),
+    partition: Option<&str>,
+    keys: &SubjectKeys,
+) -> Result<Vec<i64>, Error> {
+    let values: &[&(dyn ToSql + Sync)] = &[&partition, &keys.groups, &keys.correlation_ids];
+    let rows = query(client, &sql::operate::FIND_SUBJECT, values).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// What came of these events, past this id: at most so many, by id.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn offspring(
+    client: &(impl GenericClient + Sync),
+    ids: &[i64],
+    after: i64,
+    most: i32,
+) -> Result<Vec<i64>, Error> {
+    let rows = query(client, &sql::operate::OFFSPRING, &[&ids, &after, &most]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Takes away what these events hold, and cancels those that are live; at most 1,000.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+pub async fn forget(
+    client: &(impl GenericClient + Sync),
+    ids: &[i64],
+    request: &ForgetRequest,
+) -> Result<ForgottenEvents, Error> {
+    let values: &[&(dyn ToSql + Sync)] = &[&ids, &request.reason, &request.actor, &request.dry_run];
+    report(client, &sql::operate::FORGET, values).await
+}
+
+/// What became of events that were to be forgotten.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ForgottenEvents {
+    /// Live ones that were cancelled.
+    pub cancelled: u64,
+    /// Those of them that a handler may have been at work on.
+    pub in_hand: u64,
+    /// All of which nothing is left now.
+    pub forgotten: u64,
+    /// Those of which nothing was left before.
+    pub before: u64,
+    /// Ids of no event.
+    pub unknown: u64,
+    /// What came of them and is not forgotten, the first 1,000.
+    pub offspring: Vec<i64>,
 }
 
 async fn report<R: DeserializeOwned>(

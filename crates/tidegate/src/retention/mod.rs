@@ -9,6 +9,7 @@
 mod report;
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
@@ -22,6 +23,7 @@ use crate::budget::millis;
 use crate::config::in_range;
 use crate::connect::Database;
 use crate::error::Error;
+use crate::forget::Records;
 use crate::queue::retention::{
     self as steps, AuditNote, Counts, DeadEvents, Made, Partition, Walked,
 };
@@ -77,6 +79,8 @@ pub struct CleanupHooks {
     pub stop: Option<watch::Receiver<bool>>,
     /// Counts so far, told after every step.
     pub progress: Option<watch::Sender<CleanupReport>>,
+    /// What the program keeps of people in tables of its own: it goes when it has been kept for long enough.
+    pub records: Option<Arc<dyn Records>>,
 }
 
 /// Makes partitions ahead, ends live events that nobody will handle, and removes finished ones whose
@@ -98,6 +102,7 @@ pub async fn cleanup(
         client: &client,
         options,
         progress: hooks.progress,
+        records: hooks.records,
         report: CleanupReport {
             dry_run: options.dry_run,
             budget_ms: millis(options.budget),
@@ -344,6 +349,7 @@ struct Cleanup<'a> {
     options: &'a CleanupOptions,
     now: SystemTime,
     progress: Option<watch::Sender<CleanupReport>>,
+    records: Option<Arc<dyn Records>>,
     report: CleanupReport,
     steps: &'a mut Steps,
 }
@@ -355,14 +361,38 @@ impl Cleanup<'_> {
             self.preview_partitions().await?;
             self.end_dead().await?;
             self.preview_removal().await?;
-            return self.forget_received().await;
+            self.forget_received().await?;
+            return self.expire_records().await;
         }
         self.make_partitions().await?;
         self.end_dead().await?;
         self.seal_closed().await?;
         self.drop_expired().await?;
         self.delete_expired().await?;
-        self.forget_received().await
+        self.forget_received().await?;
+        self.expire_records().await
+    }
+
+    /// Has the program remove what its own tables have kept for long enough.
+    async fn expire_records(&mut self) -> Result<(), Halt> {
+        let (client, dry_run) = (self.client, self.options.dry_run);
+        let Some(records) = self.records.clone() else {
+            return Ok(());
+        };
+        loop {
+            let removed = self.steps.run(|| records.expire(client, dry_run)).await?;
+            let removed = removed.unwrap_or_default();
+            if removed.values().all(|rows| *rows == 0) {
+                return Ok(());
+            }
+            for (table, rows) in removed {
+                *self.report.records.entry(table).or_default() += rows;
+            }
+            self.report_progress();
+            if dry_run {
+                return Ok(());
+            }
+        }
     }
 
     async fn make_partitions(&mut self) -> Result<(), Halt> {

@@ -1,5 +1,7 @@
 //! What a cleanup answers, and a change of retention.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::queue::retention::KindRetention;
@@ -45,6 +47,9 @@ pub struct CleanupReport {
     /// Messages from outside that were taken in long ago, and are no longer remembered.
     #[serde(default)]
     pub messages_forgotten: u64,
+    /// Rows of the program's own tables that were kept for long enough, by table.
+    #[serde(default)]
+    pub records: BTreeMap<String, u64>,
     /// How often a step waited for a lock in vain.
     pub lock_timeouts: u64,
     /// Steps left to the next run because of that.

@@ -67,6 +67,37 @@ pub static UNBLOCK: Statement = Statement {
     text: "SELECT tidegate.unblock($1, $2, $3, $4)::text",
 };
 
+/// Events of groups or with correlation ids, in the queue or in one partition of the log.
+pub static FIND_SUBJECT: Statement = Statement {
+    name: "find_subject",
+    params: &[Type::TEXT, Type::TEXT_ARRAY, Type::TEXT_ARRAY],
+    text: "SELECT tidegate.find_subject($1, $2, $3)",
+};
+
+/// What came of events, by id.
+pub static OFFSPRING: Statement = Statement {
+    name: "offspring",
+    params: &[Type::INT8_ARRAY, Type::INT8, Type::INT4],
+    text: "SELECT tidegate.offspring($1, $2, $3)",
+};
+
+/// Takes away what events hold, and cancels those that are live.
+pub static FORGET: Statement = Statement {
+    name: "forget",
+    params: &[Type::INT8_ARRAY, Type::TEXT, Type::TEXT, Type::BOOL],
+    text: "SELECT tidegate.forget($1, $2, $3, $4)::text",
+};
+
 /// All of this file.
 #[cfg(feature = "internals")]
-pub static ALL: &[&Statement] = &[&REPLAY, &REQUEUE, &PAUSE, &RESUME, &RETIRE, &UNBLOCK];
+pub static ALL: &[&Statement] = &[
+    &REPLAY,
+    &REQUEUE,
+    &PAUSE,
+    &RESUME,
+    &RETIRE,
+    &UNBLOCK,
+    &FIND_SUBJECT,
+    &OFFSPRING,
+    &FORGET,
+];

@@ -1,0 +1,106 @@
+-- How a person is forgotten: what events hold of them leaves the queue and the log, while what happened, when, and how it
+-- ended stays, for the figures and the audit.
+--
+-- Of a forgotten event are kept: id, kind, status, attempts, times, lineage, and of each error its code, handler, attempt
+-- and time. Payload, result, progress, the errors' words and the keys (group, deduplication, correlation) are gone. What
+-- Postgres keeps of old row versions goes with the next vacuum, what write-ahead logs and backups keep goes with them.
+
+CREATE FUNCTION tidegate.wordless(errors jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT coalesce(jsonb_agg(e.entry - 'details' || '{"message": "forgotten"}' ORDER BY e.position), '[]')
+      FROM jsonb_array_elements(wordless.errors) WITH ORDINALITY AS e(entry, position)
+$$;
+
+-- Events of a group or with a correlation id: those in the queue, or in one partition of the log. The log is read whole, for
+-- an index on its groups would cost every end more than this costs; one partition at a time, which is a short statement and
+-- one table's locks.
+CREATE FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) RETURNS SETOF bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF find_subject.partition IS NULL THEN
+        RETURN QUERY
+        SELECT q.id FROM tidegate.event_queue AS q WHERE q.group_key = ANY (find_subject.groups)
+        UNION
+        SELECT q.id FROM tidegate.event_queue AS q WHERE q.correlation_id = ANY (find_subject.correlation_ids);
+    -- Not by log_partitions(), which would be asked once a partition for all of them.
+    ELSIF EXISTS (SELECT FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+                   WHERE i.inhparent = 'tidegate.event_log'::regclass AND c.relname = find_subject.partition
+                     AND c.relnamespace = 'tidegate'::regnamespace) THEN
+        RETURN QUERY EXECUTE format(
+            'SELECT l.id FROM ONLY tidegate.%I AS l WHERE l.group_key = ANY ($1) OR l.correlation_id = ANY ($2)',
+            find_subject.partition) USING find_subject.groups, find_subject.correlation_ids;
+    END IF;
+END $$;
+
+-- What came of these events and is not forgotten yet: follow-ups and replays, by id, from the first one past `after` on.
+CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RETURNS SETOF bigint
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT c.id
+      FROM (SELECT q.id FROM tidegate.event_queue AS q WHERE q.parent_id = ANY (offspring.ids)
+            UNION SELECT q.id FROM tidegate.event_queue AS q WHERE q.replay_of = ANY (offspring.ids)
+            UNION SELECT l.id FROM tidegate.event_log AS l WHERE l.parent_id = ANY (offspring.ids) AND l.forgotten_at IS NULL
+            UNION SELECT l.id FROM tidegate.event_log AS l WHERE l.replay_of = ANY (offspring.ids) AND l.forgotten_at IS NULL) AS c
+     WHERE c.id > offspring.after AND c.id <> ALL (offspring.ids)
+     ORDER BY c.id LIMIT offspring.most
+$$;
+
+-- Forgets what these events hold, at most 1,000 of them, or none, which the audit tells as well: live ones are cancelled first, whoever has them in hand. What came
+-- of them is to be forgotten before, for it is found by them, and they by their keys; `offspring` tells of what has come
+-- since, the first 1,000 of it.
+--
+-- A handler that is at work on a cancelled event (`in_hand`) goes on and can write down nothing of it in the queue; what it
+-- does to other tables is its own. The audit keeps the ids, and no word of whom they were about.
+CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    live bigint[];
+    held bigint[];
+    logged bigint[];
+    before bigint[];
+    further bigint[];
+BEGIN
+    PERFORM tidegate.check_operator(forget.reason, forget.actor, true);
+    IF coalesce(cardinality(forget.ids), -1) NOT BETWEEN 0 AND 1000 OR array_position(forget.ids, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'ids: must be at most 1000 numbers, got %', coalesce(cardinality(forget.ids)::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF NOT coalesce(forget.dry_run, false) THEN
+        -- A replay would copy the payload, a cleanup's step wait for these rows.
+        PERFORM tidegate.lock_replays();
+    END IF;
+    -- In the order in which requeues lock them.
+    IF NOT coalesce(forget.dry_run, false) THEN
+        PERFORM FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(forget.ids) ORDER BY l.worker, l.token FOR UPDATE;
+    END IF;
+    live := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (forget.ids) ORDER BY q.id);
+    held := ARRAY(SELECT u.id FROM unnest(live) AS u(id) WHERE EXISTS (
+                      SELECT FROM tidegate.lease AS l WHERE l.ids @> u.id AND u.id <= l.started_to));
+    IF NOT coalesce(forget.dry_run, false) THEN
+        live := ARRAY(SELECT u.id FROM unnest(live) AS u(id)
+                       WHERE tidegate.end_by_operator(u.id, 'cancelled', 'forgotten'));
+    END IF;
+    -- A statement of its own: it sees what was just ended, by us and by itself.
+    SELECT coalesce(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.forgotten_at IS NULL), '{}'),
+           coalesce(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.forgotten_at IS NOT NULL), '{}')
+      INTO logged, before FROM tidegate.event_log AS l WHERE l.id = ANY (forget.ids);
+    further := ARRAY(SELECT o FROM tidegate.offspring(forget.ids, 0, 1000) AS o);
+    IF NOT coalesce(forget.dry_run, false) THEN
+        UPDATE tidegate.event_log AS l
+           SET payload = NULL, result = NULL, progress = NULL, errors = tidegate.wordless(l.errors), group_key = NULL,
+               dedup_key = NULL, correlation_id = NULL, forgotten_at = clock_timestamp()
+         WHERE l.id = ANY (logged);
+        PERFORM tidegate.record_action('forget', forget.actor, NULL, logged, forget.reason);
+    END IF;
+    RETURN jsonb_build_object(
+        'cancelled', cardinality(live), 'in_hand', cardinality(held),
+        'forgotten', cardinality(ARRAY(SELECT unnest(logged) UNION SELECT unnest(live))),
+        'before', cardinality(before),
+        'unknown', (SELECT count(DISTINCT u.id) FROM unnest(forget.ids) AS u(id)
+                     WHERE u.id <> ALL (live) AND u.id <> ALL (logged) AND u.id <> ALL (before)),
+        'offspring', further);
+END $$;

@@ -1,0 +1,221 @@
+//! Owns how a person is forgotten: from what an operator says of whom, over the program's own tables and the events that
+//! are about them, to a report. It knows no SQL, and of a program's tables only what [`Records`] says.
+//!
+//! The surprise: what came of an event is forgotten before the event itself. An event that nothing is left of cannot be
+//! found by its group any more, and neither could what came of it; so a run that is broken off is just begun anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
+
+use futures_util::future::BoxFuture;
+use tokio_postgres::{Client, Transaction};
+
+use crate::connect::Database;
+use crate::error::Error;
+use crate::operate::{ForgetReport, ForgetRequest, Subject, SubjectKeys};
+use crate::queue;
+use crate::queue::retention::partitions;
+
+/// Events of one statement.
+const BATCH: usize = 1000;
+
+/// How often what has come meanwhile is looked for: as long as producers publish about somebody, there is no end to it.
+const ROUNDS: usize = 5;
+
+/// What a program keeps of people in tables of its own: how it is forgotten, and for how long it is kept.
+pub trait Records: Send + Sync {
+    /// What a [`Subject`] may be: `patient`, `customer`.
+    fn subjects(&self) -> &'static [&'static str];
+
+    /// Removes what is kept of a subject, or with `dry_run` says what would be. It is asked twice: before the subject's
+    /// events are forgotten, to learn which they are, and after.
+    fn forget<'a>(
+        &'a self,
+        transaction: &'a Transaction<'a>,
+        subject: &'a Subject,
+        dry_run: bool,
+    ) -> BoxFuture<'a, Result<Forgotten, Error>>;
+
+    /// Removes some of what has been kept for long enough, a short transaction's worth; with `dry_run` counts all of it. A
+    /// cleanup asks again until there is nothing left, or no time. Tells the rows by table.
+    fn expire<'a>(
+        &'a self,
+        client: &'a Client,
+        dry_run: bool,
+    ) -> BoxFuture<'a, Result<BTreeMap<String, u64>, Error>>;
+}
+
+/// What a program's own tables hold of a subject.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    /// By what its events are found.
+    pub keys: SubjectKeys,
+    /// Rows removed, by table.
+    pub tables: BTreeMap<String, u64>,
+}
+
+fn check(request: &ForgetRequest, records: Option<&dyn Records>) -> Result<(), Error> {
+    let invalid = |text: String| Err(Error::Invalid(text));
+    let by_keys = request.group.is_some() || request.correlation_id.is_some();
+    if !by_keys && request.ids.is_none() && request.subject.is_none() {
+        return invalid(
+            "group, correlation_id, ids, subject: one of them must be given".to_owned(),
+        );
+    }
+    if let Some(ids) = &request.ids
+        && !(1..=10_000).contains(&ids.len())
+    {
+        return invalid(format!("ids: must be 1 to 10000 ids, got {}", ids.len()));
+    }
+    let Some(subject) = &request.subject else {
+        return Ok(());
+    };
+    let known = records.map_or(&[][..], Records::subjects);
+    if known.contains(&subject.name.as_str()) {
+        return Ok(());
+    }
+    if known.is_empty() {
+        return invalid("subject: this program keeps nothing of anybody in tables".to_owned());
+    }
+    let (list, got) = (known.join(", "), &subject.name);
+    invalid(format!("subject: must be one of {list}, got {got:?}"))
+}
+
+/// Forgets whom the request says, in the program's tables, the queue and its log.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what is allowed; else the database's failure: what was forgotten by then stays
+/// so, and the same request goes on.
+pub(crate) async fn forget(
+    database: &Database,
+    records: Option<&dyn Records>,
+    request: &ForgetRequest,
+) -> Result<ForgetReport, Error> {
+    check(request, records)?;
+    let mut client = database.connect().await?;
+    let mut report = ForgetReport {
+        dry_run: request.dry_run,
+        ..ForgetReport::default()
+    };
+    let of_tables = in_tables(&mut client, records, request, true).await?;
+    let mut keys = of_tables.keys;
+    keys.groups.extend(request.group.clone());
+    keys.correlation_ids.extend(request.correlation_id.clone());
+    let named = request.ids.clone().unwrap_or_default();
+    let mut found = everywhere(&client, &keys).await?;
+    found.extend(named);
+    let mut family = Family {
+        client: &client,
+        request,
+        report: &mut report,
+    };
+    let mut left = family.forget(found).await?;
+    let rounds = if request.dry_run { 0 } else { ROUNDS };
+    let mut is_complete = request.dry_run;
+    for _ in 0..rounds {
+        // What was published, or came of what was at work, in the meantime.
+        left.extend(everywhere(&client, &keys).await?);
+        is_complete = left.is_empty();
+        if is_complete {
+            break;
+        }
+        left = family.forget(left).await?;
+    }
+    report.incomplete = !is_complete;
+    report.tables = if request.dry_run {
+        of_tables.tables
+    } else {
+        let forgotten = in_tables(&mut client, records, request, false).await?;
+        forgotten.tables
+    };
+    Ok(report)
+}
+
+async fn in_tables(
+    client: &mut Client,
+    records: Option<&dyn Records>,
+    request: &ForgetRequest,
+    dry_run: bool,
+) -> Result<Forgotten, Error> {
+    let (Some(records), Some(subject)) = (records, &request.subject) else {
+        return Ok(Forgotten::default());
+    };
+    let failed = |stage| move |source| Error::Database { stage, source };
+    let transaction = client.transaction().await.map_err(failed("begin"))?;
+    let forgotten = records.forget(&transaction, subject, dry_run).await?;
+    transaction.commit().await.map_err(failed("commit"))?;
+    Ok(forgotten)
+}
+
+/// Events in the queue and in every partition of the log, one statement each.
+async fn everywhere(client: &Client, keys: &SubjectKeys) -> Result<Vec<i64>, Error> {
+    if keys.groups.is_empty() && keys.correlation_ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    // The queue first: what ends meanwhile is found in the log.
+    let mut found = queue::find_subject(client, None, keys).await?;
+    for partition in partitions(client, SystemTime::now()).await? {
+        found.extend(queue::find_subject(client, Some(&partition.name), keys).await?);
+    }
+    Ok(found)
+}
+
+/// Events, and all that came of them.
+struct Family<'a> {
+    client: &'a Client,
+    request: &'a ForgetRequest,
+    report: &'a mut ForgetReport,
+}
+
+impl Family<'_> {
+    /// Forgets these and what came of them. Tells what has come of them since.
+    async fn forget(&mut self, ids: Vec<i64>) -> Result<Vec<i64>, Error> {
+        let family = self.grown(ids).await?;
+        let mut left = Vec::new();
+        // That nothing was found is in the audit, too.
+        let none: [&[i64]; 1] = [&[]];
+        let nothing = none.into_iter().filter(|_| family.is_empty());
+        for ids in family.rchunks(BATCH).chain(nothing) {
+            let done = queue::forget(self.client, ids, self.request).await?;
+            self.report.forgotten += done.forgotten;
+            self.report.cancelled += done.cancelled;
+            self.report.in_hand += done.in_hand;
+            self.report.before += done.before;
+            self.report.unknown += done.unknown;
+            left.extend(done.offspring);
+        }
+        Ok(left)
+    }
+
+    /// With all that came of them, by id: what came of an event has a higher one.
+    async fn grown(&self, ids: Vec<i64>) -> Result<Vec<i64>, Error> {
+        let mut family = BTreeSet::new();
+        let mut fresh = ids;
+        loop {
+            fresh.retain(|id| family.insert(*id));
+            if fresh.is_empty() {
+                break;
+            }
+            let mut next = Vec::new();
+            for parents in fresh.chunks(BATCH) {
+                next.extend(self.offspring(parents).await?);
+            }
+            fresh = next;
+        }
+        Ok(family.into_iter().collect())
+    }
+
+    async fn offspring(&self, parents: &[i64]) -> Result<Vec<i64>, Error> {
+        const PAGE: i32 = 10_000;
+        let mut all = Vec::new();
+        loop {
+            let after = all.last().copied().unwrap_or(0);
+            let page = queue::offspring(self.client, parents, after, PAGE).await?;
+            let is_full = page.len() == PAGE as usize;
+            all.extend(page);
+            if !is_full {
+                return Ok(all);
+            }
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Somebody is forgotten: what events hold of them is gone from queue and log, with all that came of these events, and
+//! what happened stays.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tidegate::invocation::Request;
+use tidegate::operate::{ForgetReport, ForgetRequest, ReplayReport, ReplayRequest};
+use tidegate::program::Service;
+use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
+use tidegate::{
+    Context, Dispatch, Done, DrainOptions, Handlers, Hooks, NewEvent, Program, Published, queue,
+};
+use tokio::sync::Notify;
+use tokio_postgres::Client;
+
+use crate::probe::{Probe, ProbeApp, act, drain, live, number, options, probe_database};
+use crate::support::{TestDb, wait_until};
+
+/// What is in every payload, error, result and step of somebody.
+const CANARY: &str = "canary-of-somebody";
+
+struct Nothing;
+
+impl Dispatch for Nothing {
+    type Event = Probe;
+
+    fn handlers<'a>(&'a self, _: &'a Probe, _: &'a Context) -> Handlers<'a> {
+        Handlers::one("nothing", async { Ok(Done::ok()) })
+    }
+}
+
+fn service(db: &TestDb) -> Service {
+    let url = db.url.clone();
+    let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
+    Program::new(|_| Ok(Nothing)).start(&lookup).unwrap()
+}
+
+fn group(name: &str) -> ForgetRequest {
+    ForgetRequest {
+        group: Some(name.to_owned()),
+        reason: "request 17".to_owned(),
+        ..ForgetRequest::default()
+    }
+}
+
+async fn forget(db: &TestDb, request: &ForgetRequest) -> ForgetReport {
+    service(db).forget(request).await.unwrap()
+}
+
+async fn publish(client: &Client, events: Vec<NewEvent>) -> Vec<i64> {
+    let published = queue::publish_batch(client, &events).await.unwrap();
+    published.iter().map(|published| published.id).collect()
+}
+
+/// In how many rows of the queue's tables the word stands.
+async fn rows_with(client: &Client, word: &str) -> i64 {
+    let tables = ["event_queue", "event_log", "audit", "lease", "service"];
+    let counts = tables.map(|table| {
+        format!("(SELECT count(*) FROM tidegate.{table} AS t WHERE t::text LIKE '%{word}%')")
+    });
+    number(client, &format!("SELECT {}", counts.join(" + "))).await
+}
+
+/// Handlers that fail, emit a follow-up, or succeed, by the event's name, all with the canary in what they say.
+fn talkative() -> Arc<ProbeApp> {
+    ProbeApp::new(|call, ctx| {
+        Box::pin(async move {
+            ctx.once("word", async { Ok(CANARY.to_owned()) }).await?;
+            if call.name.contains("fails") {
+                return Err(tidegate::HandlerError::reject("broken", CANARY));
+            }
+            if call.name.contains("emits") {
+                ctx.emit_new(act(&format!("{CANARY} child")))?;
+            }
+            Done::with(&json!({"word": CANARY}))
+        })
+    })
+}
+
+/// Events of somebody: three that have ended, a child of one, a replay and a live one; and a neighbour's.
+struct World {
+    db: TestDb,
+    client: Client,
+    ended: Vec<i64>,
+    live: i64,
+    neighbour: i64,
+}
+
+impl World {
+    async fn new() -> Self {
+        let db = probe_database().await;
+        let client = db.client().await;
+        let of = |name| {
+            let event = act(&format!("{CANARY} {name}"));
+            event.group(CANARY).correlation(CANARY)
+        };
+        let ended = publish(&client, ["fails", "emits", "succeeds"].map(of).to_vec()).await;
+        drain(&db, &talkative(), &options()).await;
+        let live = act(CANARY).group(CANARY).dedup(CANARY);
+        let live = publish(&client, vec![live]).await[0];
+        replay(&client, ended[2]).await;
+        let neighbour = publish(&client, vec![act("neighbour").group("another")]).await[0];
+        Self {
+            db,
+            client,
+            ended,
+            live,
+            neighbour,
+        }
+    }
+
+    async fn number(&self, sql: &str) -> i64 {
+        number(&self.client, sql).await
+    }
+}
+
+async fn replay(client: &Client, id: i64) -> ReplayReport {
+    let asked = ReplayRequest {
+        ids: Some(vec![id]),
+        reason: "again".to_owned(),
+        ..ReplayRequest::default()
+    };
+    queue::replay(client, &asked).await.unwrap()
+}
+
+#[tokio::test]
+async fn whoever_is_forgotten_is_in_no_row_and_what_happened_stays() {
+    let world = World::new().await;
+    let report = forget(&world.db, &group(CANARY)).await;
+    // The child has no group, and is found by its parent; the replay by its original.
+    let counts = (report.forgotten, report.cancelled, report.before);
+    assert_eq!(counts, (6, 2, 0), "{report:?}");
+    assert!(!report.incomplete && report.in_hand == 0, "{report:?}");
+    assert_eq!(rows_with(&world.client, CANARY).await, 0);
+    let [failed, emitted, succeeded] = world.ended[..] else {
+        panic!("three have ended");
+    };
+    let cancelled = world.live;
+    let kept = format!(
+        "SELECT count(*) FROM tidegate.event_log WHERE forgotten_at >= finished_at AND finished_at >= created_at AND kind = 'act'
+            AND (id, status) IN (({failed}, 'COMPLETED_WITH_ERRORS'), ({emitted}, 'COMPLETED'), ({succeeded}, 'COMPLETED'), ({cancelled}, 'FAILED'))"
+    );
+    assert_eq!(world.number(&kept).await, 4);
+    let code = format!(
+        "SELECT count(*) FROM tidegate.event_log
+          WHERE id = {failed} AND errors->-1->>'code' = 'broken' AND errors->-1->>'message' = 'forgotten'"
+    );
+    assert_eq!(world.number(&code).await, 1);
+    let neighbour = format!(
+        "SELECT count(*) FROM tidegate.event_queue WHERE id = {} AND payload IS NOT NULL",
+        world.neighbour
+    );
+    assert_eq!(world.number(&neighbour).await, 1);
+    assert_eq!(live(&world.client).await, 1, "the neighbour");
+}
+
+#[tokio::test]
+async fn a_dry_run_tells_what_would_be_forgotten_and_a_second_run_finds_nothing() {
+    let world = World::new().await;
+    let before = rows_with(&world.client, CANARY).await;
+    let dry_run = ForgetRequest {
+        dry_run: true,
+        ..group(CANARY)
+    };
+    let preview = forget(&world.db, &dry_run).await;
+    let counts = (preview.forgotten, preview.cancelled);
+    assert_eq!(counts, (6, 2), "{preview:?}");
+    assert_eq!(rows_with(&world.client, CANARY).await, before);
+    let audited = "SELECT count(*) FROM tidegate.audit WHERE action = 'forget'";
+    assert_eq!(world.number(audited).await, 0);
+
+    forget(&world.db, &group(CANARY)).await;
+    let again = forget(&world.db, &group(CANARY)).await;
+    assert_eq!((again.forgotten, again.before), (0, 0), "{again:?}");
+    let by_id = ForgetRequest {
+        ids: Some(vec![world.ended[0], world.live, i64::MAX]),
+        group: None,
+        ..group("")
+    };
+    let by_id = forget(&world.db, &by_id).await;
+    let counts = (by_id.forgotten, by_id.before, by_id.unknown);
+    assert_eq!(counts, (0, 2, 1), "{by_id:?}");
+    let audited = "SELECT sum(count)::bigint FROM tidegate.audit WHERE action = 'forget' AND reason = 'request 17'";
+    assert_eq!(world.number(audited).await, 6);
+}
+
+#[tokio::test]
+async fn nobody_brings_back_by_a_replay_what_was_forgotten() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let ids = publish(&client, vec![act(CANARY).group("g")]).await;
+    drain(&db, &talkative(), &options()).await;
+    forget(&db, &group("g")).await;
+    let report = replay(&client, ids[0]).await;
+    assert_eq!((report.eligible, report.replayed), (0, 0), "{report:?}");
+    assert!(
+        report.skipped[0].reason.starts_with("forgotten"),
+        "{report:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_in_a_handlers_hands_is_told_of_and_its_end_brings_nothing_back() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (begins, goes) = (begun.clone(), go.clone());
+    let app = ProbeApp::new(move |_, ctx| {
+        let (begun, go) = (begins.clone(), goes.clone());
+        Box::pin(async move {
+            begun.notify_one();
+            go.notified().await;
+            ctx.emit_new(act(CANARY))?;
+            Done::with(&json!({"word": CANARY}))
+        })
+    });
+    publish(&client, vec![act(CANARY).group("g"), act("neighbour")]).await;
+    let one = DrainOptions {
+        concurrency: 1,
+        max_events: Some(1),
+        ..options()
+    };
+    let (database, running) = (db.database(), app.clone());
+    let drained = tokio::spawn(async move { tidegate::drain(&database, running, &one).await });
+    begun.notified().await;
+    let report = forget(&db, &group("g")).await;
+    assert_eq!(
+        (report.forgotten, report.cancelled, report.in_hand),
+        (1, 1, 1),
+        "{report:?}"
+    );
+    go.notify_one();
+    drained.await.unwrap().unwrap();
+    assert_eq!(rows_with(&client, CANARY).await, 0);
+    assert_eq!(
+        live(&client).await,
+        1,
+        "the neighbour, and nothing that was emitted"
+    );
+}
+
+#[tokio::test]
+async fn thousands_of_events_in_days_that_are_counted_keep_their_figures() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let many = "SELECT tidegate.publish_many(jsonb_agg(jsonb_build_object('kind', 'act', 'group_key', CASE WHEN n % 2 = 0 THEN 'g' END,
+                    'payload', jsonb_build_object('name', 'canary-of-somebody')))) FROM generate_series(1, 5000) AS n";
+    client.batch_execute(many).await.unwrap();
+    // As they stand when their day was sealed.
+    let ended = "WITH gone AS (DELETE FROM tidegate.event_queue RETURNING *)
+        INSERT INTO tidegate.event_log (id, kind, payload, group_key, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+        SELECT id, kind, payload, group_key, 'COMPLETED', 1, 5, '[]', created_at - interval '40 days', now() - interval '40 days',
+               now() + interval '12 hours' FROM gone";
+    client.batch_execute(ended).await.unwrap();
+    let stats = "SELECT sum(events)::bigint FROM tidegate.daily_stats";
+    let tidied = async || {
+        let options = CleanupOptions::default();
+        let report = cleanup(&db.database(), &options, CleanupHooks::default()).await;
+        report.unwrap()
+    };
+    tidied().await;
+    let report = forget(&db, &group("g")).await;
+    assert_eq!(
+        (report.forgotten, report.incomplete),
+        (2500, false),
+        "{report:?}"
+    );
+    tidied().await;
+    assert_eq!(number(&client, stats).await, 5000);
+    assert_eq!(
+        rows_with(&client, CANARY).await,
+        2500,
+        "those without a group"
+    );
+}
+
+#[tokio::test]
+async fn what_is_published_about_somebody_while_they_are_forgotten_goes_too() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish(&client, vec![act(CANARY).group("g")]).await;
+    // The statement that cancels waits for a row, and meanwhile somebody publishes.
+    let mut other = db.client().await;
+    let holding = other.transaction().await.unwrap();
+    let lock = "SELECT FROM tidegate.event_queue FOR UPDATE";
+    holding.batch_execute(lock).await.unwrap();
+    let forgetting = service(&db);
+    let asked = tokio::spawn(async move { forgetting.forget(&group("g")).await });
+    wait_until("it waits", async || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+        number(&client, waiting).await == 1
+    })
+    .await;
+    let late: Published = queue::publish(&client, &act(CANARY).group("g"))
+        .await
+        .unwrap();
+    holding.rollback().await.unwrap();
+    let report = asked.await.unwrap().unwrap();
+    assert_eq!(
+        (report.forgotten, report.incomplete),
+        (2, false),
+        "{report:?}"
+    );
+    assert_eq!(rows_with(&client, CANARY).await, 0, "{late:?}");
+}
+
+#[tokio::test]
+async fn a_request_that_names_nobody_or_somebody_unknown_is_refused_by_the_field() {
+    let db = probe_database().await;
+    let service = service(&db);
+    let refused = async |fields: Value| {
+        let mut asked = json!({"action": "forget", "reason": "request 17"});
+        asked
+            .as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
+        let request: Request = match service.actions.request(asked) {
+            Ok(request) => request,
+            Err(error) => return error.to_string(),
+        };
+        let answer = service.answer(&request, None, Hooks::default()).await;
+        answer.unwrap_err().to_string()
+    };
+    for (fields, wanted) in [
+        (
+            json!({}),
+            "group, correlation_id, ids, subject: one of them must be given",
+        ),
+        (json!({"ids": []}), "ids: must be 1 to 10000 ids, got 0"),
+        (
+            json!({"subject": "patient"}),
+            "subject: must be NAME=ID, such as customer=42",
+        ),
+        (
+            json!({"subject": "patient=1"}),
+            "subject: this program keeps nothing of anybody in tables",
+        ),
+        (
+            json!({"group": "g", "reason": " "}),
+            "reason: a text that says why is needed, got a blank one",
+        ),
+        (json!({"groups": "g"}), "unknown field `groups`"),
+    ] {
+        let told = refused(fields).await;
+        assert!(told.contains(wanted), "{told}, not: {wanted}");
+    }
+}
