@@ -5,9 +5,13 @@
     reason = "clippy allows it in test functions; their helpers are no different"
 )]
 
+#[path = "../support/clock.rs"]
+mod clock;
 mod probe;
 #[path = "../support/services.rs"]
 mod services;
+#[path = "../support/skip.rs"]
+mod skip;
 mod support;
 
 mod checks;
@@ -34,6 +38,7 @@ mod pooler;
 mod process;
 mod queue;
 mod roles;
+mod sandbox;
 mod scenes;
 mod script;
 mod secret;
