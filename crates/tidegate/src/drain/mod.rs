@@ -533,7 +533,7 @@ mod tests {
     {
         for lets_in in [false, true] {
             let url = silent_server(lets_in).await;
-            for seconds in [1, 84, 300, 800] {
+            for seconds in [1, 84, 300, 800, 900] {
                 let options = DrainOptions {
                     budget: Duration::from_secs(seconds),
                     ..DrainOptions::default()
