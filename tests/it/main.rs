@@ -38,6 +38,7 @@ mod pooler;
 mod process;
 mod queue;
 mod roles;
+mod roundtrip;
 mod sandbox;
 mod scenes;
 mod script;
