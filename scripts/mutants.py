@@ -239,7 +239,7 @@ MUTANTS = [
            ("crates/tidegate/src/drain/clocks.rs", "now >= self.steady || SystemTime::now() >= self.wall", "now >= self.steady", 1)),
     Mutant("function: goes on behind its answer",
            ("it", "sandbox::a_handler_that_goes_on_behind_its_answer_does_not_live_to_see_the_next_invocation"),
-           ("crates/tidegate-lambda/src/lib.rs", "if spoiled.load(Ordering::Relaxed) {", "if spoiled.load(Ordering::Relaxed) && false {", 1)),
+           ("crates/tidegate-lambda/src/lib.rs", "if spoiled.load(Ordering::Relaxed) && !*stopped.borrow() {", "if spoiled.load(Ordering::Relaxed) && false {", 1)),
     # What may be published, and taken in.
     Mutant("publish: a group is planned as far ahead as anybody likes",
            ("it", "queue::an_event_of_a_group_is_planned_no_further_ahead_than_a_setting_says"),

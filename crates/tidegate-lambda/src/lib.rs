@@ -125,6 +125,7 @@ async fn serve(
     }
     let (stop, stopped) = watch::channel(false);
     let (busy, idle) = watch::channel(false);
+    let watched = stopped.clone();
     tokio::spawn(exit_on_signal(stop, idle));
     let spoiled = Arc::new(AtomicBool::new(false));
     let noted = spoiled.clone();
@@ -141,6 +142,7 @@ async fn serve(
         inner,
         busy: busy.clone(),
         spoiled: spoiled.clone(),
+        stopped: watched.clone(),
     }));
     // Only now: a panic of the runtime's start names the variable that it misses.
     log_panics();
@@ -290,6 +292,8 @@ struct Watched<S> {
     busy: watch::Sender<bool>,
     /// Something goes on behind the answer.
     spoiled: Arc<AtomicBool>,
+    /// Turns true when the process is to end.
+    stopped: watch::Receiver<bool>,
 }
 
 impl<S> tower::Service<LambdaInvocation> for Watched<S>
@@ -308,11 +312,13 @@ where
     fn call(&mut self, invocation: LambdaInvocation) -> Self::Future {
         let span = tracing::info_span!("invocation", request_id = invocation.context.request_id);
         let (busy, spoiled) = (self.busy.clone(), self.spoiled.clone());
+        let stopped = self.stopped.clone();
         busy.send_replace(true);
         let posted = self.inner.call(invocation);
         let posted = async move {
             let posted = posted.await;
-            if spoiled.load(Ordering::Relaxed) {
+            // A process that is to end does so, and takes all of its threads along.
+            if spoiled.load(Ordering::Relaxed) && !*stopped.borrow() {
                 begin_anew();
             }
             busy.send_replace(false);
