@@ -25,6 +25,7 @@ DRAIN = "crates/tidegate/src/drain/mod.rs"
 WRITER = "crates/tidegate/src/drain/writer.rs"
 SERVICES = "crates/tidegate/src/drain/services.rs"
 SERVICE_SQL = "crates/tidegate/sql/V0007__service.sql"
+OPERATE = "crates/tidegate/sql/V0006__operate.sql"
 RIGHTS = "crates/tidegate/sql/V0009__rights.sql"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
@@ -258,15 +259,16 @@ MUTANTS = [
            (TABLES, "WHEN (NEW.status IS DISTINCT FROM OLD.status)", "WHEN (false)", 1)),
     Mutant("audit: gives rows back", ("it", "queue::the_audit_trail_takes_rows_and_gives_none_back"),
            (TABLES, "BEFORE UPDATE OR DELETE OR TRUNCATE ON tidegate.audit", "BEFORE TRUNCATE ON tidegate.audit", 1)),
-    Mutant("replay: two at once", ("it", "operate::i7_of_two_replays_at_once_one_wins_and_both_are_in_the_audit"),
+    # Either alone keeps an event from being replayed twice.
+    Mutant("replay: neither waits for another one nor is there one for an event", ("it", "operate::i7_of_two_replays_at_once_one_wins_and_both_are_in_the_audit"),
+           (OPERATE, "        PERFORM tidegate.lock_replays();\n", "", 2),
            (TABLES, "CREATE UNIQUE INDEX event_queue_replay", "CREATE INDEX event_queue_replay", 1)),
     Mutant("cleanup: believes a clock that is ahead", ("it", "cleanup::with_the_clock_set_back_nothing_unexpired_goes_and_forward_it_cannot_be_set"),
            (LOG, "least(delete_expired.now, clock_timestamp())", "coalesce(delete_expired.now, clock_timestamp())", 1)),
     Mutant("cleanup: counts of a sealed partition stay whatever comes",
-           ("it", "cleanup::b23_a_large_partition_is_counted_in_steps_and_begins_anew_when_a_row_comes_or_goes"),
+           ("it", "cleanup::b23_a_row_on_its_way_into_a_partition_holds_up_its_count_and_its_drop"),
            (LOG, "    DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = TG_TABLE_NAME;\n", "", 1)),
-    Mutant("cleanup: drops what is not sealed",
-           ("it", "cleanup::b23_a_large_partition_is_counted_in_steps_and_begins_anew_when_a_row_comes_or_goes"),
+    Mutant("cleanup: drops what is not sealed", ("it", "cleanup::b23_a_partition_whose_rows_are_not_counted_is_not_dropped"),
            (LOG, "    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target AND p.sealed) THEN\n",
             "    IF false THEN\n", 1)),
     # Who may, and as whom.

@@ -868,6 +868,18 @@ async fn b23_a_row_on_its_way_into_a_partition_holds_up_its_count_and_its_drop()
 }
 
 #[tokio::test]
+async fn b23_a_partition_whose_rows_are_not_counted_is_not_dropped() {
+    let (db, client) = remembering_database().await;
+    let partition = expired_partition(&client, 2 * DAY, 10).await;
+    let drop = format!("SELECT dropped FROM tidegate.drop_log_partition('{partition}')");
+    let dropped = client.query_one(&drop, &[]).await.unwrap();
+    assert_eq!(dropped.get::<_, Option<i64>>(0), None);
+    assert!(exists(&client, &partition).await);
+    assert_eq!(clean(&db, |_| ()).await.rows_dropped, 10);
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
 async fn b23_rows_deleted_from_a_counted_partition_are_not_counted_again_when_it_is_dropped() {
     let (db, client) = remembering_database().await;
     let partition = expired_partition(&client, 2 * DAY, 100).await;
