@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit test-pooled newest schema check-schema lambda starter api bench bench-peers coldstart db torture mutants template package deploy deny sbom fuzz tools
+.PHONY: help run test count-skipped check unit test-pooled newest schema check-schema lambda starter api bench bench-peers coldstart db torture mutants template package deploy deny sbom fuzz tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -19,7 +19,13 @@ help: ## list the targets
 run: tools ## start a local Postgres, publish sample events, drain them, show the result
 	@python3 scripts/run.py
 
-test: check deny unit newest check-schema lambda starter api template ## everything CI runs
+# What is left out for want of something that the machine lacks is counted; TIDEGATE_EXPECTED="tls" makes some of it an error.
+test: export TIDEGATE_SKIPPED_TO := $(CURDIR)/target/skipped
+test: count-skipped check deny unit newest check-schema lambda starter api template ## everything CI runs
+	@python3 scripts/skips.py tell
+
+count-skipped: tools
+	@python3 scripts/skips.py forget
 
 check: tools ## format, circles of modules, lints with warnings denied, what the library costs, docs
 	cargo fmt --all --check
@@ -44,7 +50,7 @@ FAULTS_ON_NEWEST := lease
 
 newest: tools ## some of the tests on the newest Postgres, where it can be had; all: `make unit torture POSTGRES=18`
 	@newest=$$(TIDEGATE_PG_MAJOR=$(NEWEST) python3 scripts/postgres.py where) \
-		|| { echo "nothing was tried on Postgres $(NEWEST)"; exit 0; }; \
+		|| { echo "nothing was tried on Postgres $(NEWEST)"; python3 scripts/skips.py note postgres-$(NEWEST) "make newest"; exit 0; }; \
 	test "$$newest" != "$$(python3 scripts/postgres.py where)" \
 		|| { echo "all tests ran on Postgres $(NEWEST)"; exit 0; }; \
 	export TIDEGATE_PG_MAJOR=$(NEWEST); \

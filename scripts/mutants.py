@@ -25,6 +25,8 @@ DRAIN = "crates/tidegate/src/drain/mod.rs"
 WRITER = "crates/tidegate/src/drain/writer.rs"
 SERVICES = "crates/tidegate/src/drain/services.rs"
 SERVICE_SQL = "crates/tidegate/sql/V0007__service.sql"
+OPERATE = "crates/tidegate/sql/V0006__operate.sql"
+RIGHTS = "crates/tidegate/sql/V0009__rights.sql"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
 
@@ -201,6 +203,85 @@ MUTANTS = [
     Mutant("publish_batch: draws ids before it locks", ORDER,
            (PUBLISH, "    PERFORM tidegate.lock_groups(group_keys);\n", "", 1),
            (PUBLISH, "    RETURN ids;\n", "    PERFORM tidegate.lock_groups(group_keys);\n    RETURN ids;\n", 1)),
+    # Whose lease it is, and until when.
+    Mutant("sweep: breaks leases that have not run out",
+           ("it", "queue::c4_c11_c12_d7_d9_b17_an_abandoned_event_is_taken_after_its_time_out_and_not_before"),
+           (LEASE, "WHERE o.expires_at <= instant AND o.worker IS DISTINCT FROM sweep.worker LOOP",
+            "WHERE o.worker IS DISTINCT FROM sweep.worker LOOP", 1),
+           (LEASE, "WHERE o.worker = dead AND o.expires_at <= instant FOR UPDATE SKIP LOCKED) AS t;",
+            "WHERE o.worker = dead FOR UPDATE SKIP LOCKED) AS t;", 1)),
+    Mutant("lease: a walk on another server is believed",
+           ("it", "walk::what_a_walk_knows_of_a_server_that_counts_anew_is_not_believed"),
+           (LEASE, " OR as_of > pg_snapshot_xmax(pg_current_snapshot()) THEN", " THEN", 1),
+           (LEASE, "IF low IS NULL OR low > pg_snapshot_xmax(pg_current_snapshot()) THEN", "IF low IS NULL THEN", 1)),
+    Mutant("lease: leases under a snapshot that stays", ("it", "queue::under_a_snapshot_that_stays_nothing_is_leased"),
+           (LEASE, "    IF current_setting('transaction_isolation') <> 'read committed' THEN\n", "    IF false THEN\n", 1)),
+    Mutant("lease: takes paused kinds", ("it", "operate::a_paused_kind_is_not_taken_and_others_pass"),
+           (LEASE, "WHERE k.paused OR k.kind <> ALL (kinds)", "WHERE k.kind <> ALL (kinds)", 1)),
+    Mutant("hand_back: does not look under which lease",
+           scene("i5_what_goes_back_from_a_lease_that_was_lost_leaves_a_newer_one_of_the_same_worker_alone"),
+           (LEASE, "ON l.token = u.token AND l.worker = hand_back.worker WHERE l.ids @> u.id);",
+            "ON l.worker = hand_back.worker WHERE l.ids @> u.id);", 1)),
+    Mutant("hand_back: charges nothing that was started behind",
+           scene("i3_who_takes_an_event_away_charges_what_may_have_been_started_behind_it_and_gives_it_one_more"),
+           (LEASE, "ON l.worker = hand_back.worker AND l.ids @> u.id WHERE u.id <= l.started_to);",
+            "ON l.worker = hand_back.worker AND l.ids @> u.id WHERE false);", 1)),
+    Mutant("retry: does not look under which lease",
+           ("it", "queue::i5_a_retry_under_a_lost_lease_leaves_what_its_worker_has_leased_anew"),
+           (ENDS, "ON l.token = o.token AND l.worker = retry.worker AND l.ids @> o.id);",
+            "ON l.worker = retry.worker AND l.ids @> o.id);", 1)),
+    Mutant("complete_held: commits without the lease", ("it", "drain::a_transaction_under_a_lost_lease_commits_nothing"),
+           (ENDS, "ARRAY[NULL::bigint], ARRAY[false]) AS c) = 0 THEN", "ARRAY[NULL::bigint], ARRAY[false]) AS c) < 0 THEN", 1)),
+    Mutant("end_unreadable: does not look at the lease", ("it", "payload::i5_only_who_holds_an_event_may_end_it_as_unreadable"),
+           (ENDS, "    IF FOUND THEN\n        UPDATE tidegate.event_queue AS q SET payload = NULL",
+            "    IF true THEN\n        UPDATE tidegate.event_queue AS q SET payload = NULL", 1)),
+    Mutant("drain: a suspended machine's leases are trusted",
+           ("it", "sandbox::i5_what_waited_while_its_machine_was_suspended_is_not_begun_under_the_old_lease"),
+           ("crates/tidegate/src/drain/clocks.rs", "now >= self.steady || SystemTime::now() >= self.wall", "now >= self.steady", 1)),
+    Mutant("function: goes on behind its answer",
+           ("it", "sandbox::a_handler_that_goes_on_behind_its_answer_does_not_live_to_see_the_next_invocation"),
+           ("crates/tidegate-lambda/src/lib.rs", "if spoiled.load(Ordering::Relaxed) && !*stopped.borrow() {", "if spoiled.load(Ordering::Relaxed) && false {", 1)),
+    # What may be published, and taken in.
+    Mutant("publish: a group is planned as far ahead as anybody likes",
+           ("it", "queue::an_event_of_a_group_is_planned_no_further_ahead_than_a_setting_says"),
+           (PUBLISH, "        PERFORM tidegate.check_group_delay(publish_one.group_key, publish_one.available_at);\n", "", 1)),
+    Mutant("insert: a payload of any length comes as far as the constraint",
+           ("it", "queue::d2_b25_the_table_itself_refuses_what_it_cannot_hold"),
+           (PUBLISH, "                       OR octet_length(NEW.payload::text) > 1048576\n", "", 1)),
+    Mutant("publish: takes NUL characters", ("it", "payload::b25_the_escape_of_a_nul_character_is_refused_and_its_escaped_text_is_not"),
+           (PUBLISH, "        WHEN tidegate.has_nul(payload)\n", "        WHEN false\n", 1)),
+    Mutant("insert: takes NUL characters", ("it", "payload::b25_the_escape_of_a_nul_character_is_refused_and_its_escaped_text_is_not"),
+           (PUBLISH, r"OR position('\u0000' IN NEW.payload::text) > 0 AND NEW.payload::text ~ '(^|[^\\])(\\\\)*\\u0000'" "\n", "\n", 1)),
+    Mutant("receive: every message is new", ("it", "intake::a_message_that_several_bring_at_once_is_taken_in_once"),
+           (PUBLISH, "    RETURN FOUND;\nEND $$;\n\n-- What to say of a kind", "    RETURN true;\nEND $$;\n\n-- What to say of a kind", 1)),
+    # What has ended, and what is said of it.
+    Mutant("log: a status may change", ("it", "queue::d2_a_status_that_there_is_not_is_refused_and_the_one_in_the_log_is_final"),
+           (TABLES, "WHEN (NEW.status IS DISTINCT FROM OLD.status)", "WHEN (false)", 1)),
+    Mutant("audit: gives rows back", ("it", "queue::the_audit_trail_takes_rows_and_gives_none_back"),
+           (TABLES, "BEFORE UPDATE OR DELETE OR TRUNCATE ON tidegate.audit", "BEFORE TRUNCATE ON tidegate.audit", 1)),
+    # Either alone keeps an event from being replayed twice.
+    Mutant("replay: neither waits for another one nor is there one for an event", ("it", "operate::i7_of_two_replays_at_once_one_wins_and_both_are_in_the_audit"),
+           (OPERATE, "        PERFORM tidegate.lock_replays();\n", "", 2),
+           (TABLES, "CREATE UNIQUE INDEX event_queue_replay", "CREATE INDEX event_queue_replay", 1)),
+    Mutant("cleanup: believes a clock that is ahead", ("it", "cleanup::with_the_clock_set_back_nothing_unexpired_goes_and_forward_it_cannot_be_set"),
+           (LOG, "least(delete_expired.now, clock_timestamp())", "coalesce(delete_expired.now, clock_timestamp())", 1)),
+    Mutant("cleanup: counts of a sealed partition stay whatever comes",
+           ("it", "cleanup::b23_a_row_on_its_way_into_a_partition_holds_up_its_count_and_its_drop"),
+           (LOG, "    DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = TG_TABLE_NAME;\n", "", 1)),
+    Mutant("cleanup: drops what is not sealed", ("it", "cleanup::b23_a_partition_whose_rows_are_not_counted_is_not_dropped"),
+           (LOG, "    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target AND p.sealed) THEN\n",
+            "    IF false THEN\n", 1)),
+    # Who may, and as whom.
+    Mutant("rights: everybody may call everything",
+           ("it", "roles::no_function_may_be_executed_by_public_and_none_follows_the_callers_search_path"),
+           (RIGHTS, "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tidegate FROM PUBLIC;", "", 1)),
+    Mutant("client: a token that was refused is not read again",
+           ("it", "forms::a_token_that_was_changed_is_read_again_and_costs_no_event_a_failure"),
+           ("src/app/client.rs", "        if verdict(response.status()) != Verdict::Credentials {\n", "        if response.status().as_u16() > 0 {\n", 1)),
+    Mutant("client: redirects are followed", ("lib", "app::client::tests::a_redirect_takes_our_token_nowhere"),
+           ("src/app/client.rs", "redirect::Policy::none()", "redirect::Policy::default()", 1)),
+    Mutant("client: plaintext to anybody", ("lib", "app::client::tests::plaintext_to_another_machine_must_be_asked_for"),
+           ("src/app/client.rs", "|| is_loopback(&url) {", "|| url.has_host() {", 1)),
 ]
 
 
@@ -291,7 +372,8 @@ def run(tree, test):
 
 
 def cargo(tree, limit, target, *arguments, capture=False):
-    command = ["cargo", "test", "--quiet", *cargo_flags(), "--test", target, *arguments]
+    chosen = ["--lib"] if target == "lib" else ["--test", target]
+    command = ["cargo", "test", "--quiet", *cargo_flags(), *chosen, *arguments]
     variables = {**environment(), "CARGO_TARGET_DIR": str(PROJECT / "target" / "mutants-build"), "RUST_BACKTRACE": "0"}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if capture else {}
     try:

@@ -106,7 +106,6 @@ def serve(arguments):
         except Unavailable as error:
             if "SSL is not supported by this build" not in str(error):
                 raise
-            print(f"postgres: what needs TLS is skipped: {found.binaries} was built without it", file=sys.stderr)
             print(WITHOUT_TLS, flush=True)
     return 0
 

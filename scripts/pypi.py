@@ -1,9 +1,13 @@
 """Installs a pinned package from PyPI into the project's own git-ignored folder.
 
 The machine's Python stays as it is: everything lands in `.tools/`, and deleting that folder undoes it.
+
+What needs no other package is pinned by hash too, in wheels.txt. What comes with dependencies, checkers and stand-ins that no
+package of ours holds, is pinned by version alone: some hundred files for each platform and version of Python.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +16,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 TOOLS = PROJECT / ".tools"
+WHEELS = Path(__file__).resolve().parent / "wheels.txt"
 
 
 class Unavailable(Exception):
@@ -54,11 +59,23 @@ def _pip(requirements, target, dependencies):
     python = _python_with_pip(shown)
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-script-location"]
     command += ["--root-user-action=ignore", "--target", str(target)]
-    command += [] if dependencies else ["--no-deps"]
-    done = subprocess.run([*command, *requirements], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    command += [*requirements] if dependencies else ["--no-deps", "--only-binary=:all:", "--require-hashes", "-r", "/dev/stdin"]
+    pinned = "" if dependencies else "".join(_pinned(requirement) for requirement in requirements)
+    done = subprocess.run(command, input=pinned, capture_output=True, text=True)
+    if "DO NOT MATCH THE HASHES" in done.stderr:
+        raise Unavailable(f"{shown}: what PyPI has is not what {WHEELS.name} pins by its hash")
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise Unavailable(f"pip cannot install {shown}: {last}")
+
+
+def _pinned(requirement):
+    """Its lines of wheels.txt, which are pip's own way to name hashes."""
+    blocks = re.findall(r"^\w.*(?:\n .*)*\n", WHEELS.read_text(), re.MULTILINE)
+    for block in blocks:
+        if block.split()[0] == requirement:
+            return block
+    raise Unavailable(f"{WHEELS.name} has no hashes of {requirement}")
 
 
 def _python_with_pip(requirement):

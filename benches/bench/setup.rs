@@ -301,13 +301,24 @@ impl Queue {
 
     /// Adds events of about 200 bytes of payload, as plain rows.
     pub async fn fill(&self, kind: &str, count: u32, groups: Groups) -> Outcome<()> {
+        self.fill_with(kind, count, groups, TEXT_BYTES).await
+    }
+
+    /// The same, with so much text in each.
+    pub async fn fill_with(
+        &self,
+        kind: &str,
+        count: u32,
+        groups: Groups,
+        text_bytes: usize,
+    ) -> Outcome<()> {
         let group = match groups {
             Groups::None => "NULL".to_owned(),
             Groups::Of(count) => format!("'group-' || n % {count}"),
         };
         let sql = format!(
             "INSERT INTO tidegate.event_queue (kind, payload, group_key)
-             SELECT $1, json_build_object('number', n, 'text', repeat('x', {TEXT_BYTES})), {group}
+             SELECT $1, json_build_object('number', n, 'text', repeat('x', {text_bytes})), {group}
                FROM generate_series(1, $2::bigint) AS n"
         );
         self.client

@@ -8,6 +8,7 @@
 //! service may answer with what it was sent, and what it was sent may be about a person.
 
 use std::fmt::Display;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ const MOST_ANSWER: usize = 1 << 20;
 /// The code by which a service that does not know us is not called again at once.
 pub(super) const CREDENTIALS: &str = "credentials";
 
+/// Names the services whose base URL may be `http://` to another machine.
+const OVER_HTTP: &str = "SERVICES_OVER_HTTP";
+
 /// What a service may ask for in `Retry-After`: one that says now is not overrun, one that says next year is asked before.
 const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(1));
 
@@ -42,7 +46,8 @@ pub struct HttpClient(Arc<OnceCell<Client>>);
 impl HttpClient {
     async fn get(&self, certificate: Option<&Identity>) -> Result<&Client, Error> {
         let build = || async {
-            // A redirected POST would arrive as a GET; better to see it as the failure it is.
+            // A redirected POST would arrive as a GET, and with our token at a host that nobody has named; better to see
+            // it as the failure it is.
             let builder = Client::builder().redirect(redirect::Policy::none());
             let client = match certificate {
                 None => {
@@ -71,7 +76,8 @@ pub struct HttpService {
 impl HttpService {
     /// A service of this name whose base URL stands in `variable`, such as `ARCHIVE_URL`, read with `setting`. An empty
     /// value counts as unset. What it is shown of us stands in variables of the same prefix: `ARCHIVE_AUTH_SECRET_ID` or
-    /// `ARCHIVE_AUTH_FILE`, `ARCHIVE_AUTH_HEADER`, `ARCHIVE_CLIENT_CERT_FILE`.
+    /// `ARCHIVE_AUTH_FILE`, `ARCHIVE_AUTH_HEADER`, `ARCHIVE_CLIENT_CERT_FILE`. A URL of `http://` to another machine, where
+    /// whoever is on the way reads along, must be asked for: `SERVICES_OVER_HTTP` is a list of such services, by comma.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -83,8 +89,20 @@ impl HttpService {
     ) -> Result<Self, Error> {
         let prefix = variable.trim_end_matches("_URL");
         let refused = |why: String| Error::Config(format!("{variable}: {why}"));
+        let over_http = setting(OVER_HTTP).unwrap_or_default();
+        let over_http = over_http.split(',').any(|listed| listed.trim() == name);
         let base = setting(variable).filter(|text| !text.is_empty());
-        let base = base.map(|text| base_url(prefix, &text).map_err(refused));
+        let base = base.map(|text| {
+            let url = base_url(prefix, &text)?;
+            if url.scheme() == "https" || over_http || is_loopback(&url) {
+                return Ok(url);
+            }
+            Err(format!(
+                "must be an https:// URL, for the host is not this machine; {OVER_HTTP}={name} allows http://, \
+                 which whoever is on the way can read"
+            ))
+        });
+        let base = base.map(|url| url.map_err(refused));
         let credentials = Credentials::from_settings(prefix, setting)?;
         let http = match credentials.certificate() {
             // It is shown to this service alone.
@@ -312,6 +330,13 @@ fn base_url(prefix: &str, text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
+/// Whether what is sent there stays on this machine.
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
+
 /// What an answer that is no success speaks of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
@@ -414,14 +439,95 @@ mod tests {
 
     #[test]
     fn paths_go_below_the_base_url() {
-        for base in ["http://host/api", "http://host/api/"] {
+        for base in ["https://host/api", "https://host/api/"] {
             let url = service(Some(base))
                 .unwrap()
                 .base
                 .unwrap()
                 .join("documents")
                 .unwrap();
-            assert_eq!(url.as_str(), "http://host/api/documents");
+            assert_eq!(url.as_str(), "https://host/api/documents");
+        }
+    }
+
+    fn over_http(url: &str, listed: &str) -> Result<HttpService, Error> {
+        let set = |name: &str| match name {
+            "ARCHIVE_URL" => Some(url.to_owned()),
+            OVER_HTTP => Some(listed.to_owned()),
+            _ => None,
+        };
+        HttpService::from_setting("archive", "ARCHIVE_URL", set, HttpClient::default())
+    }
+
+    #[test]
+    fn plaintext_to_another_machine_must_be_asked_for() {
+        let elsewhere = [
+            "http://archive.example.org",
+            "HTTP://10.0.0.1:8080",
+            "http://localhost.example.org",
+            "http://127.0.0.1.example.org",
+            "http://[2001:db8::1]/api",
+            "http://0.0.0.0",
+        ];
+        for url in elsewhere {
+            for listed in ["", "cases", "archive2", "ARCHIVE_URL"] {
+                let error = over_http(url, listed).expect_err(url).to_string();
+                let named = [
+                    "ARCHIVE_URL: must be",
+                    "https://",
+                    "SERVICES_OVER_HTTP=archive",
+                ];
+                assert!(named.iter().all(|part| error.contains(part)), "{error}");
+                assert!(!error.contains("example.org"), "{error}");
+            }
+            for listed in ["archive", "cases, archive ,sms"] {
+                over_http(url, listed).unwrap();
+            }
+        }
+        let here = ["localhost:80", "127.0.0.1", "127.1.2.3:8080", "[::1]:8080"];
+        let here = here.map(|host| format!("http://{host}/api"));
+        for url in here.iter().map(String::as_str).chain(["https://host"]) {
+            over_http(url, "").unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_redirect_takes_our_token_nowhere() {
+        let token = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(token.path(), "canary").unwrap();
+        let elsewhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        elsewhere.set_nonblocking(true).unwrap();
+        let target = elsewhere.local_addr().unwrap();
+        for status in [301, 302, 303, 307, 308] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let url = format!("http://{}", listener.local_addr().unwrap());
+            let server = tokio::spawn(async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut asked = Vec::new();
+                while !asked.ends_with(b"\r\n\r\nnull") {
+                    assert!(stream.read_buf(&mut asked).await.unwrap() > 0);
+                }
+                let told = format!(
+                    "HTTP/1.1 {status} Moved\r\nlocation: http://{target}/documents\r\ncontent-length: 0\r\n\r\n"
+                );
+                stream.write_all(told.as_bytes()).await.unwrap();
+                String::from_utf8(asked).unwrap()
+            });
+            let set = |name: &str| match name {
+                "ARCHIVE_URL" => Some(url.clone()),
+                "ARCHIVE_AUTH_FILE" => token.path().to_str().map(ToOwned::to_owned),
+                _ => None,
+            };
+            let service =
+                HttpService::from_setting("archive", "ARCHIVE_URL", set, HttpClient::default())
+                    .unwrap();
+            let asked = service.post::<()>("documents", "key", &()).await;
+            let error = asked.unwrap_err().to_string();
+            let told = format!("archive_unavailable: archive answered {status}");
+            assert!(error.contains(&told), "{error}");
+            assert!(server.await.unwrap().contains("Bearer canary"), "{status}");
+            let came = elsewhere.accept().unwrap_err();
+            assert_eq!(came.kind(), std::io::ErrorKind::WouldBlock, "{status}");
         }
     }
 

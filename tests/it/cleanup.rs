@@ -228,6 +228,33 @@ async fn migrate_makes_the_partitions_of_a_week_for_each_retention_in_use() {
 }
 
 #[tokio::test]
+async fn a_partition_is_made_of_no_day_on_which_nothing_can_expire() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let made = "SELECT m.outcome FROM tidegate.make_log_partition($1::text::date) AS m";
+    for days in [-3668, 3668] {
+        let day = format!("SELECT ((now() AT TIME ZONE 'UTC')::date + {days})::text");
+        let day: String = client.query_one(&day, &[]).await.unwrap().get(0);
+        let outcome = client.query_one(made, &[&day]).await.unwrap();
+        assert_eq!(outcome.get::<_, String>(0), "made", "{day}");
+    }
+    let partitions = "SELECT count(*) FROM tidegate.log_partitions()";
+    let before = number(&client, partitions).await;
+    for day in [
+        Some("1999-12-31"),
+        Some("9999-12-31"),
+        Some("infinity"),
+        Some("-infinity"),
+        None,
+    ] {
+        let error = client.query_one(made, &[&day]).await.unwrap_err();
+        let message = error.as_db_error().unwrap().message().to_owned();
+        assert!(message.starts_with("day: must be "), "{message}");
+    }
+    assert_eq!(number(&client, partitions).await, before);
+}
+
+#[tokio::test]
 async fn a_made_partition_is_like_the_log_itself() {
     let (db, client) = remembering_database().await;
     let retention = "UPDATE tidegate.event_kind SET retention_failed = '45 days'";
@@ -837,6 +864,18 @@ async fn b23_a_row_on_its_way_into_a_partition_holds_up_its_count_and_its_drop()
         assert_exact(&client).await;
     }
     assert_eq!(clean(&db, |_| ()).await.rows_dropped, 12);
+    assert_exact(&client).await;
+}
+
+#[tokio::test]
+async fn b23_a_partition_whose_rows_are_not_counted_is_not_dropped() {
+    let (db, client) = remembering_database().await;
+    let partition = expired_partition(&client, 2 * DAY, 10).await;
+    let drop = format!("SELECT dropped FROM tidegate.drop_log_partition('{partition}')");
+    let dropped = client.query_one(&drop, &[]).await.unwrap();
+    assert_eq!(dropped.get::<_, Option<i64>>(0), None);
+    assert!(exists(&client, &partition).await);
+    assert_eq!(clean(&db, |_| ()).await.rows_dropped, 10);
     assert_exact(&client).await;
 }
 

@@ -743,6 +743,27 @@ async fn a_database_that_takes_no_writes_is_told() {
 }
 
 #[tokio::test]
+async fn a_database_whose_transactions_keep_a_snapshot_is_told() {
+    if support::cannot_be_pooled("a pooler's sessions keep the settings that they began with") {
+        return;
+    }
+    let db = support::database().await;
+    let client = db.client().await;
+    examine(&db).await.is_ok("isolation");
+    let name = db.url.rsplit('/').next().unwrap();
+    let alter =
+        format!("ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'");
+    breaking(&client, &alter).await;
+    let remedy = examine(&db).await.finds(
+        "isolation",
+        "problem",
+        &["default_transaction_isolation is repeatable read"],
+    );
+    mend(&db, &db.client().await, &remedy).await;
+    examine(&db).await.is_ok("isolation");
+}
+
+#[tokio::test]
 async fn c12_a_handlers_limit_beyond_its_lease_is_told() {
     let db = support::database().await;
     let mut options = DrainOptions::default();

@@ -633,6 +633,7 @@ async fn a_handler_that_blocks_its_thread_is_given_up_on_and_others_run() {
     };
     let report = support::ended("a drain", drain(&db, &app, &limited)).await;
     assert_eq!((report.completed, report.failed), (10, 1));
+    assert_eq!(report.still_running, 1, "who drains again is warned");
     assert_eq!(
         logged(&client, blocking).await.unwrap().2,
         ["timeout", "attempts_exhausted"]

@@ -13,7 +13,8 @@ use crate::look;
 use crate::probe::{live, number};
 use crate::services::{Mode, Services};
 use crate::support::{
-    self, Answer, Deadline, RuntimeApi, TestDb, publish_letters, publish_views, wait_until,
+    self, Answer, Deadline, Harm, Proxy, RuntimeApi, TestDb, publish_letters, publish_views,
+    wait_until,
 };
 
 /// A deadline that does not matter.
@@ -617,6 +618,25 @@ async fn an_action_without_a_budget_of_its_own_is_answered_before_the_deadline_t
     other.rollback().await.unwrap();
     let answer = function.api.invoke(fixture("migrate.json"), AMPLE).await;
     assert!(!answer.is_error, "{answer:?}");
+}
+
+#[tokio::test]
+async fn f2_a_cleanup_whose_database_falls_silent_is_answered_before_the_deadline() {
+    let db = support::database().await;
+    let proxy = Proxy::before(&db.url).await;
+    let url = format!(
+        "postgres://postgres@127.0.0.1:{}/{}",
+        proxy.port(),
+        db.name()
+    );
+    let function = Function::start(&[("DATABASE_URL", &url)]).await;
+    proxy.harm_when_said("tidegate.log_partitions", Harm::Silence);
+    let brief = Deadline::In(Duration::from_secs(3));
+    let answer = function.api.invoke(fixture("cleanup.json"), brief).await;
+    assert!(proxy.has_harmed() && answer.is_error, "{answer:?}");
+    // Its own time was over, not that of a statement.
+    let message = answer.body["errorMessage"].as_str().unwrap();
+    assert!(message.contains("invocation"), "{message}");
 }
 
 #[tokio::test]

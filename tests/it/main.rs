@@ -5,9 +5,13 @@
     reason = "clippy allows it in test functions; their helpers are no different"
 )]
 
+#[path = "../support/clock.rs"]
+mod clock;
 mod probe;
 #[path = "../support/services.rs"]
 mod services;
+#[path = "../support/skip.rs"]
+mod skip;
 mod support;
 
 mod checks;
@@ -36,6 +40,8 @@ mod process;
 mod queue;
 mod records;
 mod roles;
+mod roundtrip;
+mod sandbox;
 mod scenes;
 mod script;
 mod secret;

@@ -220,6 +220,29 @@ async fn an_event_whose_payload_the_database_cannot_read_fails_and_its_neighbour
 }
 
 #[tokio::test]
+async fn i5_only_who_holds_an_event_may_end_it_as_unreadable() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let ids = publish_acts(&client, 2).await;
+    let request = LeaseRequest {
+        limit: 1,
+        ..lease_request()
+    };
+    let batch = queue::lease(&client, &request).await.unwrap();
+    let lease = batch.events[0].lease;
+    assert_eq!(lease.id, ids[0]);
+    let end = "SELECT tidegate.end_unreadable($1, $2, 'it is lost')";
+    for (id, token) in [(ids[0], uuid::Uuid::new_v4()), (ids[1], lease.token)] {
+        let ended = client.query_one(end, &[&token, &id]).await.unwrap();
+        assert!(!ended.get::<_, bool>(0), "{id}");
+    }
+    let kept = "SELECT count(payload) FROM tidegate.event_queue";
+    assert_eq!(number(&client, kept).await, 2);
+    let ended = client.query_one(end, &[&lease.token, &lease.id]).await;
+    assert!(ended.unwrap().get::<_, bool>(0));
+}
+
+#[tokio::test]
 async fn a_lease_is_bounded_by_bytes_and_brings_one_event_however_large() {
     let db = probe_database().await;
     let client = db.client().await;

@@ -61,7 +61,7 @@ impl Worker {
     }
 
     /// Waits for its end; the report it printed, if it came that far.
-    fn report(self) -> Option<DrainReport> {
+    pub fn report(self) -> Option<DrainReport> {
         let output = self.output();
         let report = output
             .lines()

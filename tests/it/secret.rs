@@ -15,6 +15,7 @@ use tokio_postgres::Client;
 use crate::function::{AMPLE, Function};
 use crate::probe::number;
 use crate::services::Services;
+use crate::skip::skipped;
 use crate::support::{
     self, Authority, Certified, Cluster, Deadline, Pooler, Proxy, RuntimeApi, Secrets, Version,
     aws_variables, publish_views,
@@ -50,7 +51,10 @@ struct User {
 
 impl User {
     async fn new(name: &str, password: &str) -> Option<Self> {
-        let guarded = guarded().await?;
+        let Some(guarded) = guarded().await else {
+            skipped("tls", "the Postgres at hand was built without TLS");
+            return None;
+        };
         let cluster = &guarded.cluster;
         let create = format!("CREATE DATABASE {name}");
         let server = support::connect(&cluster.url("postgres")).await;

@@ -22,6 +22,8 @@
 
 mod actor;
 mod checker;
+#[path = "../support/clock.rs"]
+mod clock;
 mod controls;
 mod experiments;
 mod figures;
@@ -29,6 +31,8 @@ mod fleet;
 mod journal;
 mod leases;
 mod proxy;
+#[path = "../support/skip.rs"]
+mod skip;
 mod soak;
 mod watch;
 mod world;

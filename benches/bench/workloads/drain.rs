@@ -66,6 +66,42 @@ pub async fn groups(bench: &Bench) -> Outcome<Findings> {
     Ok(found)
 }
 
+/// Of the larger ones fewer, so that all are some hundred megabytes at most.
+pub async fn payloads(bench: &Bench) -> Outcome<Findings> {
+    let queue = bench.queue("payloads").await?;
+    // As if they were not all one letter, of which a compression leaves nothing.
+    let plain = ["event_queue", "event_log"]
+        .map(|table| format!("ALTER TABLE tidegate.{table} ALTER payload SET STORAGE EXTERNAL"));
+    queue.client.batch_execute(&plain.join(";")).await?;
+    let variants = [
+        ("20 bytes", 0, bench.scaled(200_000)),
+        ("1 KiB", 1 << 10, bench.scaled(100_000)),
+        ("64 KiB", 64 << 10, bench.scaled(5_000)),
+    ];
+    let mut found = Findings::default();
+    for _ in bench.rounds(FEW_ROUNDS) {
+        for (name, text_bytes, count) in variants {
+            queue.clear().await?;
+            let filled = queue.fill_with("bench_noop", count, Groups::None, text_bytes);
+            filled.await?;
+            queue.settle().await?;
+            let bytes = "SELECT sum(payload_bytes)::bigint FROM tidegate.event_queue";
+            let bytes = u32::try_from(queue.number(bytes).await?)?;
+            let drained = queue.drain(count, &defaults()).await?;
+            found.add(name, RATE, drained.rate());
+            let megabytes = rate(bytes, drained.elapsed) / 1e6;
+            found.add(format!("{name}, payload"), "MB/s", megabytes);
+            found.add(
+                format!("{name}, client's CPU"),
+                "events/CPU-s",
+                rate(count, drained.cpu),
+            );
+        }
+    }
+    bench.drop(queue).await?;
+    Ok(found)
+}
+
 pub async fn deep(bench: &Bench) -> Outcome<Findings> {
     let (shallow, deep) = (bench.queue("shallow").await?, bench.queue("deep").await?);
     let (count, depth) = (bench.scaled(200_000), bench.scaled(2_000_000));

@@ -32,6 +32,11 @@ pub static ALL: &[Workload] = &[
         run: |bench| drain::groups(bench).boxed(),
     },
     Workload {
+        name: "payloads",
+        about: "the same with payloads of about 20 bytes, 1 KiB and 64 KiB",
+        run: |bench| drain::payloads(bench).boxed(),
+    },
+    Workload {
         name: "deep",
         about: "2,000,000 events queued, the first 200,000 drained, against a queue of only those",
         run: |bench| drain::deep(bench).boxed(),

@@ -180,6 +180,10 @@ fn counts(report: &DrainReport) -> Table {
     ] {
         table.add_row(vec![what.to_owned(), events.to_string()]);
     }
+    if report.still_running > 0 {
+        let told = report.still_running.to_string();
+        table.add_row(vec!["given up on, and still running".to_owned(), told]);
+    }
     table
 }
 

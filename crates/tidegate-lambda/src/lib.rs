@@ -8,7 +8,10 @@
 mod envelope;
 mod intake;
 
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -59,7 +62,9 @@ pub use lambda_runtime::Error;
 /// ```
 ///
 /// Settings come from the environment. An invocation's payload says what to do, `{"action": "drain"}` for instance; what
-/// a schedule of `EventBridge` sends is a drain. The answer is the report.
+/// a schedule of `EventBridge` sends is a drain. The answer is the report. A handler that keeps its thread to itself cannot be
+/// ended; when one goes on behind an answer, `still_running` counts it, and the process executes its program anew before it
+/// asks for the next invocation.
 ///
 /// What SQS, SNS, `EventBridge`, Kinesis or Kafka bring is given to the program's intake ([`Program::receive`]), message by
 /// message. SQS and Kinesis are told which ones to bring again, so their event source mapping must have
@@ -120,19 +125,24 @@ async fn serve(
     }
     let (stop, stopped) = watch::channel(false);
     let (busy, idle) = watch::channel(false);
+    let watched = stopped.clone();
     tokio::spawn(exit_on_signal(stop, idle));
+    let spoiled = Arc::new(AtomicBool::new(false));
+    let noted = spoiled.clone();
     let handler = service_fn(move |event: LambdaEvent<Value>| {
-        let ready = ready.clone();
+        let (ready, noted) = (ready.clone(), noted.clone());
         let hooks = Hooks {
             stop: Some(stopped.clone()),
             handlers: Some(handlers.clone()),
             ..Hooks::default()
         };
-        async move { logged(event, ready.as_ref().as_ref(), hooks).await }
+        async move { logged(event, ready.as_ref().as_ref(), hooks, &noted).await }
     });
     let runtime = Runtime::new(handler).layer(layer_fn(|inner| Watched {
         inner,
         busy: busy.clone(),
+        spoiled: spoiled.clone(),
+        stopped: watched.clone(),
     }));
     // Only now: a panic of the runtime's start names the variable that it misses.
     log_panics();
@@ -144,9 +154,10 @@ async fn logged(
     event: LambdaEvent<Value>,
     ready: Result<&Service, &tidegate::Error>,
     hooks: Hooks,
+    spoiled: &AtomicBool,
 ) -> Result<Value, Refusal> {
     let request_id = event.context.request_id.clone();
-    let answered = answer(event, ready, hooks).await;
+    let answered = answer(event, ready, hooks, spoiled).await;
     match &answered {
         Ok(report) => {
             tracing::info!(request_id, report = %loggable(report), "invocation answered");
@@ -194,6 +205,7 @@ async fn answer(
     event: LambdaEvent<Value>,
     ready: Result<&Service, &tidegate::Error>,
     hooks: Hooks,
+    spoiled: &AtomicBool,
 ) -> Result<Value, Refusal> {
     let service = ready.map_err(|error| Refusal::new("Configuration", error))?;
     let refused = |error: tidegate::Error| Refusal::new("InvalidInvocation", &error);
@@ -204,7 +216,40 @@ async fn answer(
         let request = service.actions.request(event.payload).map_err(refused)?;
         service.answer(&request, time, hooks).await
     };
+    spoiled.fetch_or(leaves_handlers(&answered), Ordering::Relaxed);
     answered.map_err(|error| Refusal::new(error_type(&error), &error))
+}
+
+/// Whether handlers of a drain go on behind its answer.
+fn leaves_handlers(answered: &Result<Value, Failure>) -> bool {
+    match answered {
+        Ok(report) => report["still_running"].as_u64() > Some(0),
+        Err(Failure::Drain(drain)) => drain.report.still_running > 0,
+        Err(_) => false,
+    }
+}
+
+/// Has the process begin anew, in its place: a handler that was given up on and keeps its thread would go on beside the next
+/// invocation, or after a thaw, with effects that nobody expects any more. An exit would make Lambda report the invocation
+/// that has just been answered as failed. So its program is executed again; to Lambda that is the runtime that asks for its
+/// next invocation. No thread outlives it.
+fn begin_anew() -> ! {
+    tracing::warn!("handlers go on behind the answer; the process begins anew");
+    let mut arguments = std::env::args_os();
+    let name = arguments.next();
+    let error = match std::env::current_exe() {
+        Ok(program) => {
+            let mut again = Command::new(program);
+            again.args(arguments);
+            if let Some(name) = name {
+                again.arg0(name);
+            }
+            again.exec()
+        }
+        Err(error) => error,
+    };
+    tracing::error!(error = %error, "the process cannot begin anew, and ends");
+    std::process::exit(1);
 }
 
 /// What went wrong, in a word, for the caller's retry rules and metrics.
@@ -245,6 +290,10 @@ fn less_reserve(left: Duration) -> Duration {
 struct Watched<S> {
     inner: S,
     busy: watch::Sender<bool>,
+    /// Something goes on behind the answer.
+    spoiled: Arc<AtomicBool>,
+    /// Turns true when the process is to end.
+    stopped: watch::Receiver<bool>,
 }
 
 impl<S> tower::Service<LambdaInvocation> for Watched<S>
@@ -262,11 +311,16 @@ where
 
     fn call(&mut self, invocation: LambdaInvocation) -> Self::Future {
         let span = tracing::info_span!("invocation", request_id = invocation.context.request_id);
-        let busy = self.busy.clone();
+        let (busy, spoiled) = (self.busy.clone(), self.spoiled.clone());
+        let stopped = self.stopped.clone();
         busy.send_replace(true);
         let posted = self.inner.call(invocation);
         let posted = async move {
             let posted = posted.await;
+            // A process that is to end does so, and takes all of its threads along.
+            if spoiled.load(Ordering::Relaxed) && !*stopped.borrow() {
+                begin_anew();
+            }
             busy.send_replace(false);
             posted
         };

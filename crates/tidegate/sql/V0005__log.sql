@@ -203,7 +203,8 @@ $$;
 -- inserts into other partitions nor reads, while CREATE … PARTITION OF locks the whole log. Rows of the
 -- day that wait in the default partition move along; beyond 10,000 of them, the day is left to it.
 -- Attaching reads the default partition under its lock: 0.3 s for a million rows, so nothing as long as
--- cleanup runs once a week and the default partition stays as good as empty.
+-- cleanup runs once a week and the default partition stays as good as empty. No event expires on a day that is further away
+-- than the longest retention: whoever may clean up cannot fill the catalog with days.
 CREATE FUNCTION tidegate.make_log_partition(day date) RETURNS TABLE (outcome text, moved bigint)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
@@ -211,7 +212,12 @@ DECLARE
     name constant text := 'event_log_' || to_char(day, 'YYYYMMDD');
     first constant timestamptz := day::timestamp AT TIME ZONE 'UTC';
     until constant timestamptz := (day + 1)::timestamp AT TIME ZONE 'UTC';
+    today constant date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
 BEGIN
+    IF day IS NULL OR day NOT BETWEEN today - 3668 AND today + 3668 THEN
+        RAISE EXCEPTION 'day: must be % to %, got %', today - 3668, today + 3668, coalesce(day::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     PERFORM tidegate.begin_step();
     moved := 0;
     IF EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.lower_bound < until AND p.upper_bound > first) THEN

@@ -1365,7 +1365,12 @@ DECLARE
     name constant text := 'event_log_' || to_char(day, 'YYYYMMDD');
     first constant timestamptz := day::timestamp AT TIME ZONE 'UTC';
     until constant timestamptz := (day + 1)::timestamp AT TIME ZONE 'UTC';
+    today constant date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
 BEGIN
+    IF day IS NULL OR day NOT BETWEEN today - 3668 AND today + 3668 THEN
+        RAISE EXCEPTION 'day: must be % to %, got %', today - 3668, today + 3668, coalesce(day::text, 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     PERFORM tidegate.begin_step();
     moved := 0;
     IF EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.lower_bound < until AND p.upper_bound > first) THEN

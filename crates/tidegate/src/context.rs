@@ -19,7 +19,7 @@ use tokio_postgres::{Client, SimpleQueryStream};
 use crate::connect::{Database, Pooled};
 use crate::error::Error;
 use crate::event::{Event, NewEvent};
-use crate::handler::{Committed, Done, HandlerError, HandlerResult, Verdicts};
+use crate::handler::{Committed, Done, HandlerError, HandlerResult, Verdicts, kept};
 use crate::lease::LeasedEvent;
 use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
 use crate::queue::{self, Follow, ending};
@@ -207,7 +207,8 @@ impl Context {
     /// repeats it, so give the call an [idempotency key](Context::idempotency_key) all the same.
     ///
     /// # Errors
-    /// The step's own verdict; a retry when its result cannot be stored.
+    /// The step's own verdict; a retry when its result cannot be stored; a rejection, code `step`, when that is no JSON, or of
+    /// more than 1 MiB.
     pub async fn once<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
@@ -219,7 +220,7 @@ impl Context {
             return serde_json::from_value(value).reject("step");
         }
         let result = step.await?;
-        let value = serde_json::to_value(&result).reject("step")?;
+        let value = kept("step", &result)?;
         let added = Progress {
             steps: BTreeMap::from([(key.clone(), value.clone())]),
             ..Progress::default()

@@ -6,7 +6,19 @@ use std::fmt::{self, Display};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
+
+/// The longest that a handler may have kept of a result or a step, in bytes of JSON: as long as a payload may be.
+const MOST_KEPT: usize = 1 << 20;
+
+/// The longest message kept of one fault, in characters; a handler may say megabytes.
+const MOST_MESSAGE: usize = 2000;
+
+/// The longest details kept of one fault, in bytes of JSON.
+const MOST_DETAILS: usize = 16 << 10;
+
+/// So many faults of one handler are kept, and a word about the rest.
+const MOST_FAULTS: usize = 100;
 
 /// What a handler returns.
 pub type HandlerResult = Result<Done, HandlerError>;
@@ -43,13 +55,25 @@ impl Done {
     /// Success with a result, kept in `event_log.result` under the handler's name.
     ///
     /// # Errors
-    /// A rejection, code `result`, when the value is no JSON.
+    /// A rejection, code `result`, when the value is no JSON, or of more than 1 MiB.
     pub fn with(result: &impl Serialize) -> HandlerResult {
-        let result = serde_json::to_value(result).reject("result")?;
+        let result = kept("result", result)?;
         Ok(Self {
             result: Some(result),
             committed: Committed::Nothing,
         })
+    }
+}
+
+/// A value as it is kept with an event.
+pub(crate) fn kept(code: &'static str, value: &impl Serialize) -> Result<Value, HandlerError> {
+    let value = serde_json::to_value(value).reject(code)?;
+    match value.to_string().len() {
+        0..=MOST_KEPT => Ok(value),
+        got => Err(HandlerError::reject(
+            code,
+            format!("must have at most {MOST_KEPT} bytes of JSON, got {got}"),
+        )),
     }
 }
 
@@ -79,7 +103,8 @@ pub struct Fault {
     pub code: Cow<'static, str>,
     /// For people. Never put personal data or secrets here: it is stored.
     pub message: String,
-    /// Whatever programs need beyond the code, such as the fields of a request that are invalid.
+    /// Whatever programs need beyond the code, such as the fields of a request that are invalid. Of more than 16 KiB of JSON
+    /// only the length is stored, as `{"left_out_bytes": …}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
 }
@@ -120,7 +145,7 @@ impl HandlerError {
         }
     }
 
-    /// Final, with a list of errors, all of which are kept (C8).
+    /// Final, with a list of errors, of which a hundred are kept (C8).
     #[must_use]
     pub fn reject_all(faults: Vec<Fault>) -> Self {
         Self {
@@ -151,6 +176,15 @@ impl HandlerError {
     #[must_use]
     pub fn faults(&self) -> &[Fault] {
         &self.faults
+    }
+
+    /// What went wrong, as it is stored.
+    pub(crate) fn storable(&self) -> impl Iterator<Item = Fault> {
+        let further = self.faults.len().saturating_sub(MOST_FAULTS);
+        let further = (further > 0)
+            .then(|| Fault::new("further", format!("{further} further errors are left out")));
+        let first = self.faults.iter().take(MOST_FAULTS).map(Fault::storable);
+        first.chain(further)
     }
 
     /// Something else is at fault: the event keeps its attempt.
@@ -195,6 +229,25 @@ impl Fault {
             code: code.into(),
             message: message.to_string(),
             details: None,
+        }
+    }
+
+    /// As it is stored: without NUL characters, which Postgres has no place for, and no longer than what is kept.
+    pub(crate) fn storable(&self) -> Self {
+        let cut = |text: &str, most: usize| -> String {
+            text.chars().filter(|c| *c != '\0').take(most).collect()
+        };
+        let details = self.details.clone().map(|details| {
+            let bytes = details.to_string().len();
+            if bytes > MOST_DETAILS {
+                return json!({"left_out_bytes": bytes});
+            }
+            details
+        });
+        Self {
+            code: cut(&self.code, 100).into(),
+            message: cut(&self.message, MOST_MESSAGE),
+            details,
         }
     }
 
@@ -285,5 +338,40 @@ impl<T> Verdicts<T> for Option<T> {
 
     fn reject(self, code: impl Into<Cow<'static, str>>) -> Result<T, HandlerError> {
         self.ok_or_else(|| HandlerError::reject(code, "nothing there"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_is_as_long_as_a_payload_may_be_and_no_longer() {
+        let quotes = 2;
+        assert!(Done::with(&"x".repeat(MOST_KEPT - quotes)).is_ok());
+        let error = Done::with(&"x".repeat(MOST_KEPT - quotes + 1)).unwrap_err();
+        assert!(error.is_rejection());
+        let text = error.to_string();
+        assert!(
+            text.contains("result: must have at most 1048576 bytes of JSON, got 1048577"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn of_what_went_wrong_is_stored_what_there_is_room_for() {
+        let long = Fault::new("c".repeat(101), "m\0".repeat(2001))
+            .with_details(json!("d".repeat(MOST_DETAILS)));
+        let error = HandlerError::reject_all(vec![long; 150]);
+        let stored: Vec<Fault> = error.storable().collect();
+        assert_eq!(stored.len(), 101);
+        assert_eq!(stored[0].code, "c".repeat(100));
+        assert_eq!(stored[0].message, "m".repeat(2000));
+        let left_out = json!({"left_out_bytes": MOST_DETAILS + 2});
+        assert_eq!(stored[0].details, Some(left_out));
+        assert_eq!(stored[100].message, "50 further errors are left out");
+        let short = Fault::new("422", "field a").with_details(json!({"field": "a"}));
+        let error = HandlerError::reject_all(vec![short.clone()]);
+        assert_eq!(error.storable().collect::<Vec<_>>(), [short]);
     }
 }

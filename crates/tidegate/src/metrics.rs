@@ -78,6 +78,10 @@ impl Metrics {
             document.metric("Expiring", "Count", json!(report.expiring));
             document.metric("ServicesDown", "Count", json!(services_down(report)));
         }
+        // A metric that is never sent costs nothing.
+        if report.still_running > 0 {
+            document.metric("StillRunning", "Count", json!(report.still_running));
+        }
         document.metric("BudgetUsedPercent", "Percent", json!(budget_used(report)));
         document.latency(&figures.took());
         let kinds: Map<String, Value> = figures
@@ -300,6 +304,18 @@ mod tests {
             "what was in hand is missing from its counts"
         );
         assert!(line.get("Backlog").is_none() && line.get("HandlerLatencyMs").is_none());
+    }
+
+    #[test]
+    fn handlers_that_go_on_after_a_run_are_told_and_only_then() {
+        let spoiled = DrainReport {
+            still_running: 2,
+            ..report()
+        };
+        let line = parsed(&queue(false).of_drain(&spoiled, &figures(1), true, UNIX_EPOCH)[0]);
+        assert_eq!(line["StillRunning"], 2);
+        let line = parsed(&queue(false).of_drain(&report(), &figures(1), true, UNIX_EPOCH)[0]);
+        assert!(line.get("StillRunning").is_none());
     }
 
     #[test]

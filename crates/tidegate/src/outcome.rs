@@ -192,7 +192,7 @@ impl HandlerRecord {
             }),
             Err(error) if end.is_final() => Some(Self {
                 result: None,
-                faults: error.faults.clone(),
+                faults: error.storable().collect(),
                 emitted: Vec::new(),
             }),
             Err(_) => None,

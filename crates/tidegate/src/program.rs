@@ -16,7 +16,7 @@ pub use self::verbs::Retention;
 use crate::config::{Lookup, duration, number};
 use crate::connect::Database;
 use crate::dispatch::Dispatch;
-use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, drain_measured};
+use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, OVERRUN, drain_measured};
 use crate::error::Error;
 use crate::event::{Event, NewEvent};
 use crate::figures::Figures;
@@ -326,7 +326,7 @@ impl Service {
             Request::Forget(asked) => told(time, self.forget(asked)).await?,
             // As with a cleanup, the steps of applying it know how long they have.
             Request::Retention(asked) if asked.apply => {
-                told(None, self.retention(asked, time)).await?
+                told(time.map(overrun), self.retention(asked, time)).await?
             }
             Request::Retention(asked) => told(time, self.retention(asked, None)).await?,
             Request::Doctor(_) => told(time, self.doctor()).await?,
@@ -362,7 +362,7 @@ impl Service {
             stop: hooks.stop,
             ..CleanupHooks::default()
         };
-        Ok(serde_json::to_value(self.cleanup(&options, hooks).await?)?)
+        told(time.map(overrun), self.cleanup(&options, hooks)).await
     }
 
     /// Drains the queue, and tells the metrics of it.
@@ -509,6 +509,12 @@ fn the_callers(error: Error) -> Error {
         Error::Config(text) => Error::Invalid(text),
         other => other,
     }
+}
+
+/// When work that knows how long it has is cut all the same: a database that says nothing may keep its last step, and the
+/// caller's own deadline comes first.
+fn overrun(time: Duration) -> Duration {
+    time + OVERRUN
 }
 
 /// The answer to what has no budget of its own, within `time`.

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::sync::OnceLock;
 
 use super::served::Served;
+use crate::skip::skipped;
 
 /// A running cluster.
 pub struct Cluster(Served);
@@ -28,11 +29,13 @@ impl Cluster {
         start(options).unwrap_or_else(|reason| panic!("no Postgres to test on: {reason}"))
     }
 
-    /// As [`Cluster::start`]; none where the server at hand was built without TLS, which the script tells
-    /// past the tests' captured output.
+    /// As [`Cluster::start`]; none, and a word why, where the server at hand was built without TLS.
     pub fn start_with_tls(options: &[&OsStr]) -> Option<Self> {
         match start(options) {
-            Err(reason) if reason == WITHOUT_TLS => None,
+            Err(reason) if reason == WITHOUT_TLS => {
+                skipped("tls", "the Postgres at hand was built without TLS");
+                None
+            }
             started => {
                 Some(started.unwrap_or_else(|reason| panic!("no Postgres to test on: {reason}")))
             }

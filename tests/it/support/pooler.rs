@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use super::cluster::cluster;
 use super::project_file;
 use super::served::Served;
+use crate::skip::skipped;
 
 /// With this variable set to `1`, whatever a test has under test reaches its database through a pooler.
 const FOR_ALL: &str = "TIDEGATE_TEST_POOLER";
@@ -26,8 +27,7 @@ impl Pooler {
         match available() {
             Ok(()) => Some(Self::start(url, settings)),
             Err(reason) => {
-                // Past the harness, which shows nothing of a test that has not failed.
-                let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+                skipped("pgbouncer", &reason);
                 None
             }
         }

@@ -2,12 +2,11 @@
 //! once, and one that is set back prolongs them and delays what was published meanwhile; both are the price of
 //! one clock for all. A worker's clock means nothing.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::killed_workers::publisher;
 use crate::checker::Violation;
+use crate::clock::Clock;
 use crate::experiments::Size;
 use crate::figures::Figures;
 use crate::fleet::{Fleet, worker};
@@ -15,63 +14,6 @@ use crate::journal::Record;
 use crate::world::World;
 
 const HOUR: i64 = 3600;
-
-/// libfaketime and the file it reads the time from, in a folder that the server's user can read.
-struct Clock {
-    folder: tempfile::TempDir,
-}
-
-impl Clock {
-    /// `None`, and a word why, where libfaketime cannot be had.
-    fn get() -> Option<Self> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/faketime.py");
-        let found = Command::new("python3").arg(script).output().unwrap();
-        if !found.status.success() {
-            eprintln!("skipped: {}", String::from_utf8_lossy(&found.stderr).trim());
-            return None;
-        }
-        let library = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
-        // Not below the project: the server's user may not get there.
-        let folder = tempfile::Builder::new()
-            .prefix("tidegate-clock-")
-            .tempdir_in("/tmp")
-            .unwrap();
-        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(folder.path(), open).unwrap();
-        let clock = Self { folder };
-        std::fs::copy(library, clock.library()).unwrap();
-        clock.set(0);
-        Some(clock)
-    }
-
-    fn library(&self) -> PathBuf {
-        self.folder.path().join("libfaketime.so")
-    }
-
-    fn file(&self) -> PathBuf {
-        self.folder.path().join("offset")
-    }
-
-    /// Takes effect at the next look at the clock; never half written.
-    fn set(&self, seconds: i64) {
-        let part = self.folder.path().join("part");
-        std::fs::write(&part, format!("{seconds:+}s\n")).unwrap();
-        std::fs::rename(part, self.file()).unwrap();
-    }
-
-    fn variables(&self) -> Vec<(String, String)> {
-        [
-            ("LD_PRELOAD", self.library().display().to_string()),
-            ("FAKETIME_TIMESTAMP_FILE", self.file().display().to_string()),
-            ("FAKETIME_NO_CACHE", "1".to_owned()),
-            // What waits by the monotonic clock must go on waiting; a real one does not jump.
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
-            ("FAKETIME_DISABLE_SHM", "1".to_owned()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into()
-    }
-}
 
 pub async fn a_servers_clock_that_jumps_costs_duplicates_and_nothing_else(
     seed: u64,

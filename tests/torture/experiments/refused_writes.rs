@@ -11,6 +11,7 @@ use crate::experiments::Size;
 use crate::figures::Figures;
 use crate::fleet::{Fleet, worker};
 use crate::journal::Record;
+use crate::skip::skipped;
 use crate::world::World;
 
 /// Nothing lapses but what is left by runs that have ended.
@@ -188,7 +189,10 @@ impl SmallDisk {
         if mounted.is_ok_and(|done| done.status.success()) {
             return Some(Self { folder });
         }
-        eprintln!("SKIPPED: nothing may be mounted here, so no disk is ever full");
+        skipped(
+            "disk",
+            "nothing may be mounted here, so no disk is ever full",
+        );
         None
     }
 

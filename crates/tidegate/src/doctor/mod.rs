@@ -56,6 +56,7 @@ struct Check {
 static CHECKS: &[Check] = &[
     of_server("server version", |probe| server::version(probe).boxed()),
     of_server("writable", |probe| server::writable(probe).boxed()),
+    of_server("isolation", |probe| server::isolation(probe).boxed()),
     of_server("durability", |probe| server::durability(probe).boxed()),
     of_server("settings", |probe| server::settings(probe).boxed()),
     of_server("schema version", |probe| schema::version(probe).boxed()),

@@ -46,6 +46,27 @@ pub(super) async fn writable(probe: &Probe<'_>) -> Result<Finding, Error> {
     })
 }
 
+pub(super) async fn isolation(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let names = ["default_transaction_isolation"];
+    let settings = query(&probe.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;
+    let other = settings
+        .first()
+        .map(|row| (row, row.get::<_, String>(1)))
+        .filter(|(_, level)| level != "read committed");
+    Ok(match other {
+        None => Finding::ok("transactions see what was committed before each of their statements"),
+        Some((row, level)) => Finding::problem(
+            format!(
+                "default_transaction_isolation is {level}: nothing is leased and nothing cleaned up"
+            ),
+            format!(
+                "SET default_transaction_isolation = 'read committed';\n{}",
+                correction(row, "'read committed'")
+            ),
+        ),
+    })
+}
+
 pub(super) async fn durability(probe: &Probe<'_>) -> Result<Finding, Error> {
     let names = ["fsync", "full_page_writes", "synchronous_commit"];
     let settings = query(&probe.client, &sql::doctor::SETTINGS, &[&&names[..]]).await?;

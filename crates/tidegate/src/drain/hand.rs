@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::clocks::Reading;
 use super::leases::{Leases, Window};
 use crate::lease::{Fate, Lease, LeasedEvent};
 
@@ -83,7 +83,7 @@ impl Hand {
         events: Vec<LeasedEvent>,
         unreadable: &[i64],
         window: Window,
-        renewed: Instant,
+        renewed: Reading,
     ) -> Vec<LeasedEvent> {
         let ids = events.iter().map(|event| event.lease.id);
         let ids = ids.chain(unreadable.iter().copied());
@@ -475,7 +475,7 @@ mod tests {
             events.collect(),
             &[],
             window(started_to, false),
-            Instant::now(),
+            Reading::now(),
         );
         hand
     }
@@ -536,7 +536,7 @@ mod tests {
             vec![event(3, Some("a"), TWO)],
             &[],
             window(3, false),
-            Instant::now(),
+            Reading::now(),
         );
         // The event of the second lease may start, and waits for one of the first that may not.
         assert!(!hand.has_startable());
@@ -557,7 +557,7 @@ mod tests {
             vec![event(3, None, TWO)],
             &[],
             window(0, true),
-            Instant::now(),
+            Reading::now(),
         );
         assert_eq!(hand.leases.trusted(), [ONE]);
         assert_eq!(popped(&mut hand), [1]);
@@ -591,7 +591,7 @@ mod tests {
     fn a_suspect_in_line_behind_one_without_a_window_holds_nobody_up() {
         let mut hand = hand(&[(1, Some("a")), (2, None)], 0);
         let suspect = vec![event(3, Some("a"), TWO)];
-        hand.take_in(TWO, suspect, &[], window(0, true), Instant::now());
+        hand.take_in(TWO, suspect, &[], window(0, true), Reading::now());
         let start = hand.start_more(8, 1, true).unwrap();
         assert_eq!((start.token, start.upto), (ONE, 1));
     }
@@ -625,7 +625,7 @@ mod tests {
                 events,
                 &[],
                 window(started_to, suspect),
-                Instant::now(),
+                Reading::now(),
             );
         }
         (hand, last, suspects)
@@ -692,7 +692,7 @@ mod tests {
         let mut late = event(7, None, ONE);
         late.fate = Fate::Expired;
         let mut hand = Hand::default();
-        hand.take_in(ONE, vec![late], &[], window(0, true), Instant::now());
+        hand.take_in(ONE, vec![late], &[], window(0, true), Reading::now());
         assert_eq!(popped(&mut hand), [7]);
     }
 
@@ -756,7 +756,7 @@ mod tests {
             vec![event(4, Some("a"), TWO)],
             &[],
             window(9, false),
-            Instant::now(),
+            Reading::now(),
         );
         hand.open_group("a", of(1));
         assert!(!hand.has_startable());
@@ -768,7 +768,7 @@ mod tests {
             vec![event(5, Some("a"), Uuid::nil())],
             &[],
             window(9, false),
-            Instant::now(),
+            Reading::now(),
         );
         assert_eq!(popped(&mut hand), [5]);
     }
@@ -806,7 +806,7 @@ mod tests {
     fn what_was_taken_away_and_leased_again_waits_under_its_new_lease() {
         let mut hand = hand(&[(1, None), (2, Some("a"))], 9);
         let again = vec![event(1, None, TWO), event(2, Some("a"), TWO)];
-        let stale = hand.take_in(TWO, again, &[], window(9, false), Instant::now());
+        let stale = hand.take_in(TWO, again, &[], window(9, false), Reading::now());
         assert_eq!(stale[0].lease, Lease { id: 1, token: ONE });
         let now = [1, 2].map(|id| InHand {
             token: TWO,
@@ -849,7 +849,7 @@ mod tests {
     {
         let mut hand = hand(&[(1, None), (2, None)], 0);
         let younger = [event(3, None, TWO), event(4, None, TWO)];
-        hand.take_in(TWO, younger.to_vec(), &[], window(4, false), Instant::now());
+        hand.take_in(TWO, younger.to_vec(), &[], window(4, false), Reading::now());
         assert!(hand.pop(IN_ORDER).is_none(), "one at a time: 1 goes first");
         let start = Start {
             token: ONE,
@@ -875,9 +875,9 @@ mod tests {
     fn a2_a_suspect_that_waits_for_the_others_does_not_hold_them_up() {
         let mut hand = Hand::default();
         let suspect = vec![event(1, None, ONE)];
-        hand.take_in(ONE, suspect, &[], window(0, true), Instant::now());
+        hand.take_in(ONE, suspect, &[], window(0, true), Reading::now());
         let other = vec![event(2, None, TWO)];
-        hand.take_in(TWO, other, &[], window(2, false), Instant::now());
+        hand.take_in(TWO, other, &[], window(2, false), Reading::now());
         assert_eq!(hand.start_more(1, 1, true), None);
         assert_eq!(hand.pop(IN_ORDER).unwrap().lease.id, 2);
     }
@@ -898,7 +898,7 @@ mod tests {
         assert_eq!(hand.leases.tokens(), [ONE]);
         let mut suspect = event(4, None, TWO);
         suspect.attempts = 2;
-        hand.take_in(TWO, vec![suspect], &[], window(0, true), Instant::now());
+        hand.take_in(TWO, vec![suspect], &[], window(0, true), Reading::now());
         assert!(
             hand.start_more(1, 1, true).is_some(),
             "a suspect's turn comes"
@@ -911,14 +911,14 @@ mod tests {
         let mut events = [event(1, None, ONE), event(2, None, ONE)];
         events[0].payload = Some(vec![0; LARGE + 1]);
         events[1].payload = Some(vec![0; 10]);
-        hand.take_in(ONE, events.to_vec(), &[], window(2, false), Instant::now());
+        hand.take_in(ONE, events.to_vec(), &[], window(2, false), Reading::now());
         assert_eq!(hand.bytes(), LARGE + 11);
         assert_eq!(popped(&mut hand), [1, 2]);
         assert_eq!(hand.bytes(), LARGE + 1);
         // Taken away by an operator and leased again, while the first run still goes on.
         let mut again = events[0].clone();
         again.lease.token = TWO;
-        hand.take_in(TWO, vec![again], &[], window(1, false), Instant::now());
+        hand.take_in(TWO, vec![again], &[], window(1, false), Reading::now());
         assert_eq!(hand.bytes(), LARGE + 1);
         for token in [ONE, TWO] {
             hand.let_go(Lease { id: 1, token });

@@ -6,7 +6,7 @@
 //! handlers. So a few events more than there are lanes are handed over, as long as handlers are quick; what
 //! waits here has not started and can be taken back.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::clocks::Reading;
 use crate::lease::Lease;
 
 /// Handlers that take less than this, on the average of the last ones, are worth lining up for.
@@ -30,6 +31,9 @@ const IN_HAND: (usize, usize) = (4, 32);
 /// processor to each other for every second event of a drain of quick handlers (14 % slower; six turns, four won).
 const SHORT: Duration = Duration::from_micros(200);
 
+/// What was cut and waits for something is gone after this.
+const LEAVING: Duration = Duration::from_millis(50);
+
 /// What a lane runs of an event.
 pub(super) trait Run: Send + 'static {
     /// Runs the event's handlers, and tells whether what stands behind it may start at once. Made by the lane and not
@@ -41,7 +45,7 @@ pub(super) trait Run: Send + 'static {
 pub(super) struct Work<H> {
     pub lease: Lease,
     /// Not to be started from then on: its lease may have run out, for instance while the process was frozen.
-    pub start_by: Instant,
+    pub start_by: Reading,
     pub handlers: H,
     /// What stands behind it in its group: the lane goes on with it as long as all goes well.
     pub then: VecDeque<Work<H>>,
@@ -90,6 +94,8 @@ struct Line<H> {
     ended: Vec<Ended>,
     /// What each lane runs, by its number. A lane that does not find itself here was cut and ends.
     lanes: BTreeMap<u64, Lane<H>>,
+    /// Those that were cut and have not come to notice: their handlers keep their threads.
+    cut: BTreeSet<u64>,
     made: u64,
     /// How long handlers took, weighted towards the last ones; nothing before the first end.
     typical: Option<Duration>,
@@ -117,7 +123,11 @@ impl<H: Run> Shared<H> {
         loop {
             let begun = self.line().begin(self.most);
             let Some((number, work)) = begun else { return };
-            let task = self.runtime.spawn(run(self.clone(), number, work));
+            let task = InLane {
+                shared: self.clone(),
+                number,
+            };
+            let task = self.runtime.spawn(run(task, work));
             // It may be over by now.
             if let Some(lane) = self.line().lanes.get_mut(&number) {
                 lane.abort = Some(task.abort_handle());
@@ -229,45 +239,90 @@ impl<H: Run> Lanes<H> {
     /// Ends the lane that runs this event. If the event has ended meanwhile, nothing happens.
     pub(super) fn cut(&self, lease: Lease) -> bool {
         let mut line = self.shared.line();
-        let number = line
-            .lanes
-            .iter()
-            .find(|(_, lane)| lane.lease == lease)
-            .map(|(number, _)| *number);
-        let Some(removed) = number.and_then(|number| line.lanes.remove(&number)) else {
+        let mut lanes = line.lanes.iter();
+        let found = lanes.find(|(_, lane)| lane.lease == lease);
+        let Some(number) = found.map(|(number, _)| *number) else {
             return false;
         };
+        let Some(removed) = line.lanes.remove(&number) else {
+            return false;
+        };
+        line.cut.insert(number);
+        line.leave(removed.then);
+        drop(line);
+        // Not within the lock: a runtime that has ended drops the task here.
         if let Some(abort) = removed.abort {
             abort.abort();
         }
-        line.leave(removed.then);
-        drop(line);
         // Others may wait for the lane's place.
         self.shared.open();
         true
     }
 }
 
-/// Nothing more starts when the drain is gone.
+impl<H> Lanes<H> {
+    /// Ends all lanes. Tells how many handlers go on all the same: one that does not wait for anything cannot be ended, and
+    /// keeps its thread for as long as it likes.
+    pub(super) async fn close(&self) -> usize {
+        self.shared.cut_all();
+        let all_gone = async {
+            while !self.shared.line().cut.is_empty() {
+                self.shared.ended_signal.notified().await;
+            }
+        };
+        let _ = tokio::time::timeout(LEAVING, all_gone).await;
+        self.shared.line().cut.len()
+    }
+}
+
+impl<H> Shared<H> {
+    fn cut_all(&self) {
+        let mut line = self.line();
+        line.waiting.clear();
+        let lanes = std::mem::take(&mut line.lanes);
+        line.cut.extend(lanes.keys());
+        drop(line);
+        for abort in lanes.into_values().filter_map(|lane| lane.abort) {
+            abort.abort();
+        }
+    }
+}
+
+/// Nothing starts or goes on when the drain is gone, but what keeps its thread.
 impl<H> Drop for Lanes<H> {
     fn drop(&mut self) {
-        self.shared.line().waiting.clear();
+        self.shared.cut_all();
+    }
+}
+
+/// A lane's task, from before its first step until it is dropped.
+struct InLane<H> {
+    shared: Arc<Shared<H>>,
+    number: u64,
+}
+
+impl<H> Drop for InLane<H> {
+    fn drop(&mut self) {
+        if self.shared.line().cut.remove(&self.number) {
+            self.shared.ended_signal.notify_one();
+        }
     }
 }
 
 /// One lane: runs one event after the other until none waits.
-async fn run<H: Run>(shared: Arc<Shared<H>>, number: u64, first: Work<H>) {
+async fn run<H: Run>(lane: InLane<H>, first: Work<H>) {
+    let (shared, number) = (&lane.shared, lane.number);
     let mut next = Some(first);
     while let Some(work) = next {
         let (lease, started) = (work.lease, Instant::now());
-        let (came, goes_on) = if started < work.start_by {
-            let goes_on = run_one(&shared, number, work.handlers).await;
-            (Came::Ran(started.elapsed()), goes_on)
-        } else {
+        let (came, goes_on) = if work.start_by.is_over(started) {
             (Came::Late, false)
+        } else {
+            let goes_on = run_one(shared, number, work.handlers).await;
+            (Came::Ran(started.elapsed()), goes_on)
         };
         let ended = Ended { lease, came };
-        next = shared.line().advance(&shared, number, ended, goes_on);
+        next = shared.line().advance(shared, number, ended, goes_on);
     }
 }
 
@@ -296,6 +351,7 @@ impl<H> Line<H> {
             waiting: VecDeque::new(),
             ended: Vec::new(),
             lanes: BTreeMap::new(),
+            cut: BTreeSet::new(),
             made: 0,
             typical: None,
         }
@@ -405,6 +461,7 @@ impl<H> Line<H> {
 #[cfg(test)]
 mod tests {
     use std::pin::Pin;
+    use std::time::SystemTime;
 
     use futures_util::FutureExt;
     use tokio::sync::oneshot;
@@ -439,7 +496,7 @@ mod tests {
     ) -> Work<Boxed> {
         Work {
             lease: lease(id),
-            start_by: Instant::now() + Duration::from_mins(1),
+            start_by: Reading::now() + Duration::from_mins(1),
             handlers: Box::pin(handlers.map(move |()| well)),
             then: VecDeque::new(),
         }
@@ -639,23 +696,55 @@ mod tests {
         let (outlived, told) = oneshot::channel::<()>();
         start(&lanes, work(5, async move { outlived.send(()).unwrap() }));
         drop(lanes);
-        tell.send(()).unwrap();
+        let _ = tell.send(());
         assert!(told.await.is_err(), "event 5 was dropped unstarted");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_waits_ends_with_the_drain_and_what_keeps_its_thread_is_told() {
+        let lanes = Lanes::new(4, Handle::current());
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let (here, blocks) = oneshot::channel();
+        let (held, dropped) = oneshot::channel::<()>();
+        start(
+            &lanes,
+            work(1, async move {
+                here.send(()).unwrap();
+                let _ = released.recv();
+            }),
+        );
+        start(
+            &lanes,
+            work(2, async move {
+                std::future::pending::<()>().await;
+                drop(held);
+            }),
+        );
+        blocks.await.unwrap();
+        assert_eq!(lanes.close().await, 1, "event 1 blocks");
+        assert!(dropped.await.is_err(), "event 2 was ended");
+        drop(release);
+        while lanes.close().await > 0 {}
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_too_late_is_not_started() {
         let lanes = Lanes::new(1, Handle::current());
         let mut late = work(1, async { unreachable!() });
-        late.start_by = Instant::now();
+        late.start_by = Reading::now();
         start(&lanes, late);
-        let ended = lanes.ended().await;
+        // Its machine was suspended: the wall clock alone has gone on.
+        let mut thawed = work(2, async { unreachable!() });
+        thawed.start_by.wall = SystemTime::now();
+        start(&lanes, thawed);
+        let mut ended = lanes.ended().await;
+        while ended.len() < 2 {
+            ended.extend(lanes.ended().await);
+        }
+        let came = [1, 2].map(|id| (lease(id), Came::Late));
         assert_eq!(
-            ended,
-            [Ended {
-                lease: lease(1),
-                came: Came::Late
-            }]
+            ended.iter().map(|e| (e.lease, e.came)).collect::<Vec<_>>(),
+            came
         );
     }
 }

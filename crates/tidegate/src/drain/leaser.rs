@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use futures_util::future::{OptionFuture, join5};
-use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::clocks::Reading;
 use super::limits::Turn;
 use super::session::Session;
 use super::walk::Stretch;
@@ -37,7 +37,7 @@ pub(super) struct LeaseOrder {
     pub kinds: Vec<&'static str>,
     pub first_window: u32,
     /// When it was made: what it prolongs is no older.
-    pub sent: Instant,
+    pub sent: Reading,
 }
 
 /// What is asked for besides more time.

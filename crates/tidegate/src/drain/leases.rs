@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::clocks::Reading;
 use crate::lease::{Lease, LeasedEvent};
 
 /// A lease, while something of it is in hand.
@@ -17,8 +18,8 @@ struct Held {
     lapses: bool,
     /// How often something was taken from it that we know of.
     cuts: i32,
-    /// When it was last prolonged, on this machine's clock.
-    renewed: Instant,
+    /// When it was last prolonged, on this machine's clocks.
+    renewed: Reading,
     /// Events whose end is not written.
     left: usize,
     /// Of them, those that may have started.
@@ -70,7 +71,7 @@ impl Leases {
         token: Uuid,
         ids: impl Iterator<Item = i64>,
         window: Window,
-        renewed: Instant,
+        renewed: Reading,
     ) {
         let (open, rest): (Vec<i64>, Vec<i64>) = ids.partition(|id| *id <= window.started_to);
         let mut rest = rest;
@@ -204,20 +205,20 @@ impl Leases {
     }
 
     /// A lease was prolonged by what was sent then.
-    pub(super) fn note_renewal(&mut self, token: Uuid, sent: Instant) {
+    pub(super) fn note_renewal(&mut self, token: Uuid, sent: Reading) {
         if let Some(held) = self.held.get_mut(&token) {
             held.renewed = sent;
         }
     }
 
     /// When a lease was last prolonged.
-    pub(super) fn renewed(&self, token: Uuid) -> Option<Instant> {
+    pub(super) fn renewed(&self, token: Uuid) -> Option<Reading> {
         self.held.get(&token).map(|held| held.renewed)
     }
 
     /// When the oldest lease was last prolonged.
     pub(super) fn oldest_renewal(&self) -> Option<Instant> {
-        self.held.values().map(|held| held.renewed).min()
+        self.held.values().map(|held| held.renewed.steady).min()
     }
 
     /// The tokens of all leases.

@@ -8,6 +8,7 @@ use futures_util::future::FutureExt;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::clocks::Reading;
 use super::leaser::{Arrival, Ask, Brought, LEASE_BYTES, LeaseOrder, lease};
 use super::leases::Window;
 use super::{Drain, Slot};
@@ -75,7 +76,7 @@ impl<D: Dispatch> Drain<D> {
                 ask,
                 kinds,
                 first_window: u32::try_from(first_window).unwrap_or(u32::MAX),
-                sent: now,
+                sent: Reading::now(),
             };
             self.leasing = Slot::Busy(lease(session, order).boxed());
         }
@@ -147,7 +148,7 @@ impl<D: Dispatch> Drain<D> {
         let mut batch = brought.batch;
         match order.ask {
             Ask::Nothing => return,
-            Ask::Claim(claim) => return self.take_grant(&claim, brought.grant, order.sent),
+            Ask::Claim(claim) => return self.take_grant(&claim, brought.grant, order.sent.steady),
             Ask::Probe(service) => {
                 self.learn_services(&batch.watched);
                 self.empty.seen = false;
@@ -167,7 +168,7 @@ impl<D: Dispatch> Drain<D> {
                     .walk
                     .arrived(stretch, brought.promoted, &mut batch, left);
                 self.empty.seen = empty && self.is_idle();
-                self.empty.looked_at = order.sent;
+                self.empty.looked_at = order.sent.steady;
                 self.note_promoted(brought.promoted);
                 self.learn_services(&batch.watched);
             }
@@ -220,7 +221,7 @@ impl<D: Dispatch> Drain<D> {
     }
 
     /// Leases that did not come back are gone, or were cut.
-    fn take_renewed(&mut self, asked: &[Uuid], renewed: &[(Uuid, i32)], sent: Instant) {
+    fn take_renewed(&mut self, asked: &[Uuid], renewed: &[(Uuid, i32)], sent: Reading) {
         for (token, cuts) in renewed {
             self.between.rereads |= self.hand.leases.is_cut(*token, Some(*cuts));
             self.hand.leases.note_renewal(*token, sent);

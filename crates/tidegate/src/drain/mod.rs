@@ -12,6 +12,7 @@
 //!
 //! This file holds the loop and its state; what it does is in `leasing`, `limiting`, `running` and `writing`.
 
+mod clocks;
 mod execute;
 mod hand;
 mod lanes;
@@ -273,6 +274,7 @@ impl<D: Dispatch> Drain<D> {
     /// The whole run, with its report.
     async fn run_to_end(mut self) -> Result<DrainReport, DrainError> {
         let ended = self.run_in_time().await;
+        self.close_lanes().await;
         self.report.elapsed_ms = millis(self.budget.elapsed());
         self.watchers.ended();
         match ended {
@@ -296,6 +298,19 @@ impl<D: Dispatch> Drain<D> {
                 limit,
             })
         })
+    }
+
+    /// No handler goes on when the run is over, but those that keep their threads. They are told: what they do from now on,
+    /// they do after the answer.
+    async fn close_lanes(&mut self) {
+        let still_running = self.lanes.close().await;
+        if still_running > 0 {
+            tracing::warn!(
+                still_running,
+                "handlers that keep their threads go on after the run; their events have gone back"
+            );
+        }
+        self.report.still_running = u64::try_from(still_running).unwrap_or(u64::MAX);
     }
 
     /// What a run that was cut would have gone on with.
@@ -518,7 +533,7 @@ mod tests {
     {
         for lets_in in [false, true] {
             let url = silent_server(lets_in).await;
-            for seconds in [1, 84, 300, 800] {
+            for seconds in [1, 84, 300, 800, 900] {
                 let options = DrainOptions {
                     budget: Duration::from_secs(seconds),
                     ..DrainOptions::default()

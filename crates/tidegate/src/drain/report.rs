@@ -49,6 +49,10 @@ pub struct DrainReport {
     pub abandoned: u64,
     /// Follow-ups published.
     pub published: u64,
+    /// Handlers that were given up on and cannot be ended, because they keep their threads to themselves: they go on
+    /// when the run is over, while their events have gone back. Whoever drains again should do so in a new process.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub still_running: u64,
     /// Leases that brought something.
     pub batches: u64,
     /// How long the run took.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Drain;
+use super::clocks::Reading;
 use super::execute::{EventRun, Limits, timed_out};
 use super::hand::Pick;
 use super::lanes::{Came, Ended, Work};
@@ -60,17 +61,17 @@ impl<D: Dispatch> Drain<D> {
         self.lanes.open();
     }
 
-    /// Whether there is time for the event, and its lease cannot have run out yet: after this process
-    /// was frozen, somebody else may be running it.
+    /// Whether there is time for the event, and its lease cannot have run out yet: after this process was frozen, or its
+    /// machine suspended, somebody else may be running it.
     fn may_start(&self, event: &LeasedEvent, now: Instant) -> bool {
-        now < self.start_by(event) && self.budget.allows(&event.kind, now)
+        !self.start_by(event).is_over(now) && self.budget.allows(&event.kind, now)
     }
 
     /// Until when an event's lease is to be trusted.
-    fn start_by(&self, event: &LeasedEvent) -> Instant {
+    fn start_by(&self, event: &LeasedEvent) -> Reading {
         let trusted = self.options.lease_timeout.mul_f64(0.9);
         let renewed = self.hand.leases.renewed(event.lease.token);
-        renewed.map_or_else(Instant::now, |renewed| renewed + trusted)
+        renewed.map_or_else(Reading::now, |renewed| renewed + trusted)
     }
 
     /// An unstarted event goes back, and keeps its attempt.

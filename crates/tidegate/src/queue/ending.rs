@@ -55,9 +55,8 @@ pub(crate) fn errors(event: &LeasedEvent, ends: &[HandlerEnd]) -> Vec<ErrorEntry
         .filter_map(|end| end.result.as_ref().err().map(|error| (end.handler, error)))
         .flat_map(|(handler, error)| {
             error
-                .faults
-                .iter()
-                .map(move |fault| ErrorEntry::new(Some(handler), fault, event.attempts))
+                .storable()
+                .map(move |fault| ErrorEntry::new(Some(handler), &fault, event.attempts))
         })
         .collect()
 }

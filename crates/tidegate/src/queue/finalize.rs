@@ -32,23 +32,22 @@ pub struct ErrorEntry {
     pub details: Option<Value>,
 }
 
-/// The longest message kept of one error; a handler may say megabytes.
-const MESSAGE_LIMIT: usize = 2000;
-
 impl ErrorEntry {
     /// An entry of a handler's, or of the system's when `handler` is `None`. NUL characters, which
-    /// Postgres cannot store, are dropped; the message is cut at 2,000 characters.
+    /// Postgres cannot store, are dropped; the message is cut at 2,000 characters, details of more than 16 KiB are left out.
     #[must_use]
     pub fn new(handler: Option<&str>, fault: &Fault, attempt: u32) -> Self {
-        let storable = |text: &str, limit: usize| -> String {
-            text.chars().filter(|c| *c != '\0').take(limit).collect()
-        };
+        let Fault {
+            code,
+            message,
+            details,
+        } = fault.storable();
         Self {
             handler: handler.map(ToOwned::to_owned),
-            code: storable(&fault.code, 100),
-            message: storable(&fault.message, MESSAGE_LIMIT),
+            code: code.into_owned(),
+            message,
             attempt,
-            details: fault.details.clone(),
+            details,
         }
     }
 }

@@ -1,0 +1,70 @@
+//! Owns how this process knows that a time is over: by two clocks. The monotonic one, which nobody sets, stands still while
+//! a machine is suspended or a sandbox frozen; the wall clock goes on, or jumps when it is thawed. A time is over when
+//! either says so. Whoever sets the wall clock ahead has what is not started go back early, which costs nothing; set
+//! back, it changes nothing.
+
+use std::ops::Add;
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+/// What both clocks of this machine say, or will say.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reading {
+    /// Of the monotonic clock.
+    pub steady: Instant,
+    pub wall: SystemTime,
+}
+
+impl Reading {
+    pub(super) fn now() -> Self {
+        Self {
+            steady: Instant::now(),
+            wall: SystemTime::now(),
+        }
+    }
+
+    /// Whether either clock has reached it; the monotonic one has just said `now`.
+    pub(super) fn is_over(self, now: Instant) -> bool {
+        now >= self.steady || SystemTime::now() >= self.wall
+    }
+}
+
+impl Add<Duration> for Reading {
+    type Output = Self;
+
+    fn add(self, time: Duration) -> Self {
+        Self {
+            steady: self.steady + time,
+            wall: self.wall + time,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_is_over_when_either_clock_has_reached_it() {
+        let now = Reading::now();
+        assert!(now.is_over(now.steady));
+        let later = now + HOUR;
+        assert!(!later.is_over(now.steady));
+        assert!(later.is_over(now.steady + HOUR));
+        // While the machine was suspended, only the wall clock went on.
+        let suspended = Reading {
+            wall: now.wall,
+            ..later
+        };
+        assert!(suspended.is_over(now.steady));
+        // The wall clock was set back.
+        let set_back = Reading {
+            wall: now.wall + HOUR * 24,
+            ..later
+        };
+        assert!(!set_back.is_over(now.steady) && set_back.is_over(later.steady));
+    }
+}

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""What `make test` has left out for want of something that the machine lacks.
+
+`forget` begins a new count, `note WHAT WHICH` adds to it, as tests do, and `tell` says what there is. What
+TIDEGATE_EXPECTED lists, such as "pgbouncer tls", must be there: that something was left out for want of it is an error.
+"""
+
+import collections
+import os
+import sys
+from pathlib import Path
+
+# What something may be left out for.
+KNOWN = {
+    "pgbouncer": "a pooler", "libfaketime": "clocks that are set", "tls": "a Postgres with TLS", "disk": "the right to mount a small disk",
+    "postgres-18": "the newest Postgres", "advisories": "RustSec's database on GitHub"}
+
+
+def note(what, which):
+    """Without a count nothing is noted: whoever runs one target alone reads what it says."""
+    path = os.environ.get("TIDEGATE_SKIPPED_TO")
+    if path:
+        with open(path, "a") as file:
+            file.write(f"{what}\t{which}\n")
+
+
+def forget():
+    path = Path(os.environ["TIDEGATE_SKIPPED_TO"])
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("")
+    return 0
+
+
+def tell():
+    lines = Path(os.environ["TIDEGATE_SKIPPED_TO"]).read_text().splitlines()
+    counted = collections.defaultdict(set)
+    for line in lines:
+        what, _, which = line.partition("\t")
+        counted[what].add(which)
+    expected = set(os.environ.get("TIDEGATE_EXPECTED", "").split())
+    unknown = sorted((expected | counted.keys()) - KNOWN.keys())
+    if unknown:
+        print(f"TIDEGATE_EXPECTED: must be of {', '.join(KNOWN)}, got {', '.join(unknown)}", file=sys.stderr)
+        return 2
+    for what, which in sorted(counted.items()):
+        print(f"left out for want of {KNOWN[what]} ({what}): {len(which)}: {', '.join(sorted(which))}")
+    if not counted:
+        print("nothing was left out")
+    missing = sorted(expected & counted.keys())
+    if missing:
+        print(f"expected to be here, and missing: {', '.join(missing)}", file=sys.stderr)
+    return int(bool(missing))
+
+
+def main():
+    match sys.argv[1:]:
+        case ["forget"]:
+            return forget()
+        case ["note", what, which] if what in KNOWN:
+            return note(what, which)
+        case ["tell"]:
+            return tell()
+    print(f"usage: {sys.argv[0]} forget|tell|note {'|'.join(KNOWN)} WHICH", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
