@@ -17,6 +17,7 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use super::answer::{self, AcceptedJob, Data, JobAnswer, LinkedJob};
+use super::links::{Link, LinkKeys};
 use super::problem::{Common, Problem, Refusal, Unread};
 use super::{begin, connection, limits};
 use crate::app::medical::{self, ValidJob};
@@ -111,7 +112,8 @@ async fn submit(
     if accepted.as_ref().is_err_and(Error::is_connection_lost) {
         drop(Pooled::take(client));
     }
-    Ok(answer::accepted(accepted.map_err(refused)?))
+    let (job, link) = accepted.map_err(refused)?;
+    Ok(answer::accepted(job, &link))
 }
 
 /// Whoever asks under no trace, or under a malformed one, asks all the same.
@@ -120,22 +122,25 @@ pub(super) fn asked_under(headers: &HeaderMap) -> Option<TraceContext> {
     TraceContext::parse(header)
 }
 
-/// Publishes the job and reads it back, in one transaction (E2).
-async fn accept(client: &mut Pooled, job: &ValidJob) -> Result<Job, Error> {
+/// Publishes the job and reads it back, in one transaction (E2), with the id of its link.
+async fn accept(client: &mut Pooled, job: &ValidJob) -> Result<(Job, String), Error> {
     let transaction = begin(client).await?;
+    // Before the patient's lock is taken, which is held until the end.
+    let keys = LinkKeys::read(&transaction).await?;
     let id = medical::submit(&transaction, job).await?.id;
+    let link = keys.sign(id, None)?;
     let job = queue::job(&transaction, id, WAKE_INTERVAL).await?;
     let job = job.ok_or(Error::UnknownEvent(id))?;
     let stage = "commit";
     let committed = transaction.commit().await;
     committed.map_err(|source| Error::Database { stage, source })?;
-    Ok(job)
+    Ok((job, link))
 }
 
 /// Tells what became of a job.
 #[utoipa::path(
     get, path = "/jobs/{id}", tag = "jobs",
-    params(("id" = i64, Path, minimum = 1, example = 1, description = "The job's id, from the link in the answer to its request")),
+    params(("id" = String, Path, example = "1-AAAAAAAAAAAAAAAAAAAAAA", description = "The job's id with its signature, from the link in the answer to its request")),
     responses(
         (status = 200, description = "Pending, or ended with something to tell", body = Data<JobAnswer>),
         (status = 303, description = "Processed; the links lead to what it made or changed", body = Data<LinkedJob>),
@@ -147,20 +152,19 @@ async fn read(
     State(database): State<Database>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
-    let id = id.ok().and_then(|Path(text)| job_id(&text));
-    let job = find(&database, id.ok_or_else(no_such_job)?).await?;
-    Ok(answer::read(job.ok_or_else(no_such_job)?))
+    let Path(id) = id.map_err(|_| no_such_job())?;
+    let link = Link::parse(&id).ok_or_else(no_such_job)?;
+    let job = find(&database, &link).await?;
+    Ok(answer::read(job.ok_or_else(no_such_job)?, &id))
 }
 
-/// Only as we write it ourselves: an id has one address.
-fn job_id(text: &str) -> Option<i64> {
-    let id: i64 = text.parse().ok()?;
-    (id > 0 && id.to_string() == text).then_some(id)
-}
-
-async fn find(database: &Database, id: i64) -> Result<Option<Job>, Error> {
+async fn find(database: &Database, link: &Link) -> Result<Option<Job>, Error> {
     let mut client = connection(database).await?;
     let transaction = begin(&mut client).await?;
+    let keys = LinkKeys::read(&transaction).await?;
+    let Some(id) = keys.verify(link, None) else {
+        return Ok(None);
+    };
     let job = queue::job(&transaction, id, WAKE_INTERVAL).await?;
     // Events of the other systems are no jobs.
     Ok(job.filter(|job| medical::KINDS.contains(&job.kind.as_str())))

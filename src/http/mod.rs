@@ -8,6 +8,7 @@
 //! - `jobs`: `POST /jobs/{kind}` and `GET /jobs/{id}`;
 //! - `forms`: `POST /forms`, `/letters`, `/cancellations` and `/forms/{id}/viewed`;
 //! - `patients`: `GET /patients/{patient_id}/{entities}/{id}`, where a job's links lead, and the confirmation of approvals;
+//! - `links`: the ids by which jobs are linked to, which nobody guesses;
 //! - `answer`: the bodies, by the table "Reading a job";
 //! - `problem`: every refusal, in one shape;
 //! - `health`: `GET /healthz`, `GET /readyz`;
@@ -24,6 +25,7 @@ pub mod function;
 mod health;
 mod jobs;
 mod limits;
+mod links;
 mod patients;
 mod problem;
 mod serve;

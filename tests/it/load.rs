@@ -56,7 +56,11 @@ async fn ask(http: &reqwest::Client, base: &str, answers: &mut Answers) {
     match status {
         202 => {
             let href = body["data"]["links"][0]["href"].as_str().unwrap();
-            let id = href.strip_prefix("/jobs/").unwrap();
+            let (id, _) = href
+                .strip_prefix("/jobs/")
+                .unwrap()
+                .split_once('-')
+                .unwrap();
             answers.acknowledged.push(id.parse().unwrap());
         }
         503 => {
