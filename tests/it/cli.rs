@@ -686,6 +686,8 @@ async fn with_json_stdout_is_one_document_also_when_a_verb_fails() {
             "replay" | "requeue" => Some("--id=1 --reason=why"),
             "retire" => Some("parcel_lost --reason=why"),
             "unblock" => Some("group --retry --reason=why"),
+            "api-key" => Some("list"),
+            "link-key" => Some("rotate --reason=why"),
             // Without a database it would serve all the same; this address is nobody's.
             "serve" => Some("--listen=192.0.2.1:1"),
             _ => None,

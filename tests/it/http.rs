@@ -13,7 +13,7 @@ use tidegate::outcome::Status;
 use tidegate::queue::{ErrorEntry, Finalization, LeaseRequest, Walk};
 use tidegate::{Database, DrainOptions, Event, Fault, NewEvent, queue};
 use tidegate_job::app::{self, App, Event as AppEvent, medical};
-use tidegate_job::http;
+use tidegate_job::http::{self, Access};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::Child;
@@ -25,12 +25,12 @@ use crate::roles::as_user;
 use crate::support::{self, Deadline, RuntimeApi, TestDb};
 
 /// The interface, served; and what a test wants beside it.
-struct Api {
-    url: String,
-    http: reqwest::Client,
-    client: Client,
+pub struct Api {
+    pub url: String,
+    pub http: reqwest::Client,
+    pub client: Client,
     server: AbortHandle,
-    db: TestDb,
+    pub db: TestDb,
 }
 
 impl Drop for Api {
@@ -42,6 +42,11 @@ impl Drop for Api {
 impl Api {
     /// With a login that may take in and tell, and nothing else.
     async fn new() -> Self {
+        Self::asking(Access::open()).await
+    }
+
+    /// The same, for those whom this lets in.
+    pub async fn asking(access: Access) -> Self {
         let db = support::database().await;
         let owner = db.database();
         let migrate = Migrate::new(&owner, AppEvent::KINDS).tables(&[app::TABLES]);
@@ -52,13 +57,21 @@ impl Api {
         );
         db.client().await.batch_execute(&sql).await.unwrap();
         let database = Database::new(&as_user(&db.url, &login), 8).unwrap();
-        Self::over(db, database).await
+        Self::for_callers(db, database, access).await
     }
 
     async fn over(db: TestDb, database: Database) -> Self {
+        Self::for_callers(db, database, Access::open()).await
+    }
+
+    async fn for_callers(db: TestDb, database: Database, access: Access) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let serving = http::serve(listener, http::router(database), std::future::pending());
+        let serving = http::serve(
+            listener,
+            http::router(database, access),
+            std::future::pending(),
+        );
         Self {
             url,
             http: client(),
@@ -157,7 +170,7 @@ fn client() -> reqwest::Client {
         .unwrap()
 }
 
-async fn parts(response: Response) -> (u16, Value) {
+pub async fn parts(response: Response) -> (u16, Value) {
     let status = response.status().as_u16();
     assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
     (status, response.json().await.unwrap())
@@ -168,12 +181,12 @@ const SOME_JOB: &str = "/jobs/1-AAAAAAAAAAAAAAAAAAAAAA";
 
 /// Where a job is read, and which event it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Link {
-    href: String,
-    id: i64,
+pub struct Link {
+    pub href: String,
+    pub id: i64,
 }
 
-fn link_of(answer: &Value) -> Link {
+pub fn link_of(answer: &Value) -> Link {
     let href = answer["data"]["links"][0]["href"].as_str().unwrap();
     let (id, _) = href
         .strip_prefix("/jobs/")
@@ -191,7 +204,7 @@ fn uuid() -> String {
 }
 
 /// A request that no other one equals.
-fn use_job() -> Value {
+pub fn use_job() -> Value {
     json!({"request_id": "r1", "patient_id": uuid(), "user_id": uuid(), "client_id": uuid(),
         "service_request_id": uuid(), "used_by_employee": uuid(), "used_by_legal_entity": uuid()})
 }
@@ -465,7 +478,7 @@ async fn one_of_each_kind(api: &Api, common: &Value) -> Vec<Link> {
     ids
 }
 
-async fn drain_with_all_services(api: &Api) {
+pub async fn drain_with_all_services(api: &Api) {
     let services = crate::services::Services::start().await;
     let app = App::from_settings(|name| services.setting(name)).unwrap();
     let options = DrainOptions::default();
@@ -1143,7 +1156,7 @@ fn find_references(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-fn form(id: &str) -> Value {
+pub fn form(id: &str) -> Value {
     json!({
         "id": id,
         "company": {"number": "100000001", "name": "Company 1",
@@ -1155,7 +1168,7 @@ fn form(id: &str) -> Value {
     })
 }
 
-fn letter(id: &str) -> Value {
+pub fn letter(id: &str) -> Value {
     json!({"source": "cases", "external_id": id, "grant": {"grant_number": "G1",
         "measure": {"case_number": "C1", "measure_id": "M1"}, "company_number": "100000001",
         "amount": 20000, "valid_from": "2027-01-11", "valid_to": "2027-06-30"}})
@@ -1295,7 +1308,7 @@ fn gateway(method: &str, path: &str, body: &Value) -> String {
 }
 
 /// Asks the real function; its status and body.
-async fn invoke(api: &RuntimeApi, method: &str, path: &str, body: &Value) -> (Value, Value) {
+pub async fn invoke(api: &RuntimeApi, method: &str, path: &str, body: &Value) -> (Value, Value) {
     let deadline = Deadline::In(support::PATIENCE);
     let answer = api.invoke(gateway(method, path, body), deadline).await;
     assert!(!answer.is_error, "{:?}", answer.body);
@@ -1305,7 +1318,7 @@ async fn invoke(api: &RuntimeApi, method: &str, path: &str, body: &Value) -> (Va
     (answer.body["statusCode"].clone(), document)
 }
 
-async fn function(settings: &[(&str, &str)]) -> (RuntimeApi, Child) {
+pub async fn function(settings: &[(&str, &str)]) -> (RuntimeApi, Child) {
     let api = RuntimeApi::start().await;
     let process = support::command("tidegate-http")
         .envs(api.variables())
@@ -1320,7 +1333,8 @@ async fn function(settings: &[(&str, &str)]) -> (RuntimeApi, Child) {
 #[tokio::test]
 async fn the_function_answers_as_the_server_does() {
     let db = support::database().await;
-    let (api, _process) = function(&[("DATABASE_URL", &db.url)]).await;
+    let (api, _process) =
+        function(&[("DATABASE_URL", &db.url), ("TIDEGATE_HTTP_AUTH", "none")]).await;
     let kind = "/jobs/service_request_use_job";
     let (status, answer) = invoke(&api, "POST", kind, &use_job()).await;
     assert_eq!(

@@ -10,6 +10,7 @@ mod probe;
 mod services;
 mod support;
 
+mod callers;
 mod checks;
 mod cleanup;
 mod cli;
