@@ -49,7 +49,7 @@ fn settings() -> Result<(Database, Access), Error> {
     let access = Access::from_settings(&environment)?;
     if access.is_undecided() {
         return Err(Error::Config(
-            "TIDEGATE_HTTP_AUTH: must be keys, or none where something in front knows the callers; it is not set".to_owned(),
+            "TIDEGATE_HTTP_AUTH: must be keys, jwt or keys,jwt, or none where something in front knows the callers; it is not set".to_owned(),
         ));
     }
     Ok((Database::from_settings(&environment, CONNECTIONS)?, access))

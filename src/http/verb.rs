@@ -14,7 +14,7 @@ use super::{Access, router, serve};
 
 /// Serve the HTTP interface of the jobs and forms until SIGTERM or Ctrl-C.
 ///
-/// The variable `TIDEGATE_HTTP_AUTH` says how callers are known: keys, by API keys; none, where something in front knows them. Unless it
+/// The variable `TIDEGATE_HTTP_AUTH` says how callers are known: keys, by API keys; jwt, by an issuer's tokens; none, where something in front knows them. Unless it
 /// does, nobody is asked, and only this machine is served.
 #[derive(Parser)]
 #[command(
@@ -43,7 +43,7 @@ pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
     if access.is_undecided() && !listen.ip().is_loopback() {
         return Err(Error::Config(format!(
             "--listen {listen}: must be a loopback address while TIDEGATE_HTTP_AUTH is not set, for nobody would be asked \
-             who they are; set it to keys, or to none where something in front knows the callers"
+             who they are; set it to keys or jwt, or to none where something in front knows the callers"
         )));
     }
     let failed = |error| Error::Config(format!("--listen {listen}: {error}"));

@@ -1,11 +1,26 @@
 //! Who may ask the HTTP interface for what: the real gate in front of the real routes, with keys that the real verbs make.
 
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::{Instant, SystemTime};
 
+use axum::http::StatusCode;
+use axum::{Json, Router, routing};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use openssl::bn::BigNumContext;
+use openssl::ec::{EcGroup, EcKey, PointConversionForm};
+use openssl::ecdsa::EcdsaSig;
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::{Id, PKey, Private};
+use openssl::rsa::Rsa;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use tidegate_job::http::Access;
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use crate::http::{Api, form, function, invoke, letter, link_of, parts, use_job};
@@ -449,4 +464,411 @@ async fn a_function_asks_for_keys_and_does_nothing_until_it_is_said_who_may_call
         200
     );
     assert_eq!(invoke(&asking, "POST", KIND, &use_job()).await.0, 401);
+}
+
+// Tokens of an issuer
+
+/// What an issuer serves, which a test changes, and how often it is asked for its keys.
+#[derive(Default)]
+struct Served {
+    keys: Vec<Value>,
+    is_away: bool,
+    asked: usize,
+}
+
+/// An issuer on this machine. It ends with the test.
+struct Issuer {
+    url: String,
+    served: Arc<Mutex<Served>>,
+    server: AbortHandle,
+}
+
+impl Drop for Issuer {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Issuer {
+    async fn new(signers: &[&Signer]) -> Self {
+        let keys = signers.iter().map(|signer| signer.public.clone());
+        let served = Served {
+            keys: keys.collect(),
+            ..Served::default()
+        };
+        let served = Arc::new(Mutex::new(served));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let described = json!({"issuer": url, "jwks_uri": format!("{url}/keys")});
+        let keys = Arc::clone(&served);
+        let answer = move || {
+            let mut served = keys.lock().unwrap();
+            served.asked += 1;
+            let status = if served.is_away { 503 } else { 200 };
+            let status = StatusCode::from_u16(status).unwrap();
+            std::future::ready((status, Json(json!({"keys": served.keys}))))
+        };
+        let routes = Router::new()
+            .route(
+                "/.well-known/openid-configuration",
+                routing::get(async move || Json(described)),
+            )
+            .route("/keys", routing::get(answer));
+        let serving = axum::serve(listener, routes).into_future();
+        Self {
+            url,
+            served,
+            server: tokio::spawn(serving).abort_handle(),
+        }
+    }
+
+    fn asked(&self) -> usize {
+        self.served.lock().unwrap().asked
+    }
+
+    /// The interface for bearers of its tokens.
+    async fn api(&self) -> Api {
+        let settings = [
+            ("TIDEGATE_HTTP_AUTH", "keys,jwt"),
+            ("TIDEGATE_HTTP_PER_SECOND", "0"),
+            ("TIDEGATE_HTTP_JWT_ISSUER", &self.url),
+            ("TIDEGATE_HTTP_JWT_AUDIENCE", "tidegate"),
+        ];
+        Api::asking(access(&settings)).await
+    }
+
+    /// Claims that are good for a minute, with these in the place of their own.
+    fn claims(&self, own: &Value) -> Value {
+        let now = now();
+        let mut claims = json!({"iss": self.url, "aud": "tidegate", "exp": now + 60, "nbf": now,
+            "client_id": Uuid::from_u128(1), "scope": "jobs"});
+        for (name, value) in own.as_object().unwrap() {
+            claims[name] = value.clone();
+        }
+        claims
+    }
+}
+
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap().as_secs()
+}
+
+fn encoded(part: impl AsRef<[u8]>) -> String {
+    URL_SAFE_NO_PAD.encode(part)
+}
+
+/// What signs tokens, and as what it is listed.
+struct Signer {
+    private: PKey<Private>,
+    public: Value,
+    head: Value,
+}
+
+impl Signer {
+    fn rsa(kid: &str) -> Self {
+        let key = Rsa::generate(2048).unwrap();
+        let [n, e] = [key.n(), key.e()].map(|number| encoded(number.to_vec()));
+        Self {
+            public: json!({"kty": "RSA", "kid": kid, "use": "sig", "alg": "RS256", "n": n, "e": e}),
+            head: json!({"alg": "RS256", "typ": "JWT", "kid": kid}),
+            private: PKey::from_rsa(key).unwrap(),
+        }
+    }
+
+    fn ecdsa(kid: &str) -> Self {
+        let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
+        let key = EcKey::generate(&group).unwrap();
+        let mut context = BigNumContext::new().unwrap();
+        let form = PointConversionForm::UNCOMPRESSED;
+        let point = key
+            .public_key()
+            .to_bytes(&group, form, &mut context)
+            .unwrap();
+        let (x, y) = (encoded(&point[1..33]), encoded(&point[33..]));
+        Self {
+            public: json!({"kty": "EC", "crv": "P-256", "kid": kid, "x": x, "y": y}),
+            head: json!({"alg": "ES256", "kid": kid}),
+            private: PKey::from_ec_key(key).unwrap(),
+        }
+    }
+
+    fn token(&self, claims: &Value) -> String {
+        self.token_with(&self.head, claims)
+    }
+
+    fn token_with(&self, head: &Value, claims: &Value) -> String {
+        let message = format!(
+            "{}.{}",
+            encoded(head.to_string()),
+            encoded(claims.to_string())
+        );
+        let mut signer =
+            openssl::sign::Signer::new(MessageDigest::sha256(), &self.private).unwrap();
+        let mut signature = signer.sign_oneshot_to_vec(message.as_bytes()).unwrap();
+        if self.private.id() == Id::EC {
+            let numbers = EcdsaSig::from_der(&signature).unwrap();
+            let numbers =
+                [numbers.r(), numbers.s()].map(|number| number.to_vec_padded(32).unwrap());
+            signature = numbers.concat();
+        }
+        format!("{message}.{}", encoded(signature))
+    }
+}
+
+#[tokio::test]
+async fn a_token_of_the_issuer_is_good_for_what_it_says() {
+    let (rsa, ecdsa) = (Signer::rsa("a"), Signer::ecdsa("b"));
+    let issuer = Issuer::new(&[&rsa, &ecdsa]).await;
+    let api = issuer.api().await;
+    for signer in [&rsa, &ecdsa] {
+        let user = Uuid::new_v4();
+        let claims = issuer.claims(&json!({"user_id": user, "aud": ["other", "tidegate"]}));
+        let token = signer.token(&claims);
+        let mut asked = job_of_nobody();
+        asked.as_object_mut().unwrap().remove("user_id");
+        let (status, answer) = post(&api, KIND, &token, &asked).await;
+        assert_eq!(status, 202, "{answer}");
+        let href = link_of(&answer).href;
+        assert_eq!(get(&api, &href, &token).await.0, 200);
+        let theirs = signer.token(&issuer.claims(&json!({"client_id": Uuid::from_u128(2)})));
+        assert_eq!(get(&api, &href, &theirs).await.0, 404);
+        asked["user_id"] = json!(Uuid::new_v4());
+        assert_eq!(post(&api, KIND, &token, &asked).await.0, 403);
+        assert_eq!(post(&api, "/letters", &token, &letter("1")).await.0, 403);
+        let letters = signer.token(&issuer.claims(&json!({"scope": "openid letters"})));
+        assert_eq!(post(&api, "/letters", &letters, &letter("1")).await.0, 202);
+    }
+    assert_eq!(issuer.asked(), 1, "its keys are kept");
+    let (key, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
+    assert_eq!(
+        post(&api, KIND, &key, &job_of_nobody()).await.0,
+        202,
+        "keys are good beside"
+    );
+}
+
+/// Shows a token that is no good, and looks whether its bearer is told this of it.
+async fn is_refused(api: &Api, token: &str, says: &str) {
+    let response = send(api, Method::POST, KIND, token, &job_of_nobody()).await;
+    let told = "Bearer realm=\"tidegate\", error=\"invalid_token\"";
+    assert_eq!(challenge(&response), told);
+    let (status, answer) = parts(response).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(status == 401 && message.contains(says), "{says}: {answer}");
+    assert!(!message.contains("canary"), "{message}");
+}
+
+#[tokio::test]
+async fn a_token_that_is_not_for_us_or_not_in_its_time_is_401() {
+    let ours = Signer::rsa("a");
+    let issuer = Issuer::new(&[&ours]).await;
+    let api = issuer.api().await;
+    let (past, future) = (now() - 3600, now() + 3600);
+    for (own, says) in [
+        (json!({"exp": past}), "has expired"),
+        (json!({"nbf": future}), "not come yet"),
+        (json!({"aud": "other"}), "another service"),
+        (
+            json!({"iss": "https://issuer.example.org"}),
+            "another service",
+        ),
+        (json!({"patient_id": "canary"}), "for whom"),
+        (json!({"client_id": null}), "for whom"),
+    ] {
+        let token = ours.token(&issuer.claims(&own));
+        is_refused(&api, &token, says).await;
+    }
+    for name in ["exp", "aud", "iss"] {
+        let mut claims = issuer.claims(&json!({}));
+        claims.as_object_mut().unwrap().remove(name);
+        is_refused(&api, &ours.token(&claims), "lacks").await;
+    }
+    // A clock that is a little behind the issuer's.
+    let early = issuer.claims(&json!({"nbf": now() + 10}));
+    let taken = post(&api, KIND, &ours.token(&early), &job_of_nobody()).await;
+    assert_eq!(taken.0, 202);
+}
+
+#[tokio::test]
+async fn a_token_that_its_issuer_has_not_signed_is_401() {
+    let (ours, ecdsa) = (Signer::rsa("a"), Signer::ecdsa("b"));
+    let issuer = Issuer::new(&[&ours, &ecdsa]).await;
+    let api = issuer.api().await;
+    let stranger = Signer::rsa("a");
+    let plain = issuer.claims(&json!({}));
+    let good = ours.token(&plain);
+    let (message, signature) = good.rsplit_once('.').unwrap();
+    let (head, _) = message.split_once('.').unwrap();
+    let other = issuer.claims(&json!({"client_id": Uuid::from_u128(2)}));
+    let other = encoded(other.to_string());
+    // Nobody learns that a forged token would have expired.
+    let over = issuer.claims(&json!({"exp": now() - 3600}));
+    for token in [
+        stranger.token(&plain),
+        stranger.token(&over),
+        format!("{head}.{other}.{signature}"),
+        format!("{message}.{}", encoded([0; 256])),
+        format!("{message}."),
+        ours.token_with(&json!({"alg": "RS256", "kid": "b"}), &plain),
+        ecdsa.token_with(&json!({"alg": "ES256", "kid": "a"}), &plain),
+    ] {
+        is_refused(&api, &token, "not signed").await;
+    }
+    let critical = json!({"alg": "RS256", "kid": "a", "crit": ["later"], "later": 1});
+    for token in [
+        ours.token_with(&json!({"alg": "RS256"}), &plain),
+        ours.token_with(&critical, &plain),
+        message.to_owned(),
+        "canary.canary.canary".to_owned(),
+    ] {
+        is_refused(&api, &token, "no token").await;
+    }
+    assert_eq!(post(&api, KIND, &good, &job_of_nobody()).await.0, 202);
+}
+
+#[tokio::test]
+async fn a_token_cannot_choose_how_it_is_checked() {
+    let ours = Signer::rsa("a");
+    let issuer = Issuer::new(&[&ours]).await;
+    let api = issuer.api().await;
+    let claims = encoded(issuer.claims(&json!({})).to_string());
+    // The issuer's public key, in any form that it could be taken for a secret in.
+    let public = PKey::public_key_from_pem(&ours.private.public_key_to_pem().unwrap()).unwrap();
+    let secrets = [
+        public.public_key_to_pem().unwrap(),
+        public.public_key_to_der().unwrap(),
+        public.rsa().unwrap().public_key_to_pem_pkcs1().unwrap(),
+        public.rsa().unwrap().n().to_vec(),
+        ours.public["n"].as_str().unwrap().as_bytes().to_vec(),
+    ];
+    let head = encoded(json!({"alg": "HS256", "kid": "a"}).to_string());
+    let mut tokens = Vec::new();
+    for secret in secrets {
+        let message = format!("{head}.{claims}");
+        let key = PKey::hmac(&secret).unwrap();
+        let mut signer = openssl::sign::Signer::new(MessageDigest::sha256(), &key).unwrap();
+        let signature = signer.sign_oneshot_to_vec(message.as_bytes()).unwrap();
+        tokens.push(format!("{message}.{}", encoded(signature)));
+    }
+    for none in ["none", "None", "NONE", ""] {
+        let head = encoded(json!({"alg": none, "kid": "a"}).to_string());
+        tokens.push(format!("{head}.{claims}."));
+        let good = ours.token(&issuer.claims(&json!({})));
+        let (_, signature) = good.rsplit_once('.').unwrap();
+        tokens.push(format!("{head}.{claims}.{signature}"));
+    }
+    // A key that comes with the token.
+    let stranger = Signer::rsa("a");
+    let head = json!({"alg": "RS256", "kid": "a", "jwk": stranger.public, "jku": issuer.url});
+    tokens.push(stranger.token_with(&head, &issuer.claims(&json!({}))));
+    for token in tokens {
+        assert_eq!(
+            post(&api, KIND, &token, &job_of_nobody()).await.0,
+            401,
+            "{token}"
+        );
+    }
+    let good = ours.token(&issuer.claims(&json!({})));
+    assert_eq!(post(&api, KIND, &good, &job_of_nobody()).await.0, 202);
+}
+
+#[tokio::test]
+async fn tokens_with_made_up_keys_do_not_have_the_issuer_asked_all_the_time() {
+    let ours = Signer::rsa("a");
+    let issuer = Issuer::new(&[&ours]).await;
+    let api = issuer.api().await;
+    let claims = issuer.claims(&json!({}));
+    assert_eq!(
+        post(&api, KIND, &ours.token(&claims), &job_of_nobody())
+            .await
+            .0,
+        202
+    );
+    let stranger = Signer::ecdsa("x");
+    let storm = (0..100).map(|number| {
+        let head = json!({"alg": "ES256", "kid": format!("made up {number}")});
+        let token = stranger.token_with(&head, &claims);
+        let api = &api;
+        async move { get(api, "/jobs/1", &token).await.0 }
+    });
+    let began = Instant::now();
+    let answers = futures_util::future::join_all(storm).await;
+    // Who comes while too many are at work is told to come again.
+    assert!(
+        answers.iter().all(|status| [401, 503].contains(status)),
+        "{answers:?}"
+    );
+    assert!(answers.contains(&401));
+    let most = 1 + began.elapsed().as_secs() / 30 + 1;
+    assert!((issuer.asked() as u64) <= most, "{} times", issuer.asked());
+    assert_eq!(
+        post(&api, KIND, &ours.token(&claims), &job_of_nobody())
+            .await
+            .0,
+        202
+    );
+}
+
+#[tokio::test]
+async fn while_the_issuer_is_away_known_keys_are_good_and_who_never_knew_any_says_try_again() {
+    let ours = Signer::rsa("a");
+    let issuer = Issuer::new(&[&ours]).await;
+    let (early, late) = (issuer.api().await, issuer.api().await);
+    let token = ours.token(&issuer.claims(&json!({})));
+    assert_eq!(post(&early, KIND, &token, &job_of_nobody()).await.0, 202);
+    issuer.served.lock().unwrap().is_away = true;
+    assert_eq!(post(&early, KIND, &token, &job_of_nobody()).await.0, 202);
+    let response = send(&late, Method::POST, KIND, &token, &job_of_nobody()).await;
+    assert!(response.headers().contains_key(RETRY_AFTER));
+    let (status, answer) = parts(response).await;
+    assert_eq!(
+        (status, &answer["error"]["type"]),
+        (503, &json!("unavailable"))
+    );
+    assert!(!answer.to_string().contains("127.0"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_token_for_a_patient_reaches_that_patient_alone() {
+    let ours = Signer::rsa("a");
+    let issuer = Issuer::new(&[&ours]).await;
+    let api = issuer.api().await;
+    let everybodys = ours.token(&issuer.claims(&json!({})));
+    let patient = Uuid::new_v4();
+    let own = ours.token(&issuer.claims(&json!({"patient_id": patient})));
+    let mut asked = job_of_nobody();
+    assert_eq!(
+        post(&api, KIND, &own, &asked).await.0,
+        403,
+        "of another one"
+    );
+    asked["patient_id"] = json!(patient);
+    let (status, answer) = post(&api, KIND, &own, &asked).await;
+    assert_eq!(status, 202);
+    let theirs = post(&api, KIND, &everybodys, &job_of_nobody()).await.1;
+    assert_eq!(get(&api, &link_of(&answer).href, &own).await.0, 200);
+    assert_eq!(get(&api, &link_of(&theirs).href, &own).await.0, 404);
+    assert_eq!(get(&api, &link_of(&theirs).href, &everybodys).await.0, 200);
+    asked.as_object_mut().unwrap().remove("patient_id");
+    asked["request_id"] = json!("r2");
+    let (_, again) = post(&api, KIND, &own, &asked).await;
+    assert_eq!(
+        link_of(&again),
+        link_of(&answer),
+        "it is the patient's, unsaid"
+    );
+
+    let entity = |patient: Uuid| format!("/patients/{patient}/episodes/{}", Uuid::nil());
+    assert_eq!(get(&api, &entity(patient), &own).await.0, 404);
+    assert_eq!(get(&api, &entity(Uuid::new_v4()), &own).await.0, 403);
+    assert_eq!(get(&api, &entity(Uuid::new_v4()), &everybodys).await.0, 404);
+    let confirm = format!(
+        "/patients/{}/approvals/{}/confirmation",
+        Uuid::new_v4(),
+        Uuid::nil()
+    );
+    let body = json!({"request_id": "r1", "user_id": Uuid::nil()});
+    assert_eq!(post(&api, &confirm, &own, &body).await.0, 403);
+    assert_eq!(post(&api, &confirm, &everybodys, &body).await.0, 404);
 }

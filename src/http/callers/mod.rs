@@ -4,8 +4,10 @@
 //! A known caller always has a client, the legal entity on whose behalf it calls. What its credential says goes before what
 //! its request says. Where nobody is asked, something in front knows the callers, and a request is believed what it says.
 
+mod issuer;
 mod keys;
 mod pace;
+mod tokens;
 pub mod verb;
 
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use super::problem::Problem;
 use super::{connection, limits};
 use pace::Pace;
 use tidegate::{Database, Error, Lookup};
+use tokens::Tokens;
 
 /// How callers are known.
 const AUTH: &str = "TIDEGATE_HTTP_AUTH";
@@ -140,6 +143,8 @@ struct Rules {
     asks: Asks,
     /// Whether API keys are good.
     keys: bool,
+    /// Whose tokens are.
+    tokens: Option<Tokens>,
     pace: Pace,
 }
 
@@ -159,6 +164,7 @@ impl Access {
         Self(Arc::new(Rules {
             asks: Asks::Nobody,
             keys: false,
+            tokens: None,
             pace: Pace::unlimited(),
         }))
     }
@@ -169,23 +175,31 @@ impl Access {
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn from_settings(lookup: Lookup<'_>) -> Result<Self, Error> {
         let said = lookup(AUTH);
-        let mut keys = false;
+        let (mut keys, mut tokens) = (false, None);
         let asks = match said.as_deref() {
             None => Asks::NobodySaid,
             Some("none") => Asks::Nobody,
             Some(list) => {
                 for way in list.split(',') {
-                    if way.trim() != "keys" {
-                        let allowed = "must be none or keys";
-                        return Err(Error::Config(format!("{AUTH}: {allowed}, got {list:?}")));
+                    match way.trim() {
+                        "keys" => keys = true,
+                        "jwt" => tokens = Some(Tokens::from_settings(lookup)?),
+                        _ => {
+                            let allowed = "must be none, keys, jwt or keys,jwt";
+                            return Err(Error::Config(format!("{AUTH}: {allowed}, got {list:?}")));
+                        }
                     }
-                    keys = true;
                 }
                 Asks::Everybody
             }
         };
         let pace = Pace::from_settings(lookup)?;
-        Ok(Self(Arc::new(Rules { asks, keys, pace })))
+        Ok(Self(Arc::new(Rules {
+            asks,
+            keys,
+            tokens,
+            pace,
+        })))
     }
 
     /// Whether nobody is asked and nobody has said that this is right.
@@ -210,7 +224,10 @@ impl Access {
             let found = keys::find(&mut client, token).await?;
             return found.ok_or_else(|| not_valid("it is unknown, expired or revoked"));
         }
-        Err(not_valid("it is of no kind that is taken here"))
+        match &self.0.tokens {
+            Some(tokens) => tokens.find(token).await,
+            None => Err(not_valid("it is of no kind that is taken here")),
+        }
     }
 }
 
@@ -220,7 +237,16 @@ pub(super) fn describe(access: &Access, document: &mut OpenApi) {
         return;
     }
     let mut scheme = Http::new(HttpAuthScheme::Bearer);
-    scheme.description = Some("An API key of this service".to_owned());
+    let Rules { keys, tokens, .. } = &*access.0;
+    let mut ways = Vec::new();
+    if *keys {
+        ways.push("an API key of this service".to_owned());
+    }
+    if let Some(tokens) = tokens {
+        ways.push(format!("a token of {}", tokens.issuer()));
+        scheme.bearer_format = Some("JWT".to_owned());
+    }
+    scheme.description = Some(ways.join(", or "));
     let components = document.components.get_or_insert_default();
     components.add_security_scheme(BEARER, SecurityScheme::Http(scheme));
     for schema in components.schemas.values_mut() {
@@ -338,7 +364,7 @@ mod tests {
         assert!(!none.is_undecided() && !none.asks());
         let keys = access("keys").unwrap();
         assert!(!keys.is_undecided() && keys.asks());
-        for odd in ["yes", "keys,", "none,keys", "Keys"] {
+        for odd in ["yes", "keys,", "none,keys", "keys,none", "Keys"] {
             let error = access(odd).err().unwrap().to_string();
             assert!(error.contains("TIDEGATE_HTTP_AUTH: must be"), "{error}");
         }

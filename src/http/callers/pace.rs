@@ -100,11 +100,12 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn client(number: u128) -> Option<Uuid> {
-        Some(Uuid::from_u128(number))
+    fn client(number: u128) -> Uuid {
+        Uuid::from_u128(number)
     }
 
-    fn admitted(pace: &Pace, client: Option<Uuid>, now: Instant) -> usize {
+    fn admitted(pace: &Pace, client: impl Into<Option<Uuid>>, now: Instant) -> usize {
+        let client = client.into();
         (0..100).filter(|_| pace.admit(client, now).is_ok()).count()
     }
 
@@ -113,13 +114,13 @@ mod tests {
         let pace = Pace::limited(10);
         let start = Instant::now();
         assert_eq!(admitted(&pace, client(1), start), 10);
-        let wait = pace.admit(client(1), start).unwrap_err();
+        let wait = pace.admit(Some(client(1)), start).unwrap_err();
         assert_eq!(wait, Duration::from_millis(100));
         assert!(
-            pace.admit(client(1), start + wait - Duration::from_millis(1))
+            pace.admit(Some(client(1)), start + wait - Duration::from_millis(1))
                 .is_err()
         );
-        assert!(pace.admit(client(1), start + wait).is_ok());
+        assert!(pace.admit(Some(client(1)), start + wait).is_ok());
         assert_eq!(admitted(&pace, client(2), start), 10);
         assert_eq!(admitted(&pace, None, start), 10);
         let later = start + Duration::from_millis(600);
@@ -137,15 +138,15 @@ mod tests {
         let pace = Pace::limited(1);
         let start = Instant::now();
         for number in 0..CALLERS {
-            pace.admit(client(number as u128), start).unwrap();
+            pace.admit(Some(client(number as u128)), start).unwrap();
         }
         let beyond = |number| client((CALLERS + number) as u128);
-        assert!(pace.admit(beyond(1), start).is_ok());
-        assert!(pace.admit(beyond(2), start).is_err());
+        assert!(pace.admit(Some(beyond(1)), start).is_ok());
+        assert!(pace.admit(Some(beyond(2)), start).is_err());
         assert!(pace.spent_until.lock().unwrap().len() <= CALLERS + 1);
         // Whoever has asked for nothing for a while is forgotten.
         let later = start + Duration::from_secs(2);
-        assert!(pace.admit(beyond(2), later).is_ok());
+        assert!(pace.admit(Some(beyond(2)), later).is_ok());
         assert_eq!(pace.spent_until.lock().unwrap().len(), 1);
     }
 
