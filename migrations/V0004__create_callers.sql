@@ -43,7 +43,8 @@ CREATE FUNCTION callers.api_key_of(digest bytea) RETURNS TABLE (client_id uuid, 
      WHERE k.digest = api_key_of.digest AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
 $$;
 
--- As with the queue's own verbs, what is done and the audit row that says so are one transaction.
+-- As with the queue's own verbs, what is done and the audit row that says so are one transaction. Who reads figures reads the
+-- audit: people are not in it.
 CREATE FUNCTION callers.create_api_key(
     digest bytea, label text, client_id uuid, user_id uuid, scopes text[], lifetime interval, reason text, actor text DEFAULT NULL
 ) RETURNS jsonb
@@ -58,7 +59,7 @@ BEGIN
             clock_timestamp() + create_api_key.lifetime)
     RETURNING k.* INTO made;
     INSERT INTO tidegate.audit (action, actor, filter, count, reason)
-    VALUES ('create_api_key', create_api_key.actor, to_jsonb(made) - '{digest,created_at,revoked_at}'::text[], 1,
+    VALUES ('create_api_key', create_api_key.actor, to_jsonb(made) - '{digest,user_id,created_at,revoked_at}'::text[], 1,
             create_api_key.reason);
     RETURN to_jsonb(made) - '{digest,revoked_at}'::text[] || '{"action": "create_api_key"}';
 END $$;

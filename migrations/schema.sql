@@ -30,7 +30,7 @@ BEGIN
             clock_timestamp() + create_api_key.lifetime)
     RETURNING k.* INTO made;
     INSERT INTO tidegate.audit (action, actor, filter, count, reason)
-    VALUES ('create_api_key', create_api_key.actor, to_jsonb(made) - '{digest,created_at,revoked_at}'::text[], 1,
+    VALUES ('create_api_key', create_api_key.actor, to_jsonb(made) - '{digest,user_id,created_at,revoked_at}'::text[], 1,
             create_api_key.reason);
     RETURN to_jsonb(made) - '{digest,revoked_at}'::text[] || '{"action": "create_api_key"}';
 END $$;

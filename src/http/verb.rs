@@ -1,5 +1,10 @@
 //! The verb `serve`: the HTTP interface, until it is told to stop.
 
+#![expect(
+    clippy::doc_markdown,
+    reason = "the arguments' comments are the help's text, which is read as it is"
+)]
+
 use std::net::SocketAddr;
 
 use serde_json::json;
@@ -14,7 +19,7 @@ use super::{Access, router, serve};
 
 /// Serve the HTTP interface of the jobs and forms until SIGTERM or Ctrl-C.
 ///
-/// The variable `TIDEGATE_HTTP_AUTH` says how callers are known: keys, by API keys; jwt, by an issuer's tokens; none, where something in front knows them. Unless it
+/// The variable TIDEGATE_HTTP_AUTH says how callers are known: keys, by API keys; jwt, by an issuer's tokens; none, where something in front knows them. Unless it
 /// does, nobody is asked, and only this machine is served.
 #[derive(Parser)]
 #[command(

@@ -23,8 +23,8 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
-use crate::http::{Api, form, function, invoke, letter, link_of, parts, use_job};
-use crate::support;
+use crate::http::{Api, form, function, gateway, invoke, letter, link_of, parts, use_job};
+use crate::support::{self, Deadline};
 
 const KIND: &str = "/jobs/service_request_use_job";
 
@@ -449,7 +449,8 @@ async fn serve_is_for_this_machine_alone_until_it_is_said_who_may_call() {
 
 #[tokio::test]
 async fn a_function_asks_for_keys_and_does_nothing_until_it_is_said_who_may_call() {
-    let database = support::database().await;
+    let api = with_keys().await;
+    let database = &api.db;
     let (undecided, _process) = function(&[("DATABASE_URL", &database.url)]).await;
     let (status, answer) = invoke(&undecided, "GET", "/healthz", &Value::Null).await;
     assert_eq!(status, 503);
@@ -464,6 +465,14 @@ async fn a_function_asks_for_keys_and_does_nothing_until_it_is_said_who_may_call
         200
     );
     assert_eq!(invoke(&asking, "POST", KIND, &use_job()).await.0, 401);
+    // Of the one connection that a function has.
+    let (key, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
+    let mut request: Value =
+        serde_json::from_str(&gateway("POST", KIND, &job_of_nobody())).unwrap();
+    request["headers"]["authorization"] = json!(format!("Bearer {key}"));
+    let deadline = Deadline::In(support::PATIENCE);
+    let answer = asking.invoke(request.to_string(), deadline).await;
+    assert_eq!(answer.body["statusCode"], 202, "{:?}", answer.body);
 }
 
 // Tokens of an issuer

@@ -1293,7 +1293,7 @@ async fn serve_prints_its_address_logs_no_payload_and_stops_when_asked() {
 }
 
 /// A request as a function URL or an HTTP API hands it to a function.
-fn gateway(method: &str, path: &str, body: &Value) -> String {
+pub fn gateway(method: &str, path: &str, body: &Value) -> String {
     json!({
         "version": "2.0", "routeKey": "$default", "rawPath": path, "rawQueryString": "",
         "headers": {"content-type": "application/json", "x-request-id": "trace-me"},
