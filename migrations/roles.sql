@@ -3,6 +3,7 @@
 --
 -- tidegate_intake   hand in forms, letters, cancellations and checks, ask for medical jobs, read what is kept of a patient and
 --                   confirm an approval. It may publish, too.
+-- tidegate_operate  make and revoke API keys, and renew the key of the links; it sees neither.
 -- Nobody who only publishes sees these tables.
 
 DO $$
@@ -26,6 +27,12 @@ GRANT SELECT ON forms.awarded_grant, medical.entity TO tidegate_intake;
 -- An approval is confirmed.
 GRANT UPDATE (status, content, facts, updated_at) ON medical.entity TO tidegate_intake;
 GRANT INSERT, SELECT (id) ON medical.audit TO tidegate_intake;
+-- Whose a key is that a caller shows, and what links are signed with.
+GRANT USAGE ON SCHEMA callers TO tidegate_intake, tidegate_operate;
+GRANT EXECUTE ON FUNCTION callers.api_key_of TO tidegate_intake;
+GRANT SELECT (id, secret) ON callers.link_key TO tidegate_intake;
+GRANT EXECUTE ON FUNCTION callers.create_api_key, callers.revoke_api_key, callers.rotate_link_key TO tidegate_operate;
+GRANT SELECT (id, label, client_id, user_id, scopes, created_at, expires_at, revoked_at) ON callers.api_key TO tidegate_operate;
 -- Whether the schema is the one that the program knows.
 GRANT SELECT ON tidegate.queue_migrations, tidegate.app_migrations TO tidegate_intake;
 GRANT SELECT (kind) ON tidegate.event_kind TO tidegate_intake;

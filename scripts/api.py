@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """`make api`: schemathesis against `tidegate serve` on a Postgres of its own, told by nothing but the OpenAPI document.
 
-No answer may be a 5xx or differ from the document; what fits the document must be accepted, what does not refused.
+No answer may be a 5xx or differ from the document; what fits the document must be accepted, what does not refused. Once with
+nobody asked who calls, and once more, with fewer requests, by a holder of an API key: nobody else may be answered then.
 API_SEED=number tries other requests than the usual ones.
 """
 
@@ -21,6 +22,7 @@ SCHEMATHESIS = "schemathesis==4.32.5"
 VALIDATOR = "openapi-spec-validator==0.9.0"
 # Requests for each operation that are made up at random, beside those that the document's own borders suggest.
 EXAMPLES = 30
+FEW = 5
 SEED = "20260101"
 RUN_LIMIT_S = 90
 ANSWER_LIMIT_S = 5
@@ -40,6 +42,8 @@ def main():
     with ExitStack() as started:
         environment = {**local.environment(), **started.enter_context(local.postgres("--fast"))}
         local.step("The schema", [programs / "tidegate", "migrate"], environment)
+        # It asks more often than any caller may.
+        environment["TIDEGATE_HTTP_PER_SECOND"] = "0"
         url = started.enter_context(Server(programs / "tidegate", environment)).url
         print("\nThe document")
         with tempfile.NamedTemporaryFile(suffix=".json") as document:
@@ -48,6 +52,11 @@ def main():
             _run(validator, ["openapi_spec_validator", document.name])
         print("\nThe interface")
         _run(schemathesis, _command(url))
+        _is_alive(url)
+        print("\nThe interface for holders of keys")
+        key = _key(programs / "tidegate", environment)
+        url = started.enter_context(Server(programs / "tidegate", {**environment, "TIDEGATE_HTTP_AUTH": "keys"})).url
+        _run(schemathesis, [*_command(url, FEW), "--header", f"Authorization: Bearer {key}"])
         _is_alive(url)
     return 0
 
@@ -73,8 +82,20 @@ class Server:
         self.process.wait()
 
 
-def _command(url):
-    command = ["schemathesis.cli", "run", f"{url}/openapi.json", "--checks", "all", "--max-examples", EXAMPLES]
+def _key(tidegate, environment):
+    """An API key that is good for everything."""
+    command = [tidegate, "api-key", "create", "--label", "schemathesis", "--client", "00000000-0000-4000-8000-0000000000c1",
+               "--reason", "make api", "--json"]
+    for scope in ("jobs", "forms", "letters"):
+        command += ["--scope", scope]
+    made = subprocess.run([str(part) for part in command], env=environment, stdout=subprocess.PIPE, text=True)
+    if made.returncode != 0:
+        raise local.Failed(1)
+    return json.loads(made.stdout)["key"]
+
+
+def _command(url, examples=EXAMPLES):
+    command = ["schemathesis.cli", "run", f"{url}/openapi.json", "--checks", "all", "--max-examples", examples]
     command += ["--seed", os.environ.get("API_SEED", SEED), "--phases", "examples,coverage,fuzzing", "--no-shrink"]
     # The document says in words that no text may hold NUL: its schemas would have to say it of every text.
     command += ["--generation-allow-x00", "false", "--generation-database", "none", "--warnings", "off"]

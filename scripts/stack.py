@@ -53,8 +53,20 @@ class Stack:
         self.plain = plain
         self.attributes = attributes or (lambda _name, _attribute: None)
         self.parameters = _checked(plain["Parameters"], parameters or {})
+        if broken := self._broken():
+            raise Refused("; ".join(broken))
         self.resources = {name: self._resource(resource) for name, resource in plain["Resources"].items()
                           if self._holds(resource.get("Condition"))}
+
+    def refuses(self, **changed):
+        """Whether CloudFormation would refuse these other values, by the template's own rules."""
+        other = copy.copy(self)
+        other.parameters = {**self.parameters, **changed}
+        return bool(other._broken())
+
+    def _broken(self):
+        rules = [rule for rule in self.plain.get("Rules", {}).values() if self._value(rule.get("RuleCondition", True))]
+        return [each["AssertDescription"] for rule in rules for each in rule["Assertions"] if not self._value(each["Assert"])]
 
     def of_type(self, wanted):
         return {name: resource["Properties"] for name, resource in self.resources.items() if resource["Type"] == wanted}

@@ -29,13 +29,21 @@ EVERYTHING = {
     "Tracing": "Active",
     "SecretKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/0a1b2c3d", "SubnetIds": "subnet-0a,subnet-0b",
     "SecurityGroupIds": "sg-0a", "Architecture": "arm64", "ParallelDrains": "8", "DrainRate": "rate(5 minutes)",
-    "JobsHttp": "public", "MessageQueue": "on", "OperatorPrincipalArn": "arn:aws:iam::123456789012:role/on-call", "CreateDatabaseRoles": "true", "MetricsByKind": "true",
+    "JobsHttp": "public", "HttpAuth": "keys,jwt", "HttpJwtIssuer": "https://issuer.example.org", "HttpJwtAudience": "tidegate",
+    "MessageQueue": "on", "OperatorPrincipalArn": "arn:aws:iam::123456789012:role/on-call", "CreateDatabaseRoles": "true", "MetricsByKind": "true",
     "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:on-call", "LogDays": 90, "ArchiveSecretArn": f"{SECRET}-archive",
     "SmsSecretArn": f"{SECRET}-sms", "SmsAuthHeader": "X-Api-Key", "OtpClientCertFile": "/var/task/certs/otp.pem",
 }
 SETTINGS = {
     "defaults": NEEDED, "everything": EVERYTHING, "HTTP for AWS identities": {**NEEDED, "JobsHttp": "iam"},
     "no concurrency set apart": {**NEEDED, "ReserveConcurrency": "false", "ParallelDrains": "3"},
+}
+# Parameters that CloudFormation must refuse together, whatever each of them is alone.
+REFUSED = {
+    "HTTP for everybody whom nobody knows": {"JobsHttp": "public"},
+    "tokens of nobody": {"JobsHttp": "public", "HttpAuth": "jwt", "HttpJwtAudience": "tidegate"},
+    "tokens for nobody": {"JobsHttp": "public", "HttpAuth": "keys,jwt", "HttpJwtIssuer": "https://issuer.example.org"},
+    "keys beside AWS identities": {"JobsHttp": "iam", "HttpAuth": "keys"},
 }
 RATES = ["rate(1 minute)", "rate(2 minutes)", "rate(10 minutes)", "rate(1 hour)", "rate(1 day)"]
 # AWS refuses each of them; neither SAM nor CloudFormation nor the stand-in does.
@@ -46,7 +54,7 @@ def main():
     stack = ready()
     rules = importlib.import_module("template_rules")
     source, plain = checked(stack, TEMPLATE)
-    wrong = _rules(stack, rules, plain) + _rates(stack, plain) + _controls(stack, rules, source)
+    wrong = _rules(stack, rules, plain) + _rates(stack, plain) + _refused(stack, plain) + _controls(stack, rules, source)
     wrong += importlib.import_module("template_deploy").faults(plain)
     print()
     for fault in wrong:
@@ -107,13 +115,17 @@ def _rules(stack, rules, plain):
 
 
 def _rates(stack, plain):
-    found = [f"DrainRate: {rate} must be allowed" for rate in RATES if not _is_allowed(stack, plain, rate)]
-    return found + [f"DrainRate: {rate} must be refused" for rate in BAD_RATES if _is_allowed(stack, plain, rate)]
+    found = [f"DrainRate: {rate} must be allowed" for rate in RATES if not _is_allowed(stack, plain, DrainRate=rate)]
+    return found + [f"DrainRate: {rate} must be refused" for rate in BAD_RATES if _is_allowed(stack, plain, DrainRate=rate)]
 
 
-def _is_allowed(stack, plain, rate):
+def _refused(stack, plain):
+    return [f"{name}: must be refused" for name, parameters in REFUSED.items() if _is_allowed(stack, plain, **parameters)]
+
+
+def _is_allowed(stack, plain, **parameters):
     try:
-        stack.Stack(plain, {**NEEDED, "DrainRate": rate})
+        stack.Stack(plain, {**NEEDED, **parameters})
     except stack.Refused:
         return False
     return True

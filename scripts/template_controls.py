@@ -260,6 +260,14 @@ def unnoticed_messages(template):
     del template["Resources"]["DeadMessagesAlarm"]
 
 
+def callers_nobody_knows(template):
+    _variables(template, "JobsHttpFunction")["TIDEGATE_HTTP_AUTH"] = "none"
+
+
+def public_without_a_rule(template):
+    del template["Rules"]["PublicHttpKnowsItsCallers"]
+
+
 CONTROLS = [
     ("a rate in bad grammar", rate, "AWS refuses the expression 'rate(1 minutes)'"),
     ("a tick with another input", tick_input, "DrainFunctionEighth: Input"),
@@ -321,4 +329,6 @@ CONTROLS = [
     ("an intake that sends", intake_sends, "IntakeRole: may sqs:SendMessage on {Messages.Arn}"),
     ("messages that nobody hears of", unnoticed_messages, "DeadMessagesAlarm: is an alarm too many or too few"),
     ("an authentication that was not asked for", http_open, "JobsHttpUrl: must ask for ['NONE']"),
+    ("HTTP that believes everybody", callers_nobody_knows, "JobsHttpFunction: TIDEGATE_HTTP_AUTH must be keys,jwt, got none"),
+    ("HTTP for everybody, without a rule", public_without_a_rule, "public must be refused while nobody knows the callers"),
 ]

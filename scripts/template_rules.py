@@ -160,6 +160,8 @@ def settings(stack):
     known = _settings() - NOT_DEPLOYED.keys()
     if not _takes_messages(stack):
         known = {name for name in known if not name.startswith("ISSUING_")}
+    if stack.parameters["JobsHttp"] == "off":
+        known = {name for name in known if not name.startswith("TIDEGATE_HTTP_")}
     found = [f"settings: no function is given {name}" for name in sorted(known - set_somewhere)]
     return found + [f"settings: the program knows no {name}" for name in sorted(set_somewhere - known) if not name.startswith("AWS_")]
 
@@ -391,7 +393,7 @@ def concurrency(stack):
 
 
 def jobs_http(stack):
-    """Only an identity of AWS may call it, unless the public was asked for."""
+    """Only an identity of AWS may call it, unless the public was asked for; and then only whom the program knows."""
     asked = stack.parameters["JobsHttp"]
     kinds = [made["AuthType"] for made in stack.of_type("AWS::Lambda::Url").values()]
     wanted = {"off": [], "iam": ["AWS_IAM"], "public": ["NONE"]}[asked]
@@ -399,6 +401,12 @@ def jobs_http(stack):
     open_to_all = [made["FunctionName"] for made in stack.of_type("AWS::Lambda::Permission").values() if made["Principal"] == "*"]
     if open_to_all != (["{JobsHttpFunction.Arn}"] * 2 if asked == "public" else []):
         found.append(f"permissions: everybody may call {open_to_all}")
+    if asked != "off":
+        auth = _environments(stack)["JobsHttpFunction"].get("TIDEGATE_HTTP_AUTH")
+        needed = "none" if asked == "iam" else stack.parameters["HttpAuth"]
+        found += [] if auth == needed else [f"JobsHttpFunction: TIDEGATE_HTTP_AUTH must be {needed}, got {auth}"]
+    if not stack.refuses(JobsHttp="public", HttpAuth=""):
+        found.append("JobsHttp: public must be refused while nobody knows the callers")
     return found
 
 

@@ -177,7 +177,8 @@ fn router() -> Router {
     static ROUTER: LazyLock<Router> = LazyLock::new(|| {
         // Port 1 refuses at once.
         let database = Database::new("postgres://nobody@127.0.0.1:1/none", 1);
-        crate::http::router(database.unwrap_or_else(|error| panic!("{error}")))
+        let database = database.unwrap_or_else(|error| panic!("{error}"));
+        crate::http::router(database, crate::http::Access::open())
     });
     ROUTER.clone()
 }

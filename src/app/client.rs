@@ -44,7 +44,11 @@ const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hour
 pub struct HttpClient(Arc<OnceCell<Client>>);
 
 impl HttpClient {
-    async fn get(&self, certificate: Option<&Identity>) -> Result<&Client, Error> {
+    /// The client, which follows no redirect.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when TLS cannot be set up.
+    pub(crate) async fn get(&self, certificate: Option<&Identity>) -> Result<&Client, Error> {
         let build = || async {
             // A redirected POST would arrive as a GET, and with our token at a host that nobody has named; better to see
             // it as the failure it is.

@@ -7,7 +7,7 @@ mod credentials;
 pub mod forms;
 pub mod medical;
 pub mod records;
-mod sql;
+pub(crate) mod sql;
 pub mod submission;
 pub mod verb;
 
@@ -118,8 +118,9 @@ pub const TABLES: Migrations = tidegate::migrations!("app":
     "migrations/V0001__create_forms.sql",
     "migrations/V0002__create_checks.sql",
     "migrations/V0003__create_medical.sql",
-    "migrations/V0004__least_privilege.sql",
-    "migrations/V0006__privacy.sql",
+    "migrations/V0004__create_callers.sql",
+    "migrations/V0005__privacy.sql",
+    "migrations/V0006__least_privilege.sql",
 )
 .grants(include_str!("../../migrations/roles.sql"));
 

@@ -134,7 +134,7 @@ async fn patient(
     let told = told(transaction, "forget", sql, &params).await?;
     Ok(Forgotten {
         keys: SubjectKeys {
-            groups: vec![medical::group_of(patient_id)],
+            groups: vec![medical::group(patient_id)],
             ..SubjectKeys::default()
         },
         tables: rows_by_table(&told),

@@ -1,11 +1,11 @@
-//! Owns how the systems' statements go out.
+//! Owns how the program's own statements go out.
 
 use tidegate::Error;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Row};
 
 /// Sent with its types, in one round trip, so that it keeps no state in the session.
-pub(super) async fn query(
+pub(crate) async fn query(
     client: &(impl GenericClient + Sync),
     stage: &'static str,
     sql: &str,

@@ -145,17 +145,17 @@ pub(super) struct Internal {
     message: &'static str,
 }
 
-/// The answer to a job that was accepted, or was pending already.
-pub(super) fn accepted(job: Job) -> Response {
-    let data = AcceptedJob::Pending(pending(job));
+/// The answer to a job that was accepted, or was pending already; `id` is its link's.
+pub(super) fn accepted(job: Job, id: &str) -> Response {
+    let data = AcceptedJob::Pending(pending(job, id));
     (StatusCode::ACCEPTED, Json(Data { data })).into_response()
 }
 
-/// The answer to a job that is read.
-pub(super) fn read(job: Job) -> Response {
+/// The answer to a job that is read; `id` is its link's.
+pub(super) fn read(job: Job, id: &str) -> Response {
     let eta = job.eta.clone();
     let data = match job.status {
-        JobStatus::Pending => JobAnswer::Pending(pending(job)),
+        JobStatus::Pending => JobAnswer::Pending(pending(job, id)),
         JobStatus::Processed => return processed(job),
         JobStatus::Failed => JobAnswer::Failed(failed(job)),
         JobStatus::FailedWithError => JobAnswer::FailedWithError(GivenUp {
@@ -170,7 +170,7 @@ pub(super) fn read(job: Job) -> Response {
     Json(Data { data }).into_response()
 }
 
-fn pending(Job { id, eta, .. }: Job) -> Pending {
+fn pending(Job { eta, .. }: Job, id: &str) -> Pending {
     let itself = Link {
         entity: "job".to_owned(),
         href: format!("/jobs/{id}"),

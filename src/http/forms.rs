@@ -13,21 +13,26 @@ use utoipa_axum::routes;
 
 use super::answer::Data;
 use super::jobs::{asked_under, json, refused as by_the_queue};
-use super::problem::{Common, Problem, Refusal, Unread};
-use super::{begin, connection, limits};
+use super::problem::{Common, Gated, Problem, Refusal, Unread};
+use super::{Shared, begin, connection};
 use crate::app::forms::{self, Form};
 use crate::app::submission::{Cancellation, Letter, Subject, SubmitReport, Viewed, read};
 use tidegate::connect::Pooled;
 use tidegate::trace;
 use tidegate::{Database, Error};
 
-pub(super) fn routes() -> OpenApiRouter<Database> {
-    let routes = OpenApiRouter::new()
+/// For who hands forms in and shows people their letters.
+pub(super) fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
         .routes(routes!(form))
+        .routes(routes!(viewed))
+}
+
+/// For the case system.
+pub(super) fn letters() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
         .routes(routes!(letter))
         .routes(routes!(cancellation))
-        .routes(routes!(viewed));
-    limits::bounded(routes)
 }
 
 /// Hands a form in. Its `status` may be left out; its id must be one that was not handed in before.
@@ -38,6 +43,7 @@ pub(super) fn routes() -> OpenApiRouter<Database> {
         (status = 409, description = "A form of this id was handed in before", body = Refusal),
         (status = 422, description = "The body is JSON, but no good form; the message names the first bad field", body = Refusal),
         Unread,
+        Gated,
         Common
     )
 )]
@@ -52,6 +58,7 @@ async fn form(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answer
         (status = 202, description = "Stored, and its event published; or stored before", body = Data<SubmitReport>),
         (status = 422, description = "The body is JSON, but no good letter; the message names the first bad field", body = Refusal),
         Unread,
+        Gated,
         Common
     )
 )]
@@ -66,6 +73,7 @@ async fn letter(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answ
         (status = 202, description = "Stored, and its event published if the case is one of ours; or stored before", body = Data<SubmitReport>),
         (status = 422, description = "The body is JSON, but no good cancellation; the message names the first bad field", body = Refusal),
         Unread,
+        Gated,
         Common
     )
 )]
@@ -82,6 +90,7 @@ async fn cancellation(state: State<Database>, headers: HeaderMap, body: Bytes) -
         (status = 404, description = "This form was given no such grant", body = Refusal),
         (status = 422, description = "The body is JSON, but no word of a view", body = Refusal),
         Unread,
+        Gated,
         Common
     )
 )]

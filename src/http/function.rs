@@ -10,7 +10,7 @@ use tidegate::{Database, Error};
 
 #[cfg(doc)]
 use super::REQUEST_TIMEOUT;
-use super::{router, unconfigured};
+use super::{Access, router, unconfigured};
 
 /// A function has one request at a time.
 const CONNECTIONS: usize = 1;
@@ -22,28 +22,35 @@ const CONNECTIONS: usize = 1;
 pub fn run() -> Result<(), lambda_http::Error> {
     let logs = tidegate_lambda::start_logs(env!("CARGO_CRATE_NAME"));
     log_panics();
-    let database = logs.and_then(|()| database());
+    let settings = logs.and_then(|()| settings());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(serve(database))
+    runtime.block_on(serve(settings))
 }
 
-async fn serve(database: Result<Database, Error>) -> Result<(), lambda_http::Error> {
+async fn serve(settings: Result<(Database, Access), Error>) -> Result<(), lambda_http::Error> {
     // While the first request is fetched.
-    if let Ok(database) = &database {
+    if let Ok((database, _)) = &settings {
         database.prepare();
     }
-    let router = database.map_or_else(
+    let router = settings.map_or_else(
         |error| {
             tracing::error!(error = %error, "settings do not hold; every request will fail");
             unconfigured()
         },
-        router,
+        |(database, access)| router(database, access),
     );
     lambda_http::run(router).await
 }
 
-fn database() -> Result<Database, Error> {
-    Database::from_settings(&environment, CONNECTIONS)
+/// A function may be open to everybody, and cannot tell: it has to be told that nobody need be asked.
+fn settings() -> Result<(Database, Access), Error> {
+    let access = Access::from_settings(&environment)?;
+    if access.is_undecided() {
+        return Err(Error::Config(
+            "TIDEGATE_HTTP_AUTH: must be keys, jwt or keys,jwt, or none where something in front knows the callers; it is not set".to_owned(),
+        ));
+    }
+    Ok((Database::from_settings(&environment, CONNECTIONS)?, access))
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{MatchedPath, Path, State};
@@ -9,17 +10,23 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::Value;
+use tokio_postgres::Transaction;
+use tokio_postgres::types::{ToSql, Type};
 use utoipa::openapi::path::{Operation, PathItem, Paths};
 use utoipa::openapi::request_body::RequestBodyBuilder;
 use utoipa::openapi::schema::Schema;
 use utoipa::openapi::{ContentBuilder, HttpMethod, Ref, RefOr, Required};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
+use uuid::Uuid;
 
 use super::answer::{self, AcceptedJob, Data, JobAnswer, LinkedJob};
-use super::problem::{Common, Problem, Refusal, Unread};
-use super::{begin, connection, limits};
+use super::callers::Caller;
+use super::links::{Link, LinkKeys};
+use super::problem::{Common, Gated, Problem, Refusal, Unread};
+use super::{Shared, begin, connection};
 use crate::app::medical::{self, ValidJob};
+use crate::app::sql::query;
 use tidegate::connect::Pooled;
 use tidegate::queue;
 use tidegate::trace::{self, TraceContext};
@@ -31,17 +38,16 @@ const WAKE_INTERVAL: Duration = Duration::from_mins(1);
 /// Where a kind is posted to, in front of the kind.
 const JOBS: &str = "/jobs/";
 
-pub(super) fn routes() -> OpenApiRouter<Database> {
-    let routes = OpenApiRouter::new()
+pub(super) fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
         .routes(each_kind(routes!(submit)))
-        .routes(routes!(read, unknown_kind));
-    limits::bounded(routes)
+        .routes(routes!(read, unknown_kind))
 }
 
 /// Makes of the one documented route a route for each kind, each with its own payload.
 fn each_kind(
-    (mut schemas, template, method): UtoipaMethodRouter<Database>,
-) -> UtoipaMethodRouter<Database> {
+    (mut schemas, template, method): UtoipaMethodRouter<Shared>,
+) -> UtoipaMethodRouter<Shared> {
     let payloads = medical::schemas();
     let operations = template.paths.into_values().filter_map(|item| item.post);
     let mut paths = Paths::new();
@@ -95,23 +101,29 @@ fn description(schema: &RefOr<Schema>) -> Option<String> {
         (status = 202, description = "Accepted, or pending already", body = Data<AcceptedJob>),
         (status = 422, description = "The body is JSON, but no request of this kind; `invalid` says all that is wrong", body = Refusal),
         Unread,
+        Gated,
         Common
     )
 )]
 async fn submit(
     State(database): State<Database>,
+    Extension(caller): Extension<Caller>,
     route: MatchedPath,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let kind = route.as_str().trim_start_matches(JOBS);
-    let job = medical::validate(kind, &json(&headers, &body)?)?;
+    let mut asked = json(&headers, &body)?;
+    caller.speak_for(&mut asked, &["client_id", "user_id", "patient_id"])?;
+    let job = medical::validate(kind, &asked)?;
     let mut client = connection(&database).await?;
-    let accepted = trace::within(asked_under(&headers), accept(&mut client, &job)).await;
+    let accepting = accept(&mut client, &job, caller);
+    let accepted = trace::within(asked_under(&headers), accepting).await;
     if accepted.as_ref().is_err_and(Error::is_connection_lost) {
         drop(Pooled::take(client));
     }
-    Ok(answer::accepted(accepted.map_err(refused)?))
+    let (job, link) = accepted.map_err(refused)?;
+    Ok(answer::accepted(job, &link))
 }
 
 /// Whoever asks under no trace, or under a malformed one, asks all the same.
@@ -120,57 +132,80 @@ pub(super) fn asked_under(headers: &HeaderMap) -> Option<TraceContext> {
     TraceContext::parse(header)
 }
 
-/// Publishes the job and reads it back, in one transaction (E2).
-async fn accept(client: &mut Pooled, job: &ValidJob) -> Result<Job, Error> {
+/// Publishes the job and reads it back, in one transaction (E2), with the id of its link.
+async fn accept(
+    client: &mut Pooled,
+    job: &ValidJob,
+    caller: Caller,
+) -> Result<(Job, String), Error> {
     let transaction = begin(client).await?;
+    // Before the patient's lock is taken, which is held until the end.
+    let keys = LinkKeys::read(&transaction).await?;
     let id = medical::submit(&transaction, job).await?.id;
+    let link = keys.sign(id, caller.client)?;
     let job = queue::job(&transaction, id, WAKE_INTERVAL).await?;
     let job = job.ok_or(Error::UnknownEvent(id))?;
     let stage = "commit";
     let committed = transaction.commit().await;
     committed.map_err(|source| Error::Database { stage, source })?;
-    Ok(job)
+    Ok((job, link))
 }
 
 /// Tells what became of a job.
 #[utoipa::path(
     get, path = "/jobs/{id}", tag = "jobs",
-    params(("id" = i64, Path, minimum = 1, example = 1, description = "The job's id, from the link in the answer to its request")),
+    params(("id" = String, Path, example = "1-AAAAAAAAAAAAAAAAAAAAAA", description = "The job's id with its signature, from the link in the answer to its request")),
     responses(
         (status = 200, description = "Pending, or ended with something to tell", body = Data<JobAnswer>),
         (status = 303, description = "Processed; the links lead to what it made or changed", body = Data<LinkedJob>),
-        (status = 404, description = "There is no such job, or no longer", body = Refusal),
+        (status = 404, description = "There is no such job of this caller's, or no longer", body = Refusal),
+        Gated,
         Common
     )
 )]
 async fn read(
     State(database): State<Database>,
+    Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
-    let id = id.ok().and_then(|Path(text)| job_id(&text));
-    let job = find(&database, id.ok_or_else(no_such_job)?).await?;
-    Ok(answer::read(job.ok_or_else(no_such_job)?))
+    let Path(id) = id.map_err(|_| no_such_job())?;
+    let link = Link::parse(&id).ok_or_else(no_such_job)?;
+    let job = find(&database, &link, caller).await?;
+    Ok(answer::read(job.ok_or_else(no_such_job)?, &id))
 }
 
-/// Only as we write it ourselves: an id has one address.
-fn job_id(text: &str) -> Option<i64> {
-    let id: i64 = text.parse().ok()?;
-    (id > 0 && id.to_string() == text).then_some(id)
-}
-
-async fn find(database: &Database, id: i64) -> Result<Option<Job>, Error> {
+async fn find(database: &Database, link: &Link, caller: Caller) -> Result<Option<Job>, Error> {
     let mut client = connection(database).await?;
     let transaction = begin(&mut client).await?;
+    let keys = LinkKeys::read(&transaction).await?;
+    let Some(id) = keys.verify(link, caller.client) else {
+        return Ok(None);
+    };
+    if let Some(patient) = caller.patient
+        && !is_about(&transaction, id, patient).await?
+    {
+        return Ok(None);
+    }
     let job = queue::job(&transaction, id, WAKE_INTERVAL).await?;
     // Events of the other systems are no jobs.
     Ok(job.filter(|job| medical::KINDS.contains(&job.kind.as_str())))
+}
+
+/// Whether a job is about this patient: its group says so.
+async fn is_about(tx: &Transaction<'_>, id: i64, patient: Uuid) -> Result<bool, Error> {
+    let sql = "SELECT FROM tidegate.job($1) AS j WHERE j.group_key = $2";
+    let group = medical::group(patient);
+    let params: [(&(dyn ToSql + Sync), Type); 2] = [(&id, Type::INT8), (&group, Type::TEXT)];
+    Ok(!query(tx, "patient of a job", sql, &params)
+        .await?
+        .is_empty())
 }
 
 /// Refuses a kind that there is not; the kinds have paths of their own.
 #[utoipa::path(
     post, path = "/jobs/{id}", tag = "jobs",
     params(("id" = String, Path, description = "Anything but a kind")),
-    responses((status = 404, description = "There is no such kind of job", body = Refusal), Common)
+    responses((status = 404, description = "There is no such kind of job", body = Refusal), Gated, Common)
 )]
 async fn unknown_kind() -> Problem {
     let known = medical::KINDS.join(", ");

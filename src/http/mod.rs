@@ -8,6 +8,8 @@
 //! - `jobs`: `POST /jobs/{kind}` and `GET /jobs/{id}`;
 //! - `forms`: `POST /forms`, `/letters`, `/cancellations` and `/forms/{id}/viewed`;
 //! - `patients`: `GET /patients/{patient_id}/{entities}/{id}`, where a job's links lead, and the confirmation of approvals;
+//! - `callers`: who is let in, how callers are known, how often they may ask;
+//! - `links`: the ids by which jobs are linked to, which nobody guesses;
 //! - `answer`: the bodies, by the table "Reading a job";
 //! - `problem`: every refusal, in one shape;
 //! - `health`: `GET /healthz`, `GET /readyz`;
@@ -19,20 +21,23 @@
 //! are one path; and only so does the document say which body belongs to which kind.
 
 mod answer;
+mod callers;
 mod forms;
 pub mod function;
 mod health;
 mod jobs;
 mod limits;
+mod links;
 mod patients;
 mod problem;
 mod serve;
 pub mod verb;
 
-use std::sync::LazyLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::{FromRef, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use tokio_postgres::{Client, Transaction};
@@ -43,10 +48,13 @@ use utoipa_axum::routes;
 use tidegate::connect::Pooled;
 use tidegate::{Database, Error};
 
+pub use callers::Access;
+pub use callers::verb::{api_key, link_key};
 pub use limits::{BODY_LIMIT, HEADER_BYTES, HEADER_COUNT, IN_FLIGHT, REQUEST_TIMEOUT};
 pub use problem::Problem;
 pub use serve::serve;
 
+use callers::{Gate, Scope};
 use problem::Common;
 
 /// A request waits no longer for a free connection; then it is told to come again.
@@ -81,16 +89,35 @@ const STATEMENT_TIMEOUT_MS: u32 = 5000;
 )]
 struct Document;
 
-/// The router over this database, and everything that surrounds a request.
-pub fn router(database: Database) -> Router {
-    let (routes, _) = documented().split_for_parts();
-    limits::around(routes.with_state(database))
+/// What requests share.
+#[derive(Clone)]
+struct Shared {
+    database: Database,
+    document: Arc<Described>,
 }
 
-/// The OpenAPI 3.1 document, generated from the routes and their types.
-#[must_use]
-pub fn document() -> utoipa::openapi::OpenApi {
-    documented().into_openapi()
+impl FromRef<Shared> for Database {
+    fn from_ref(shared: &Shared) -> Self {
+        shared.database.clone()
+    }
+}
+
+/// The OpenAPI 3.1 document, generated from the routes and their types, and its text once somebody has asked for it.
+struct Described {
+    document: utoipa::openapi::OpenApi,
+    text: OnceLock<String>,
+}
+
+/// The router over this database for those whom `access` lets in, and everything that surrounds a request.
+pub fn router(database: Database, access: Access) -> Router {
+    let gate = Gate { database, access };
+    let (routes, document) = documented(&gate).split_for_parts();
+    let text = OnceLock::new();
+    let shared = Shared {
+        database: gate.database,
+        document: Arc::new(Described { document, text }),
+    };
+    limits::around(routes.with_state(shared))
 }
 
 /// The router of a function whose settings do not hold: it says so, to everyone, and goes on living.
@@ -101,14 +128,17 @@ pub fn unconfigured() -> Router {
 }
 
 /// Routes together with their documentation: there is no way to have one without the other.
-fn documented() -> OpenApiRouter<Database> {
-    OpenApiRouter::with_openapi(Document::openapi())
+fn documented(gate: &Gate) -> OpenApiRouter<Shared> {
+    let mut routes = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(openapi))
-        .merge(jobs::routes())
-        .merge(forms::routes())
-        .merge(patients::routes())
+        .merge(gate.before(Scope::Jobs, jobs::routes()))
+        .merge(gate.before(Scope::Jobs, patients::routes()))
+        .merge(gate.before(Scope::Forms, forms::routes()))
+        .merge(gate.before(Scope::Letters, forms::letters()));
+    callers::describe(&gate.access, routes.get_openapi_mut());
+    routes
 }
 
 /// This document.
@@ -116,10 +146,11 @@ fn documented() -> OpenApiRouter<Database> {
     get, path = "/openapi.json", tag = "operation",
     responses((status = 200, description = "An OpenAPI 3.1 document", body = serde_json::Value), Common)
 )]
-async fn openapi() -> impl IntoResponse {
-    // The same for the whole life of the process. Strings and maps always serialize.
-    static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_json().unwrap_or_default());
-    ([(CONTENT_TYPE, "application/json")], DOCUMENT.as_str())
+async fn openapi(State(shared): State<Shared>) -> impl IntoResponse {
+    let Described { document, text } = &*shared.document;
+    // Strings and maps always serialize.
+    let text = text.get_or_init(|| document.to_json().unwrap_or_default());
+    ([(CONTENT_TYPE, "application/json")], text.clone())
 }
 
 /// A connection of the pool that answers, soon or not at all. A function that was frozen between two

@@ -1,29 +1,29 @@
 //! What is kept of patients: read where the links of a job's answer lead to, and approvals confirmed.
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::answer::Data;
+use super::callers::Caller;
 use super::jobs::json;
-use super::problem::{Common, Problem, Refusal, Unread};
-use super::{begin, connection, limits};
+use super::problem::{Common, Gated, Problem, Refusal, Unread};
+use super::{Shared, begin, connection};
 use crate::app::medical::entity::EntityKind;
 use crate::app::medical::record::{self, Confirmation, Confirmed, Record};
 use tidegate::connect::Pooled;
 use tidegate::{Database, Error};
 
-pub(super) fn routes() -> OpenApiRouter<Database> {
-    let routes = OpenApiRouter::new()
+pub(super) fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
         .routes(routes!(entity))
-        .routes(routes!(confirm));
-    limits::bounded(routes)
+        .routes(routes!(confirm))
 }
 
 type Place<T> = Result<Path<T>, PathRejection>;
@@ -39,11 +39,13 @@ type Place<T> = Result<Path<T>, PathRejection>;
     responses(
         (status = 200, description = "It is there", body = Data<Record>),
         (status = 404, description = "The patient has nothing of this kind and id", body = Refusal),
+        Gated,
         Common
     )
 )]
 async fn entity(
     State(database): State<Database>,
+    Extension(caller): Extension<Caller>,
     place: Place<(String, String, String)>,
 ) -> Result<Response, Problem> {
     let place = place.ok().and_then(|Path((patient, entities, id))| {
@@ -51,6 +53,7 @@ async fn entity(
         Some((uuid(&patient)?, kind, uuid(&id)?))
     });
     let (patient_id, kind, id) = place.ok_or_else(nothing)?;
+    caller.reach(patient_id)?;
     let mut client = connection(&database).await?;
     let transaction = begin(&mut client).await?;
     let data = record::read(&transaction, patient_id, kind, id).await?;
@@ -68,24 +71,28 @@ async fn entity(
     ),
     responses(
         (status = 200, description = "The approval is in force", body = Data<Record>),
-        (status = 403, description = "Another legal entity has asked for it", body = Refusal),
         (status = 404, description = "The patient has no such approval", body = Refusal),
         (status = 409, description = "It was taken back", body = Refusal),
         (status = 422, description = "The body is JSON, but no confirmation; `invalid` says all that is wrong", body = Refusal),
         Unread,
+        Gated,
         Common
     )
 )]
 async fn confirm(
     State(database): State<Database>,
+    Extension(caller): Extension<Caller>,
     place: Place<(String, String)>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let asked = Confirmation::of(&json(&headers, &body)?)?;
+    let mut asked = json(&headers, &body)?;
+    caller.speak_for(&mut asked, &["client_id", "user_id"])?;
+    let asked = Confirmation::of(&asked)?;
     let place = place.ok();
     let place = place.and_then(|Path((patient, id))| Some((uuid(&patient)?, uuid(&id)?)));
     let (patient_id, id) = place.ok_or_else(nothing)?;
+    caller.reach(patient_id)?;
     let mut client = connection(&database).await?;
     let confirmed = committed(&mut client, patient_id, id, &asked).await;
     if confirmed.as_ref().is_err_and(Error::is_connection_lost) {

@@ -1,17 +1,26 @@
 //! The verb `serve`: the HTTP interface, until it is told to stop.
 
+#![expect(
+    clippy::doc_markdown,
+    reason = "the arguments' comments are the help's text, which is read as it is"
+)]
+
 use std::net::SocketAddr;
 
 use serde_json::json;
 use tidegate::Error;
+use tidegate::config::environment;
 use tidegate::program::stop_signal;
 use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, Ask};
 use tokio::net::TcpListener;
 
-use super::{router, serve};
+use super::{Access, router, serve};
 
-/// Serve the HTTP interface of the medical jobs until SIGTERM or Ctrl-C.
+/// Serve the HTTP interface of the jobs and forms until SIGTERM or Ctrl-C.
+///
+/// The variable TIDEGATE_HTTP_AUTH says how callers are known: keys, by API keys; jwt, by an issuer's tokens; none, where something in front knows them. Unless it
+/// does, nobody is asked, and only this machine is served.
 #[derive(Parser)]
 #[command(
     name = "serve",
@@ -32,14 +41,21 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
 /// Serves until the process is told to stop.
 ///
 /// # Errors
-/// [`Error::Config`] when nobody can listen there.
+/// [`Error::Config`] when nobody can listen there, or nobody should, because no caller would be asked who it is.
 pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
     let listen = asked.listen;
+    let access = Access::from_settings(&environment)?;
+    if access.is_undecided() && !listen.ip().is_loopback() {
+        return Err(Error::Config(format!(
+            "--listen {listen}: must be a loopback address while TIDEGATE_HTTP_AUTH is not set, for nobody would be asked \
+             who they are; set it to keys or jwt, or to none where something in front knows the callers"
+        )));
+    }
     let failed = |error| Error::Config(format!("--listen {listen}: {error}"));
     let listener = TcpListener::bind(listen).await.map_err(failed)?;
     let url = format!("http://{}", listener.local_addr().map_err(failed)?);
     ask.say(&format!("listening on {url}"));
-    let router = router(ask.service.database.clone());
+    let router = router(ask.service.database.clone(), access);
     let served = serve(listener, router, stop_signal()).await;
     served.map_err(failed)?;
     Ok(Answer::new(

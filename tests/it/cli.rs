@@ -687,6 +687,8 @@ async fn with_json_stdout_is_one_document_also_when_a_verb_fails() {
             "retire" => Some("parcel_lost --reason=why"),
             "forget" => Some("--group=g --reason=why"),
             "unblock" => Some("group --retry --reason=why"),
+            "api-key" => Some("list"),
+            "link-key" => Some("rotate --reason=why"),
             // Without a database it would serve all the same; this address is nobody's.
             "serve" => Some("--listen=192.0.2.1:1"),
             _ => None,

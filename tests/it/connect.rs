@@ -239,7 +239,7 @@ async fn a_request_over_http_finds_its_connection_dead_and_takes_another() {
         .await
         .unwrap();
     let ready = format!("http://{}/readyz", listener.local_addr().unwrap());
-    let router = tidegate_job::http::router(database);
+    let router = tidegate_job::http::router(database, tidegate_job::http::Access::open());
     let server = tokio::spawn(tidegate_job::http::serve(
         listener,
         router,

@@ -13,7 +13,7 @@ use tidegate::outcome::Status;
 use tidegate::queue::{ErrorEntry, Finalization, LeaseRequest, Walk};
 use tidegate::{Database, DrainOptions, Event, Fault, NewEvent, queue};
 use tidegate_job::app::{self, App, Event as AppEvent, medical};
-use tidegate_job::http;
+use tidegate_job::http::{self, Access};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::Child;
@@ -25,12 +25,12 @@ use crate::roles::as_user;
 use crate::support::{self, Deadline, RuntimeApi, TestDb};
 
 /// The interface, served; and what a test wants beside it.
-struct Api {
-    url: String,
-    http: reqwest::Client,
-    client: Client,
+pub struct Api {
+    pub url: String,
+    pub http: reqwest::Client,
+    pub client: Client,
     server: AbortHandle,
-    db: TestDb,
+    pub db: TestDb,
 }
 
 impl Drop for Api {
@@ -42,6 +42,11 @@ impl Drop for Api {
 impl Api {
     /// With a login that may take in and tell, and nothing else.
     async fn new() -> Self {
+        Self::asking(Access::open()).await
+    }
+
+    /// The same, for those whom this lets in.
+    pub async fn asking(access: Access) -> Self {
         let db = support::database().await;
         let owner = db.database();
         let migrate = Migrate::new(&owner, AppEvent::KINDS).tables(&[app::TABLES]);
@@ -52,13 +57,21 @@ impl Api {
         );
         db.client().await.batch_execute(&sql).await.unwrap();
         let database = Database::new(&as_user(&db.url, &login), 8).unwrap();
-        Self::over(db, database).await
+        Self::for_callers(db, database, access).await
     }
 
     async fn over(db: TestDb, database: Database) -> Self {
+        Self::for_callers(db, database, Access::open()).await
+    }
+
+    async fn for_callers(db: TestDb, database: Database, access: Access) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let serving = http::serve(listener, http::router(database), std::future::pending());
+        let serving = http::serve(
+            listener,
+            http::router(database, access),
+            std::future::pending(),
+        );
         Self {
             url,
             http: client(),
@@ -87,11 +100,11 @@ impl Api {
         parts(self.send(Method::GET, path, "").await).await
     }
 
-    /// Asks for a job that is accepted; its id.
-    async fn accepted(&self, kind: &str, body: &Value) -> i64 {
+    /// Asks for a job that is accepted.
+    async fn accepted(&self, kind: &str, body: &Value) -> Link {
         let (status, answer) = self.post(kind, body).await;
         assert_eq!(status, 202, "{answer}");
-        id_of(&answer)
+        link_of(&answer)
     }
 
     /// Ends a job as its handler would.
@@ -137,9 +150,9 @@ impl Api {
         faults: &[Fault],
         result: Option<Value>,
     ) -> (u16, Value) {
-        let id = self.accepted("service_request_use_job", &use_job()).await;
-        self.end(id, status, faults, result).await;
-        self.get(&format!("/jobs/{id}")).await
+        let job = self.accepted("service_request_use_job", &use_job()).await;
+        self.end(job.id, status, faults, result).await;
+        self.get(&job.href).await
     }
 
     async fn count(&self, table: &str) -> i64 {
@@ -157,15 +170,33 @@ fn client() -> reqwest::Client {
         .unwrap()
 }
 
-async fn parts(response: Response) -> (u16, Value) {
+pub async fn parts(response: Response) -> (u16, Value) {
     let status = response.status().as_u16();
     assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
     (status, response.json().await.unwrap())
 }
 
-fn id_of(answer: &Value) -> i64 {
+/// A link that is well formed.
+const SOME_JOB: &str = "/jobs/1-AAAAAAAAAAAAAAAAAAAAAA";
+
+/// Where a job is read, and which event it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Link {
+    pub href: String,
+    pub id: i64,
+}
+
+pub fn link_of(answer: &Value) -> Link {
     let href = answer["data"]["links"][0]["href"].as_str().unwrap();
-    href.strip_prefix("/jobs/").unwrap().parse().unwrap()
+    let (id, _) = href
+        .strip_prefix("/jobs/")
+        .unwrap()
+        .split_once('-')
+        .unwrap();
+    Link {
+        href: href.to_owned(),
+        id: id.parse().unwrap(),
+    }
 }
 
 fn uuid() -> String {
@@ -173,7 +204,7 @@ fn uuid() -> String {
 }
 
 /// A request that no other one equals.
-fn use_job() -> Value {
+pub fn use_job() -> Value {
     json!({"request_id": "r1", "patient_id": uuid(), "user_id": uuid(), "client_id": uuid(),
         "service_request_id": uuid(), "used_by_employee": uuid(), "used_by_legal_entity": uuid()})
 }
@@ -205,17 +236,17 @@ async fn an_accepted_job_and_a_pending_one_are_answered_alike() {
     let api = Api::new().await;
     let body = use_job();
     let (status, answer) = api.post("service_request_use_job", &body).await;
-    let id = id_of(&answer);
+    let Link { href, id } = link_of(&answer);
     assert_eq!(status, 202);
     let eta = answer["data"]["eta"].as_str().unwrap();
     assert!(
         (55.0..61.0).contains(&(seconds(eta) - now())),
         "at the next tick: {eta}"
     );
-    let links = json!([{"entity": "job", "href": format!("/jobs/{id}")}]);
+    let links = json!([{"entity": "job", "href": href}]);
     let pending = json!({"data": {"status": "pending", "eta": eta, "links": links}});
     assert_eq!(answer, pending);
-    assert_eq!(api.get(&format!("/jobs/{id}")).await, (200, pending));
+    assert_eq!(api.get(&href).await, (200, pending));
 
     let stored = queue::show(&api.client, id).await.unwrap().unwrap();
     assert_eq!(stored["kind"], "service_request_use_job");
@@ -227,10 +258,10 @@ async fn an_accepted_job_and_a_pending_one_are_answered_alike() {
 #[tokio::test]
 async fn the_eta_of_a_pending_job_never_lies_in_the_past() {
     let api = Api::new().await;
-    let id = api.accepted("service_request_use_job", &use_job()).await;
+    let job = api.accepted("service_request_use_job", &use_job()).await;
     let age = "UPDATE tidegate.event_queue SET created_at = clock_timestamp() - interval '150 s'";
     api.client.batch_execute(age).await.unwrap();
-    let (_, answer) = api.get(&format!("/jobs/{id}")).await;
+    let (_, answer) = api.get(&job.href).await;
     let left = seconds(answer["data"]["eta"].as_str().unwrap()) - now();
     assert!((25.0..31.0).contains(&left), "{left}");
 }
@@ -242,10 +273,10 @@ async fn a_processed_job_with_links_is_303_without_a_location() {
         json!([{"entity": "episode", "href": "/episodes/1"}]),
         json!([]),
     ] {
-        let id = api.accepted("service_request_use_job", &use_job()).await;
+        let job = api.accepted("service_request_use_job", &use_job()).await;
         let result = Some(json!({"links": links}));
-        api.end(id, Status::Completed, &[], result).await;
-        let response = api.send(Method::GET, &format!("/jobs/{id}"), "").await;
+        api.end(job.id, Status::Completed, &[], result).await;
+        let response = api.send(Method::GET, &job.href, "").await;
         assert!(!response.headers().contains_key(LOCATION));
         assert_eq!(response.headers()["cache-control"], "no-store");
         let (status, answer) = parts(response).await;
@@ -320,8 +351,8 @@ async fn drain(api: &Api) {
     assert!(report.unwrap().is_balanced());
 }
 
-/// Asks for a job of each end about one episode of one patient; their ids, in order.
-async fn one_of_each_end(api: &Api, patient: &str, episode: &str) -> Vec<i64> {
+/// Asks for a job of each end about one episode of one patient; where they are, in order.
+async fn one_of_each_end(api: &Api, patient: &str, episode: &str) -> Vec<Link> {
     let organization = uuid();
     let job = |own: Value| {
         let mut job = json!({"request_id": "r1", "patient_id": patient, "user_id": uuid(),
@@ -368,8 +399,8 @@ async fn real_jobs_end_as_the_table_says() {
     api.client.batch_execute(once).await.unwrap();
     drain(&api).await;
     let mut ends = Vec::new();
-    for id in ids {
-        let (status, answer) = api.get(&format!("/jobs/{id}")).await;
+    for job in ids {
+        let (status, answer) = api.get(&job.href).await;
         ends.push((status, data(answer)));
     }
     let shown: Vec<(u16, &str, u64)> = ends
@@ -397,7 +428,7 @@ async fn real_jobs_end_as_the_table_says() {
 }
 
 /// Asks for jobs that make an entity of each kind, and drains with all services at work.
-async fn one_of_each_kind(api: &Api, common: &Value) -> Vec<i64> {
+async fn one_of_each_kind(api: &Api, common: &Value) -> Vec<Link> {
     let job = |own: Value| merged(common, &own);
     let signed = |content: &Value| {
         use base64::Engine;
@@ -447,7 +478,7 @@ async fn one_of_each_kind(api: &Api, common: &Value) -> Vec<i64> {
     ids
 }
 
-async fn drain_with_all_services(api: &Api) {
+pub async fn drain_with_all_services(api: &Api) {
     let services = crate::services::Services::start().await;
     let app = App::from_settings(|name| services.setting(name)).unwrap();
     let options = DrainOptions::default();
@@ -473,7 +504,7 @@ async fn every_link_of_a_jobs_answer_leads_to_what_the_job_made() {
     let common = somebody();
     let mut kinds = BTreeSet::new();
     for job in one_of_each_kind(&api, &common).await {
-        let (status, answer) = api.get(&format!("/jobs/{job}")).await;
+        let (status, answer) = api.get(&job.href).await;
         assert_eq!(status, 303, "{answer}");
         for link in answer["data"]["links"].as_array().unwrap() {
             let href = link["href"].as_str().unwrap();
@@ -505,8 +536,8 @@ async fn every_link_of_a_jobs_answer_leads_to_what_the_job_made() {
 async fn what_a_patient_does_not_have_is_404() {
     let api = Api::new().await;
     let common = somebody();
-    let job = one_of_each_kind(&api, &common).await[0];
-    let (_, answer) = api.get(&format!("/jobs/{job}")).await;
+    let job = one_of_each_kind(&api, &common).await.swap_remove(0);
+    let (_, answer) = api.get(&job.href).await;
     let href = answer["data"]["links"][0]["href"].as_str().unwrap();
     let id = href.rsplit('/').next().unwrap();
     let patient = common["patient_id"].as_str().unwrap();
@@ -608,7 +639,7 @@ async fn e15_a_password_is_not_sent_again_for_another_legal_entity_nor_once_it_w
     for body in [&foreign, &resend] {
         let job = api.accepted("approval_resend_job", body).await;
         drain_with_all_services(&api).await;
-        ends.push(data(api.get(&format!("/jobs/{job}")).await.1));
+        ends.push(data(api.get(&job.href).await.1));
     }
     assert_eq!(
         (&ends[0]["status_code"], &ends[1]["status_code"]),
@@ -625,7 +656,7 @@ async fn e15_a_password_is_not_sent_again_for_another_legal_entity_nor_once_it_w
     assert_eq!(confirmed.status(), 200);
     let job = api.accepted("approval_resend_job", &resend).await;
     drain_with_all_services(&api).await;
-    let end = data(api.get(&format!("/jobs/{job}")).await.1);
+    let end = data(api.get(&job.href).await.1);
     assert_eq!(end["status_code"], 409, "{end}");
 }
 
@@ -647,9 +678,21 @@ async fn an_unknown_or_malformed_id_is_404() {
         "%ff",
         "%20",
     ];
-    let aliases = [format!("0{job}"), format!("+{job}"), format!("{job}.0")];
-    let ids = unknown.map(ToOwned::to_owned).into_iter().chain(aliases);
-    for id in ids.chain([form.to_string()]) {
+    let ours = job.href.strip_prefix("/jobs/").unwrap();
+    let (number, signature) = ours.split_once('-').unwrap();
+    // Who has a link has no other one, and who counts has none.
+    let aliases = [
+        number.to_owned(),
+        form.to_string(),
+        format!("{form}-{signature}"),
+        format!("{}-{signature}", job.id + 1),
+        format!("0{ours}"),
+        format!("+{ours}"),
+        format!("{ours}="),
+        format!("{number}-{}", "A".repeat(signature.len())),
+    ];
+    assert_eq!(api.get(&job.href).await.0, 200);
+    for id in unknown.map(ToOwned::to_owned).into_iter().chain(aliases) {
         let (status, answer) = api.get(&format!("/jobs/{id}")).await;
         assert_eq!(
             (status, &answer["error"]["type"]),
@@ -685,12 +728,12 @@ async fn e3_a_duplicate_of_a_pending_job_is_that_job_and_after_its_end_a_new_one
     );
     assert_eq!(api.count("event_queue").await, 2);
 
-    api.end(first, Status::Completed, &[], Some(json!({"links": []})))
+    api.end(first.id, Status::Completed, &[], Some(json!({"links": []})))
         .await;
     let second = api.accepted(kind, &body).await;
     assert_ne!(second, first);
-    assert_eq!(api.get(&format!("/jobs/{first}")).await.0, 303);
-    assert_eq!(api.get(&format!("/jobs/{second}")).await.0, 200);
+    assert_eq!(api.get(&first.href).await.0, 303);
+    assert_eq!(api.get(&second.href).await.0, 200);
 }
 
 #[tokio::test]
@@ -698,7 +741,7 @@ async fn e3_concurrent_twins_are_one_job() {
     let api = Api::new().await;
     let body = use_job();
     let twins = (0..16).map(|_| api.accepted("service_request_use_job", &body));
-    let ids: BTreeSet<i64> = futures_util::future::join_all(twins)
+    let ids: BTreeSet<Link> = futures_util::future::join_all(twins)
         .await
         .into_iter()
         .collect();
@@ -956,7 +999,7 @@ async fn without_a_schema_it_lives_but_is_not_ready_and_takes_no_job() {
     assert_eq!(api.get("/healthz").await.0, 200);
     assert_eq!(api.get("/readyz").await.0, 503);
     assert_eq!(api.post("service_request_use_job", &use_job()).await.0, 503);
-    assert_eq!(api.get("/jobs/1").await.0, 503);
+    assert_eq!(api.get(SOME_JOB).await.0, 503);
 }
 
 #[tokio::test]
@@ -964,7 +1007,7 @@ async fn without_a_database_it_lives_but_is_not_ready_and_says_nothing_of_where_
     let nobody = Database::new("postgres://canary@127.0.0.1:1/canary", 1).unwrap();
     let api = Api::over(support::empty_database().await, nobody).await;
     assert_eq!(api.get("/healthz").await.0, 200);
-    for path in ["/readyz", "/jobs/1"] {
+    for path in ["/readyz", SOME_JOB] {
         let (status, answer) = api.get(path).await;
         assert_eq!(
             (status, &answer["error"]["type"]),
@@ -1113,7 +1156,7 @@ fn find_references(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-fn form(id: &str) -> Value {
+pub fn form(id: &str) -> Value {
     json!({
         "id": id,
         "company": {"number": "100000001", "name": "Company 1",
@@ -1125,7 +1168,7 @@ fn form(id: &str) -> Value {
     })
 }
 
-fn letter(id: &str) -> Value {
+pub fn letter(id: &str) -> Value {
     json!({"source": "cases", "external_id": id, "grant": {"grant_number": "G1",
         "measure": {"case_number": "C1", "measure_id": "M1"}, "company_number": "100000001",
         "amount": 20000, "valid_from": "2027-01-11", "valid_to": "2027-06-30"}})
@@ -1250,7 +1293,7 @@ async fn serve_prints_its_address_logs_no_payload_and_stops_when_asked() {
 }
 
 /// A request as a function URL or an HTTP API hands it to a function.
-fn gateway(method: &str, path: &str, body: &Value) -> String {
+pub fn gateway(method: &str, path: &str, body: &Value) -> String {
     json!({
         "version": "2.0", "routeKey": "$default", "rawPath": path, "rawQueryString": "",
         "headers": {"content-type": "application/json", "x-request-id": "trace-me"},
@@ -1265,7 +1308,7 @@ fn gateway(method: &str, path: &str, body: &Value) -> String {
 }
 
 /// Asks the real function; its status and body.
-async fn invoke(api: &RuntimeApi, method: &str, path: &str, body: &Value) -> (Value, Value) {
+pub async fn invoke(api: &RuntimeApi, method: &str, path: &str, body: &Value) -> (Value, Value) {
     let deadline = Deadline::In(support::PATIENCE);
     let answer = api.invoke(gateway(method, path, body), deadline).await;
     assert!(!answer.is_error, "{:?}", answer.body);
@@ -1275,7 +1318,7 @@ async fn invoke(api: &RuntimeApi, method: &str, path: &str, body: &Value) -> (Va
     (answer.body["statusCode"].clone(), document)
 }
 
-async fn function(settings: &[(&str, &str)]) -> (RuntimeApi, Child) {
+pub async fn function(settings: &[(&str, &str)]) -> (RuntimeApi, Child) {
     let api = RuntimeApi::start().await;
     let process = support::command("tidegate-http")
         .envs(api.variables())
@@ -1290,14 +1333,15 @@ async fn function(settings: &[(&str, &str)]) -> (RuntimeApi, Child) {
 #[tokio::test]
 async fn the_function_answers_as_the_server_does() {
     let db = support::database().await;
-    let (api, _process) = function(&[("DATABASE_URL", &db.url)]).await;
+    let (api, _process) =
+        function(&[("DATABASE_URL", &db.url), ("TIDEGATE_HTTP_AUTH", "none")]).await;
     let kind = "/jobs/service_request_use_job";
     let (status, answer) = invoke(&api, "POST", kind, &use_job()).await;
     assert_eq!(
         (status, &answer["data"]["status"]),
         (json!(202), &json!("pending"))
     );
-    let job = format!("/jobs/{}", id_of(&answer));
+    let job = link_of(&answer).href;
     let read = invoke(&api, "GET", &job, &Value::Null).await;
     assert_eq!(read, (json!(200), answer));
     assert_eq!(invoke(&api, "POST", kind, &json!({})).await.0, 422);

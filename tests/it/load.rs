@@ -56,7 +56,11 @@ async fn ask(http: &reqwest::Client, base: &str, answers: &mut Answers) {
     match status {
         202 => {
             let href = body["data"]["links"][0]["href"].as_str().unwrap();
-            let id = href.strip_prefix("/jobs/").unwrap();
+            let (id, _) = href
+                .strip_prefix("/jobs/")
+                .unwrap()
+                .split_once('-')
+                .unwrap();
             answers.acknowledged.push(id.parse().unwrap());
         }
         503 => {
@@ -108,7 +112,11 @@ async fn i1_jobs_asked_for_by_too_many_clients_at_once_are_taken_or_refused_and_
     let database = Database::new(&narrow, 2 * GRANTED).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
-    let serving = http::serve(listener, http::router(database), std::future::pending());
+    let serving = http::serve(
+        listener,
+        http::router(database, http::Access::open()),
+        std::future::pending(),
+    );
     let server = tokio::spawn(serving);
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
 

@@ -14,6 +14,7 @@ mod services;
 mod skip;
 mod support;
 
+mod callers;
 mod checks;
 mod cleanup;
 mod cli;

@@ -351,7 +351,7 @@ async fn i1_a_request_over_http_whose_database_is_on_a_slow_line_is_answered_in_
         proxy.port(),
         db.name()
     );
-    let router = http::router(Database::new(&url, 2).unwrap());
+    let router = http::router(Database::new(&url, 2).unwrap(), http::Access::open());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let path = format!(
         "http://{}/jobs/service_request_use_job",

@@ -411,7 +411,7 @@ async fn e2_jobs_are_asked_for_and_read_over_http_through_the_pooler() {
     };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
-    let router = http::router(pooled.database.clone());
+    let router = http::router(pooled.database.clone(), http::Access::open());
     let server = tokio::spawn(http::serve(listener, router, std::future::pending()));
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let ready = client.get(format!("{base}/readyz")).send().await.unwrap();

@@ -330,6 +330,22 @@ const BY_HAND: &[(&str, &[Role])] = &[
         &[Intake, Drain, Operate, Jobs],
     ),
     ("SELECT * FROM tidegate.logged(1)", &[Drain, Operate]),
+    // Who calls: the keys themselves are nobody's, and who serves HTTP asks for one it was shown.
+    ("SELECT * FROM callers.api_key_of('\\x00')", &[Intake]),
+    ("SELECT secret FROM callers.link_key", &[Intake]),
+    ("SELECT digest FROM callers.api_key", &[]),
+    ("SELECT id, label, scopes FROM callers.api_key", &[Operate]),
+    ("UPDATE callers.api_key SET revoked_at = NULL", &[]),
+    ("DELETE FROM callers.link_key", &[]),
+    (
+        "SELECT callers.create_api_key(sha256(''), 'l', gen_random_uuid(), NULL, '{jobs}', '1 day', 'why')",
+        &[Operate],
+    ),
+    (
+        "DO $$ BEGIN PERFORM callers.revoke_api_key(1, 'why'); EXCEPTION WHEN invalid_parameter_value THEN NULL; END $$",
+        &[Operate],
+    ),
+    ("SELECT callers.rotate_link_key(true, 'why')", &[Operate]),
     (
         "SELECT tidegate.publish_children('{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')",
         &[Drain],

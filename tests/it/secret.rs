@@ -136,6 +136,7 @@ async fn f7_every_program_finds_its_database_by_a_secret_and_asks_for_the_valid_
     let _http = support::command("tidegate-http")
         .envs(api.variables())
         .envs(secrets.variables())
+        .env("TIDEGATE_HTTP_AUTH", "none")
         .env("TIDEGATE_LOG", "trace")
         .stdout(log.reopen().unwrap())
         .spawn()

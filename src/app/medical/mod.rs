@@ -44,15 +44,16 @@ pub async fn submit(tx: &Transaction<'_>, job: &ValidJob) -> Result<Published, E
     publish(tx, &new_event(job)?).await
 }
 
-/// The group of a patient's jobs (E5).
-pub(super) fn group_of(patient_id: Uuid) -> String {
+/// The group of a patient's jobs, which are handled in order (E5).
+#[must_use]
+pub fn group(patient_id: Uuid) -> String {
     format!("patient:{patient_id}")
 }
 
-/// The jobs of a patient are one group, and findable by the request's id.
+/// The jobs of a patient are one group (E5), and findable by the request's id.
 fn new_event(job: &ValidJob) -> Result<NewEvent, Error> {
     let event = NewEvent::raw(job.kind, Some(job.payload.clone()))
-        .group(group_of(job.patient_id))
+        .group(group(job.patient_id))
         .correlation(job.request_id.clone());
     if job.kind == payload::ApprovalCreateJob::KIND {
         return Ok(event);

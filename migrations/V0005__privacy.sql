@@ -98,5 +98,3 @@ BEGIN
     END IF;
     RETURN jsonb_build_object('medical.entity', removed);
 END $$;
-
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA forms, checks, medical FROM PUBLIC;

@@ -1,0 +1,104 @@
+-- Who may call the HTTP interface, and what it signs the links to its jobs with. In a schema of its own, for neither who drains
+-- nor who reads figures has any business here.
+
+CREATE SCHEMA callers;
+
+-- A link to a job is signed, lest one can be guessed. The newest key signs; a link of any key that is there is good.
+CREATE TABLE callers.link_key (
+    id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    -- 244 bits of the server's own random generator, which needs no extension.
+    secret     bytea       NOT NULL DEFAULT sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())),
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT secret_is_32_bytes CHECK (octet_length(secret) = 32)
+);
+
+INSERT INTO callers.link_key DEFAULT VALUES;
+
+-- Keys are shown once. What is kept tells whether one that is shown to us is good, and does not help to make one: there is no
+-- salt and no slow digest, for 256 random bits are guessed neither way.
+CREATE TABLE callers.api_key (
+    id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    digest     bytea       NOT NULL UNIQUE,
+    label      text        NOT NULL,
+    -- On whose behalf its holder calls; and who calls, where it is always the same one.
+    client_id  uuid        NOT NULL,
+    user_id    uuid,
+    scopes     text[]      NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    expires_at timestamptz,
+    revoked_at timestamptz,
+    CONSTRAINT digest_is_32_bytes CHECK (octet_length(digest) = 32),
+    CONSTRAINT label_is_1_to_100_characters CHECK (char_length(label) BETWEEN 1 AND 100),
+    CONSTRAINT scopes_are_jobs_forms_or_letters
+        CHECK (cardinality(scopes) > 0 AND scopes <@ ARRAY['jobs', 'forms', 'letters'])
+);
+
+-- What a key that is shown to us is good for; nothing, if it is unknown, expired or revoked. A function, so that who serves HTTP
+-- asks for one key and sees no other.
+CREATE FUNCTION callers.api_key_of(digest bytea) RETURNS TABLE (client_id uuid, user_id uuid, scopes text[])
+    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT k.client_id, k.user_id, k.scopes
+      FROM callers.api_key AS k
+     WHERE k.digest = api_key_of.digest AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
+$$;
+
+-- As with the queue's own verbs, what is done and the audit row that says so are one transaction. Who reads figures reads the
+-- audit: people are not in it.
+CREATE FUNCTION callers.create_api_key(
+    digest bytea, label text, client_id uuid, user_id uuid, scopes text[], lifetime interval, reason text, actor text DEFAULT NULL
+) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    made callers.api_key;
+BEGIN
+    PERFORM tidegate.check_operator(create_api_key.reason, create_api_key.actor, true);
+    INSERT INTO callers.api_key AS k (digest, label, client_id, user_id, scopes, expires_at)
+    VALUES (create_api_key.digest, create_api_key.label, create_api_key.client_id, create_api_key.user_id, create_api_key.scopes,
+            clock_timestamp() + create_api_key.lifetime)
+    RETURNING k.* INTO made;
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES ('create_api_key', create_api_key.actor, to_jsonb(made) - '{digest,user_id,created_at,revoked_at}'::text[], 1,
+            create_api_key.reason);
+    RETURN to_jsonb(made) - '{digest,revoked_at}'::text[] || '{"action": "create_api_key"}';
+END $$;
+
+CREATE FUNCTION callers.revoke_api_key(id bigint, reason text, actor text DEFAULT NULL) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    changed boolean;
+BEGIN
+    PERFORM tidegate.check_operator(revoke_api_key.reason, revoke_api_key.actor, true);
+    IF NOT EXISTS (SELECT FROM callers.api_key AS k WHERE k.id = revoke_api_key.id) THEN
+        RAISE EXCEPTION 'id: must be the id of an API key, got %', coalesce(revoke_api_key.id::text, 'none')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    UPDATE callers.api_key AS k SET revoked_at = clock_timestamp() WHERE k.id = revoke_api_key.id AND k.revoked_at IS NULL;
+    changed := FOUND;
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES ('revoke_api_key', revoke_api_key.actor, jsonb_build_object('id', revoke_api_key.id), changed::integer,
+            revoke_api_key.reason);
+    RETURN jsonb_build_object('action', 'revoke_api_key', 'id', revoke_api_key.id, 'changed', changed);
+END $$;
+
+-- Links are signed with a new key from now on. Those of earlier keys stay good, unless they are to be forgotten.
+CREATE FUNCTION callers.rotate_link_key(forget boolean, reason text, actor text DEFAULT NULL) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    newest bigint;
+    forgotten bigint := 0;
+BEGIN
+    PERFORM tidegate.check_operator(rotate_link_key.reason, rotate_link_key.actor, true);
+    INSERT INTO callers.link_key DEFAULT VALUES RETURNING id INTO newest;
+    IF rotate_link_key.forget THEN
+        DELETE FROM callers.link_key AS k WHERE k.id < newest;
+        GET DIAGNOSTICS forgotten = ROW_COUNT;
+    END IF;
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES ('rotate_link_key', rotate_link_key.actor, jsonb_build_object('forget', rotate_link_key.forget), forgotten,
+            rotate_link_key.reason);
+    RETURN jsonb_build_object('action', 'rotate_link_key', 'id', newest, 'forgotten', forgotten);
+END $$;

@@ -1,0 +1,403 @@
+//! Owns who may ask for what: the settings that say how callers are known, and the gate that every route but those of
+//! operation has in front. It knows credentials and no route; what a caller may reach, the routes ask [`Caller`].
+//!
+//! A known caller always has a client, the legal entity on whose behalf it calls. What its credential says goes before what
+//! its request says. Where nobody is asked, something in front knows the callers, and a request is believed what it says.
+
+mod issuer;
+mod keys;
+mod pace;
+mod tokens;
+pub mod verb;
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+use tokio::time::Instant;
+use utoipa::openapi::schema::Schema;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{OpenApi, RefOr};
+use utoipa_axum::router::OpenApiRouter;
+use uuid::Uuid;
+
+use super::problem::Problem;
+use super::{connection, limits};
+use pace::Pace;
+use tidegate::{Database, Error, Lookup};
+use tokens::Tokens;
+
+/// How callers are known.
+const AUTH: &str = "TIDEGATE_HTTP_AUTH";
+
+/// The name of the OpenAPI document's one security scheme, and of RFC 6750's.
+const BEARER: &str = "bearer";
+
+/// What a credential can be good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// Medical jobs, what is kept of patients, and approvals.
+    Jobs,
+    /// Handing in forms, and word that somebody looked at a letter.
+    Forms,
+    /// Word from the case system: letters and cancellations.
+    Letters,
+}
+
+impl Scope {
+    const ALL: [Self; 3] = [Self::Jobs, Self::Forms, Self::Letters];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Jobs => "jobs",
+            Self::Forms => "forms",
+            Self::Letters => "letters",
+        }
+    }
+}
+
+/// On whose behalf a request is made, as far as its credential says so.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Caller {
+    /// The legal entity. Every caller that is known has one.
+    pub client: Option<Uuid>,
+    /// Who calls.
+    pub user: Option<Uuid>,
+    /// The only patient that the caller may reach.
+    pub patient: Option<Uuid>,
+}
+
+impl Caller {
+    /// Puts the credential's ids where a request has left them out.
+    ///
+    /// # Errors
+    /// 403 with the name of a field that says otherwise. What is no id at all is for the check of the request to tell.
+    pub(super) fn speak_for(self, asked: &mut Value, names: &[&str]) -> Result<(), Problem> {
+        let Value::Object(fields) = asked else {
+            return Ok(());
+        };
+        let own = [
+            ("client_id", self.client),
+            ("user_id", self.user),
+            ("patient_id", self.patient),
+        ];
+        for (name, id) in own {
+            let Some(id) = id.filter(|_| names.contains(&name)) else {
+                continue;
+            };
+            match fields.get(name) {
+                None => {
+                    fields.insert(name.to_owned(), id.to_string().into());
+                }
+                Some(said) => {
+                    let said = said.as_str().and_then(|text| Uuid::try_parse(text).ok());
+                    if said.is_some_and(|said| said != id) {
+                        return Err(forbidden(format!(
+                            "{name}: must be the credential's, or be left out"
+                        )));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the caller may reach this patient.
+    ///
+    /// # Errors
+    /// 403, when its credential is for another one.
+    pub(super) fn reach(self, patient: Uuid) -> Result<(), Problem> {
+        if self.patient.is_some_and(|own| own != patient) {
+            return Err(forbidden("the credential is for another patient"));
+        }
+        Ok(())
+    }
+}
+
+/// A caller and what its credential is good for.
+#[derive(Debug, Clone)]
+struct Known {
+    caller: Caller,
+    scopes: Vec<Scope>,
+}
+
+impl Known {
+    /// Scopes that we do not know are good for nothing here.
+    fn new<'a>(caller: Caller, scopes: impl IntoIterator<Item = &'a str>) -> Self {
+        let scope = |name: &str| Scope::ALL.into_iter().find(|scope| scope.name() == name);
+        let scopes = scopes.into_iter().filter_map(scope).collect();
+        Self { caller, scopes }
+    }
+}
+
+/// Who is let in. Clones share what is counted.
+#[derive(Clone)]
+pub struct Access(Arc<Rules>);
+
+struct Rules {
+    /// Whether anybody is asked, and if not, whether the settings say so.
+    asks: Asks,
+    /// Whether API keys are good.
+    keys: bool,
+    /// Whose tokens are.
+    tokens: Option<Tokens>,
+    pace: Pace,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asks {
+    /// Nobody, because nobody has said anything.
+    NobodySaid,
+    /// Nobody: something in front knows the callers.
+    Nobody,
+    Everybody,
+}
+
+impl Access {
+    /// Everybody is let in, as often as they like.
+    #[must_use]
+    pub fn open() -> Self {
+        Self(Arc::new(Rules {
+            asks: Asks::Nobody,
+            keys: false,
+            tokens: None,
+            pace: Pace::unlimited(),
+        }))
+    }
+
+    /// Reads `TIDEGATE_HTTP_AUTH` and what belongs to it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable and what is allowed.
+    pub fn from_settings(lookup: Lookup<'_>) -> Result<Self, Error> {
+        let said = lookup(AUTH);
+        let (mut keys, mut tokens) = (false, None);
+        let asks = match said.as_deref() {
+            None => Asks::NobodySaid,
+            Some("none") => Asks::Nobody,
+            Some(list) => {
+                for way in list.split(',') {
+                    match way.trim() {
+                        "keys" => keys = true,
+                        "jwt" => tokens = Some(Tokens::from_settings(lookup)?),
+                        _ => {
+                            let allowed = "must be none, keys, jwt or keys,jwt";
+                            return Err(Error::Config(format!("{AUTH}: {allowed}, got {list:?}")));
+                        }
+                    }
+                }
+                Asks::Everybody
+            }
+        };
+        let pace = Pace::from_settings(lookup)?;
+        Ok(Self(Arc::new(Rules {
+            asks,
+            keys,
+            tokens,
+            pace,
+        })))
+    }
+
+    /// Whether nobody is asked and nobody has said that this is right.
+    #[must_use]
+    pub fn is_undecided(&self) -> bool {
+        self.0.asks == Asks::NobodySaid
+    }
+
+    fn asks(&self) -> bool {
+        self.0.asks == Asks::Everybody
+    }
+
+    /// Whose request this is.
+    async fn known(&self, database: &Database, headers: &HeaderMap) -> Result<Known, Problem> {
+        if !self.asks() {
+            let all = Scope::ALL.map(Scope::name);
+            return Ok(Known::new(Caller::default(), all));
+        }
+        let token = bearer(headers)?;
+        if self.0.keys && keys::is_key(token) {
+            let mut client = connection(database).await?;
+            let found = keys::find(&mut client, token).await?;
+            return found.ok_or_else(|| not_valid("it is unknown, expired or revoked"));
+        }
+        match &self.0.tokens {
+            Some(tokens) => tokens.find(token).await,
+            None => Err(not_valid("it is of no kind that is taken here")),
+        }
+    }
+}
+
+/// Has the OpenAPI document say what is asked of callers.
+pub(super) fn describe(access: &Access, document: &mut OpenApi) {
+    if !access.asks() {
+        return;
+    }
+    let mut scheme = Http::new(HttpAuthScheme::Bearer);
+    let Rules { keys, tokens, .. } = &*access.0;
+    let mut ways = Vec::new();
+    if *keys {
+        ways.push("an API key of this service".to_owned());
+    }
+    if let Some(tokens) = tokens {
+        ways.push(format!("a token of {}", tokens.issuer()));
+        scheme.bearer_format = Some("JWT".to_owned());
+    }
+    scheme.description = Some(ways.join(", or "));
+    let components = document.components.get_or_insert_default();
+    components.add_security_scheme(BEARER, SecurityScheme::Http(scheme));
+    for schema in components.schemas.values_mut() {
+        without_client(schema);
+    }
+}
+
+/// The client of a known caller need not be said.
+fn without_client(schema: &mut RefOr<Schema>) {
+    match schema {
+        RefOr::T(Schema::Object(object)) if object.properties.contains_key("user_id") => {
+            object.required.retain(|name| name != "client_id");
+        }
+        RefOr::T(Schema::AllOf(parts)) => parts.items.iter_mut().for_each(without_client),
+        _ => {}
+    }
+}
+
+/// What stands in front of some routes.
+#[derive(Clone)]
+pub(super) struct Gate {
+    pub(super) database: Database,
+    pub(super) access: Access,
+}
+
+impl Gate {
+    /// Lets nobody pass to these routes whose credential is not good for `scope`, or who asks too often.
+    pub(super) fn before<S: Clone + Send + Sync + 'static>(
+        &self,
+        scope: Scope,
+        mut routes: OpenApiRouter<S>,
+    ) -> OpenApiRouter<S> {
+        if self.access.asks() {
+            let document = routes.get_openapi_mut();
+            for item in document.paths.paths.values_mut() {
+                let operations = [&mut item.get, &mut item.post];
+                for operation in operations.into_iter().flatten() {
+                    let needed = SecurityRequirement::new(BEARER, [scope.name()]);
+                    operation.security = Some(vec![needed]);
+                }
+            }
+        }
+        let state = (self.clone(), scope);
+        limits::bounded(routes.layer(from_fn_with_state(state, let_in)))
+    }
+
+    async fn admit(&self, scope: Scope, headers: &HeaderMap) -> Result<Caller, Problem> {
+        let Known { caller, scopes } = self.access.known(&self.database, headers).await?;
+        let admitted = self.access.0.pace.admit(caller.client, Instant::now());
+        admitted.map_err(Problem::too_many)?;
+        if scopes.contains(&scope) {
+            return Ok(caller);
+        }
+        let name = scope.name();
+        let problem = forbidden(format!("the credential is not good for {name}"));
+        Err(problem.challenge(&format!("error=\"insufficient_scope\", scope=\"{name}\"")))
+    }
+}
+
+async fn let_in(
+    State((gate, scope)): State<(Gate, Scope)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    match gate.admit(scope, request.headers()).await {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// The one credential of a request.
+fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
+    let mut sent = headers.get_all(AUTHORIZATION).iter();
+    let Some(first) = sent.next() else {
+        let message = "a credential is needed, as the header `authorization: Bearer …`";
+        return Err(unknown(message).challenge(""));
+    };
+    let words = first.to_str().ok().and_then(|text| text.split_once(' '));
+    match (words, sent.next()) {
+        (Some((scheme, token)), None) if scheme.eq_ignore_ascii_case(BEARER) => Ok(token.trim()),
+        _ => Err(not_valid("it is not one header `authorization: Bearer …`")),
+    }
+}
+
+fn unknown(message: impl Into<String>) -> Problem {
+    Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
+}
+
+/// `why` tells an honest caller what to look at, and nobody which half of a guess was right.
+fn not_valid(why: &str) -> Problem {
+    unknown(format!("the credential is not valid: {why}")).challenge("error=\"invalid_token\"")
+}
+
+fn forbidden(message: impl Into<String>) -> Problem {
+    Problem::new(StatusCode::FORBIDDEN, "forbidden", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn access(auth: &'static str) -> Result<Access, Error> {
+        Access::from_settings(&|name| (name == AUTH).then(|| auth.to_owned()))
+    }
+
+    #[test]
+    fn how_callers_are_known_is_said_or_undecided() {
+        assert!(Access::from_settings(&|_| None).unwrap().is_undecided());
+        let none = access("none").unwrap();
+        assert!(!none.is_undecided() && !none.asks());
+        let keys = access("keys").unwrap();
+        assert!(!keys.is_undecided() && keys.asks());
+        for odd in ["yes", "keys,", "none,keys", "keys,none", "Keys"] {
+            let error = access(odd).err().unwrap().to_string();
+            assert!(error.contains("TIDEGATE_HTTP_AUTH: must be"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_request_says_what_its_credential_says_or_nothing() {
+        let [ours, theirs] = [1, 2].map(Uuid::from_u128);
+        let caller = Caller {
+            client: Some(ours),
+            user: None,
+            patient: Some(ours),
+        };
+        let all = &["client_id", "user_id", "patient_id"][..];
+        let mut left_out = json!({"user_id": theirs});
+        caller.speak_for(&mut left_out, all).unwrap();
+        let filled = json!({"client_id": ours, "user_id": theirs, "patient_id": ours});
+        assert_eq!(left_out, filled);
+        caller.speak_for(&mut left_out, all).unwrap();
+        assert_eq!(left_out, filled, "the same said is no contradiction");
+        for (asked, names, is_refused) in [
+            (json!({"client_id": theirs}), all, true),
+            (json!({"patient_id": theirs}), all, true),
+            (json!({"patient_id": theirs}), &all[..2], false),
+            // For the check of the request to refuse.
+            (json!({"client_id": 7}), all, false),
+            (json!({"client_id": null}), all, false),
+            (json!([]), all, false),
+        ] {
+            let spoken = caller.speak_for(&mut asked.clone(), names);
+            assert_eq!(spoken.is_err(), is_refused, "{asked}");
+        }
+        assert!(caller.reach(ours).is_ok() && caller.reach(theirs).is_err());
+        assert!(Caller::default().reach(theirs).is_ok());
+    }
+}

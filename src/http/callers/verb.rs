@@ -1,0 +1,207 @@
+//! The verbs `api-key` and `link-key`: who may call, and what links are signed with.
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "the arguments' comments are the help's text, which is read as it is"
+)]
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate::Error;
+use tidegate::config::{environment, parse_duration};
+use tidegate_cli::clap::{self, Args, Parser, Subcommand};
+use tidegate_cli::{Answer, Ask};
+use uuid::Uuid;
+
+use super::keys::{self, By, NewKey};
+
+/// Make, list and revoke API keys, by which callers of the HTTP interface are known.
+#[derive(Parser)]
+#[command(
+    name = "api-key",
+    after_help = "Example:\n  tidegate api-key create --label 'ward 3' --client 00000000-0000-4000-8000-0000000000c1 --scope jobs --reason 'contract 12'\n  \
+        tidegate api-key list\n  tidegate api-key revoke 7 --reason 'it was in a mail'"
+)]
+pub struct ApiKey {
+    #[command(subcommand)]
+    asked: Asked,
+}
+
+#[derive(Subcommand)]
+enum Asked {
+    /// Make a key and show it, this once.
+    Create(Create),
+    /// List the keys, as far as they are kept.
+    List,
+    /// Take a key back, from now on.
+    Revoke {
+        /// The key's id, as `list` has it.
+        id: i64,
+        #[command(flatten)]
+        why: Why,
+    },
+}
+
+#[derive(Args)]
+struct Create {
+    /// What people know it by, 1 to 100 characters.
+    #[arg(long)]
+    label: String,
+    /// The legal entity on whose behalf its holder calls, a UUID.
+    #[arg(long, value_parser = uuid)]
+    client: Uuid,
+    /// Who calls, a UUID, where it is always the same one; else each request says so.
+    #[arg(long, value_parser = uuid)]
+    user: Option<Uuid>,
+    /// What it is good for; several are allowed.
+    #[arg(long = "scope", required = true, value_parser = ["jobs", "forms", "letters"])]
+    scopes: Vec<String>,
+    /// How long it is good.
+    #[arg(long, default_value = "365d", value_parser = parse_duration)]
+    expires_in: Duration,
+    #[command(flatten)]
+    why: Why,
+}
+
+#[derive(Args)]
+struct Why {
+    /// Why, for the audit.
+    #[arg(long)]
+    reason: String,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long)]
+    actor: Option<String>,
+}
+
+fn uuid(text: &str) -> Result<Uuid, String> {
+    Uuid::try_parse(text).map_err(|_| "must be a UUID".to_owned())
+}
+
+/// Does what is asked for with API keys.
+///
+/// # Errors
+/// [`Error::Invalid`] names what is not allowed; else the database's.
+pub async fn api_key(ask: Ask, asked: ApiKey) -> Result<Answer, Error> {
+    let client = ask.service.database.connect().await?;
+    match asked.asked {
+        Asked::Create(create) => {
+            let scopes: Vec<&str> = create.scopes.iter().map(String::as_str).collect();
+            let new = NewKey {
+                label: &create.label,
+                client: create.client,
+                user: create.user,
+                scopes: &scopes,
+                lifetime: create.expires_in,
+            };
+            let actor = create.why.actor();
+            let by = create.why.by(actor.as_deref());
+            let made = keys::create(&client, &new, &by).await?;
+            let [id, key, until] = ["id", "key", "expires_at"].map(|name| shown(&made[name]));
+            let text = format!("{key}\nkey {id}, good until {until}; it is not shown again");
+            Ok(Answer::new(made, text))
+        }
+        Asked::List => {
+            let keys = keys::list(&client).await?;
+            let text = table(&keys);
+            let document = json!({"action": "list_api_keys", "keys": keys});
+            Ok(Answer::new(document, text))
+        }
+        Asked::Revoke { id, why } => {
+            let actor = why.actor();
+            let revoked = keys::revoke(&client, id, &why.by(actor.as_deref())).await?;
+            let text = match revoked["changed"].as_bool() {
+                Some(true) => format!("key {id} is revoked"),
+                _ => format!("key {id} was revoked before"),
+            };
+            Ok(Answer::new(revoked, text))
+        }
+    }
+}
+
+fn table(keys: &[Value]) -> String {
+    if keys.is_empty() {
+        return "there are no API keys".to_owned();
+    }
+    let mut text = String::new();
+    for key in keys {
+        let [id, label, client] = ["id", "label", "client_id"].map(|name| shown(&key[name]));
+        let scopes = key["scopes"].as_array().into_iter().flatten().map(shown);
+        let scopes: Vec<String> = scopes.collect();
+        let state = match (&key["revoked_at"], key["valid"].as_bool()) {
+            (Value::String(at), _) => format!("revoked {at}"),
+            (_, Some(true)) => format!("good until {}", shown(&key["expires_at"])),
+            _ => format!("expired {}", shown(&key["expires_at"])),
+        };
+        let scopes = scopes.join(",");
+        // Writing to a text cannot fail.
+        let _ = writeln!(text, "{id:>6}  {client}  {scopes:<18}  {state}  {label}");
+    }
+    text
+}
+
+/// A field as people read it.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "ever".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Renew the key by which links to jobs are signed.
+#[derive(Parser)]
+#[command(
+    name = "link-key",
+    after_help = "Example:\n  tidegate link-key rotate --reason 'once a year'\n  tidegate link-key rotate --forget --reason 'a copy of the database got away'"
+)]
+pub struct LinkKey {
+    #[command(subcommand)]
+    asked: Rotate,
+}
+
+#[derive(Subcommand)]
+enum Rotate {
+    /// Sign with a new key from now on.
+    Rotate {
+        /// Forget the earlier keys: every link that was given out before leads nowhere then.
+        #[arg(long)]
+        forget: bool,
+        #[command(flatten)]
+        why: Why,
+    },
+}
+
+/// Renews the key of the links.
+///
+/// # Errors
+/// [`Error::Invalid`] names what is not allowed; else the database's.
+pub async fn link_key(ask: Ask, asked: LinkKey) -> Result<Answer, Error> {
+    let Rotate::Rotate { forget, why } = asked.asked;
+    let client = ask.service.database.connect().await?;
+    let actor = why.actor();
+    let rotated = keys::rotate(&client, forget, &why.by(actor.as_deref())).await?;
+    let text = if forget {
+        "links are signed with a new key, and no earlier link is good any more"
+    } else {
+        "links are signed with a new key; earlier ones stay good"
+    };
+    Ok(Answer::new(rotated, text))
+}
+
+impl Why {
+    /// As every other verb has it.
+    fn actor(&self) -> Option<String> {
+        let said = self.actor.clone();
+        said.or_else(|| environment("TIDEGATE_ACTOR"))
+            .or_else(|| environment("USER"))
+    }
+
+    fn by<'a>(&'a self, actor: Option<&'a str>) -> By<'a> {
+        By {
+            reason: &self.reason,
+            actor,
+        }
+    }
+}

@@ -1,0 +1,883 @@
+//! Who may ask the HTTP interface for what: the real gate in front of the real routes, with keys that the real verbs make.
+
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::{Instant, SystemTime};
+
+use axum::http::StatusCode;
+use axum::{Json, Router, routing};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use openssl::bn::BigNumContext;
+use openssl::ec::{EcGroup, EcKey, PointConversionForm};
+use openssl::ecdsa::EcdsaSig;
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::{Id, PKey, Private};
+use openssl::rsa::Rsa;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use reqwest::{Method, RequestBuilder, Response};
+use serde_json::{Value, json};
+use tidegate_job::http::Access;
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+use uuid::Uuid;
+
+use crate::http::{Api, form, function, gateway, invoke, letter, link_of, parts, use_job};
+use crate::support::{self, Deadline};
+
+const KIND: &str = "/jobs/service_request_use_job";
+
+/// What these settings make of callers.
+fn access(settings: &[(&str, &str)]) -> Access {
+    Access::from_settings(&|name| {
+        let found = settings.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| (*value).to_owned())
+    })
+    .unwrap()
+}
+
+/// The interface for holders of API keys, who may ask as often as they like.
+async fn with_keys() -> Api {
+    let settings = [
+        ("TIDEGATE_HTTP_AUTH", "keys"),
+        ("TIDEGATE_HTTP_PER_SECOND", "0"),
+    ];
+    Api::asking(access(&settings)).await
+}
+
+/// Runs a verb as a program would; its document, and whether it succeeded.
+async fn verb(api: &Api, arguments: &[&str]) -> (bool, Value) {
+    let ran = support::command("tidegate")
+        .args(arguments)
+        .arg("--json")
+        .env("DATABASE_URL", api.db.direct())
+        .env("TIDEGATE_ACTOR", "somebody")
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .unwrap();
+    let document = serde_json::from_slice(&ran.stdout);
+    (
+        ran.status.success(),
+        document.unwrap_or_else(|_| panic!("{ran:?}")),
+    )
+}
+
+/// A new key, and its id.
+async fn key(api: &Api, client: Uuid, scopes: &[&str]) -> (String, i64) {
+    let client = client.to_string();
+    let mut arguments = vec!["api-key", "create", "--label", "ward 3", "--client"];
+    arguments.extend([&client, "--reason", "a test"]);
+    for scope in scopes {
+        arguments.extend(["--scope", scope]);
+    }
+    let (done, made) = verb(api, &arguments).await;
+    assert!(done, "{made}");
+    let key = made["key"].as_str().unwrap().to_owned();
+    (key, made["id"].as_i64().unwrap())
+}
+
+fn request(api: &Api, method: Method, path: &str, body: &Value) -> RequestBuilder {
+    let request = api.http.request(method, format!("{}{path}", api.url));
+    request
+        .header(CONTENT_TYPE, "application/json")
+        .body(body.to_string())
+}
+
+async fn send(api: &Api, method: Method, path: &str, token: &str, body: &Value) -> Response {
+    let request = request(api, method, path, body).bearer_auth(token);
+    request.send().await.unwrap()
+}
+
+async fn post(api: &Api, path: &str, token: &str, body: &Value) -> (u16, Value) {
+    parts(send(api, Method::POST, path, token, body).await).await
+}
+
+async fn get(api: &Api, path: &str, token: &str) -> (u16, Value) {
+    parts(send(api, Method::GET, path, token, &Value::Null).await).await
+}
+
+/// What RFC 6750 has an answer say of its credential.
+fn challenge(response: &Response) -> &str {
+    let header = response.headers().get(WWW_AUTHENTICATE);
+    header.map_or("", |text| text.to_str().unwrap())
+}
+
+/// A job that leaves it to its credential to say for which client.
+fn job_of_nobody() -> Value {
+    let mut job = use_job();
+    job.as_object_mut().unwrap().remove("client_id");
+    job
+}
+
+#[tokio::test]
+async fn every_route_but_those_of_operation_asks_for_a_credential_and_says_so() {
+    let api = with_keys().await;
+    let (status, document) = parts(
+        request(&api, Method::GET, "/openapi.json", &Value::Null)
+            .send()
+            .await
+            .unwrap(),
+    )
+    .await;
+    assert_eq!(status, 200);
+    let mut asked = 0;
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let is_open = operation["tags"] == json!(["operation"]);
+            let method = method.to_uppercase().parse().unwrap();
+            let real = path
+                .replace("{id}", "1-AAAAAAAAAAAAAAAAAAAAAA")
+                .replace("{entities}", "episodes");
+            let real = real.replace("{patient_id}", &Uuid::nil().to_string());
+            let response = request(&api, method, &real, &json!({})).send();
+            let response = response.await.unwrap();
+            if is_open {
+                assert_eq!(response.status(), 200, "{path}");
+                assert!(operation["security"].is_null(), "{path}");
+                continue;
+            }
+            asked += 1;
+            assert_eq!(response.status(), 401, "{path}");
+            assert_eq!(challenge(&response), "Bearer realm=\"tidegate\"");
+            let needed = operation["security"][0]["bearer"].as_array().unwrap();
+            assert_eq!(needed.len(), 1, "{path}");
+            for status in ["401", "403", "429"] {
+                assert!(
+                    operation["responses"][status].is_object(),
+                    "{path} {status}"
+                );
+            }
+        }
+    }
+    assert_eq!(asked, 21 + 2 + 2 + 4, "no route is forgotten");
+    let scheme = &document["components"]["securitySchemes"]["bearer"];
+    assert_eq!(
+        (&scheme["type"], &scheme["scheme"]),
+        (&json!("http"), &json!("bearer"))
+    );
+    let payload = &document["components"]["schemas"]["ServiceRequestUseJob"]["required"];
+    let required = payload.as_array().unwrap();
+    assert!(required.contains(&json!("user_id")) && !required.contains(&json!("client_id")));
+}
+
+#[tokio::test]
+async fn a_key_is_good_until_it_expires_or_is_revoked() {
+    let api = with_keys().await;
+    let client = Uuid::new_v4();
+    let (key, id) = key(&api, client, &["jobs"]).await;
+    let (status, answer) = post(&api, KIND, &key, &job_of_nobody()).await;
+    assert_eq!(status, 202, "{answer}");
+    let expire = "UPDATE callers.api_key SET expires_at = clock_timestamp()";
+    api.client.batch_execute(expire).await.unwrap();
+    let response = send(&api, Method::POST, KIND, &key, &job_of_nobody()).await;
+    assert_eq!(response.status(), 401);
+    let told = "Bearer realm=\"tidegate\", error=\"invalid_token\"";
+    assert_eq!(challenge(&response), told);
+    let prolong = "UPDATE callers.api_key SET expires_at = NULL";
+    api.client.batch_execute(prolong).await.unwrap();
+    assert_eq!(post(&api, KIND, &key, &job_of_nobody()).await.0, 202);
+
+    let id = id.to_string();
+    for changed in [true, false] {
+        let (done, revoked) =
+            verb(&api, &["api-key", "revoke", &id, "--reason", "it leaked"]).await;
+        assert!(done && revoked["changed"] == changed, "{revoked}");
+        assert_eq!(post(&api, KIND, &key, &job_of_nobody()).await.0, 401);
+    }
+    let audit = "SELECT jsonb_agg(jsonb_build_array(action, actor, count, reason, filter->>'client_id') ORDER BY id)
+                   FROM tidegate.audit";
+    let audit: Value = api.client.query_one(audit, &[]).await.unwrap().get(0);
+    let revoked = |count| json!(["revoke_api_key", "somebody", count, "it leaked", null]);
+    let created = json!(["create_api_key", "somebody", 1, "a test", client]);
+    assert_eq!(audit, json!([created, revoked(1), revoked(0)]));
+}
+
+#[tokio::test]
+async fn a_key_is_shown_once_and_kept_nowhere() {
+    let api = with_keys().await;
+    let (key, _) = key(&api, Uuid::new_v4(), &["jobs", "forms"]).await;
+    let (_, list) = verb(&api, &["api-key", "list"]).await;
+    assert_eq!(list["keys"][0]["scopes"], json!(["jobs", "forms"]));
+    assert!(list["keys"][0]["valid"] == true && list["keys"][0]["expires_at"].is_string());
+    let random = key.strip_prefix("tidegate_").unwrap();
+    assert!(!list.to_string().contains(random));
+    let kept = "SELECT (SELECT jsonb_agg(to_jsonb(k)) FROM callers.api_key k)::text
+                    || (SELECT jsonb_agg(to_jsonb(a)) FROM tidegate.audit a)::text";
+    let kept: String = api.client.query_one(kept, &[]).await.unwrap().get(0);
+    assert!(kept.contains("ward 3") && !kept.contains(random));
+}
+
+#[tokio::test]
+async fn what_is_no_good_key_is_401_and_not_quoted() {
+    let api = with_keys().await;
+    let (good, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
+    let mut forged = good.clone();
+    let last = forged.pop().unwrap();
+    forged.push(if last == 'A' { 'B' } else { 'A' });
+    for token in [
+        &forged,
+        &good[1..],
+        &format!("{good}A"),
+        "canary",
+        "a.b.c",
+        "",
+    ] {
+        let response = send(&api, Method::POST, KIND, token, &job_of_nobody()).await;
+        assert!(challenge(&response).contains("invalid_token"), "{token}");
+        let (status, answer) = parts(response).await;
+        assert_eq!(
+            (status, &answer["error"]["type"]),
+            (401, &json!("unauthorized")),
+            "{token}"
+        );
+        assert!(!answer.to_string().contains("canary"));
+    }
+    let plain = || request(&api, Method::POST, KIND, &job_of_nobody());
+    let basic = plain().basic_auth("user", Some(&good));
+    let twice = plain()
+        .bearer_auth(&good)
+        .header(AUTHORIZATION, format!("Bearer {good}"));
+    let bare = plain().header(AUTHORIZATION, &good);
+    for request in [basic, twice, bare] {
+        assert_eq!(request.send().await.unwrap().status(), 401);
+    }
+    let lower = plain().header(AUTHORIZATION, format!("bearer {good}"));
+    assert_eq!(lower.send().await.unwrap().status(), 202);
+}
+
+#[tokio::test]
+async fn a_credential_is_good_for_its_scopes_and_for_nothing_else() {
+    let api = with_keys().await;
+    let cancelled = json!({"source": "cases", "external_id": "2",
+        "measure": {"case_number": "C1", "measure_id": "M1"}});
+    let approval = format!("/patients/{0}/approvals/{0}/confirmation", Uuid::nil());
+    let patient = format!("/patients/{0}/episodes/{0}", Uuid::nil());
+    for scope in ["jobs", "forms", "letters"] {
+        let (key, _) = key(&api, Uuid::new_v4(), &[scope]).await;
+        for (needed, method, path, body, wanted) in [
+            ("jobs", Method::POST, KIND, job_of_nobody(), 202),
+            ("jobs", Method::POST, "/jobs/none", json!({}), 404),
+            ("jobs", Method::GET, "/jobs/1", Value::Null, 404),
+            ("jobs", Method::GET, &patient, Value::Null, 404),
+            ("jobs", Method::POST, &approval, json!({}), 422),
+            ("forms", Method::POST, "/forms", form("f1"), 202),
+            (
+                "forms",
+                Method::POST,
+                "/forms/f1/viewed",
+                json!({"grant_number": "G"}),
+                404,
+            ),
+            ("letters", Method::POST, "/letters", letter("1"), 202),
+            (
+                "letters",
+                Method::POST,
+                "/cancellations",
+                cancelled.clone(),
+                202,
+            ),
+        ] {
+            let response = send(&api, method, path, &key, &body).await;
+            if needed == scope {
+                assert_eq!(response.status(), wanted, "{path}");
+                continue;
+            }
+            let told = format!("error=\"insufficient_scope\", scope=\"{needed}\"");
+            assert!(challenge(&response).ends_with(&told), "{path}");
+            let (status, answer) = parts(response).await;
+            assert_eq!(
+                (status, &answer["error"]["type"]),
+                (403, &json!("forbidden")),
+                "{path}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_job_is_read_by_its_own_client_alone() {
+    let api = with_keys().await;
+    let (ours, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
+    let (theirs, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
+    let (status, answer) = post(&api, KIND, &ours, &job_of_nobody()).await;
+    assert_eq!(status, 202);
+    let href = link_of(&answer).href;
+    assert_eq!(get(&api, &href, &ours).await, (200, answer));
+    let (status, unknown) = get(&api, "/jobs/1-AAAAAAAAAAAAAAAAAAAAAA", &theirs).await;
+    assert_eq!(status, 404);
+    assert_eq!(
+        get(&api, &href, &theirs).await,
+        (404, unknown),
+        "as if it were not there"
+    );
+
+    let rotate = |forget: &'static [&str]| {
+        let arguments = [&["link-key", "rotate", "--reason", "a test"], forget].concat();
+        let api = &api;
+        async move { verb(api, &arguments).await }
+    };
+    assert!(rotate(&[]).await.0);
+    assert_eq!(
+        get(&api, &href, &ours).await.0,
+        200,
+        "an earlier key is good"
+    );
+    let (done, rotated) = rotate(&["--forget"]).await;
+    assert!(done && rotated["forgotten"] == 2, "{rotated}");
+    assert_eq!(get(&api, &href, &ours).await.0, 404);
+    let (_, again) = post(&api, KIND, &ours, &job_of_nobody()).await;
+    assert_eq!(get(&api, &link_of(&again).href, &ours).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_request_is_made_for_the_credentials_client_and_says_nothing_else() {
+    let api = with_keys().await;
+    let (client, user) = (Uuid::new_v4(), Uuid::new_v4());
+    let [client_text, user_text] = [client, user].map(|id| id.to_string());
+    let arguments = [
+        "api-key",
+        "create",
+        "--label",
+        "l",
+        "--client",
+        &client_text,
+        "--user",
+        &user_text,
+    ];
+    let more = ["--scope", "jobs", "--reason", "a test"];
+    let (_, made) = verb(&api, &[&arguments[..], &more].concat()).await;
+    let key = made["key"].as_str().unwrap();
+    let mut asked = use_job();
+    for name in ["client_id", "user_id"] {
+        asked.as_object_mut().unwrap().remove(name);
+    }
+    assert_eq!(post(&api, KIND, key, &asked).await.0, 202);
+    let stored = "SELECT payload FROM tidegate.event_queue";
+    let stored: Value = api.client.query_one(stored, &[]).await.unwrap().get(0);
+    assert_eq!(
+        (&stored["client_id"], &stored["user_id"]),
+        (&json!(client), &json!(user))
+    );
+
+    for name in ["client_id", "user_id"] {
+        let mut asked = asked.clone();
+        asked[name] = json!(Uuid::new_v4());
+        let (status, answer) = post(&api, KIND, key, &asked).await;
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(status == 403 && message.starts_with(name), "{answer}");
+        let approval = format!("/patients/{0}/approvals/{0}/confirmation", Uuid::nil());
+        let confirmation = json!({"request_id": "r1", name: asked[name]});
+        assert_eq!(post(&api, &approval, key, &confirmation).await.0, 403);
+    }
+    let approval = format!("/patients/{0}/approvals/{0}/confirmation", Uuid::nil());
+    let (status, _) = post(&api, &approval, key, &json!({"request_id": "r1"})).await;
+    assert_eq!(status, 404, "it is complete, and there is no such approval");
+    let (status, answer) = post(&api, KIND, key, &json!({"client_id": 7})).await;
+    assert_eq!(status, 422, "{answer}");
+}
+
+#[tokio::test]
+async fn who_asks_too_often_is_told_when_to_come_again_and_others_are_served() {
+    let settings = [
+        ("TIDEGATE_HTTP_AUTH", "keys"),
+        ("TIDEGATE_HTTP_PER_SECOND", "1"),
+    ];
+    let api = Api::asking(access(&settings)).await;
+    let (ours, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
+    let (theirs, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
+    let mut refused = None;
+    let mut served = 0;
+    // However slow the machine is, one of so many comes within a second of another.
+    for _ in 0..300 {
+        let response = send(&api, Method::GET, "/jobs/1", &ours, &Value::Null).await;
+        if response.status() == 429 {
+            refused = Some(response);
+            break;
+        }
+        assert_eq!(response.status(), 404);
+        served += 1;
+    }
+    assert!(served > 0);
+    let response = refused.expect("one comes too soon");
+    let again: u64 = response.headers()[RETRY_AFTER]
+        .to_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!((1..=2).contains(&again), "{again}");
+    assert_eq!(
+        parts(response).await.1["error"]["type"],
+        "too_many_requests"
+    );
+    assert_eq!(
+        get(&api, "/jobs/1", &theirs).await.0,
+        404,
+        "another client's"
+    );
+    let open = request(&api, Method::GET, "/healthz", &Value::Null).send();
+    assert_eq!(open.await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn serve_is_for_this_machine_alone_until_it_is_said_who_may_call() {
+    let api = with_keys().await;
+    let refused = support::command("tidegate")
+        .args(["serve", "--listen", "0.0.0.0:0"])
+        .env("DATABASE_URL", api.db.direct())
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("--listen 0.0.0.0:0: must be a loopback address"),
+        "{said}"
+    );
+    assert!(said.contains("TIDEGATE_HTTP_AUTH"), "{said}");
+    let odd = support::command("tidegate")
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .env("DATABASE_URL", api.db.direct())
+        .env("TIDEGATE_HTTP_AUTH", "yes")
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8(odd.stderr).unwrap();
+    assert!(said.contains("TIDEGATE_HTTP_AUTH: must be"), "{said}");
+}
+
+#[tokio::test]
+async fn a_function_asks_for_keys_and_does_nothing_until_it_is_said_who_may_call() {
+    let api = with_keys().await;
+    let database = &api.db;
+    let (undecided, _process) = function(&[("DATABASE_URL", &database.url)]).await;
+    let (status, answer) = invoke(&undecided, "GET", "/healthz", &Value::Null).await;
+    assert_eq!(status, 503);
+    assert!(!answer.to_string().contains("TIDEGATE"));
+    let settings = [
+        ("DATABASE_URL", &*database.url),
+        ("TIDEGATE_HTTP_AUTH", "keys"),
+    ];
+    let (asking, _process) = function(&settings).await;
+    assert_eq!(
+        invoke(&asking, "GET", "/healthz", &Value::Null).await.0,
+        200
+    );
+    assert_eq!(invoke(&asking, "POST", KIND, &use_job()).await.0, 401);
+    // Of the one connection that a function has.
+    let (key, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
+    let mut request: Value =
+        serde_json::from_str(&gateway("POST", KIND, &job_of_nobody())).unwrap();
+    request["headers"]["authorization"] = json!(format!("Bearer {key}"));
+    let deadline = Deadline::In(support::PATIENCE);
+    let answer = asking.invoke(request.to_string(), deadline).await;
+    assert_eq!(answer.body["statusCode"], 202, "{:?}", answer.body);
+}
+
+// Tokens of an issuer
+
+/// What an issuer serves, which a test changes, and how often it is asked for its keys.
+#[derive(Default)]
+struct Served {
+    keys: Vec<Value>,
+    is_away: bool,
+    asked: usize,
+}
+
+/// An issuer on this machine. It ends with the test.
+struct Issuer {
+    url: String,
+    served: Arc<Mutex<Served>>,
+    server: AbortHandle,
+}
+
+impl Drop for Issuer {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Issuer {
+    async fn new(signers: &[&Signer]) -> Self {
+        let keys = signers.iter().map(|signer| signer.public.clone());
+        let served = Served {
+            keys: keys.collect(),
+            ..Served::default()
+        };
+        let served = Arc::new(Mutex::new(served));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let described = json!({"issuer": url, "jwks_uri": format!("{url}/keys")});
+        let keys = Arc::clone(&served);
+        let answer = move || {
+            let mut served = keys.lock().unwrap();
+            served.asked += 1;
+            let status = if served.is_away { 503 } else { 200 };
+            let status = StatusCode::from_u16(status).unwrap();
+            std::future::ready((status, Json(json!({"keys": served.keys}))))
+        };
+        let routes = Router::new()
+            .route(
+                "/.well-known/openid-configuration",
+                routing::get(async move || Json(described)),
+            )
+            .route("/keys", routing::get(answer));
+        let serving = axum::serve(listener, routes).into_future();
+        Self {
+            url,
+            served,
+            server: tokio::spawn(serving).abort_handle(),
+        }
+    }
+
+    fn asked(&self) -> usize {
+        self.served.lock().unwrap().asked
+    }
+
+    /// The interface for bearers of its tokens.
+    async fn api(&self) -> Api {
+        let settings = [
+            ("TIDEGATE_HTTP_AUTH", "keys,jwt"),
+            ("TIDEGATE_HTTP_PER_SECOND", "0"),
+            ("TIDEGATE_HTTP_JWT_ISSUER", &self.url),
+            ("TIDEGATE_HTTP_JWT_AUDIENCE", "tidegate"),
+        ];
+        Api::asking(access(&settings)).await
+    }
+
+    /// Claims that are good for a minute, with these in the place of their own.
+    fn claims(&self, own: &Value) -> Value {
+        let now = now();
+        let mut claims = json!({"iss": self.url, "aud": "tidegate", "exp": now + 60, "nbf": now,
+            "client_id": Uuid::from_u128(1), "scope": "jobs"});
+        for (name, value) in own.as_object().unwrap() {
+            claims[name] = value.clone();
+        }
+        claims
+    }
+}
+
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap().as_secs()
+}
+
+fn encoded(part: impl AsRef<[u8]>) -> String {
+    URL_SAFE_NO_PAD.encode(part)
+}
+
+/// What signs tokens, and as what it is listed.
+struct Signer {
+    private: PKey<Private>,
+    public: Value,
+    head: Value,
+}
+
+impl Signer {
+    fn rsa(kid: &str) -> Self {
+        let key = Rsa::generate(2048).unwrap();
+        let [n, e] = [key.n(), key.e()].map(|number| encoded(number.to_vec()));
+        Self {
+            public: json!({"kty": "RSA", "kid": kid, "use": "sig", "alg": "RS256", "n": n, "e": e}),
+            head: json!({"alg": "RS256", "typ": "JWT", "kid": kid}),
+            private: PKey::from_rsa(key).unwrap(),
+        }
+    }
+
+    fn ecdsa(kid: &str) -> Self {
+        let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
+        let key = EcKey::generate(&group).unwrap();
+        let mut context = BigNumContext::new().unwrap();
+        let form = PointConversionForm::UNCOMPRESSED;
+        let point = key
+            .public_key()
+            .to_bytes(&group, form, &mut context)
+            .unwrap();
+        let (x, y) = (encoded(&point[1..33]), encoded(&point[33..]));
+        Self {
+            public: json!({"kty": "EC", "crv": "P-256", "kid": kid, "x": x, "y": y}),
+            head: json!({"alg": "ES256", "kid": kid}),
+            private: PKey::from_ec_key(key).unwrap(),
+        }
+    }
+
+    fn token(&self, claims: &Value) -> String {
+        self.token_with(&self.head, claims)
+    }
+
+    fn token_with(&self, head: &Value, claims: &Value) -> String {
+        let message = format!(
+            "{}.{}",
+            encoded(head.to_string()),
+            encoded(claims.to_string())
+        );
+        let mut signer =
+            openssl::sign::Signer::new(MessageDigest::sha256(), &self.private).unwrap();
+        let mut signature = signer.sign_oneshot_to_vec(message.as_bytes()).unwrap();
+        if self.private.id() == Id::EC {
+            let numbers = EcdsaSig::from_der(&signature).unwrap();
+            let numbers =
+                [numbers.r(), numbers.s()].map(|number| number.to_vec_padded(32).unwrap());
+            signature = numbers.concat();
+        }
+        format!("{message}.{}", encoded(signature))
+    }
+}
+
+#[tokio::test]
+async fn a_token_of_the_issuer_is_good_for_what_it_says() {
+    let (rsa, ecdsa) = (Signer::rsa("a"), Signer::ecdsa("b"));
+    let issuer = Issuer::new(&[&rsa, &ecdsa]).await;
+    let api = issuer.api().await;
+    for signer in [&rsa, &ecdsa] {
+        let user = Uuid::new_v4();
+        let claims = issuer.claims(&json!({"user_id": user, "aud": ["other", "tidegate"]}));
+        let token = signer.token(&claims);
+        let mut asked = job_of_nobody();
+        asked.as_object_mut().unwrap().remove("user_id");
+        let (status, answer) = post(&api, KIND, &token, &asked).await;
+        assert_eq!(status, 202, "{answer}");
+        let href = link_of(&answer).href;
+        assert_eq!(get(&api, &href, &token).await.0, 200);
+        let theirs = signer.token(&issuer.claims(&json!({"client_id": Uuid::from_u128(2)})));
+        assert_eq!(get(&api, &href, &theirs).await.0, 404);
+        asked["user_id"] = json!(Uuid::new_v4());
+        assert_eq!(post(&api, KIND, &token, &asked).await.0, 403);
+        assert_eq!(post(&api, "/letters", &token, &letter("1")).await.0, 403);
+        let letters = signer.token(&issuer.claims(&json!({"scope": "openid letters"})));
+        assert_eq!(post(&api, "/letters", &letters, &letter("1")).await.0, 202);
+    }
+    assert_eq!(issuer.asked(), 1, "its keys are kept");
+    let (key, _) = key(&api, Uuid::new_v4(), &["jobs"]).await;
+    assert_eq!(
+        post(&api, KIND, &key, &job_of_nobody()).await.0,
+        202,
+        "keys are good beside"
+    );
+}
+
+/// Shows a token that is no good, and looks whether its bearer is told this of it.
+async fn is_refused(api: &Api, token: &str, says: &str) {
+    let response = send(api, Method::POST, KIND, token, &job_of_nobody()).await;
+    let told = "Bearer realm=\"tidegate\", error=\"invalid_token\"";
+    assert_eq!(challenge(&response), told);
+    let (status, answer) = parts(response).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(status == 401 && message.contains(says), "{says}: {answer}");
+    assert!(!message.contains("canary"), "{message}");
+}
+
+#[tokio::test]
+async fn a_token_that_is_not_for_us_or_not_in_its_time_is_401() {
+    let ours = Signer::rsa("a");
+    let issuer = Issuer::new(&[&ours]).await;
+    let api = issuer.api().await;
+    let (past, future) = (now() - 3600, now() + 3600);
+    for (own, says) in [
+        (json!({"exp": past}), "has expired"),
+        (json!({"nbf": future}), "not come yet"),
+        (json!({"aud": "other"}), "another service"),
+        (
+            json!({"iss": "https://issuer.example.org"}),
+            "another service",
+        ),
+        (json!({"patient_id": "canary"}), "for whom"),
+        (json!({"client_id": null}), "for whom"),
+    ] {
+        let token = ours.token(&issuer.claims(&own));
+        is_refused(&api, &token, says).await;
+    }
+    for name in ["exp", "aud", "iss"] {
+        let mut claims = issuer.claims(&json!({}));
+        claims.as_object_mut().unwrap().remove(name);
+        is_refused(&api, &ours.token(&claims), "lacks").await;
+    }
+    // A clock that is a little behind the issuer's.
+    let early = issuer.claims(&json!({"nbf": now() + 10}));
+    let taken = post(&api, KIND, &ours.token(&early), &job_of_nobody()).await;
+    assert_eq!(taken.0, 202);
+}
+
+#[tokio::test]
+async fn a_token_that_its_issuer_has_not_signed_is_401() {
+    let (ours, ecdsa) = (Signer::rsa("a"), Signer::ecdsa("b"));
+    let issuer = Issuer::new(&[&ours, &ecdsa]).await;
+    let api = issuer.api().await;
+    let stranger = Signer::rsa("a");
+    let plain = issuer.claims(&json!({}));
+    let good = ours.token(&plain);
+    let (message, signature) = good.rsplit_once('.').unwrap();
+    let (head, _) = message.split_once('.').unwrap();
+    let other = issuer.claims(&json!({"client_id": Uuid::from_u128(2)}));
+    let other = encoded(other.to_string());
+    // Nobody learns that a forged token would have expired.
+    let over = issuer.claims(&json!({"exp": now() - 3600}));
+    for token in [
+        stranger.token(&plain),
+        stranger.token(&over),
+        format!("{head}.{other}.{signature}"),
+        format!("{message}.{}", encoded([0; 256])),
+        format!("{message}."),
+        ours.token_with(&json!({"alg": "RS256", "kid": "b"}), &plain),
+        ecdsa.token_with(&json!({"alg": "ES256", "kid": "a"}), &plain),
+    ] {
+        is_refused(&api, &token, "not signed").await;
+    }
+    let critical = json!({"alg": "RS256", "kid": "a", "crit": ["later"], "later": 1});
+    for token in [
+        ours.token_with(&json!({"alg": "RS256"}), &plain),
+        ours.token_with(&critical, &plain),
+        message.to_owned(),
+        "canary.canary.canary".to_owned(),
+    ] {
+        is_refused(&api, &token, "no token").await;
+    }
+    assert_eq!(post(&api, KIND, &good, &job_of_nobody()).await.0, 202);
+}
+
+#[tokio::test]
+async fn a_token_cannot_choose_how_it_is_checked() {
+    let ours = Signer::rsa("a");
+    let issuer = Issuer::new(&[&ours]).await;
+    let api = issuer.api().await;
+    let claims = encoded(issuer.claims(&json!({})).to_string());
+    // The issuer's public key, in any form that it could be taken for a secret in.
+    let public = PKey::public_key_from_pem(&ours.private.public_key_to_pem().unwrap()).unwrap();
+    let secrets = [
+        public.public_key_to_pem().unwrap(),
+        public.public_key_to_der().unwrap(),
+        public.rsa().unwrap().public_key_to_pem_pkcs1().unwrap(),
+        public.rsa().unwrap().n().to_vec(),
+        ours.public["n"].as_str().unwrap().as_bytes().to_vec(),
+    ];
+    let head = encoded(json!({"alg": "HS256", "kid": "a"}).to_string());
+    let mut tokens = Vec::new();
+    for secret in secrets {
+        let message = format!("{head}.{claims}");
+        let key = PKey::hmac(&secret).unwrap();
+        let mut signer = openssl::sign::Signer::new(MessageDigest::sha256(), &key).unwrap();
+        let signature = signer.sign_oneshot_to_vec(message.as_bytes()).unwrap();
+        tokens.push(format!("{message}.{}", encoded(signature)));
+    }
+    for none in ["none", "None", "NONE", ""] {
+        let head = encoded(json!({"alg": none, "kid": "a"}).to_string());
+        tokens.push(format!("{head}.{claims}."));
+        let good = ours.token(&issuer.claims(&json!({})));
+        let (_, signature) = good.rsplit_once('.').unwrap();
+        tokens.push(format!("{head}.{claims}.{signature}"));
+    }
+    // A key that comes with the token.
+    let stranger = Signer::rsa("a");
+    let head = json!({"alg": "RS256", "kid": "a", "jwk": stranger.public, "jku": issuer.url});
+    tokens.push(stranger.token_with(&head, &issuer.claims(&json!({}))));
+    for token in tokens {
+        assert_eq!(
+            post(&api, KIND, &token, &job_of_nobody()).await.0,
+            401,
+            "{token}"
+        );
+    }
+    let good = ours.token(&issuer.claims(&json!({})));
+    assert_eq!(post(&api, KIND, &good, &job_of_nobody()).await.0, 202);
+}
+
+#[tokio::test]
+async fn tokens_with_made_up_keys_do_not_have_the_issuer_asked_all_the_time() {
+    let ours = Signer::rsa("a");
+    let issuer = Issuer::new(&[&ours]).await;
+    let api = issuer.api().await;
+    let claims = issuer.claims(&json!({}));
+    assert_eq!(
+        post(&api, KIND, &ours.token(&claims), &job_of_nobody())
+            .await
+            .0,
+        202
+    );
+    let stranger = Signer::ecdsa("x");
+    let storm = (0..100).map(|number| {
+        let head = json!({"alg": "ES256", "kid": format!("made up {number}")});
+        let token = stranger.token_with(&head, &claims);
+        let api = &api;
+        async move { get(api, "/jobs/1", &token).await.0 }
+    });
+    let began = Instant::now();
+    let answers = futures_util::future::join_all(storm).await;
+    // Who comes while too many are at work is told to come again.
+    assert!(
+        answers.iter().all(|status| [401, 503].contains(status)),
+        "{answers:?}"
+    );
+    assert!(answers.contains(&401));
+    let most = 1 + began.elapsed().as_secs() / 30 + 1;
+    assert!((issuer.asked() as u64) <= most, "{} times", issuer.asked());
+    assert_eq!(
+        post(&api, KIND, &ours.token(&claims), &job_of_nobody())
+            .await
+            .0,
+        202
+    );
+}
+
+#[tokio::test]
+async fn while_the_issuer_is_away_known_keys_are_good_and_who_never_knew_any_says_try_again() {
+    let ours = Signer::rsa("a");
+    let issuer = Issuer::new(&[&ours]).await;
+    let (early, late) = (issuer.api().await, issuer.api().await);
+    let token = ours.token(&issuer.claims(&json!({})));
+    assert_eq!(post(&early, KIND, &token, &job_of_nobody()).await.0, 202);
+    issuer.served.lock().unwrap().is_away = true;
+    assert_eq!(post(&early, KIND, &token, &job_of_nobody()).await.0, 202);
+    let response = send(&late, Method::POST, KIND, &token, &job_of_nobody()).await;
+    assert!(response.headers().contains_key(RETRY_AFTER));
+    let (status, answer) = parts(response).await;
+    assert_eq!(
+        (status, &answer["error"]["type"]),
+        (503, &json!("unavailable"))
+    );
+    assert!(!answer.to_string().contains("127.0"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_token_for_a_patient_reaches_that_patient_alone() {
+    let ours = Signer::rsa("a");
+    let issuer = Issuer::new(&[&ours]).await;
+    let api = issuer.api().await;
+    let everybodys = ours.token(&issuer.claims(&json!({})));
+    let patient = Uuid::new_v4();
+    let own = ours.token(&issuer.claims(&json!({"patient_id": patient})));
+    let mut asked = job_of_nobody();
+    assert_eq!(
+        post(&api, KIND, &own, &asked).await.0,
+        403,
+        "of another one"
+    );
+    asked["patient_id"] = json!(patient);
+    let (status, answer) = post(&api, KIND, &own, &asked).await;
+    assert_eq!(status, 202);
+    let theirs = post(&api, KIND, &everybodys, &job_of_nobody()).await.1;
+    assert_eq!(get(&api, &link_of(&answer).href, &own).await.0, 200);
+    assert_eq!(get(&api, &link_of(&theirs).href, &own).await.0, 404);
+    assert_eq!(get(&api, &link_of(&theirs).href, &everybodys).await.0, 200);
+    asked.as_object_mut().unwrap().remove("patient_id");
+    asked["request_id"] = json!("r2");
+    let (_, again) = post(&api, KIND, &own, &asked).await;
+    assert_eq!(
+        link_of(&again),
+        link_of(&answer),
+        "it is the patient's, unsaid"
+    );
+
+    let entity = |patient: Uuid| format!("/patients/{patient}/episodes/{}", Uuid::nil());
+    assert_eq!(get(&api, &entity(patient), &own).await.0, 404);
+    assert_eq!(get(&api, &entity(Uuid::new_v4()), &own).await.0, 403);
+    assert_eq!(get(&api, &entity(Uuid::new_v4()), &everybodys).await.0, 404);
+    let confirm = format!(
+        "/patients/{}/approvals/{}/confirmation",
+        Uuid::new_v4(),
+        Uuid::nil()
+    );
+    let body = json!({"request_id": "r1", "user_id": Uuid::nil()});
+    assert_eq!(post(&api, &confirm, &own, &body).await.0, 403);
+    assert_eq!(post(&api, &confirm, &everybodys, &body).await.0, 404);
+}
