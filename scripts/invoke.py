@@ -4,10 +4,13 @@
 Each answer must be a report of the action that was asked for, and a drain's figures must add up.
 """
 
+import base64
 import json
+import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,6 +41,10 @@ def main():
     with ExitStack() as started:
         # A person waits for each answer, so the drain stops well before `invoke` gives up on it.
         environment = {**local.environment(), "TIDEGATE_BUDGET": "15s"}
+        keys = started.enter_context(tempfile.NamedTemporaryFile("w", suffix=".json"))
+        json.dump({"current": "local", "keys": {"local": base64.b64encode(os.urandom(32)).decode()}}, keys)
+        keys.flush()
+        environment["TIDEGATE_PAYLOAD_KEYS_FILE"] = keys.name
         environment.update(started.enter_context(local.postgres()))
         environment.update(started.enter_context(local.services(programs)))
         watch = started.enter_context(Watch(cargo_lambda, FUNCTION, environment))

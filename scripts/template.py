@@ -32,6 +32,7 @@ EVERYTHING = {
     "JobsHttp": "public", "HttpAuth": "keys,jwt", "HttpJwtIssuer": "https://issuer.example.org", "HttpJwtAudience": "tidegate",
     "MessageQueue": "on", "OperatorPrincipalArn": "arn:aws:iam::123456789012:role/on-call", "CreateDatabaseRoles": "true", "MetricsByKind": "true",
     "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:on-call", "LogDays": 90, "ArchiveSecretArn": f"{SECRET}-archive",
+    "PayloadKeysSecretArn": f"{SECRET}-payload-keys", "Payloads": "sealed",
     "SmsSecretArn": f"{SECRET}-sms", "SmsAuthHeader": "X-Api-Key", "OtpClientCertFile": "/var/task/certs/otp.pem",
 }
 SETTINGS = {

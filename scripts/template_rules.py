@@ -15,8 +15,8 @@ EVENTS = Path("events")
 SOURCES = ("src", "crates/*/src")
 CREDENTIALS = Path("src/app/credentials.rs")
 # Everything but what drains and what changes the schema.
-OPERATE = ("cleanup,replay,requeue,stats,show,list,blocked_groups,leases,services,service,pause,resume,retire,unblock,forget,retention,"
-           "doctor")
+OPERATE = ("cleanup,replay,requeue,stats,show,list,blocked_groups,leases,services,service,pause,resume,retire,unblock,forget,rewrap,"
+           "retention,doctor")
 ACTIONS = {"DrainFunction": "drain", "CleanupFunction": "cleanup", "OperateFunction": OPERATE, "MigrateFunction": "migrate"}
 # And where a queue of messages is wanted.
 INTAKE = {"IntakeFunction": "receive"}
@@ -56,7 +56,8 @@ HTTP_ALARMS = {"JobsHttpErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching")}
 SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]+|[A-Z_]+_URL|AI_CHECK_[A-Z_]+|ISSUING_[A-Z_]+|[A-Z]+_RETENTION|SERVICES_[A-Z_]+)"')
 NOT_DEPLOYED = {
     "DATABASE_URL": "DATABASE_SECRET_ID takes its place, for it may hold a password", "DATABASE_AUTH": "it goes with DATABASE_URL",
-    "DATABASE_CA_PEM": "DATABASE_CA_FILE takes its place", "TIDEGATE_ACTOR": "who operates the command line"}
+    "DATABASE_CA_PEM": "DATABASE_CA_FILE takes its place",
+    "TIDEGATE_PAYLOAD_KEYS_FILE": "TIDEGATE_PAYLOAD_KEYS_SECRET_ID takes its place", "TIDEGATE_ACTOR": "who operates the command line"}
 INTAKE_ALARMS = {
     "IntakeErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching"),
     "DeadMessagesAlarm": (["AWS/SQS/ApproximateNumberOfMessagesVisible"], "notBreaching"),
@@ -214,6 +215,9 @@ def _wanted_permissions(stack):
             wanted[f"{name}Role"] |= TRACES
     wanted["DrainRole"] |= {("secretsmanager:GetSecretValue", stack.parameters[f"{name}SecretArn"]) for name in SERVICES
                             if stack.parameters[f"{name}SecretArn"]}
+    if stack.parameters["PayloadKeysSecretArn"]:
+        for name in {"Drain", "Operate", "Intake", "JobsHttp"} & own.keys():
+            wanted[f"{name}Role"] |= {("secretsmanager:GetSecretValue", stack.parameters["PayloadKeysSecretArn"])}
     for name in ("DrainRole", "CleanupRole"):
         wanted[name] |= {("sqs:SendMessage", "{FailedInvocations.Arn}")}
     if _takes_messages(stack):

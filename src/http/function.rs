@@ -52,5 +52,6 @@ fn settings() -> Result<(Database, Access), Error> {
             "TIDEGATE_HTTP_AUTH: must be keys, jwt or keys,jwt, or none where something in front knows the callers; it is not set".to_owned(),
         ));
     }
+    tidegate::seal::from_settings(&environment)?;
     Ok((Database::from_settings(&environment, CONNECTIONS)?, access))
 }

@@ -683,6 +683,7 @@ async fn with_json_stdout_is_one_document_also_when_a_verb_fails() {
             "publish" | "pause" | "resume" => Some(VIEWED),
             "show" => Some("1"),
             "new" => Some("fn"),
+            "rewrap" => Some("--reason=why"),
             "replay" | "requeue" => Some("--id=1 --reason=why"),
             "retire" => Some("parcel_lost --reason=why"),
             "forget" => Some("--group=g --reason=why"),

@@ -45,6 +45,7 @@ mod roundtrip;
 mod sandbox;
 mod scenes;
 mod script;
+mod seal;
 mod secret;
 mod service;
 mod shop;

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
+use tempfile::NamedTempFile;
 use tidegate::migrate::{Migrate, MigrateReport, Migrations};
 use tidegate::queue::sql::{self, Statement};
 use tidegate::{Database, Event};
@@ -192,6 +193,8 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "limit_service"
         | "unblock"
         | "forget"
+        | "unsealed"
+        | "rewrap"
         | "find_subject"
         | "offspring"
         | "missing_log_days"
@@ -611,6 +614,14 @@ fn operators_actions() -> String {
     settings.next().unwrap()
 }
 
+fn payload_keys() -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    let key = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+    let keys = format!(r#"{{"current": "2031", "keys": {{"2031": "{key}"}}}}"#);
+    std::fs::write(file.path(), keys).unwrap();
+    file
+}
+
 #[tokio::test]
 async fn the_operators_login_is_enough_for_every_action_of_the_operators_function() {
     let world = World::new().await;
@@ -619,7 +630,12 @@ async fn the_operators_login_is_enough_for_every_action_of_the_operators_functio
     world.owner.batch_execute(told).await.unwrap();
     let actions = operators_actions();
     let url = as_user(&world.db.url, &world.login(Operate));
-    let settings = [("DATABASE_URL", &*url), ("TIDEGATE_ACTIONS", &*actions)];
+    let keys = payload_keys();
+    let settings = [
+        ("DATABASE_URL", &*url),
+        ("TIDEGATE_ACTIONS", &*actions),
+        ("TIDEGATE_PAYLOAD_KEYS_FILE", keys.path().to_str().unwrap()),
+    ];
     let function = Function::start(&settings).await;
     let mut answered: Vec<String> = Vec::new();
     for file in support::project_file("events").read_dir().unwrap() {

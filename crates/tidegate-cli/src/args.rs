@@ -135,6 +135,11 @@ pub enum Verb {
         after_help = "Example:\n  tidegate forget --group customer-3 --reason 'request 2031-17' --dry-run\n  tidegate forget --subject customer=3 --reason 'request 2031-17'"
     )]
     Forget(ForgetArgs),
+    /// Seal all payloads of queue and log with the current key: those with another one, and those without any.
+    #[command(
+        after_help = "Example:\n  tidegate rewrap --reason 'the key of 2030 retires' --dry-run"
+    )]
+    Rewrap(RewrapArgs),
 }
 
 /// Write a project of your own to begin with: two kinds of events, their handlers, tests and deployment.
@@ -414,6 +419,15 @@ pub struct UnblockActionArgs {
     /// End it.
     #[arg(long)]
     pub cancel: bool,
+}
+
+#[derive(Args)]
+pub struct RewrapArgs {
+    /// Change nothing, and tell what would be done.
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub audit: AuditArgs,
 }
 
 #[derive(Args)]

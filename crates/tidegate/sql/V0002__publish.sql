@@ -11,6 +11,12 @@ CREATE FUNCTION tidegate.has_nul(payload json) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN position('\u0000' IN payload::text) > 0 AND payload::text ~ '(^|[^\\])(\\\\)*\\u0000';
 
+-- Whether payloads may be stored as they are. Replaced by `tidegate migrate` when TIDEGATE_PAYLOADS says that they must be sealed
+-- by who publishes them: then nobody without a key publishes one.
+CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN true;
+
 -- The first bad field of an event, as a message that names it and says what it must be, or null.
 -- One expression without a SET clause, so that Postgres inlines it: called as a function for each
 -- event of a batch it took twice as long as the insert itself. Its names were looked up when it was made.
@@ -26,6 +32,8 @@ CREATE FUNCTION tidegate.refusal(
             THEN 'payload: must have at most 1048576 bytes, got ' || octet_length(payload::text)
         WHEN tidegate.has_nul(payload)
             THEN 'payload: must have no \u0000'
+        WHEN NOT tidegate.takes_plaintext() AND NOT starts_with(payload::text, '{"tidegate_sealed":')
+            THEN 'payload: must be sealed with a key of the program''s, for this queue takes no plaintext (TIDEGATE_PAYLOADS=sealed)'
         WHEN char_length(group_key) NOT BETWEEN 1 AND 200
             THEN 'group_key: must have 1 to 200 characters, got ' || char_length(group_key)
         WHEN char_length(dedup_key) NOT BETWEEN 1 AND 200
@@ -65,6 +73,7 @@ CREATE TRIGGER event_queue_refuse
                        OR char_length(NEW.correlation_id) NOT BETWEEN 1 AND 200
                        OR NOT isfinite(NEW.available_at) OR NOT isfinite(NEW.expires_at)
                        OR NEW.max_attempts NOT BETWEEN 1 AND 1000
+                       OR NOT tidegate.takes_plaintext() AND NOT starts_with(NEW.payload::text, '{"tidegate_sealed":')
                        OR NEW.traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$')
     EXECUTE FUNCTION tidegate.refuse_insert();
 

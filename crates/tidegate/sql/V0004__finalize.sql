@@ -227,7 +227,9 @@ BEGIN
     UPDATE tidegate.event_queue AS q
        SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,
            available_at = instant + make_interval(secs => o.delay), last_error = o.last_error,
-           errors = tidegate.append_errors(q.errors, o.errors::jsonb, instant),
+           -- What is put off for one reason again and again does not grow.
+           errors = CASE WHEN NOT o.charged AND q.last_error = o.last_error THEN q.errors
+                         ELSE tidegate.append_errors(q.errors, o.errors::jsonb, instant) END,
            progress = tidegate.merge_progress(q.progress, o.progress::jsonb)
       FROM unnest(retry.ids, retry.charged, delays, last_errors, error_lists, progresses)
            AS o(id, charged, delay, last_error, errors, progress)

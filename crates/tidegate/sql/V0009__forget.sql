@@ -104,3 +104,48 @@ BEGIN
                      WHERE u.id <> ALL (live) AND u.id <> ALL (logged) AND u.id <> ALL (before)),
         'offspring', further);
 END $$;
+
+-- Payloads that are not sealed, or with another key than this one: those in the queue, or in one partition of the log, by id.
+CREATE FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer)
+    RETURNS TABLE (id bigint, kind text, payload text)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+#variable_conflict use_column
+DECLARE
+    place CONSTANT text := coalesce(unsealed.partition, 'event_queue');
+BEGIN
+    IF place <> 'event_queue' AND NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
+        RETURN;
+    END IF;
+    RETURN QUERY EXECUTE format(
+        'SELECT e.id, e.kind, e.payload::text FROM ONLY tidegate.%I AS e
+          WHERE e.id > $1 AND e.payload IS NOT NULL
+            AND NOT (starts_with(e.payload::text, ''{"tidegate_sealed":'')
+                     AND coalesce(e.payload->''tidegate_sealed''->>''key'' = $2, false))
+          ORDER BY e.id LIMIT $3', place) USING unsealed.after, unsealed.key, unsealed.most;
+END $$;
+
+-- Puts other seals on payloads: on one that has none, or the same payload under another key. Whoever may do so can change
+-- nothing else. Tells how many were still there.
+CREATE FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+DECLARE
+    place CONSTANT text := coalesce(rewrap.partition, 'event_queue');
+    changed bigint := 0;
+BEGIN
+    PERFORM tidegate.check_operator(rewrap.reason, rewrap.actor, true);
+    IF place = 'event_queue' OR EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
+        EXECUTE format(
+            'UPDATE ONLY tidegate.%I AS e SET payload = n.payload::json
+               FROM unnest($1, $2) AS n(id, payload)
+              WHERE e.id = n.id AND starts_with(n.payload, ''{"tidegate_sealed":'')
+                AND (NOT starts_with(e.payload::text, ''{"tidegate_sealed":'')
+                     OR e.payload->''tidegate_sealed''->>''data'' = n.payload::json->''tidegate_sealed''->>''data'')', place)
+          USING rewrap.ids, rewrap.payloads;
+        GET DIAGNOSTICS changed = ROW_COUNT;
+    END IF;
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES ('rewrap', rewrap.actor, jsonb_build_object('place', place), changed, rewrap.reason);
+    RETURN changed;
+END $$;

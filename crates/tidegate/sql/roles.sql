@@ -36,7 +36,7 @@ GRANT EXECUTE ON FUNCTION tidegate.logged TO tidegate_operate, tidegate_drain;
 -- Publish. The columns are those that a producer decides on: no group, whose order needs the
 -- function's lock, no deduplication, whose answer needs it, and nothing of a lease.
 GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
-                          tidegate.receive, tidegate.default_max_attempts
+                          tidegate.receive, tidegate.default_max_attempts, tidegate.takes_plaintext
    TO tidegate_publish, tidegate_drain;
 GRANT INSERT (kind, payload, correlation_id, available_at, expires_at, max_attempts) ON tidegate.event_queue TO tidegate_publish;
 -- INSERT … RETURNING id, as every object mapper sends it. The ids of others' events tell that they are there, no more.
@@ -87,7 +87,7 @@ GRANT SELECT ON tidegate.event_queue, tidegate.event_log, tidegate.events TO tid
 GRANT UPDATE (status, available_at, expires_at, max_attempts) ON tidegate.events TO tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.pause, tidegate.resume, tidegate.retire,
                           tidegate.pause_service, tidegate.resume_service, tidegate.limit_service,
-                          tidegate.unblock, tidegate.forget, tidegate.find_subject, tidegate.offspring,
+                          tidegate.unblock, tidegate.unsealed, tidegate.rewrap, tidegate.forget, tidegate.find_subject, tidegate.offspring,
                           tidegate.set_retention, tidegate.apply_retention, tidegate.missing_retention_days
    TO tidegate_operate;
 -- Cleanup: its functions remove nothing that has not expired, whoever calls them.

@@ -1817,9 +1817,13 @@ CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, id
             coalesce(record_action.ids, '{}'), coalesce(cardinality(record_action.ids), 0), record_action.reason)
 $$;
 
+CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN true;
+
 CREATE FUNCTION tidegate.refusal(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS text
     LANGUAGE sql STABLE
-    RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: must have 1 to 100 characters, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (octet_length((payload)::text) > 1048576) THEN ('payload: must have at most 1048576 bytes, got '::text || octet_length((payload)::text)) WHEN tidegate.has_nul(payload) THEN 'payload: must have no \u0000'::text WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: must have 1 to 200 characters, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: must have 1 to 200 characters, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: must have 1 to 200 characters, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: must be a finite time, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: must be a finite time, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: must be 1 to 1000, got '::text || max_attempts) WHEN (traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text) THEN ('traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01, got '::text || "left"(traceparent, 60)) ELSE NULL::text END;
+    RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: must have 1 to 100 characters, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (octet_length((payload)::text) > 1048576) THEN ('payload: must have at most 1048576 bytes, got '::text || octet_length((payload)::text)) WHEN tidegate.has_nul(payload) THEN 'payload: must have no \u0000'::text WHEN ((NOT tidegate.takes_plaintext()) AND (NOT starts_with((payload)::text, '{"tidegate_sealed":'::text))) THEN 'payload: must be sealed with a key of the program''s, for this queue takes no plaintext (TIDEGATE_PAYLOADS=sealed)'::text WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: must have 1 to 200 characters, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: must have 1 to 200 characters, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: must have 1 to 200 characters, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: must be a finite time, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: must be a finite time, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: must be 1 to 1000, got '::text || max_attempts) WHEN (traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text) THEN ('traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01, got '::text || "left"(traceparent, 60)) ELSE NULL::text END;
 
 CREATE FUNCTION tidegate.refuse_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) RETURNS text
     LANGUAGE plpgsql STABLE
@@ -2207,13 +2211,40 @@ BEGIN
     UPDATE tidegate.event_queue AS q
        SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,
            available_at = instant + make_interval(secs => o.delay), last_error = o.last_error,
-           errors = tidegate.append_errors(q.errors, o.errors::jsonb, instant),
+           -- What is put off for one reason again and again does not grow.
+           errors = CASE WHEN NOT o.charged AND q.last_error = o.last_error THEN q.errors
+                         ELSE tidegate.append_errors(q.errors, o.errors::jsonb, instant) END,
            progress = tidegate.merge_progress(q.progress, o.progress::jsonb)
       FROM unnest(retry.ids, retry.charged, delays, last_errors, error_lists, progresses)
            AS o(id, charged, delay, last_error, errors, progress)
      WHERE q.id = o.id AND q.id = ANY (held) AND q.id = ANY (left_hand);
     RETURN left_hand;
 END $$;
+
+CREATE FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $_$
+DECLARE
+    place CONSTANT text := coalesce(rewrap.partition, 'event_queue');
+    changed bigint := 0;
+BEGIN
+    PERFORM tidegate.check_operator(rewrap.reason, rewrap.actor, true);
+    IF place = 'event_queue' OR EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
+        EXECUTE format(
+            'UPDATE ONLY tidegate.%I AS e SET payload = n.payload::json
+               FROM unnest($1, $2) AS n(id, payload)
+              WHERE e.id = n.id AND starts_with(n.payload, ''{"tidegate_sealed":'')
+                AND (NOT starts_with(e.payload::text, ''{"tidegate_sealed":'')
+                     OR e.payload->''tidegate_sealed''->>''data'' = n.payload::json->''tidegate_sealed''->>''data'')', place)
+          USING rewrap.ids, rewrap.payloads;
+        GET DIAGNOSTICS changed = ROW_COUNT;
+    END IF;
+    INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+    VALUES ('rewrap', rewrap.actor, jsonb_build_object('place', place), changed, rewrap.reason);
+    RETURN changed;
+END $_$;
 
 CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -2614,6 +2645,25 @@ BEGIN
     DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = TG_TABLE_NAME;
     RETURN NULL;
 END $$;
+
+CREATE FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) RETURNS TABLE(id bigint, kind text, payload text)
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    place CONSTANT text := coalesce(unsealed.partition, 'event_queue');
+BEGIN
+    IF place <> 'event_queue' AND NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
+        RETURN;
+    END IF;
+    RETURN QUERY EXECUTE format(
+        'SELECT e.id, e.kind, e.payload::text FROM ONLY tidegate.%I AS e
+          WHERE e.id > $1 AND e.payload IS NOT NULL
+            AND NOT (starts_with(e.payload::text, ''{"tidegate_sealed":'')
+                     AND coalesce(e.payload->''tidegate_sealed''->>''key'' = $2, false))
+          ORDER BY e.id LIMIT $3', place) USING unsealed.after, unsealed.key, unsealed.most;
+END $_$;
 
 CREATE FUNCTION tidegate.update_event() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3160,7 +3210,7 @@ CREATE TRIGGER event_queue_delayed_insert BEFORE INSERT ON tidegate.event_queue 
 
 CREATE TRIGGER event_queue_delayed_update BEFORE UPDATE OF available_at ON tidegate.event_queue FOR EACH ROW EXECUTE FUNCTION tidegate.mark_delayed();
 
-CREATE TRIGGER event_queue_refuse BEFORE INSERT ON tidegate.event_queue FOR EACH ROW WHEN ((((COALESCE(char_length(new.kind), 0) < 1) OR (COALESCE(char_length(new.kind), 0) > 100)) OR (octet_length((new.payload)::text) > 1048576) OR ((POSITION(('\u0000'::text) IN ((new.payload)::text)) > 0) AND ((new.payload)::text ~ '(^|[^\\])(\\\\)*\\u0000'::text)) OR ((char_length(new.group_key) < 1) OR (char_length(new.group_key) > 200)) OR ((char_length(new.dedup_key) < 1) OR (char_length(new.dedup_key) > 200)) OR ((char_length(new.correlation_id) < 1) OR (char_length(new.correlation_id) > 200)) OR (NOT isfinite(new.available_at)) OR (NOT isfinite(new.expires_at)) OR ((new.max_attempts < 1) OR (new.max_attempts > 1000)) OR (new.traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text))) EXECUTE FUNCTION tidegate.refuse_insert();
+CREATE TRIGGER event_queue_refuse BEFORE INSERT ON tidegate.event_queue FOR EACH ROW WHEN ((((COALESCE(char_length(new.kind), 0) < 1) OR (COALESCE(char_length(new.kind), 0) > 100)) OR (octet_length((new.payload)::text) > 1048576) OR ((POSITION(('\u0000'::text) IN ((new.payload)::text)) > 0) AND ((new.payload)::text ~ '(^|[^\\])(\\\\)*\\u0000'::text)) OR ((char_length(new.group_key) < 1) OR (char_length(new.group_key) > 200)) OR ((char_length(new.dedup_key) < 1) OR (char_length(new.dedup_key) > 200)) OR ((char_length(new.correlation_id) < 1) OR (char_length(new.correlation_id) > 200)) OR (NOT isfinite(new.available_at)) OR (NOT isfinite(new.expires_at)) OR ((new.max_attempts < 1) OR (new.max_attempts > 1000)) OR ((NOT tidegate.takes_plaintext()) AND (NOT starts_with((new.payload)::text, '{"tidegate_sealed":'::text))) OR (new.traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text))) EXECUTE FUNCTION tidegate.refuse_insert();
 
 CREATE TRIGGER events_update INSTEAD OF UPDATE ON tidegate.events FOR EACH ROW EXECUTE FUNCTION tidegate.update_event();
 
@@ -3303,6 +3353,8 @@ REVOKE ALL ON FUNCTION tidegate.receive(source text, message_id text) FROM PUBLI
 
 REVOKE ALL ON FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.takes_plaintext() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.refusal(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) FROM PUBLIC;
@@ -3333,6 +3385,8 @@ REVOKE ALL ON FUNCTION tidegate.retire(kind text, reason text, actor text) FROM 
 
 REVOKE ALL ON FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.rows_in_default(day date) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) FROM PUBLIC;
@@ -3360,6 +3414,8 @@ REVOKE ALL ON FUNCTION tidegate.unordered_leases(most bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.unregistered(kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.unseal_log_partition() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.update_event() FROM PUBLIC;
 

@@ -23,6 +23,7 @@ use crate::handler::{Committed, Done, HandlerError, HandlerResult, Verdicts, kep
 use crate::lease::LeasedEvent;
 use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
 use crate::queue::{self, Follow, ending};
+use crate::seal;
 use crate::trace::TraceContext;
 
 /// What the handlers of one event share.
@@ -198,6 +199,7 @@ impl Context {
             event.traceparent = self.trace.as_ref().map(ToString::to_string);
         }
         event.check().reject("emit")?;
+        let event = seal::sealed(&event).reject("emit")?.into_owned();
         self.state().emitted.push(event);
         Ok(())
     }

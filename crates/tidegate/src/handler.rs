@@ -77,6 +77,15 @@ pub(crate) fn kept(code: &'static str, value: &impl Serialize) -> Result<Value, 
     }
 }
 
+/// Why no handler is given an event.
+#[derive(Debug)]
+pub(crate) enum Unhandled {
+    /// Another program may handle it, or this one later.
+    Later(HandlerError),
+    /// Nobody can.
+    Never(Fault),
+}
+
 /// A handler's failure: to be retried, or final.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HandlerError {

@@ -17,8 +17,8 @@ use crate::drain::DrainOptions;
 use crate::error::Error;
 use crate::look::{FirstRequest, ListRequest, ShowRequest};
 use crate::operate::{
-    ExpiringKind, ForgetRequest, KindRequest, ReplayRequest, RequeueRequest, ServiceRequest,
-    ServiceStatus, UnblockRequest,
+    ExpiringKind, ForgetRequest, KindRequest, ReplayRequest, RequeueRequest, RewrapRequest,
+    ServiceRequest, ServiceStatus, UnblockRequest,
 };
 use crate::retention::{Change, CleanupOptions};
 
@@ -59,6 +59,8 @@ pub enum Request {
     Unblock(UnblockRequest),
     /// Take away what is held of a person.
     Forget(ForgetRequest),
+    /// Seal payloads with the current key.
+    Rewrap(RewrapRequest),
     /// How long finished events are kept.
     Retention(RetentionRequest),
     /// What is wrong with database, schema and queue.
@@ -73,7 +75,7 @@ pub enum Request {
 }
 
 /// What every program answers.
-const ACTIONS: [&str; 19] = [
+const ACTIONS: [&str; 20] = [
     "drain",
     "cleanup",
     "replay",
@@ -91,6 +93,7 @@ const ACTIONS: [&str; 19] = [
     "retire",
     "unblock",
     "forget",
+    "rewrap",
     "retention",
     "doctor",
 ];
@@ -237,6 +240,7 @@ fn asked(action: &str, fields: Map<String, Value>) -> Result<Request, Error> {
         "retire" => Request::Retire(decode(fields)?),
         "unblock" => Request::Unblock(decode(fields)?),
         "forget" => Request::Forget(decode(fields)?),
+        "rewrap" => Request::Rewrap(decode(fields)?),
         "retention" => Request::Retention(decode(fields)?),
         "doctor" => Request::Doctor(decode(fields)?),
         own => Request::Further {

@@ -93,6 +93,13 @@ mod handler;
 pub mod logs;
 pub mod migrate;
 pub mod retention;
+#[cfg(feature = "seal")]
+mod rewrap;
+#[cfg(feature = "seal")]
+pub mod seal;
+#[cfg(not(feature = "seal"))]
+#[path = "seal_without.rs"]
+mod seal;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod trace;

@@ -145,6 +145,7 @@ pub struct Migrate<'a> {
     tables: Vec<Migrations>,
     max_attempts: Option<u16>,
     max_group_delay: Option<Duration>,
+    takes_plaintext: Option<bool>,
     roles: bool,
 }
 
@@ -157,6 +158,7 @@ impl<'a> Migrate<'a> {
             tables: Vec::new(),
             max_attempts: None,
             max_group_delay: None,
+            takes_plaintext: None,
             roles: false,
         }
     }
@@ -177,6 +179,13 @@ impl<'a> Migrate<'a> {
     /// stays as it is. At first it is 30 days: until then the event holds up what is published to its group.
     pub fn max_group_delay(mut self, delay: Duration) -> Self {
         self.max_group_delay = Some(delay);
+        self
+    }
+
+    /// With this answer to whether payloads may be stored as they are; `false` has every publish of one that is not sealed
+    /// refused from now on. Without it, that stays as it is; at first it is `true`.
+    pub fn takes_plaintext(mut self, takes: bool) -> Self {
+        self.takes_plaintext = Some(takes);
         self
     }
 
@@ -209,6 +218,9 @@ impl<'a> Migrate<'a> {
         }
         if let Some(delay) = self.max_group_delay {
             batch(&client, &max_group_delay(delay)).await?;
+        }
+        if let Some(takes) = self.takes_plaintext {
+            batch(&client, &takes_plaintext(takes)).await?;
         }
         batch(&client, CATCH_UP).await?;
         queue::register_kinds(&client, self.kinds).await?;
@@ -435,6 +447,13 @@ fn max_group_delay(delay: Duration) -> String {
     format!(
         "CREATE OR REPLACE FUNCTION tidegate.max_group_delay() RETURNS interval
          LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT interval '{seconds} s' $$"
+    )
+}
+
+fn takes_plaintext(takes: bool) -> String {
+    format!(
+        "CREATE OR REPLACE FUNCTION tidegate.takes_plaintext() RETURNS boolean
+         LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT {takes} $$"
     )
 }
 

@@ -9,7 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-pub use self::forget::{ForgetReport, ForgetRequest, Subject, SubjectKeys, parse_subject};
+pub use self::forget::{
+    ForgetReport, ForgetRequest, RewrapReport, RewrapRequest, Subject, SubjectKeys, parse_subject,
+};
 use crate::config::{named, parse_duration};
 
 /// A point in time as people give it.

@@ -29,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::migrate::{Migrate, MigrateReport, Migrations, refuse_foreign};
 use crate::queue;
 use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
+use crate::seal;
 
 /// What a program is made of: the handlers of its events, its own migrations, its own actions. A shell runs it.
 ///
@@ -211,6 +212,7 @@ impl Program {
     pub fn start(self, lookup: Lookup<'_>) -> Result<Service, Error> {
         let options = DrainOptions::from_settings(lookup)?;
         options.check()?;
+        seal::from_settings(lookup)?;
         // Handlers that wait for a service need no connection; eight serve the others.
         let database = Database::from_settings(lookup, options.concurrency.min(8))?;
         let further: Vec<&'static str> = self.further.iter().map(|action| action.name).collect();
@@ -219,6 +221,7 @@ impl Program {
             options,
             max_attempts: max_attempts(lookup)?,
             max_group_delay: max_group_delay(lookup)?,
+            takes_plaintext: takes_plaintext(lookup)?,
             actor: actor(lookup),
             metrics: Metrics::from_settings(lookup)?,
             metrics_to: |line| eprintln!("{line}"),
@@ -252,6 +255,21 @@ fn max_group_delay(lookup: Lookup<'_>) -> Result<Option<Duration>, Error> {
         .transpose()
 }
 
+/// Whether payloads may be stored as they are, if `TIDEGATE_PAYLOADS` says.
+///
+/// # Errors
+/// [`Error::Config`] when it is neither `any` nor `sealed`.
+fn takes_plaintext(lookup: Lookup<'_>) -> Result<Option<bool>, Error> {
+    match lookup("TIDEGATE_PAYLOADS").as_deref() {
+        None => Ok(None),
+        Some("any") => Ok(Some(true)),
+        Some("sealed") => Ok(Some(false)),
+        Some(other) => Err(Error::Config(format!(
+            "TIDEGATE_PAYLOADS: must be any or sealed, got {other:?}"
+        ))),
+    }
+}
+
 /// Who operates, for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. A claim; what the
 /// database knows for sure is its own user.
 fn actor(lookup: Lookup<'_>) -> Option<String> {
@@ -268,6 +286,8 @@ pub struct Service {
     pub max_attempts: Option<u16>,
     /// How far ahead `migrate` lets an event of a group be planned.
     pub max_group_delay: Option<Duration>,
+    /// Whether `migrate` lets payloads be stored as they are.
+    pub takes_plaintext: Option<bool>,
     /// Who asks, for the audit, unless a request says otherwise.
     pub actor: Option<String>,
     /// What is told of each drain, if metrics are configured.
@@ -324,6 +344,7 @@ impl Service {
             Request::Retire(asked) => told(time, self.retire(asked)).await?,
             Request::Unblock(asked) => told(time, self.unblock(asked)).await?,
             Request::Forget(asked) => told(time, self.forget(asked)).await?,
+            Request::Rewrap(asked) => told(time, self.rewrap(asked)).await?,
             // As with a cleanup, the steps of applying it know how long they have.
             Request::Retention(asked) if asked.apply => {
                 told(time.map(overrun), self.retention(asked, time)).await?
@@ -457,6 +478,9 @@ impl Service {
         }
         if let Some(delay) = self.max_group_delay {
             migrate = migrate.max_group_delay(delay);
+        }
+        if let Some(takes) = self.takes_plaintext {
+            migrate = migrate.takes_plaintext(takes);
         }
         if asked.roles {
             migrate = migrate.with_roles();

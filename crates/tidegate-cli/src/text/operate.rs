@@ -1,8 +1,8 @@
 //! What operators' actions have done, for people.
 
 use tidegate::operate::{
-    ForgetReport, OrderRisks, PauseReport, ReplayReport, RequeueReport, ServiceChange,
-    ServiceState, Skipped, UnblockAction, UnblockReport,
+    ForgetReport, OrderRisks, PauseReport, ReplayReport, RequeueReport, RewrapReport,
+    ServiceChange, ServiceState, Skipped, UnblockAction, UnblockReport,
 };
 
 /// Ids and lines are told up to this many; `--json` tells more.
@@ -192,6 +192,30 @@ pub fn forgotten(report: &ForgetReport) -> String {
     lines.extend(tables.map(|(table, rows)| format!("  {rows} rows of {table}")));
     if report.incomplete {
         lines.push("  more came meanwhile: ask again".to_owned());
+    }
+    lines.join("\n")
+}
+
+/// Which payloads have the current key's seal now.
+pub fn rewrapped(report: &RewrapReport) -> String {
+    let would = if report.dry_run {
+        "nothing was changed; to be sealed"
+    } else {
+        "sealed"
+    };
+    let mut lines = vec![format!(
+        "{would} with the key {}: {} payloads of another key, {} that were not sealed",
+        report.key, report.rewrapped, report.sealed
+    )];
+    let missing = report.no_key.iter();
+    lines.extend(missing.map(|(key, count)| {
+        format!("  {count} payloads have the key {key}, which this program has not")
+    }));
+    if !report.broken.is_empty() {
+        lines.push(format!(
+            "  the seal of events {} does not hold",
+            ids(&report.broken)
+        ));
     }
     lines.join("\n")
 }

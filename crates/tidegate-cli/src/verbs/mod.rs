@@ -42,5 +42,6 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
         Verb::Retire(args) => operate::retire(service, args).await,
         Verb::Unblock(args) => operate::unblock(service, args).await,
         Verb::Forget(args) => operate::forget(service, args).await,
+        Verb::Rewrap(args) => operate::rewrap(service, args).await,
     }
 }

@@ -1,14 +1,15 @@
 //! Operators' actions: replay, requeue, pause, resume, retire, unblock, forget.
 
 use tidegate::operate::{
-    ForgetRequest, KindRequest, ReplayRequest, RequeueRequest, ServiceAction, ServiceRequest,
-    UnblockAction, UnblockRequest,
+    ForgetRequest, KindRequest, ReplayRequest, RequeueRequest, RewrapRequest, ServiceAction,
+    ServiceRequest, UnblockAction, UnblockRequest,
 };
 use tidegate::program::Service;
 
 use crate::answer::{Answer, Failed, document};
 use crate::args::{
-    ForgetArgs, PauseArgs, ReplayArgs, RequeueArgs, RetireArgs, ServiceArgs, UnblockArgs,
+    ForgetArgs, PauseArgs, ReplayArgs, RequeueArgs, RetireArgs, RewrapArgs, ServiceArgs,
+    UnblockArgs,
 };
 use crate::text;
 
@@ -163,5 +164,20 @@ pub async fn forget(service: &Service, args: ForgetArgs) -> Result<Answer, Faile
     Ok(Answer {
         code: u8::from(report.forgotten + report.before + rows == 0 || report.incomplete),
         ..Answer::new(document(&report)?, text::operate::forgotten(&report))
+    })
+}
+
+/// Fails when a payload could not be sealed anew.
+pub async fn rewrap(service: &Service, args: RewrapArgs) -> Result<Answer, Failed> {
+    let report = service
+        .rewrap(&RewrapRequest {
+            reason: args.audit.reason,
+            actor: args.audit.actor,
+            dry_run: args.dry_run,
+        })
+        .await?;
+    Ok(Answer {
+        code: u8::from(!report.no_key.is_empty() || !report.broken.is_empty()),
+        ..Answer::new(document(&report)?, text::operate::rewrapped(&report))
     })
 }

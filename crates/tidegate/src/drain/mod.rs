@@ -68,6 +68,7 @@ use crate::event::Event;
 use crate::figures::Figures;
 use crate::lease::Lease;
 use crate::queue;
+use crate::seal;
 use crate::xray::Exporter;
 
 /// A drain that the infrastructure ended, with what it had done by then.
@@ -131,6 +132,7 @@ pub(crate) async fn drain_measured<D: Dispatch>(
         source,
     };
     options.check().map_err(refused)?;
+    seal::keys().await.map_err(refused)?;
     let database = database.with_own_pool().map_err(refused)?;
     let mut hooks = hooks;
     let handlers = hooks.handlers.take().unwrap_or_else(Handle::current);

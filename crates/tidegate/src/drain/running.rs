@@ -17,10 +17,11 @@ use super::writer::{Back, Class, End};
 use crate::context::{Context, Flushed};
 use crate::dispatch::Dispatch;
 use crate::event::{DecodeError, Event};
-use crate::handler::Fault;
+use crate::handler::{Fault, HandlerError, Unhandled};
 use crate::lease::{Fate, LeasedEvent};
 use crate::outcome::{HandlerEnd, Status};
-use crate::queue::{Finalization, ending};
+use crate::queue::{Finalization, Retried, ending};
+use crate::seal;
 use crate::trace::TraceContext;
 
 /// A handler that does not even notice that its time is up blocks its thread; it is given up on after this.
@@ -110,7 +111,14 @@ impl<D: Dispatch> Drain<D> {
         if let Some((class, fault)) = swept {
             return self.give_up(&leased, &fault, class);
         }
-        match D::Event::decode(&leased.kind, leased.payload.as_deref()) {
+        let payload = match seal::opened(&leased.kind, leased.payload.as_deref()) {
+            Ok(payload) => payload,
+            Err(Unhandled::Later(error)) => return self.put_off(&leased, error),
+            Err(Unhandled::Never(fault)) => {
+                return self.give_up(&leased, &fault, Class::Handled(Status::Failed));
+            }
+        };
+        match D::Event::decode(&leased.kind, payload.as_deref()) {
             Ok(event) => {
                 let group = leased.group_key.clone();
                 let limited = self.limits.has_kind(&leased.kind);
@@ -149,6 +157,33 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
+    /// Puts back an event that no handler here can be given, as an attempt of its own would.
+    fn put_off(&mut self, event: &LeasedEvent, error: HandlerError) {
+        self.services.note_left(event.lease);
+        let end = HandlerEnd {
+            handler: "open",
+            result: Err(error),
+            earlier: false,
+            emitted: Vec::new(),
+        };
+        let settled = settle(event, &[end], &self.options.retry, fastrand::f64());
+        log_end(event, &settled, Duration::ZERO);
+        if let Settled::Retry(retried) = settled {
+            self.note_retry(event, retried);
+        }
+    }
+
+    fn note_retry(&mut self, event: &LeasedEvent, retried: Retried) {
+        if let Some(group) = &event.group_key {
+            self.hand.close_group(group);
+        }
+        self.outbox.note().retries.push(Back {
+            retried,
+            group: event.group_key.clone(),
+            leased: true,
+        });
+    }
+
     /// Hands over with the head of a group what stands behind it.
     fn chain(&mut self, work: &mut Work<EventRun<D>>, group: &str, now: Instant) {
         let mut ahead = self.running.get(&work.lease).cloned();
@@ -161,7 +196,10 @@ impl<D: Dispatch> Drain<D> {
                 return;
             };
             // What cannot be decoded ends without a handler, when it is its turn.
-            let Ok(event) = D::Event::decode(&next.kind, next.payload.as_deref()) else {
+            let Ok(payload) = seal::opened(&next.kind, next.payload.as_deref()) else {
+                return;
+            };
+            let Ok(event) = D::Event::decode(&next.kind, payload.as_deref()) else {
                 return;
             };
             let Some(next) = self.hand.pop_behind(group) else {
@@ -269,16 +307,7 @@ impl<D: Dispatch> Drain<D> {
                 self.finish(event, end, class, ends);
                 ctx.note_completion(self.outbox.noted());
             }
-            Settled::Retry(retried) => {
-                if let Some(group) = &event.group_key {
-                    self.hand.close_group(group);
-                }
-                self.outbox.note().retries.push(Back {
-                    retried,
-                    group: event.group_key.clone(),
-                    leased: true,
-                });
-            }
+            Settled::Retry(retried) => self.note_retry(event, retried),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Whom an operator asks to forget, and what is answered.
+//! Whom an operator asks to forget, which payloads to seal anew, and what is answered.
 
 use std::collections::BTreeMap;
 
@@ -101,4 +101,36 @@ pub struct ForgetReport {
     pub tables: BTreeMap<String, u64>,
     /// Events came of those faster than they could be forgotten, or new ones of the group; ask again.
     pub incomplete: bool,
+}
+
+/// Why payloads are to be sealed with the current key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RewrapRequest {
+    /// For the audit; not blank, at most 1,000 characters.
+    pub reason: String,
+    /// Who says to be asking, for the audit; 1 to 200 characters.
+    pub actor: Option<String>,
+    /// Tell what would be done, and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What was sealed anew or, as a dry run, would be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename = "rewrap")]
+#[non_exhaustive]
+pub struct RewrapReport {
+    /// Nothing was changed.
+    pub dry_run: bool,
+    /// The key that seals.
+    pub key: String,
+    /// Payloads that had another key.
+    pub rewrapped: u64,
+    /// Payloads that were not sealed before.
+    pub sealed: u64,
+    /// Payloads with a key that this program has not, by its name.
+    pub no_key: BTreeMap<String, u64>,
+    /// Payloads whose seal does not hold, the first 100 events.
+    pub broken: Vec<i64>,
 }

@@ -15,11 +15,13 @@ use crate::look::{
 };
 use crate::operate::{
     ForgetReport, ForgetRequest, KindRequest, PauseReport, ReplayReport, ReplayRequest,
-    RequeueReport, RequeueRequest, RetireReport, ServiceChange, ServiceRequest, UnblockReport,
-    UnblockRequest,
+    RequeueReport, RequeueRequest, RetireReport, RewrapReport, RewrapRequest, ServiceChange,
+    ServiceRequest, UnblockReport, UnblockRequest,
 };
 use crate::queue;
 use crate::retention::{self, KindsReport, RetentionReport};
+#[cfg(feature = "seal")]
+use crate::rewrap;
 
 /// What is answered of retention.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -204,6 +206,24 @@ impl Service {
         let asked = asked.clone();
         let asked = ForgetRequest { actor, ..asked };
         forget::forget(&self.database, self.program.records.as_deref(), &asked).await
+    }
+
+    /// Seals all payloads of queue and log with the current key: those with another one, and those that have none.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when this program has no keys; as [`Service::replay`]. What was done by then stays done.
+    pub async fn rewrap(&self, asked: &RewrapRequest) -> Result<RewrapReport, Error> {
+        let actor = self.actor_of(asked.actor.as_ref());
+        let asked = RewrapRequest {
+            actor,
+            ..asked.clone()
+        };
+        #[cfg(feature = "seal")]
+        return rewrap::rewrap(&self.database, &asked).await;
+        #[cfg(not(feature = "seal"))]
+        Err(Error::Config(format!(
+            "rewrap: {asked:?}: this program was built without the feature seal"
+        )))
     }
 
     /// How long finished events are kept, by kind; or a change of that, which may take `time` if there is a limit from

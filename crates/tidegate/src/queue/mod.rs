@@ -50,7 +50,8 @@ mod internals {
     };
     pub use super::lineage::MOST_RELATED;
     pub use super::operate::{
-        ForgottenEvents, find_subject, forget, offspring, replay, requeue, retire,
+        ForgottenEvents, Unsealed, find_subject, forget, offspring, replay, requeue, retire,
+        rewrap, unsealed,
     };
     pub use super::read::{
         Overview, others, overview, register_kinds, registered, stats, unregistered,
@@ -69,6 +70,8 @@ mod internals {
         InHand, LeaseRequest, LeasedBatch, Walk, hand_back, in_hand, lease, promote, remove_ended,
         renew, sweep,
     };
+    #[cfg(feature = "seal")]
+    pub(crate) use super::operate::{Unsealed, rewrap, unsealed};
     pub(crate) use super::operate::{find_subject, forget, offspring, replay, requeue, retire};
     pub(crate) use super::read::{
         others, overview, register_kinds, registered, stats, unregistered,

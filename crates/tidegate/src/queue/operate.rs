@@ -14,8 +14,8 @@ use super::{query, sql};
 use crate::error::Error;
 use crate::operate::{
     ForgetRequest, KindRequest, Moment, PauseReport, ReplayReport, ReplayRequest, RequeueReport,
-    RequeueRequest, RetireReport, ServiceAction, ServiceChange, ServiceRequest, SubjectKeys,
-    UnblockReport, UnblockRequest,
+    RequeueRequest, RetireReport, RewrapRequest, ServiceAction, ServiceChange, ServiceRequest,
+    SubjectKeys, UnblockReport, UnblockRequest,
 };
 
 /// Puts logged events back as new ones (B22, F5).
@@ -185,6 +185,58 @@ pub async fn forget(
 ) -> Result<ForgottenEvents, Error> {
     let values: &[&(dyn ToSql + Sync)] = &[&ids, &request.reason, &request.actor, &request.dry_run];
     report(client, &sql::operate::FORGET, values).await
+}
+
+/// A payload that is not sealed with the current key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsealed {
+    /// Its event.
+    pub id: i64,
+    /// The event's kind.
+    pub kind: String,
+    /// The payload.
+    pub payload: String,
+}
+
+/// Payloads that are not sealed with this key, in the queue or in a partition of the log: at most so many, by id.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn unsealed(
+    client: &(impl GenericClient + Sync),
+    partition: Option<&str>,
+    key: &str,
+    after: i64,
+    most: i32,
+) -> Result<Vec<Unsealed>, Error> {
+    let values: &[&(dyn ToSql + Sync)] = &[&partition, &key, &after, &most];
+    let rows = query(client, &sql::operate::UNSEALED, values).await?;
+    let found = rows.iter().map(|row| Unsealed {
+        id: row.get(0),
+        kind: row.get(1),
+        payload: row.get(2),
+    });
+    Ok(found.collect())
+}
+
+/// Puts these payloads in the place of the same ones under another seal, or none. Tells how many were still there.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+pub async fn rewrap(
+    client: &(impl GenericClient + Sync),
+    partition: Option<&str>,
+    (ids, payloads): (&[i64], &[String]),
+    request: &RewrapRequest,
+) -> Result<u64, Error> {
+    let values: &[&(dyn ToSql + Sync)] =
+        &[&partition, &ids, &payloads, &request.reason, &request.actor];
+    let rows = query(client, &sql::operate::REWRAP, values)
+        .await
+        .map_err(refused)?;
+    Ok(rows
+        .first()
+        .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
 }
 
 /// What became of events that were to be forgotten.

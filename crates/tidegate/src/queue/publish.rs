@@ -7,6 +7,7 @@ use super::finalize::EventColumns;
 use super::{query, sql};
 use crate::error::Error;
 use crate::event::NewEvent;
+use crate::seal;
 use crate::trace;
 
 /// A published event as it is stored (C5).
@@ -59,6 +60,8 @@ pub async fn publish(
     client: &(impl GenericClient + Sync),
     event: &NewEvent,
 ) -> Result<Published, Error> {
+    seal::keys().await?;
+    let event = seal::sealed(event)?;
     let delay = event.delay.map(|delay| delay.as_secs_f64());
     let expires_in = event.expires_in.map(|time| time.as_secs_f64());
     let here = position();
@@ -96,7 +99,9 @@ pub async fn publish_batch(
         return Ok(Vec::new());
     }
     let here = position();
-    let mut columns = EventColumns::of(&events.iter());
+    seal::keys().await?;
+    let events: Vec<_> = events.iter().map(seal::sealed).collect::<Result<_, _>>()?;
+    let mut columns = EventColumns::of(&events.iter().map(AsRef::as_ref));
     if here.is_some() {
         columns.traceparents.resize(events.len(), None);
     }

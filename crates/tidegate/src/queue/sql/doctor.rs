@@ -27,7 +27,7 @@ SELECT set_config('search_path', 'pg_catalog, pg_temp', true), set_config('Inter
 ///
 /// Left out: what a version words in its own way (NOT NULL as a constraint, bodies in standard SQL),
 /// what is not the same in every database (the log's partitions by day, the body of
-/// `default_max_attempts` and `max_group_delay`, the migrations' histories), and what a partition has from its parent.
+/// `default_max_attempts`, `max_group_delay` and `takes_plaintext`, the migrations' histories), and what a partition has from its parent.
 pub static CATALOG: Statement = Statement {
     name: "catalog",
     params: &[],
@@ -77,7 +77,7 @@ WITH relation AS (
                      CASE p.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END,
                      CASE WHEN p.prosecdef THEN 'SECURITY DEFINER' END,
                      'SET ' || array_to_string(p.proconfig, ' SET '),
-                     CASE WHEN p.prosqlbody IS NULL AND p.proname NOT IN ('default_max_attempts', 'max_group_delay')
+                     CASE WHEN p.prosqlbody IS NULL AND p.proname NOT IN ('default_max_attempts', 'max_group_delay', 'takes_plaintext')
                           THEN 'md5 ' || md5(p.prosrc) END)
       FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang
      WHERE p.pronamespace = to_regnamespace('tidegate'))

@@ -1,0 +1,511 @@
+//! Owns the seal on payloads: an envelope of a key for the one payload, wrapped with a key of the program's, and the payload
+//! under it. The queue, its log and whoever looks at them see the envelope alone. It knows no SQL.
+//!
+//! The surprise: a process has one set of keys, like its log. So nobody who publishes can forget to seal, and nothing has to be
+//! handed through every function that publishes.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use aes_gcm::aead::{Aead, KeyInit, Payload};
+use aes_gcm::{Aes256Gcm, Nonce};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::OnceCell;
+
+use crate::config::{Lookup, read_file};
+#[cfg(feature = "aws")]
+use crate::connect::SecretText;
+use crate::error::Error;
+use crate::event::NewEvent;
+use crate::handler::{Fault, HandlerError, Unhandled};
+
+/// How a sealed payload begins, as we write it and as the database looks for it.
+const BEGINNING: &str = r#"{"tidegate_sealed":"#;
+
+/// Put into what is sealed, so that nothing sealed for another purpose is taken for it.
+const PURPOSE: &str = "tidegate payload 1:";
+
+/// An event whose key this program has not waits this long, at no cost to its attempts.
+const NO_KEY: Duration = Duration::from_mins(1);
+
+const KEY_BYTES: usize = 32;
+const NONCE_BYTES: usize = 12;
+
+/// A payload's own key seals nothing else, so that one nonce is as good as another.
+const ONLY_NONCE: [u8; NONCE_BYTES] = [0; NONCE_BYTES];
+
+/// The keys of a program: one seals, all of them open.
+pub struct PayloadKeys {
+    current: String,
+    keys: BTreeMap<String, Aes256Gcm>,
+}
+
+impl fmt::Debug for PayloadKeys {
+    /// Their names alone.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.keys.keys()).finish()
+    }
+}
+
+/// The keys as their file or secret has them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    current: String,
+    keys: BTreeMap<String, String>,
+}
+
+/// A payload as it is stored.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sealed {
+    tidegate_sealed: Envelope,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Envelope {
+    /// The version of this form.
+    v: u8,
+    /// The name of the key that the payload's own key is wrapped with.
+    key: String,
+    /// A nonce and the payload's own key, encrypted; base64.
+    wrapped: String,
+    /// The payload, encrypted; base64.
+    data: String,
+}
+
+/// Why a sealed payload cannot be opened. It quotes nothing but the name of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unopened {
+    /// This program has no key of this name.
+    NoKey(String),
+    /// It is none of this program's, or was changed, or belongs to an event of another kind.
+    Broken,
+}
+
+impl fmt::Display for Unopened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoKey(name) => write!(
+                f,
+                "the payload is sealed with the key {name:?}, which this program has not"
+            ),
+            Self::Broken => f.write_str("the seal of the payload does not hold"),
+        }
+    }
+}
+
+impl PayloadKeys {
+    /// Reads keys: `{"current": "2031-01", "keys": {"2031-01": "…", "2030-01": "…"}}`, each 32 random bytes in base64. The
+    /// current one seals. A name has 1 to 100 characters: letters, digits, `.`, `_` and `-`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] says what is wrong; it quotes no key.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let wrong = |why: String| Error::Config(format!("payload keys: {why}"));
+        let written: Written = serde_json::from_str(text).map_err(|error| {
+            let (line, column) = (error.line(), error.column());
+            let form = r#"must be {"current": NAME, "keys": {NAME: KEY}}"#;
+            wrong(format!(
+                "{form}, got something else at line {line}, column {column}"
+            ))
+        })?;
+        let mut keys = BTreeMap::new();
+        for (name, key) in written.keys {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+            if !(1..=100).contains(&name.len()) || !name.bytes().all(plain) {
+                let needed = "1 to 100 letters, digits, '.', '_' and '-'";
+                return Err(wrong(format!("a name must have {needed}")));
+            }
+            let bytes = BASE64.decode(key.trim()).ok();
+            let Some(cipher) = bytes.and_then(|bytes| Aes256Gcm::new_from_slice(&bytes).ok())
+            else {
+                return Err(wrong(format!("{name}: must be 32 bytes in base64")));
+            };
+            keys.insert(name, cipher);
+        }
+        if !keys.contains_key(&written.current) {
+            return Err(wrong(
+                "current: must be the name of one of the keys".to_owned(),
+            ));
+        }
+        Ok(Self {
+            current: written.current,
+            keys,
+        })
+    }
+
+    /// The name of the key that seals.
+    #[must_use]
+    pub fn current(&self) -> &str {
+        &self.current
+    }
+
+    /// A payload of an event of this kind, sealed.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the system has no random numbers.
+    pub fn seal(&self, kind: &str, payload: &RawValue) -> Result<Box<RawValue>, Error> {
+        let own: [u8; KEY_BYTES] = random()?;
+        let cipher = Aes256Gcm::new(&own.into());
+        let about = format!("{PURPOSE}{kind}");
+        let message = Payload {
+            msg: payload.get().as_bytes(),
+            aad: about.as_bytes(),
+        };
+        let data = cipher.encrypt(&Nonce::from(ONLY_NONCE), message);
+        let data = data.map_err(|_| Error::Config("payload: too large to seal".to_owned()))?;
+        let envelope = Envelope {
+            v: 1,
+            key: self.current.clone(),
+            wrapped: self.wrap(&own)?,
+            data: BASE64.encode(data),
+        };
+        written(envelope)
+    }
+
+    fn wrap(&self, own: &[u8]) -> Result<String, Error> {
+        let nonce: [u8; NONCE_BYTES] = random()?;
+        let about = format!("{PURPOSE}{}", self.current);
+        let message = Payload {
+            msg: own,
+            aad: about.as_bytes(),
+        };
+        let wrapped = self.keys[&self.current].encrypt(&Nonce::from(nonce), message);
+        let wrapped = wrapped.map_err(|_| Error::Config("payload keys: cannot wrap".to_owned()))?;
+        Ok(BASE64.encode([&nonce[..], &wrapped].concat()))
+    }
+
+    /// The payload under a seal.
+    ///
+    /// # Errors
+    /// See [`Unopened`].
+    pub fn open(&self, kind: &str, sealed: &[u8]) -> Result<Vec<u8>, Unopened> {
+        let envelope = envelope(sealed)?;
+        let own = self.unwrap(&envelope)?;
+        let cipher = Aes256Gcm::new_from_slice(&own).map_err(|_| Unopened::Broken)?;
+        let data = BASE64
+            .decode(&envelope.data)
+            .map_err(|_| Unopened::Broken)?;
+        let about = format!("{PURPOSE}{kind}");
+        let message = Payload {
+            msg: &data,
+            aad: about.as_bytes(),
+        };
+        let opened = cipher.decrypt(&Nonce::from(ONLY_NONCE), message);
+        opened.map_err(|_| Unopened::Broken)
+    }
+
+    fn unwrap(&self, envelope: &Envelope) -> Result<Vec<u8>, Unopened> {
+        let Some(key) = self.keys.get(&envelope.key) else {
+            return Err(Unopened::NoKey(envelope.key.clone()));
+        };
+        let wrapped = BASE64
+            .decode(&envelope.wrapped)
+            .map_err(|_| Unopened::Broken)?;
+        let (nonce, wrapped) = wrapped
+            .split_at_checked(NONCE_BYTES)
+            .ok_or(Unopened::Broken)?;
+        let nonce: [u8; NONCE_BYTES] = nonce.try_into().map_err(|_| Unopened::Broken)?;
+        let about = format!("{PURPOSE}{}", envelope.key);
+        let message = Payload {
+            msg: wrapped,
+            aad: about.as_bytes(),
+        };
+        key.decrypt(&Nonce::from(nonce), message)
+            .map_err(|_| Unopened::Broken)
+    }
+
+    /// The same payload with its own key wrapped by the current one; `None` when it is already.
+    ///
+    /// # Errors
+    /// See [`Unopened`]; [`Unopened::Broken`] also when the system has no random numbers.
+    pub fn rewrapped(&self, sealed: &[u8]) -> Result<Option<Box<RawValue>>, Unopened> {
+        let mut envelope = envelope(sealed)?;
+        if envelope.key == self.current {
+            return Ok(None);
+        }
+        let own = self.unwrap(&envelope)?;
+        envelope.wrapped = self.wrap(&own).map_err(|_| Unopened::Broken)?;
+        envelope.key.clone_from(&self.current);
+        written(envelope).map(Some).map_err(|_| Unopened::Broken)
+    }
+}
+
+fn envelope(sealed: &[u8]) -> Result<Envelope, Unopened> {
+    let sealed: Sealed = serde_json::from_slice(sealed).map_err(|_| Unopened::Broken)?;
+    let envelope = sealed.tidegate_sealed;
+    if envelope.v == 1 {
+        Ok(envelope)
+    } else {
+        Err(Unopened::Broken)
+    }
+}
+
+fn written(envelope: Envelope) -> Result<Box<RawValue>, Error> {
+    let sealed = Sealed {
+        tidegate_sealed: envelope,
+    };
+    to_raw_value(&sealed).map_err(|error| Error::Config(format!("payload: {error}")))
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    let filled = getrandom::fill(&mut bytes);
+    filled.map_err(|error| Error::Config(format!("payload keys: no random numbers: {error}")))?;
+    Ok(bytes)
+}
+
+/// Whether a payload is sealed, by this program or another one.
+pub(crate) fn is_sealed(payload: &[u8]) -> bool {
+    payload.starts_with(BEGINNING.as_bytes())
+}
+
+/// Where the keys of this process are.
+enum Source {
+    File(PayloadKeys),
+    #[cfg(feature = "aws")]
+    Secret(Box<SecretText>, OnceCell<PayloadKeys>),
+}
+
+/// By name, and itself.
+static SOURCE: OnceLock<(String, Source)> = OnceLock::new();
+
+const FILE: &str = "TIDEGATE_PAYLOAD_KEYS_FILE";
+const SECRET: &str = "TIDEGATE_PAYLOAD_KEYS_SECRET_ID";
+
+/// Has this process seal every payload that it publishes, and open those that it handles, with the keys of
+/// `TIDEGATE_PAYLOAD_KEYS_FILE` or, by the first use, of the secret `TIDEGATE_PAYLOAD_KEYS_SECRET_ID`, in the form of
+/// [`PayloadKeys::parse`]. Without either, payloads are stored as they are. A shell does this by itself; a producer that is
+/// none calls it once.
+///
+/// # Errors
+/// [`Error::Config`] when both are set, when the file holds no keys, or when this process has other keys already.
+pub fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
+    let (name, source) = match (lookup(FILE), lookup(SECRET)) {
+        (None, None) => return Ok(()),
+        (Some(_), Some(_)) => {
+            return Err(Error::Config(format!(
+                "{FILE}: must not be set with {SECRET}"
+            )));
+        }
+        (Some(path), None) => {
+            let text = read_file(FILE, &path)?;
+            let text = String::from_utf8(text)
+                .map_err(|_| Error::Config(format!("{FILE}: must be text")))?;
+            (
+                format!("{FILE} {path}"),
+                Source::File(PayloadKeys::parse(&text)?),
+            )
+        }
+        #[cfg(feature = "aws")]
+        (None, Some(id)) => (
+            format!("{SECRET} {id}"),
+            Source::Secret(Box::new(SecretText::new(id)), OnceCell::new()),
+        ),
+        #[cfg(not(feature = "aws"))]
+        (None, Some(_)) => {
+            return Err(Error::Config(format!(
+                "{SECRET}: must not be set: this program was built without AWS"
+            )));
+        }
+    };
+    let (known, _) = SOURCE.get_or_init(|| (name.clone(), source));
+    if *known == name {
+        return Ok(());
+    }
+    Err(Error::Config(format!(
+        "{name}: this process has its keys from {known}"
+    )))
+}
+
+/// The keys of this process, if it has any.
+///
+/// # Errors
+/// When their secret cannot be read, or holds none.
+pub(crate) async fn keys() -> Result<Option<&'static PayloadKeys>, Error> {
+    match SOURCE.get() {
+        None => Ok(None),
+        Some((_, Source::File(keys))) => Ok(Some(keys)),
+        #[cfg(feature = "aws")]
+        Some((_, Source::Secret(secret, keys))) => {
+            let read = async || PayloadKeys::parse(&secret.read().await?);
+            keys.get_or_try_init(read).await.map(Some)
+        }
+    }
+}
+
+/// The keys of this process, if it has any and [`keys`] was awaited.
+fn keys_now() -> Option<&'static PayloadKeys> {
+    match SOURCE.get() {
+        None => None,
+        Some((_, Source::File(keys))) => Some(keys),
+        #[cfg(feature = "aws")]
+        Some((_, Source::Secret(_, keys))) => keys.get(),
+    }
+}
+
+/// An event as it is to be published: its payload sealed, if this process has keys and it is not sealed already.
+///
+/// # Errors
+/// When it cannot be sealed.
+pub(crate) fn sealed(event: &NewEvent) -> Result<Cow<'_, NewEvent>, Error> {
+    let (Some(keys), Some(payload)) = (keys_now(), &event.payload) else {
+        return Ok(Cow::Borrowed(event));
+    };
+    if is_sealed(payload.get().as_bytes()) {
+        return Ok(Cow::Borrowed(event));
+    }
+    let payload = Some(keys.seal(&event.kind, payload)?);
+    Ok(Cow::Owned(NewEvent {
+        payload,
+        ..event.clone()
+    }))
+}
+
+/// A stored payload as it was before it was sealed; as it is, if it was not.
+///
+/// # Errors
+/// [`Unhandled`]: without its key the event is tried again later, at no cost to its attempts.
+pub(crate) fn opened<'a>(
+    kind: &str,
+    payload: Option<&'a [u8]>,
+) -> Result<Option<Cow<'a, [u8]>>, Unhandled> {
+    let Some(sealed) = payload.filter(|payload| is_sealed(payload)) else {
+        return Ok(payload.map(Cow::Borrowed));
+    };
+    let opened = match keys_now() {
+        Some(keys) => keys.open(kind, sealed),
+        None => envelope(sealed).and_then(|envelope| Err(Unopened::NoKey(envelope.key))),
+    };
+    match opened {
+        Ok(payload) => Ok(Some(Cow::Owned(payload))),
+        // Another program, or this one with its settings mended, can handle it.
+        Err(why @ Unopened::NoKey(_)) => {
+            let later = HandlerError::retry("sealed", why).after(NO_KEY);
+            Err(Unhandled::Later(later.blameless()))
+        }
+        Err(why @ Unopened::Broken) => Err(Unhandled::Never(Fault::new("sealed", why))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+    const NEW: &str = "//79/Pv6+fj39vX08/Lx8O/u7ezr6uno5+bl5OPi4eA=";
+
+    fn keys(current: &str) -> PayloadKeys {
+        let text =
+            format!(r#"{{"current": "{current}", "keys": {{"old": "{OLD}", "new": "{NEW}"}}}}"#);
+        PayloadKeys::parse(&text).unwrap()
+    }
+
+    fn payload(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).unwrap()
+    }
+
+    #[test]
+    fn what_is_sealed_shows_nothing_and_opens_to_the_letter() {
+        let keys = keys("old");
+        for text in [
+            r#"{"name": "canary \u00e6",  "n": 1e400}"#,
+            "null",
+            "[]",
+            r#""\ud83c\udf0a""#,
+        ] {
+            let sealed = keys.seal("act", &payload(text)).unwrap();
+            assert!(is_sealed(sealed.get().as_bytes()) && !sealed.get().contains("canary"));
+            assert_eq!(
+                keys.open("act", sealed.get().as_bytes()).unwrap(),
+                text.as_bytes()
+            );
+            let again = keys.seal("act", &payload(text)).unwrap();
+            assert_ne!(again.get(), sealed.get(), "a key of its own");
+        }
+    }
+
+    #[test]
+    fn what_was_changed_or_moved_to_another_kind_does_not_open() {
+        let keys = keys("old");
+        let sealed = keys.seal("act", &payload("[1]")).unwrap();
+        let text = sealed.get();
+        assert_eq!(keys.open("note", text.as_bytes()), Err(Unopened::Broken));
+        let other = keys.seal("act", &payload("[2]")).unwrap();
+        let mut mixed: Sealed = serde_json::from_str(text).unwrap();
+        let other: Sealed = serde_json::from_str(other.get()).unwrap();
+        mixed.tidegate_sealed.wrapped = other.tidegate_sealed.wrapped;
+        let mixed = written(mixed.tidegate_sealed).unwrap();
+        assert_eq!(
+            keys.open("act", mixed.get().as_bytes()),
+            Err(Unopened::Broken)
+        );
+        for wrong in [r#"{"tidegate_sealed":1}"#, r#"{"tidegate_sealed":{}}"#, "{"] {
+            assert_eq!(keys.open("act", wrong.as_bytes()), Err(Unopened::Broken));
+        }
+        let shorter = text.replace(r#""wrapped":""#, r#""wrapped":"="#);
+        assert_eq!(keys.open("act", shorter.as_bytes()), Err(Unopened::Broken));
+    }
+
+    #[test]
+    fn a_rewrap_changes_the_wrapping_and_nothing_else() {
+        let (old, new) = (keys("old"), keys("new"));
+        let sealed = old.seal("act", &payload("[1]")).unwrap();
+        let rewrapped = new.rewrapped(sealed.get().as_bytes()).unwrap().unwrap();
+        let (before, after): (Sealed, Sealed) = (
+            serde_json::from_str(sealed.get()).unwrap(),
+            serde_json::from_str(rewrapped.get()).unwrap(),
+        );
+        let (before, after) = (before.tidegate_sealed, after.tidegate_sealed);
+        assert_eq!((before.data, &*after.key), (after.data, "new"));
+        assert_ne!(before.wrapped, after.wrapped);
+        assert!(new.rewrapped(rewrapped.get().as_bytes()).unwrap().is_none());
+        let only_new = format!(r#"{{"current": "new", "keys": {{"new": "{NEW}"}}}}"#);
+        let only_new = PayloadKeys::parse(&only_new).unwrap();
+        assert_eq!(
+            only_new.open("act", rewrapped.get().as_bytes()).unwrap(),
+            b"[1]"
+        );
+        let refused = only_new.open("act", sealed.get().as_bytes()).unwrap_err();
+        assert_eq!(refused, Unopened::NoKey("old".to_owned()));
+        assert!(refused.to_string().contains("old"));
+    }
+
+    #[test]
+    fn keys_that_are_none_are_refused_and_not_quoted() {
+        for (text, wanted) in [
+            ("", r#"must be {"current": NAME"#),
+            (
+                r#"{"current": "a", "keys": {"a": "c2VjcmV0"}}"#,
+                "a: must be 32 bytes in base64",
+            ),
+            (
+                r#"{"current": "a", "keys": {"a": "secret!"}}"#,
+                "a: must be 32 bytes in base64",
+            ),
+            (
+                r#"{"current": "a", "keys": {}}"#,
+                "current: must be the name of one of the keys",
+            ),
+            (
+                r#"{"current": "a b", "keys": {"a b": "secret"}}"#,
+                "a name must have 1 to 100 letters",
+            ),
+        ] {
+            let refused = PayloadKeys::parse(text).unwrap_err().to_string();
+            assert!(
+                refused.contains(wanted) && !refused.contains("c2Vj"),
+                "{refused}"
+            );
+        }
+        assert_eq!(format!("{:?}", keys("old")), r#"["new", "old"]"#);
+    }
+}

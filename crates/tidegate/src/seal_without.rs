@@ -1,0 +1,48 @@
+//! What is left of the seal on payloads where it is not built in: a sealed payload is noticed, and its event waits for a
+//! program that has the keys.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::config::Lookup;
+use crate::error::Error;
+use crate::event::NewEvent;
+use crate::handler::{HandlerError, Unhandled};
+
+#[expect(clippy::unused_async, reason = "as with the seal built in")]
+pub(crate) async fn keys() -> Result<(), Error> {
+    Ok(())
+}
+
+pub(crate) fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
+    for name in [
+        "TIDEGATE_PAYLOAD_KEYS_FILE",
+        "TIDEGATE_PAYLOAD_KEYS_SECRET_ID",
+    ] {
+        if lookup(name).is_some() {
+            let why = "must not be set: this program was built without the feature seal";
+            return Err(Error::Config(format!("{name}: {why}")));
+        }
+    }
+    Ok(())
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as with the seal built in")]
+pub(crate) fn sealed(event: &NewEvent) -> Result<Cow<'_, NewEvent>, Error> {
+    Ok(Cow::Borrowed(event))
+}
+
+pub(crate) fn opened<'a>(
+    _: &str,
+    payload: Option<&'a [u8]>,
+) -> Result<Option<Cow<'a, [u8]>>, Unhandled> {
+    match payload {
+        Some(sealed) if sealed.starts_with(br#"{"tidegate_sealed":"#) => {
+            let why = "the payload is sealed, and this program was built without the feature seal";
+            let later = Duration::from_mins(1);
+            let error = HandlerError::retry("sealed", why).after(later);
+            Err(Unhandled::Later(error.blameless()))
+        }
+        payload => Ok(payload.map(Cow::Borrowed)),
+    }
+}

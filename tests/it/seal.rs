@@ -1,0 +1,273 @@
+//! Payloads under a seal: the database never holds what they say, and whoever has no key neither publishes nor handles one.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+use tokio_postgres::Client;
+
+use crate::cli::{Cli, Ran};
+use crate::probe::number;
+use crate::services::Services;
+use crate::support::{self, TestDb};
+
+const CANARY: &str = "canary-in-a-payload";
+const OLD: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+const NEW: &str = "//79/Pv6+fj39vX08/Lx8O/u7ezr6uno5+bl5OPi4eA=";
+
+/// A file of keys, the first of which seals.
+fn keys(keys: &[(&str, &str)]) -> NamedTempFile {
+    let named: serde_json::Map<String, Value> = keys
+        .iter()
+        .map(|(name, key)| ((*name).to_owned(), json!(key)))
+        .collect();
+    let mut file = NamedTempFile::new().unwrap();
+    let text = json!({"current": keys[0].0, "keys": named}).to_string();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+fn with_keys(db: &TestDb, file: &NamedTempFile) -> Cli {
+    Cli::on(db).with("TIDEGATE_PAYLOAD_KEYS_FILE", file.path().to_str().unwrap())
+}
+
+async fn done(cli: &Cli, arguments: &[&str]) -> Ran {
+    let ran = cli.run(arguments).await;
+    assert_eq!(ran.code, Some(0), "{arguments:?}: {ran:?}");
+    ran
+}
+
+async fn publish(cli: &Cli) -> Ran {
+    let payload = format!(r#"{{"grant_number": "{CANARY}"}}"#);
+    done(
+        cli,
+        &["publish", "grant_letter_viewed", "--payload", &payload],
+    )
+    .await
+}
+
+/// Rows of queue and log in which the canary stands.
+async fn told(client: &Client) -> i64 {
+    let sql = format!(
+        "SELECT (SELECT count(*) FROM tidegate.event_queue AS q WHERE q::text LIKE '%{CANARY}%')
+              + (SELECT count(*) FROM tidegate.event_log AS l WHERE l.payload::text LIKE '%{CANARY}%' OR l.progress::text LIKE '%{CANARY}%')"
+    );
+    number(client, &sql).await
+}
+
+#[tokio::test]
+async fn a_sealed_payload_is_handled_by_who_has_its_key_and_stands_in_no_row() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let file = keys(&[("2031", OLD)]);
+    let cli = with_keys(&db, &file);
+    publish(&cli).await;
+    let sealed = "SELECT count(*) FROM tidegate.event_queue WHERE payload->'tidegate_sealed'->>'key' = '2031'";
+    assert_eq!(number(&client, sealed).await, 1);
+    assert_eq!(told(&client).await, 0);
+    done(&cli, &["drain"]).await;
+    let completed = "SELECT count(*) FROM tidegate.event_log WHERE status = 'COMPLETED'";
+    assert_eq!(number(&client, completed).await, 1);
+    assert_eq!(told(&client).await, 0);
+    // What it was about is read under the seal by a replay, too.
+    done(&cli, &["replay", "--id", "1", "--reason", "again"]).await;
+    done(&cli, &["drain"]).await;
+    assert_eq!(number(&client, completed).await, 2);
+}
+
+#[tokio::test]
+async fn without_the_key_an_event_waits_at_no_cost_and_its_neighbours_go_on() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let file = keys(&[("2031", OLD)]);
+    publish(&with_keys(&db, &file)).await;
+    for _ in 0..20 {
+        publish(&Cli::on(&db)).await;
+    }
+    let other = keys(&[("2032", NEW)]);
+    for cli in [Cli::on(&db), with_keys(&db, &other)] {
+        done(&cli, &["drain"]).await;
+        let completed = "SELECT count(*) FROM tidegate.event_log WHERE status = 'COMPLETED'";
+        assert_eq!(number(&client, completed).await, 20);
+        // The second time it is put off for the same reason, which is listed once.
+        let waits = "SELECT count(*) FROM tidegate.event_queue WHERE attempts = 0 AND jsonb_array_length(errors) = 1
+                        AND last_error LIKE '%\"2031\", which this program has not%' AND available_at > clock_timestamp()";
+        assert_eq!(number(&client, waits).await, 1);
+        let due = "UPDATE tidegate.event_queue SET available_at = clock_timestamp()";
+        client.batch_execute(due).await.unwrap();
+    }
+    done(&with_keys(&db, &file), &["drain"]).await;
+    let left = "SELECT count(*) FROM tidegate.event_queue";
+    assert_eq!(number(&client, left).await, 0);
+}
+
+#[tokio::test]
+async fn a_seal_that_does_not_hold_fails_its_event_alone() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let file = keys(&[("2031", OLD)]);
+    let cli = with_keys(&db, &file);
+    publish(&cli).await;
+    let moved = "INSERT INTO tidegate.event_queue (kind, payload) SELECT 'case_opened', payload FROM tidegate.event_queue;
+                 INSERT INTO tidegate.event_queue (kind, payload) VALUES ('case_opened', '{\"tidegate_sealed\":7}')";
+    client.batch_execute(moved).await.unwrap();
+    done(&cli, &["drain"]).await;
+    let ended = "SELECT count(*) FROM tidegate.event_log WHERE status = 'FAILED' AND errors->-1->>'code' = 'sealed' AND attempts = 0";
+    assert_eq!(number(&client, ended).await, 2);
+    let completed = "SELECT count(*) FROM tidegate.event_log WHERE status = 'COMPLETED'";
+    assert_eq!(number(&client, completed).await, 1);
+}
+
+#[tokio::test]
+async fn a_queue_that_takes_no_plaintext_refuses_it_from_everybody_and_does_not_log_it() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let file = keys(&[("2031", OLD)]);
+    let cli = with_keys(&db, &file);
+    publish(&Cli::on(&db)).await;
+    let sealed = with_keys(&db, &file).with("TIDEGATE_PAYLOADS", "sealed");
+    done(&sealed, &["migrate", "--roles"]).await;
+    let payload = format!("{{\"grant_number\": \"{CANARY}\"}}");
+    for publish in [
+        format!("SELECT tidegate.publish('grant_letter_viewed', '{payload}')"),
+        format!(
+            "SELECT tidegate.publish_many('[{{\"kind\": \"grant_letter_viewed\", \"payload\": {payload}}}]')"
+        ),
+        format!(
+            "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('grant_letter_viewed', '{payload}')"
+        ),
+    ] {
+        let refused = client.batch_execute(&publish).await.unwrap_err();
+        let refused = refused.as_db_error().unwrap();
+        assert!(
+            refused.message().contains("payload: must be sealed"),
+            "{refused}"
+        );
+        assert!(!format!("{refused:?}").contains(CANARY), "{refused:?}");
+    }
+    let plain = Cli::on(&db)
+        .run(&[
+            "--json",
+            "publish",
+            "grant_letter_viewed",
+            "--payload",
+            &payload,
+        ])
+        .await;
+    assert!(
+        plain.document()["error"]
+            .to_string()
+            .contains("must be sealed"),
+        "{}",
+        plain.stdout
+    );
+    client
+        .batch_execute("SELECT tidegate.publish('grant_letter_viewed', NULL)")
+        .await
+        .unwrap();
+    publish(&cli).await;
+    assert_eq!(told(&client).await, 1, "what was there before");
+}
+
+#[tokio::test]
+async fn what_a_queue_takes_is_a_setting_that_the_doctor_finds_right() {
+    let db = support::database().await;
+    let wrong = Cli::on(&db).with("TIDEGATE_PAYLOADS", "some");
+    let told = wrong.run(&["--json", "migrate"]).await.document()["error"].to_string();
+    assert!(
+        told.contains("TIDEGATE_PAYLOADS: must be any or sealed"),
+        "{told}"
+    );
+    for takes in ["sealed", "any"] {
+        let cli = Cli::on(&db).with("TIDEGATE_PAYLOADS", takes);
+        done(&cli, &["migrate"]).await;
+        let doctor = cli.run(&["--json", "doctor"]).await.document();
+        let checks = doctor["checks"].as_array().unwrap();
+        let drift = checks.iter().find(|check| check["name"] == "schema drift");
+        assert_eq!(drift.unwrap()["state"], "ok", "{takes}");
+    }
+    publish(&Cli::on(&db)).await;
+}
+
+#[tokio::test]
+async fn a_rewrap_gives_every_payload_the_current_keys_seal_and_changes_no_word() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let (old, both) = (
+        keys(&[("2031", OLD)]),
+        keys(&[("2032", NEW), ("2031", OLD)]),
+    );
+    publish(&with_keys(&db, &old)).await;
+    done(&with_keys(&db, &old), &["drain"]).await;
+    publish(&with_keys(&db, &old)).await;
+    publish(&Cli::on(&db)).await;
+    let rotated = with_keys(&db, &both);
+    let rewrap = ["--json", "rewrap", "--reason", "the key retires"];
+    let preview = done(&rotated, &[&rewrap[..], &["--dry-run"]].concat())
+        .await
+        .document();
+    assert_eq!(told(&client).await, 1);
+    let report = done(&rotated, &rewrap).await.document();
+    for report in [&preview, &report] {
+        assert_eq!(
+            (&report["rewrapped"], &report["sealed"], &report["key"]),
+            (&json!(2), &json!(1), &json!("2032"))
+        );
+    }
+    assert_eq!(told(&client).await, 0);
+    let again = done(&rotated, &rewrap).await.document();
+    assert_eq!(
+        (&again["rewrapped"], &again["sealed"]),
+        (&json!(0), &json!(0))
+    );
+    // The old key is needed no more; and who has only that one is told what is missing.
+    let alone = keys(&[("2032", NEW)]);
+    let new = with_keys(&db, &alone);
+    let retired = with_keys(&db, &old).run(&rewrap).await;
+    assert_eq!(
+        (retired.code, &retired.document()["no_key"]),
+        (Some(1), &json!({"2032": 3}))
+    );
+    done(&new, &["replay", "--id", "1", "--reason", "again"]).await;
+    done(&new, &["drain"]).await;
+    let completed = "SELECT count(*) FROM tidegate.event_log WHERE status = 'COMPLETED'";
+    assert_eq!(number(&client, completed).await, 4);
+
+    // Nobody puts another payload in the place of one.
+    let forged = "SELECT tidegate.rewrap('event_log_default', ARRAY[1], ARRAY['{\"tidegate_sealed\":{\"data\":\"x\"}}'], 'r', NULL)
+           UNION ALL SELECT tidegate.rewrap(p.partition, ARRAY[1], ARRAY['{\"tidegate_sealed\":{\"data\":\"x\"}}'], 'r', NULL) FROM tidegate.log_partitions() AS p";
+    client.batch_execute(forged).await.unwrap();
+    let forged =
+        "SELECT count(*) FROM tidegate.event_log WHERE payload->'tidegate_sealed'->>'data' = 'x'";
+    assert_eq!(number(&client, forged).await, 0);
+}
+
+#[tokio::test]
+async fn what_handlers_publish_is_sealed_as_well() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let file = keys(&[("2031", OLD)]);
+    let services = Services::start().await;
+    let mut cli = with_keys(&db, &file);
+    for (variable, url) in services.variables() {
+        cli = cli.with(variable, &url);
+    }
+    let form = json!({
+        "id": "f1",
+        "company": {"number": "000000001", "name": "Company 1",
+            "contact": {"name": CANARY, "email": "c@example.org", "phone": "0000"}},
+        "employee": {"national_id": "00000000001", "name": "Employee 1"},
+        "expert": {"name": "Expert 1", "company": "Company 2", "competence": "Ergonomics"},
+        "need": {"reason": "Reason", "requirement": "Requirement", "estimated_cost": 1, "hours": 1, "start_date": "2027-01-11"},
+        "status": "draft",
+    });
+    done(&cli, &["submit", "form", &form.to_string()]).await;
+    done(&cli, &["drain"]).await;
+    let events = "SELECT count(*) FROM tidegate.event_log WHERE status = 'COMPLETED' AND payload->'tidegate_sealed' IS NOT NULL";
+    assert_eq!(
+        number(&client, events).await,
+        3,
+        "form_submitted, form_archived, case_opened"
+    );
+    assert_eq!(told(&client).await, 0);
+}
