@@ -95,6 +95,8 @@ pub mod migrate;
 pub mod retention;
 #[cfg(feature = "seal")]
 mod rewrap;
+#[cfg(not(feature = "seal"))]
+use seal as rewrap;
 #[cfg(feature = "seal")]
 pub mod seal;
 #[cfg(not(feature = "seal"))]

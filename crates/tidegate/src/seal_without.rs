@@ -5,9 +5,11 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::config::Lookup;
+use crate::connect::Database;
 use crate::error::Error;
 use crate::event::NewEvent;
 use crate::handler::{HandlerError, Unhandled};
+use crate::operate::{RewrapReport, RewrapRequest};
 
 #[expect(clippy::unused_async, reason = "as with the seal built in")]
 pub(crate) async fn keys() -> Result<(), Error> {
@@ -25,6 +27,12 @@ pub(crate) fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+#[expect(clippy::unused_async, reason = "as with the seal built in")]
+pub(crate) async fn rewrap(_: &Database, _: &RewrapRequest) -> Result<RewrapReport, Error> {
+    let why = "this program was built without the feature seal";
+    Err(Error::Config(format!("rewrap: {why}")))
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "as with the seal built in")]

@@ -20,7 +20,6 @@ use crate::operate::{
 };
 use crate::queue;
 use crate::retention::{self, KindsReport, RetentionReport};
-#[cfg(feature = "seal")]
 use crate::rewrap;
 
 /// What is answered of retention.
@@ -218,12 +217,7 @@ impl Service {
             actor,
             ..asked.clone()
         };
-        #[cfg(feature = "seal")]
-        return rewrap::rewrap(&self.database, &asked).await;
-        #[cfg(not(feature = "seal"))]
-        Err(Error::Config(format!(
-            "rewrap: {asked:?}: this program was built without the feature seal"
-        )))
+        rewrap::rewrap(&self.database, &asked).await
     }
 
     /// How long finished events are kept, by kind; or a change of that, which may take `time` if there is a limit from
