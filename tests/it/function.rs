@@ -11,6 +11,7 @@ use tokio::process::Child;
 
 use crate::look;
 use crate::probe::{live, number};
+use crate::seal;
 use crate::services::{Mode, Services};
 use crate::support::{
     self, Answer, Deadline, Harm, Proxy, RuntimeApi, TestDb, publish_letters, publish_views,
@@ -187,7 +188,12 @@ async fn f1_a_scheduled_event_drains_the_queue_and_is_answered_with_a_report() {
 #[tokio::test]
 async fn f6_every_file_of_sample_invocations_is_answered() {
     let db = support::empty_database().await;
-    let function = Function::on(&db, &[]).await;
+    let keys_file = seal::keys(&[("2031", seal::OLD)]);
+    let keys = (
+        "TIDEGATE_PAYLOAD_KEYS_FILE",
+        keys_file.path().to_str().unwrap(),
+    );
+    let function = Function::on(&db, &[keys]).await;
     let mut files: Vec<String> = support::project_file("events")
         .read_dir()
         .unwrap()

@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
-use tempfile::NamedTempFile;
 use tidegate::migrate::{Migrate, MigrateReport, Migrations};
 use tidegate::queue::sql::{self, Statement};
 use tidegate::{Database, Event};
@@ -15,6 +14,7 @@ use tokio_postgres::{Client, Transaction};
 
 use crate::function::Function;
 use crate::probe::number;
+use crate::seal;
 use crate::support::{self, TestDb, command};
 
 /// Who may: each letter a role.
@@ -614,14 +614,6 @@ fn operators_actions() -> String {
     settings.next().unwrap()
 }
 
-fn payload_keys() -> NamedTempFile {
-    let file = NamedTempFile::new().unwrap();
-    let key = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
-    let keys = format!(r#"{{"current": "2031", "keys": {{"2031": "{key}"}}}}"#);
-    std::fs::write(file.path(), keys).unwrap();
-    file
-}
-
 #[tokio::test]
 async fn the_operators_login_is_enough_for_every_action_of_the_operators_function() {
     let world = World::new().await;
@@ -630,7 +622,7 @@ async fn the_operators_login_is_enough_for_every_action_of_the_operators_functio
     world.owner.batch_execute(told).await.unwrap();
     let actions = operators_actions();
     let url = as_user(&world.db.url, &world.login(Operate));
-    let keys = payload_keys();
+    let keys = seal::keys(&[("2031", seal::OLD)]);
     let settings = [
         ("DATABASE_URL", &*url),
         ("TIDEGATE_ACTIONS", &*actions),

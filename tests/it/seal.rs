@@ -12,11 +12,11 @@ use crate::services::Services;
 use crate::support::{self, TestDb};
 
 const CANARY: &str = "canary-in-a-payload";
-const OLD: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+pub const OLD: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 const NEW: &str = "//79/Pv6+fj39vX08/Lx8O/u7ezr6uno5+bl5OPi4eA=";
 
 /// A file of keys, the first of which seals.
-fn keys(keys: &[(&str, &str)]) -> NamedTempFile {
+pub fn keys(keys: &[(&str, &str)]) -> NamedTempFile {
     let named: serde_json::Map<String, Value> = keys
         .iter()
         .map(|(name, key)| ((*name).to_owned(), json!(key)))
