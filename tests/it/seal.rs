@@ -84,18 +84,35 @@ async fn without_the_key_an_event_waits_at_no_cost_and_its_neighbours_go_on() {
     for _ in 0..20 {
         publish(&Cli::on(&db)).await;
     }
+    // Five hundred that nobody here can open, and two thousand neighbours.
+    let many = "INSERT INTO tidegate.event_queue (kind, payload) SELECT kind, payload FROM tidegate.event_queue, generate_series(1, 499) WHERE id = 1;
+                SELECT tidegate.publish_many(jsonb_agg(jsonb_build_object('kind', 'grant_letter_viewed', 'payload', '{\"grant_number\": \"G\"}'::jsonb)))
+                  FROM generate_series(1, 1980)";
+    client.batch_execute(many).await.unwrap();
     let other = keys(&[("2032", NEW)]);
     for cli in [Cli::on(&db), with_keys(&db, &other)] {
         done(&cli, &["drain"]).await;
-        let completed = "SELECT count(*) FROM tidegate.event_log WHERE status = 'COMPLETED'";
-        assert_eq!(number(&client, completed).await, 20);
+        let completed =
+            "SELECT count(*) FROM tidegate.event_log WHERE status = 'COMPLETED' AND attempts = 1";
+        assert_eq!(number(&client, completed).await, 2000);
         // The second time it is put off for the same reason, which is listed once.
         let waits = "SELECT count(*) FROM tidegate.event_queue WHERE attempts = 0 AND jsonb_array_length(errors) = 1
                         AND last_error LIKE '%\"2031\", which this program has not%' AND available_at > clock_timestamp()";
-        assert_eq!(number(&client, waits).await, 1);
+        assert_eq!(number(&client, waits).await, 500);
         let due = "UPDATE tidegate.event_queue SET available_at = clock_timestamp()";
         client.batch_execute(due).await.unwrap();
     }
+    // Nothing ends them, and so they come less and less often.
+    let old = "UPDATE tidegate.event_queue SET created_at = clock_timestamp() - interval '2 hours'";
+    client.batch_execute(old).await.unwrap();
+    done(&Cli::on(&db), &["drain"]).await;
+    let later = "SELECT count(*) FROM tidegate.event_queue WHERE available_at BETWEEN clock_timestamp() + interval '20 minutes'
+                    AND clock_timestamp() + interval '1 hour'";
+    assert_eq!(number(&client, later).await, 500);
+    client
+        .batch_execute("UPDATE tidegate.event_queue SET available_at = clock_timestamp()")
+        .await
+        .unwrap();
     done(&with_keys(&db, &file), &["drain"]).await;
     let left = "SELECT count(*) FROM tidegate.event_queue";
     assert_eq!(number(&client, left).await, 0);

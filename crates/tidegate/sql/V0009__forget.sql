@@ -47,9 +47,9 @@ CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RET
      ORDER BY c.id LIMIT offspring.most
 $$;
 
--- Forgets what these events hold, at most 1,000 of them, or none, which the audit tells as well: live ones are cancelled first, whoever has them in hand. What came
--- of them is to be forgotten before, for it is found by them, and they by their keys; `offspring` tells of what has come
--- since, the first 1,000 of it.
+-- Forgets what these events hold, at most 1,000 of them, or none, which the audit tells as well: live ones are cancelled
+-- first, whoever has them in hand. What came of them is to be forgotten before, for it is found by them, and they by their
+-- keys; `offspring` tells of what has come since, the first 1,000 of it.
 --
 -- A handler that is at work on a cancelled event (`in_hand`) goes on and can write down nothing of it in the queue; what it
 -- does to other tables is its own. The audit keeps the ids, and no word of whom they were about.
@@ -72,9 +72,7 @@ BEGIN
     IF NOT coalesce(forget.dry_run, false) THEN
         -- A replay would copy the payload, a cleanup's step wait for these rows.
         PERFORM tidegate.lock_replays();
-    END IF;
-    -- In the order in which requeues lock them.
-    IF NOT coalesce(forget.dry_run, false) THEN
+        -- In the order in which requeues lock them.
         PERFORM FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(forget.ids) ORDER BY l.worker, l.token FOR UPDATE;
     END IF;
     live := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (forget.ids) ORDER BY q.id);

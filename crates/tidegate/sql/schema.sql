@@ -611,9 +611,7 @@ BEGIN
     IF NOT coalesce(forget.dry_run, false) THEN
         -- A replay would copy the payload, a cleanup's step wait for these rows.
         PERFORM tidegate.lock_replays();
-    END IF;
-    -- In the order in which requeues lock them.
-    IF NOT coalesce(forget.dry_run, false) THEN
+        -- In the order in which requeues lock them.
         PERFORM FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(forget.ids) ORDER BY l.worker, l.token FOR UPDATE;
     END IF;
     live := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (forget.ids) ORDER BY q.id);

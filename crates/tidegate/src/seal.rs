@@ -8,7 +8,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use aes_gcm::aead::{Aead, KeyInit, Payload};
 use aes_gcm::{Aes256Gcm, Nonce};
@@ -30,9 +29,6 @@ const BEGINNING: &str = r#"{"tidegate_sealed":"#;
 
 /// Put into what is sealed, so that nothing sealed for another purpose is taken for it.
 const PURPOSE: &str = "tidegate payload 1:";
-
-/// An event whose key this program has not waits this long, at no cost to its attempts.
-const NO_KEY: Duration = Duration::from_mins(1);
 
 const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 12;
@@ -388,10 +384,9 @@ pub(crate) fn opened<'a>(
     match opened {
         Ok(payload) => Ok(Some(Cow::Owned(payload))),
         // Another program, or this one with its settings mended, can handle it.
-        Err(why @ Unopened::NoKey(_)) => {
-            let later = HandlerError::retry("sealed", why).after(NO_KEY);
-            Err(Unhandled::Later(later.blameless()))
-        }
+        Err(why @ Unopened::NoKey(_)) => Err(Unhandled::Later(
+            HandlerError::retry("sealed", why).blameless(),
+        )),
         Err(why @ Unopened::Broken) => Err(Unhandled::Never(Fault::new("sealed", why))),
     }
 }

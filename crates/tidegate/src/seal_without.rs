@@ -2,7 +2,6 @@
 //! program that has the keys.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use crate::config::Lookup;
 use crate::connect::Database;
@@ -47,9 +46,9 @@ pub(crate) fn opened<'a>(
     match payload {
         Some(sealed) if sealed.starts_with(br#"{"tidegate_sealed":"#) => {
             let why = "the payload is sealed, and this program was built without the feature seal";
-            let later = Duration::from_mins(1);
-            let error = HandlerError::retry("sealed", why).after(later);
-            Err(Unhandled::Later(error.blameless()))
+            Err(Unhandled::Later(
+                HandlerError::retry("sealed", why).blameless(),
+            ))
         }
         payload => Ok(payload.map(Cow::Borrowed)),
     }

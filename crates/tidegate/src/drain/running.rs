@@ -30,6 +30,9 @@ const OVERDUE: Duration = Duration::from_millis(500);
 /// So many events of a group are handed over behind its head at most: the loop is asked once for all of them.
 const MOST_CHAINED: usize = 31;
 
+/// An event that waits for a program with its key is looked at again after this, at first and at last.
+const PUT_OFF: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
+
 impl<D: Dispatch> Drain<D> {
     /// Starts handlers while there are events, free places and time, and while it is certain what is in hand.
     pub(super) fn start_handlers(&mut self) {
@@ -157,8 +160,11 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Puts back an event that no handler here can be given, as an attempt of its own would.
+    /// Puts back an event that no handler here can be given, as an attempt of its own would: for longer the older it is, lest
+    /// many such events, which nothing ends, keep drains busy for ever.
     fn put_off(&mut self, event: &LeasedEvent, error: HandlerError) {
+        let age = event.created_at.elapsed().unwrap_or_default();
+        let error = error.after((age / 4).clamp(PUT_OFF.0, PUT_OFF.1));
         self.services.note_left(event.lease);
         let end = HandlerEnd {
             handler: "open",
