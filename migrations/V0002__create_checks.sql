@@ -37,6 +37,13 @@ CREATE TABLE checks.issuing_check (
 -- The gate counts these few, whatever else the table has gathered.
 CREATE INDEX issuing_check_new ON checks.issuing_check (id) WHERE work_statusom = 'NEW';
 
+-- One row, for whoever counts to have alone.
+CREATE TABLE checks.gate (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one)
+);
+
+INSERT INTO checks.gate DEFAULT VALUES;
+
 -- Takes one of `places` for a check, for at most `held_for` seconds: its row is NEW from then on. A
 -- function, because counting and taking must be one step that commits before the call goes out, and
 -- the count needs a snapshot from after the lock.
@@ -48,7 +55,11 @@ CREATE FUNCTION checks.take_place(
 #variable_conflict use_column
 BEGIN
     -- Without it, two that look at once both see one NEW row, and there are three.
-    PERFORM pg_advisory_xact_lock(1128811347, 0);
+    PERFORM FROM checks.gate FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'checks.gate: its row is missing' USING ERRCODE = 'object_not_in_prerequisite_state',
+              HINT = 'INSERT INTO checks.gate DEFAULT VALUES';
+    END IF;
     take_place.at := clock_timestamp();
     -- SKIP LOCKED: a row that is being finished this moment is not worth waiting for.
     UPDATE checks.issuing_check SET work_statusom = 'PLANNED', place_ends_at = NULL, updated_at = take_place.at

@@ -103,7 +103,11 @@ CREATE FUNCTION checks.take_place(trigger_id text, application_id text, places i
 #variable_conflict use_column
 BEGIN
     -- Without it, two that look at once both see one NEW row, and there are three.
-    PERFORM pg_advisory_xact_lock(1128811347, 0);
+    PERFORM FROM checks.gate FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'checks.gate: its row is missing' USING ERRCODE = 'object_not_in_prerequisite_state',
+              HINT = 'INSERT INTO checks.gate DEFAULT VALUES';
+    END IF;
     take_place.at := clock_timestamp();
     -- SKIP LOCKED: a row that is being finished this moment is not worth waiting for.
     UPDATE checks.issuing_check SET work_statusom = 'PLANNED', place_ends_at = NULL, updated_at = take_place.at
@@ -245,6 +249,11 @@ ALTER TABLE callers.link_key ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     NO MINVALUE
     NO MAXVALUE
     CACHE 1
+);
+
+CREATE TABLE checks.gate (
+    one boolean DEFAULT true NOT NULL,
+    CONSTRAINT gate_one_check CHECK (one)
 );
 
 CREATE TABLE checks.issuing_check (
@@ -404,6 +413,9 @@ ALTER TABLE ONLY callers.api_key
 
 ALTER TABLE ONLY callers.link_key
     ADD CONSTRAINT link_key_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY checks.gate
+    ADD CONSTRAINT gate_pkey PRIMARY KEY (one);
 
 ALTER TABLE ONLY checks.issuing_check
     ADD CONSTRAINT issuing_check_pkey PRIMARY KEY (id);

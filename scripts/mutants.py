@@ -197,7 +197,7 @@ MUTANTS = [
             "AS due", 1),
            (LOG, "               AND (q.expires_at <= moment OR q.attempts >= q.max_attempts)\n", "", 1)),
     Mutant("publish: does not lock the group", ORDER,
-           (PUBLISH, "        PERFORM pg_advisory_xact_lock(1414087749, hashtext(publish_one.group_key));\n", "        NULL;\n", 1),
+           (PUBLISH, "        PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(publish_one.group_key) FOR UPDATE;\n", "        NULL;\n", 1),
            (PUBLISH, "    PERFORM tidegate.lock_groups(group_keys);\n", "", 1)),
     # A lock that comes too late: the ids are drawn, and others may commit between.
     Mutant("publish_batch: draws ids before it locks", ORDER,

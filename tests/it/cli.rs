@@ -154,6 +154,28 @@ async fn two_migrations_at_once_both_succeed() {
 }
 
 #[tokio::test]
+async fn who_keeps_a_migration_waiting_is_named_at_once() {
+    let db = support::empty_database().await;
+    let other = db.client().await;
+    other.batch_execute("BEGIN").await.unwrap();
+    let taken = "SELECT pg_backend_pid(), pg_advisory_xact_lock(1414087749, 0)::text";
+    let pid: i32 = other.query_one(taken, &[]).await.unwrap().get(0);
+    let cli = Cli::on(&db);
+    let child = cli.command(&["migrate"]).spawn().unwrap();
+    let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+                    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    wait_until("the migration waits", async || {
+        number(&other, waits).await == 1
+    })
+    .await;
+    other.batch_execute("ROLLBACK").await.unwrap();
+    let ran = Ran::of(child).await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let named = format!("pid {pid}, login postgres");
+    assert!(ran.stderr.contains(&named), "{ran:?}");
+}
+
+#[tokio::test]
 async fn a_database_newer_than_the_program_is_refused() {
     let db = support::database().await;
     let client = db.client().await;

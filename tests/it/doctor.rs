@@ -764,6 +764,23 @@ async fn a_database_whose_transactions_keep_a_snapshot_is_told() {
 }
 
 #[tokio::test]
+async fn a_log_of_more_days_than_the_server_has_locks_for_is_told() {
+    let db = support::database().await;
+    examine(&db).await.is_ok("locks");
+    let client = db.client().await;
+    let many = "SELECT tidegate.make_log_partition((current_date + n)::date) FROM generate_series(0, 400) AS n";
+    client.batch_execute(many).await.unwrap();
+    let room = "SELECT current_setting('max_locks_per_transaction')::bigint * current_setting('max_connections')::bigint";
+    let told = format!("room for {}", crate::probe::number(&client, room).await);
+    let remedy = examine(&db).await.finds(
+        "locks",
+        "warning",
+        &["a query of the whole log takes 28", &told],
+    );
+    assert!(remedy.contains("max_locks_per_transaction = "), "{remedy}");
+}
+
+#[tokio::test]
 async fn c12_a_handlers_limit_beyond_its_lease_is_told() {
     let db = support::database().await;
     let mut options = DrainOptions::default();

@@ -353,6 +353,56 @@ async fn an_event_of_a_group_is_planned_no_further_ahead_than_a_setting_says() {
 }
 
 #[tokio::test]
+async fn a_transaction_that_publishes_to_thousands_of_groups_leaves_the_server_its_locks() {
+    const GROUPS: i64 = 20_000;
+    let db = probe_database().await;
+    let (bulk, neighbour) = (db.client().await, db.client().await);
+    bulk.batch_execute("BEGIN").await.unwrap();
+    let publish = "SELECT count(*) FROM generate_series(1, 20) AS batch, LATERAL (
+                   SELECT jsonb_agg(jsonb_build_object('kind', 'act', 'group_key', format('%s of %s', n, batch))) AS events
+                     FROM generate_series(1, 1000) AS n) AS b, LATERAL tidegate.publish_many(b.events)";
+    assert_eq!(number(&bulk, publish).await, GROUPS);
+    let locks = "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid()";
+    assert!(number(&bulk, locks).await < 200);
+    // Others publish meanwhile, to every group whose slot it has not.
+    let free = "WITH others AS (SELECT format('neighbour %s', n) AS key FROM generate_series(1, 2000) AS n)
+                SELECT array_agg(key) FROM others WHERE tidegate.mutex_slot(key) <> ALL (ARRAY(
+                    SELECT tidegate.mutex_slot(group_key) FROM tidegate.event_queue WHERE group_key LIKE '% of %'))";
+    let free: Vec<String> = bulk.query_one(free, &[]).await.unwrap().get(0);
+    assert!(free.len() > 1000, "{}", free.len());
+    let publish = "SELECT count(*) FROM unnest($1::text[]) AS key, LATERAL tidegate.publish('act', '{}', group_key => key)";
+    let published: i64 = neighbour.query_one(publish, &[&free]).await.unwrap().get(0);
+    assert_eq!(published, i64::try_from(free.len()).unwrap());
+    bulk.batch_execute("COMMIT").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_group_whose_lock_is_missing_is_refused_and_the_hint_mends_it() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    client
+        .batch_execute("DELETE FROM tidegate.mutex")
+        .await
+        .unwrap();
+    let alone = "SELECT count(*) FROM tidegate.publish('act', '{}')";
+    let grouped = "SELECT count(*) FROM tidegate.publish('act', '{}', group_key => 'g')";
+    let many =
+        "SELECT count(*) FROM tidegate.publish_many('[{\"kind\": \"act\", \"group_key\": \"g\"}]')";
+    assert_eq!(number(&client, alone).await, 1);
+    for publish in [grouped, many] {
+        let error = client.query_one(publish, &[]).await.unwrap_err();
+        let error = error.as_db_error().unwrap();
+        assert!(error.message().contains("tidegate.mutex"), "{error:?}");
+        client.batch_execute(error.hint().unwrap()).await.unwrap();
+        assert_eq!(number(&client, publish).await, 1);
+        client
+            .batch_execute("DELETE FROM tidegate.mutex")
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
 async fn who_reads_one_event_locks_few_partitions_of_a_year_of_them() {
     let db = probe_database().await;
     let mut client = db.client().await;

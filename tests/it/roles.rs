@@ -178,7 +178,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "ids" | "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
         | "disorder" => &[Operate, Read],
         // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
-        "is_migrated" | "expired_partitions" | "bloat" => {
+        "is_migrated" | "expired_partitions" | "bloat" | "locks" => {
             &[Publish, Intake, Drain, Operate, Read, Jobs]
         }
         "plain_wording" | "open_schemas" | "catalog" | "unvacuumed" | "holders" | "sight"
@@ -706,4 +706,41 @@ async fn a_program_of_another_with_tables_of_the_same_name_gets_its_own_grants_a
             .unwrap()
             .get::<_, bool>(0)
     );
+}
+
+#[tokio::test]
+async fn a_login_without_rights_can_hold_up_no_publish_no_follow_up_and_no_step() {
+    let world = World::new().await;
+    let login = &world.logins[&Nobody];
+    // Every lock that a publish to the group could be thought to take, and those of other steps.
+    let taken = "SELECT pg_advisory_lock(1414087749, hashtext('g')), pg_advisory_lock(1414087750, 0), pg_advisory_lock(1414087749, 0),
+                        pg_advisory_lock(hashtext('g')), pg_advisory_lock(hashtextextended('g', 0)), pg_advisory_lock(1128811347, 0)";
+    login.batch_execute(taken).await.unwrap();
+    for role in [Nobody, Publish, Read, Jobs, Drain, Operate] {
+        let mutex = "SELECT FROM tidegate.mutex FOR UPDATE";
+        let error = world.logins[&role].batch_execute(mutex).await.unwrap_err();
+        let refused = Some(&SqlState::INSUFFICIENT_PRIVILEGE);
+        assert_eq!(error.code(), refused, "{role:?}");
+    }
+    // Only a hang is longer.
+    let bounded = "SET statement_timeout = '60s'";
+    for (role, does) in [
+        (
+            Publish,
+            "SELECT tidegate.publish('grant_letter_viewed', '{\"grant_number\": \"1\"}', group_key => 'g')",
+        ),
+        (Drain, "SELECT tidegate.busy_groups('{g}')"),
+        (
+            Operate,
+            "SELECT tidegate.sweep_events(0); SELECT tidegate.replay(ids => '{1}', reason => 'test', actor => 'test')",
+        ),
+        (Drain, "SELECT checks.take_place('t', 'a', 2, 60)"),
+    ] {
+        let client = &world.logins[&role];
+        client.batch_execute(bounded).await.unwrap();
+        client.batch_execute(does).await.unwrap();
+    }
+    let busy = "SELECT cardinality(tidegate.busy_groups('{g}'))";
+    let busy: i32 = world.owner.query_one(busy, &[]).await.unwrap().get(0);
+    assert_eq!(busy, 0);
 }

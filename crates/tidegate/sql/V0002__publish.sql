@@ -114,14 +114,16 @@ EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
--- One lock per group, in one order for everybody, so that two batches never wait for each other.
+-- Has the order in which publishes to a group commit be the order of their ids.
 CREATE FUNCTION tidegate.lock_groups(group_keys text[]) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
+DECLARE
+    slots constant integer[] := ARRAY(SELECT DISTINCT tidegate.mutex_slot(g) FROM unnest(group_keys) AS g WHERE g IS NOT NULL);
 BEGIN
-    PERFORM pg_advisory_xact_lock(1414087749, hashed.key)
-       FROM (SELECT DISTINCT hashtext(g) AS key FROM unnest(group_keys) AS g
-              WHERE g IS NOT NULL ORDER BY key) AS hashed;
+    IF slots <> '{}' THEN
+        PERFORM tidegate.lock_slots(slots);
+    END IF;
 END $$;
 
 -- Refuses a batch in the words of its first event that is not allowed. Called when one was met; returns only
@@ -176,7 +178,11 @@ BEGIN
     END IF;
     IF publish_one.group_key IS NOT NULL THEN
         PERFORM tidegate.check_group_delay(publish_one.group_key, publish_one.available_at);
-        PERFORM pg_advisory_xact_lock(1414087749, hashtext(publish_one.group_key));
+        -- As lock_slots does, which would take longer to call.
+        PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(publish_one.group_key) FOR UPDATE;
+        IF NOT FOUND THEN
+            PERFORM tidegate.lock_groups(ARRAY[publish_one.group_key]);
+        END IF;
     END IF;
     LOOP
         INSERT INTO tidegate.event_queue AS q

@@ -92,14 +92,18 @@ BEGIN
     END IF;
 END $$;
 
--- Those of the follow-ups' groups whose publish lock is free, all of them held from now on; the others are busy. Nothing
--- waits here: a producer may hold a group's lock for as long as it likes, and keeps only that group's events waiting.
+-- Those of the follow-ups' groups that another transaction publishes to; the others' slots are held from now on. Nothing
+-- waits here: a producer may hold a group's slot for as long as it likes, and keeps only that group's events waiting.
 CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
-    LANGUAGE sql SET search_path = pg_catalog, pg_temp
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
-    SELECT coalesce(array_agg(g.key) FILTER (WHERE NOT g.free), '{}')
-      FROM (SELECT k.key, pg_try_advisory_xact_lock(1414087749, hashtext(k.key)) AS free
-              FROM (SELECT DISTINCT u.key FROM unnest(group_keys) AS u(key) WHERE u.key IS NOT NULL) AS k) AS g
+    WITH asked AS (
+        SELECT DISTINCT u.key, tidegate.mutex_slot(u.key) AS slot FROM unnest(group_keys) AS u(key) WHERE u.key IS NOT NULL
+    ), locked AS MATERIALIZED (
+        SELECT m.slot FROM tidegate.mutex AS m WHERE m.slot = ANY (ARRAY(SELECT a.slot FROM asked AS a))
+         ORDER BY m.slot FOR UPDATE SKIP LOCKED
+    )
+    SELECT coalesce(array_agg(a.key), '{}') FROM asked AS a WHERE NOT EXISTS (SELECT FROM locked AS l WHERE l.slot = a.slot)
 $$;
 
 -- Moves finished events of a lease to the log and publishes their follow-ups. `rans` tells whether the end was a handler's: an

@@ -20,7 +20,7 @@
 -- DEFINER), so that whoever may run a cleanup needs no right on a table, and the audit row of what a
 -- step removes is written with it by construction. They wait for a lock no longer than 200 ms: while a
 -- step waits for the log, finalizes queue up behind it. One step runs at a time, whoever starts it,
--- under the advisory lock (1414087750, 0); so two steps never wait for each other's rows in two orders.
+-- with slot -1 of `mutex`; so two steps never wait for each other's rows in two orders.
 --
 -- `now` may only name an earlier time than the database's clock: nobody can ask for the deletion of
 -- what has not expired.
@@ -119,7 +119,7 @@ BEGIN
         RAISE EXCEPTION 'transaction_isolation: must be read committed, got %', current_setting('transaction_isolation')
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
-    PERFORM pg_advisory_xact_lock(1414087750, 0);
+    PERFORM tidegate.lock_slots('{-1}');
 END $$;
 
 -- The log's columns, for moving rows between its partitions: theirs may stand in another order.

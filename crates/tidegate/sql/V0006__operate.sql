@@ -131,7 +131,7 @@ BEGIN
         RAISE EXCEPTION 'replay: a transaction at READ COMMITTED is needed, this one is at %',
             upper(current_setting('transaction_isolation')) USING ERRCODE = 'invalid_transaction_state';
     END IF;
-    PERFORM pg_advisory_xact_lock(1414087750, 0);
+    PERFORM tidegate.lock_slots('{-1}');
 END $$;
 
 -- What has been done of an ended event, for a replay that runs only the rest: handlers that succeeded,

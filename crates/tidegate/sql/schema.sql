@@ -76,16 +76,20 @@ BEGIN
         RAISE EXCEPTION 'transaction_isolation: must be read committed, got %', current_setting('transaction_isolation')
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
-    PERFORM pg_advisory_xact_lock(1414087750, 0);
+    PERFORM tidegate.lock_slots('{-1}');
 END $$;
 
 CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
-    LANGUAGE sql
+    LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    SELECT coalesce(array_agg(g.key) FILTER (WHERE NOT g.free), '{}')
-      FROM (SELECT k.key, pg_try_advisory_xact_lock(1414087749, hashtext(k.key)) AS free
-              FROM (SELECT DISTINCT u.key FROM unnest(group_keys) AS u(key) WHERE u.key IS NOT NULL) AS k) AS g
+    WITH asked AS (
+        SELECT DISTINCT u.key, tidegate.mutex_slot(u.key) AS slot FROM unnest(group_keys) AS u(key) WHERE u.key IS NOT NULL
+    ), locked AS MATERIALIZED (
+        SELECT m.slot FROM tidegate.mutex AS m WHERE m.slot = ANY (ARRAY(SELECT a.slot FROM asked AS a))
+         ORDER BY m.slot FOR UPDATE SKIP LOCKED
+    )
+    SELECT coalesce(array_agg(a.key), '{}') FROM asked AS a WHERE NOT EXISTS (SELECT FROM locked AS l WHERE l.slot = a.slot)
 $$;
 
 CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestamp with time zone) RETURNS void
@@ -1246,10 +1250,12 @@ CREATE FUNCTION tidegate.lock_groups(group_keys text[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+DECLARE
+    slots constant integer[] := ARRAY(SELECT DISTINCT tidegate.mutex_slot(g) FROM unnest(group_keys) AS g WHERE g IS NOT NULL);
 BEGIN
-    PERFORM pg_advisory_xact_lock(1414087749, hashed.key)
-       FROM (SELECT DISTINCT hashtext(g) AS key FROM unnest(group_keys) AS g
-              WHERE g IS NOT NULL ORDER BY key) AS hashed;
+    IF slots <> '{}' THEN
+        PERFORM tidegate.lock_slots(slots);
+    END IF;
 END $$;
 
 CREATE FUNCTION tidegate.lock_replays() RETURNS void
@@ -1261,7 +1267,23 @@ BEGIN
         RAISE EXCEPTION 'replay: a transaction at READ COMMITTED is needed, this one is at %',
             upper(current_setting('transaction_isolation')) USING ERRCODE = 'invalid_transaction_state';
     END IF;
-    PERFORM pg_advisory_xact_lock(1414087750, 0);
+    PERFORM tidegate.lock_slots('{-1}');
+END $$;
+
+CREATE FUNCTION tidegate.lock_slots(slots integer[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    locked bigint;
+BEGIN
+    PERFORM FROM tidegate.mutex AS m WHERE m.slot = ANY (slots) ORDER BY m.slot FOR UPDATE;
+    GET DIAGNOSTICS locked = ROW_COUNT;
+    IF locked < cardinality(slots) THEN
+        RAISE EXCEPTION 'tidegate.mutex: rows are missing, without which groups would lose their order'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'INSERT INTO tidegate.mutex SELECT generate_series(-1, 65535) ON CONFLICT DO NOTHING';
+    END IF;
 END $$;
 
 CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL::text) RETURNS text
@@ -1463,6 +1485,10 @@ BEGIN
             missing_retention_days.partition) USING missing_retention_days.kind;
     END IF;
 END $_$;
+
+CREATE FUNCTION tidegate.mutex_slot(group_key text) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (hashtext(group_key) & 65535);
 
 CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RETURNS SETOF bigint
     LANGUAGE sql STABLE
@@ -1731,7 +1757,11 @@ BEGIN
     END IF;
     IF publish_one.group_key IS NOT NULL THEN
         PERFORM tidegate.check_group_delay(publish_one.group_key, publish_one.available_at);
-        PERFORM pg_advisory_xact_lock(1414087749, hashtext(publish_one.group_key));
+        -- As lock_slots does, which would take longer to call.
+        PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(publish_one.group_key) FOR UPDATE;
+        IF NOT FOUND THEN
+            PERFORM tidegate.lock_groups(ARRAY[publish_one.group_key]);
+        END IF;
     END IF;
     LOOP
         INSERT INTO tidegate.event_queue AS q
@@ -2971,6 +3001,10 @@ CREATE VIEW tidegate.leases AS
              JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)))))) in_hand)
   WHERE (NOT l.ended);
 
+CREATE TABLE tidegate.mutex (
+    slot integer NOT NULL
+);
+
 CREATE TABLE tidegate.queue_migrations (
     version integer NOT NULL,
     name character varying(255),
@@ -3118,6 +3152,9 @@ ALTER TABLE ONLY tidegate.event_queue
 
 ALTER TABLE ONLY tidegate.lease
     ADD CONSTRAINT lease_pkey PRIMARY KEY (token);
+
+ALTER TABLE ONLY tidegate.mutex
+    ADD CONSTRAINT mutex_pkey PRIMARY KEY (slot);
 
 ALTER TABLE ONLY tidegate.queue_migrations
     ADD CONSTRAINT queue_migrations_pkey PRIMARY KEY (version);
@@ -3299,6 +3336,8 @@ REVOKE ALL ON FUNCTION tidegate.lock_groups(group_keys text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.lock_replays() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.lock_slots(slots integer[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.log_columns(prefix text, changed text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.log_partitions(now timestamp with time zone) FROM PUBLIC;
@@ -3318,6 +3357,8 @@ REVOKE ALL ON FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) FROM
 REVOKE ALL ON FUNCTION tidegate.missing_log_days(now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.missing_retention_days(kind text, partition text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.mutex_slot(group_key text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) FROM PUBLIC;
 

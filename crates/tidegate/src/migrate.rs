@@ -274,12 +274,28 @@ async fn roles_are_in_use(client: &Client) -> Result<bool, Error> {
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
+/// An advisory lock, for there may be no table yet. Any login of the database can take it and so keep migrations from
+/// running, nothing else: whoever has it is named.
 async fn lock(guard: &Client) -> Result<(), Error> {
-    let locked = guard.batch_execute("BEGIN; SELECT pg_advisory_xact_lock(1414087749, 0)");
+    let failed = |error: tokio_postgres::Error| Error::Migrate(describe(&error));
+    guard.batch_execute("BEGIN").await.map_err(failed)?;
+    let sql = "SELECT CASE WHEN pg_try_advisory_xact_lock(1414087749, 0) THEN '' ELSE coalesce((
+                      SELECT format('pid %s, login %s, application %s', a.pid, a.usename, coalesce(nullif(a.application_name, ''), 'unnamed'))
+                        FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+                       WHERE l.locktype = 'advisory' AND l.granted AND l.classid = 1414087749 AND l.objid = 0 AND l.objsubid = 2
+                         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1),
+                      'a session that has just ended') END";
+    let rows = guard.query_typed(sql, &[]).await.map_err(failed)?;
+    let holder: String = rows.first().map_or_else(String::new, |row| row.get(0));
+    if holder.is_empty() {
+        return Ok(());
+    }
+    tracing::warn!(holder, "another session holds the lock of migrations");
+    let locked = guard.batch_execute("SELECT pg_advisory_xact_lock(1414087749, 0)");
     match tokio::time::timeout(LOCK_WAIT, locked).await {
-        Ok(answer) => answer.map_err(|error| Error::Migrate(describe(&error))),
+        Ok(answer) => answer.map_err(failed),
         Err(_) => Err(Error::Migrate(format!(
-            "another migration is still running after {LOCK_WAIT:?}"
+            "another session still holds the lock of migrations after {LOCK_WAIT:?}: {holder}"
         ))),
     }
 }

@@ -13,6 +13,9 @@ const DAYS_OVERDUE: i32 = 2;
 /// What more there is makes no difference to what is to be done.
 const MOST_STRAYS: i64 = 100_000;
 
+/// People, dashboards and scrapes that ask for figures or lists at one moment.
+const READERS: i64 = 5;
+
 const CLEANUP: &str = "tidegate cleanup";
 
 pub(super) async fn missing_partitions(probe: &Probe<'_>) -> Result<Finding, Error> {
@@ -55,6 +58,34 @@ pub(super) async fn expired_partitions(probe: &Probe<'_>) -> Result<Finding, Err
     })
 }
 
+/// What has no place for one more lock fails, whoever it belongs to: a publish and a drain as well.
+pub(super) async fn locks(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let rows = query(&probe.client, &sql::doctor::LOCKS, &[]).await?;
+    let [row] = &rows[..] else {
+        return Err(Error::Unreadable("locks: no figures".to_owned()));
+    };
+    Ok(judge_locks(row.get(0), row.get(1), row.get(2)))
+}
+
+fn judge_locks(of_a_query: i64, for_each: i64, sessions: i64) -> Finding {
+    let places = for_each * sessions;
+    if of_a_query * READERS <= places {
+        return Finding::ok(format!(
+            "a query of the whole log takes {of_a_query} locks of {places}"
+        ));
+    }
+    let text = format!(
+        "a query of the whole log takes {of_a_query} locks, and the server has room for {places}: when {READERS} run at once, \
+         publishes and drains fail with \"out of shared memory\""
+    );
+    // Twice what was found wanting: the log has more days later.
+    let wanted = of_a_query * READERS * 2 / sessions.max(1) + 1;
+    let remedy = format!(
+        "ALTER SYSTEM SET max_locks_per_transaction = {wanted}; -- and start the server anew"
+    );
+    Finding::warning(text, remedy)
+}
+
 pub(super) async fn stray_rows(probe: &Probe<'_>) -> Result<Finding, Error> {
     let rows = query(&probe.client, &sql::doctor::STRAY_ROWS, &[&MOST_STRAYS]).await?;
     let strays: i64 = rows.first().map_or(0, |row| row.get(0));
@@ -69,4 +100,20 @@ pub(super) async fn stray_rows(probe: &Probe<'_>) -> Result<Finding, Error> {
 
 fn strays_text(rows: &str) -> String {
     format!("{rows} in the default partition, where each is deleted by itself when it expires")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::State;
+
+    #[test]
+    fn a_log_of_a_year_wants_more_locks_than_a_server_has_by_itself() {
+        // A table and six indexes for each of 366 days, and those that they are made after.
+        let finding = judge_locks(2569, 64, 100);
+        assert_eq!(finding.state, State::Warning);
+        assert!(finding.text.contains("room for 6400"), "{}", finding.text);
+        assert_eq!(judge_locks(2569, 257, 100).state, State::Ok);
+        assert_eq!(judge_locks(7 * 99, 64, 100).state, State::Ok);
+    }
 }

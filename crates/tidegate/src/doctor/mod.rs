@@ -69,6 +69,7 @@ static CHECKS: &[Check] = &[
     }),
     of_queue("log expiry", |probe| log::expired_partitions(probe).boxed()),
     of_queue("log default", |probe| log::stray_rows(probe).boxed()),
+    of_queue("locks", |probe| log::locks(probe).boxed()),
     of_queue("leases", |probe| flow::leases(probe).boxed()),
     of_queue("order of groups", |probe| flow::order(probe).boxed()),
     of_queue("drains", |probe| flow::drains(probe).boxed()),

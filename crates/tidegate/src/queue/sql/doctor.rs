@@ -326,6 +326,19 @@ SELECT s.name, s.setting, s.source, quote_ident(current_database()), quote_ident
  ORDER BY s.name",
 };
 
+/// How many relations a query of the whole log locks, how many locks the server has room for, and for how many sessions it
+/// counts that room.
+pub static LOCKS: Statement = Statement {
+    name: "locks",
+    params: &[],
+    text: "\
+SELECT (SELECT count(*) FROM pg_catalog.pg_partition_tree('tidegate.event_log') AS t)
+     + (SELECT count(*) FROM pg_catalog.pg_partition_tree('tidegate.event_log') AS t
+          JOIN pg_catalog.pg_index AS i ON i.indrelid = t.relid),
+       current_setting('max_locks_per_transaction')::bigint,
+       current_setting('max_connections')::bigint + current_setting('max_prepared_transactions')::bigint",
+};
+
 /// Whether the server only repeats what another one does.
 pub static IS_STANDBY: Statement = Statement {
     name: "is_standby",
@@ -357,4 +370,5 @@ pub static ALL: &[&Statement] = &[
     &SIGHT,
     &SETTINGS,
     &IS_STANDBY,
+    &LOCKS,
 ];
