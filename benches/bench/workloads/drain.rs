@@ -77,6 +77,8 @@ pub async fn payloads(bench: &Bench) -> Outcome<Findings> {
         ("20 bytes", 0, bench.scaled(200_000)),
         ("1 KiB", 1 << 10, bench.scaled(100_000)),
         ("64 KiB", 64 << 10, bench.scaled(5_000)),
+        // The most that is allowed, with what stands around the text.
+        ("1 MiB", (1 << 20) - 100, bench.scaled(400)),
     ];
     let mut found = Findings::default();
     for _ in bench.rounds(FEW_ROUNDS) {

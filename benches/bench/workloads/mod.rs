@@ -33,7 +33,7 @@ pub static ALL: &[Workload] = &[
     },
     Workload {
         name: "payloads",
-        about: "the same with payloads of about 20 bytes, 1 KiB and 64 KiB",
+        about: "the same with payloads of about 20 bytes, 1 KiB, 64 KiB and 1 MiB, the most there may be",
         run: |bench| drain::payloads(bench).boxed(),
     },
     Workload {
