@@ -49,6 +49,7 @@ mod seal;
 mod secret;
 mod service;
 mod shop;
+mod snooze;
 mod starter;
 mod steady;
 mod trace;

@@ -172,6 +172,7 @@ fn counts(report: &DrainReport) -> Table {
         ("failed", report.failed),
         ("to be retried", report.retried),
         ("waiting for a service", report.deferred),
+        ("snoozed", report.snoozed),
         ("given back unstarted", report.released),
         ("lease lost", report.lease_lost),
         ("expired", report.expired),

@@ -8,7 +8,7 @@ CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamptz
                 ELSE errors || (SELECT coalesce(jsonb_agg(e || jsonb_build_object('at', at)), '[]')
                                   FROM jsonb_array_elements(added) AS e) END;
 
--- Handlers, steps and deferrals of both; where both have one, the newer. Null adds nothing.
+-- Handlers, steps, deferrals and snoozes of both; where both have one, the newer. Null adds nothing.
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     RETURN CASE WHEN added IS NULL THEN progress
@@ -17,7 +17,9 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
                      'handlers', coalesce(progress->'handlers', '{}') || coalesce(added->'handlers', '{}'),
                      'steps', coalesce(progress->'steps', '{}') || coalesce(added->'steps', '{}'))
                      || CASE WHEN progress ? 'deferred' OR added ? 'deferred' THEN jsonb_build_object(
-                     'deferred', coalesce(progress->'deferred', '{}') || coalesce(added->'deferred', '{}')) ELSE '{}' END END;
+                     'deferred', coalesce(progress->'deferred', '{}') || coalesce(added->'deferred', '{}')) ELSE '{}' END
+                     || CASE WHEN progress ? 'snoozed' OR added ? 'snoozed' THEN jsonb_build_object(
+                     'snoozed', coalesce(added->'snoozed', progress->'snoozed')) ELSE '{}' END END;
 
 -- Moves completed events that leave nothing but their rows to the log; starts more of leases, and marks leases of which
 -- nothing is left in hand as ended. One element a lease, in the order of the tokens, which is the order of their locks:
@@ -230,7 +232,7 @@ BEGIN
     left_hand := tidegate.hand_back(retry.worker, held, ran => retry.ran);
     UPDATE tidegate.event_queue AS q
        SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,
-           available_at = instant + make_interval(secs => o.delay), last_error = o.last_error,
+           available_at = instant + make_interval(secs => o.delay), last_error = coalesce(o.last_error, q.last_error),
            -- What is put off for one reason again and again does not grow.
            errors = CASE WHEN NOT o.charged AND q.last_error = o.last_error THEN q.errors
                          ELSE tidegate.append_errors(q.errors, o.errors::jsonb, instant) END,

@@ -1436,7 +1436,7 @@ CREATE FUNCTION tidegate.max_group_delay() RETURNS interval
 
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
-    RETURN CASE WHEN (added IS NULL) THEN progress WHEN (progress IS NULL) THEN added ELSE (jsonb_build_object('handlers', (COALESCE((progress -> 'handlers'::text), '{}'::jsonb) || COALESCE((added -> 'handlers'::text), '{}'::jsonb)), 'steps', (COALESCE((progress -> 'steps'::text), '{}'::jsonb) || COALESCE((added -> 'steps'::text), '{}'::jsonb))) || CASE WHEN ((progress ? 'deferred'::text) OR (added ? 'deferred'::text)) THEN jsonb_build_object('deferred', (COALESCE((progress -> 'deferred'::text), '{}'::jsonb) || COALESCE((added -> 'deferred'::text), '{}'::jsonb))) ELSE '{}'::jsonb END) END;
+    RETURN CASE WHEN (added IS NULL) THEN progress WHEN (progress IS NULL) THEN added ELSE ((jsonb_build_object('handlers', (COALESCE((progress -> 'handlers'::text), '{}'::jsonb) || COALESCE((added -> 'handlers'::text), '{}'::jsonb)), 'steps', (COALESCE((progress -> 'steps'::text), '{}'::jsonb) || COALESCE((added -> 'steps'::text), '{}'::jsonb))) || CASE WHEN ((progress ? 'deferred'::text) OR (added ? 'deferred'::text)) THEN jsonb_build_object('deferred', (COALESCE((progress -> 'deferred'::text), '{}'::jsonb) || COALESCE((added -> 'deferred'::text), '{}'::jsonb))) ELSE '{}'::jsonb END) || CASE WHEN ((progress ? 'snoozed'::text) OR (added ? 'snoozed'::text)) THEN jsonb_build_object('snoozed', COALESCE((added -> 'snoozed'::text), (progress -> 'snoozed'::text))) ELSE '{}'::jsonb END) END;
 
 CREATE FUNCTION tidegate.missing_log_days(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF date
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -2238,7 +2238,7 @@ BEGIN
     left_hand := tidegate.hand_back(retry.worker, held, ran => retry.ran);
     UPDATE tidegate.event_queue AS q
        SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,
-           available_at = instant + make_interval(secs => o.delay), last_error = o.last_error,
+           available_at = instant + make_interval(secs => o.delay), last_error = coalesce(o.last_error, q.last_error),
            -- What is put off for one reason again and again does not grow.
            errors = CASE WHEN NOT o.charged AND q.last_error = o.last_error THEN q.errors
                          ELSE tidegate.append_errors(q.errors, o.errors::jsonb, instant) END,

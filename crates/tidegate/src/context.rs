@@ -298,6 +298,11 @@ impl Context {
     }
 
     pub(crate) fn end_handler(&self, result: HandlerResult) {
+        let before = self.event.progress.as_ref();
+        let result = match before.filter(|progress| progress.is_snoozed_out()) {
+            Some(_) => result.map_err(HandlerError::snoozed_too_often),
+            None => result,
+        };
         let mut state = self.state();
         let emitted = if result.is_ok() {
             std::mem::take(&mut state.emitted)

@@ -17,6 +17,8 @@ pub struct KindFigures {
     pub failed: u64,
     /// Back in the queue for another attempt.
     pub retried: u64,
+    /// Back in the queue because its handlers said "not now".
+    pub snoozed: u64,
     /// How long all handlers of an event took together, one entry an attempt.
     pub took: Histogram,
 }
@@ -28,8 +30,14 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Notes an attempt: how it ended, a retry if `None`, and how long its handlers took.
-    pub(crate) fn note(&mut self, kind: &str, ended: Option<Status>, took: Duration) {
+    /// Notes an attempt: how it ended, a retry if `None`, unless it was snoozed, and how long its handlers took.
+    pub(crate) fn note(
+        &mut self,
+        kind: &str,
+        ended: Option<Status>,
+        snoozed: bool,
+        took: Duration,
+    ) {
         if !self.kinds.contains_key(kind) {
             self.kinds.insert(kind.to_owned(), KindFigures::default());
         }
@@ -40,6 +48,7 @@ impl Figures {
             Some(Status::Completed) => &mut figures.completed,
             Some(Status::CompletedWithErrors) => &mut figures.completed_with_errors,
             Some(Status::Failed) => &mut figures.failed,
+            None if snoozed => &mut figures.snoozed,
             None => &mut figures.retried,
         } += 1;
         figures.took.add(took);
@@ -202,14 +211,21 @@ mod tests {
     #[test]
     fn attempts_are_counted_by_kind_and_by_how_they_ended() {
         let mut figures = Figures::default();
-        figures.note("a", Some(Status::Completed), Duration::from_millis(1));
-        figures.note("a", None, Duration::from_millis(2));
-        figures.note("b", Some(Status::Failed), Duration::from_millis(3));
+        figures.note(
+            "a",
+            Some(Status::Completed),
+            false,
+            Duration::from_millis(1),
+        );
+        figures.note("a", None, false, Duration::from_millis(2));
+        figures.note("b", Some(Status::Failed), false, Duration::from_millis(3));
         figures.note(
             "b",
             Some(Status::CompletedWithErrors),
+            false,
             Duration::from_millis(3),
         );
+        figures.note("b", None, true, Duration::from_millis(3));
         let told: Vec<_> = figures
             .kinds()
             .map(|(kind, f)| {
@@ -223,6 +239,6 @@ mod tests {
             })
             .collect();
         assert_eq!(told, [("a", 1, 0, 0, 1), ("b", 0, 1, 1, 0)]);
-        assert_eq!(figures.took().len(), 4);
+        assert_eq!(figures.took().len(), 5);
     }
 }

@@ -93,6 +93,8 @@ pub struct HandlerError {
     pub(crate) faults: Vec<Fault>,
     /// No fault of the event's: it keeps its attempt.
     pub(crate) blameless: bool,
+    /// No error at all: not now.
+    pub(crate) snoozed: bool,
     /// The service that the handler calls has not answered.
     unavailable: bool,
     /// The event waits for this service.
@@ -125,6 +127,7 @@ impl HandlerError {
             verdict: Verdict::Retry { after: None },
             faults: vec![Fault::new(code, message)],
             blameless: false,
+            snoozed: false,
             unavailable: false,
             deferred: None,
         }
@@ -143,12 +146,26 @@ impl HandlerError {
         }
     }
 
+    /// Not now, and no error: the handler runs again after `delay`. What it waits for is not ready, say. Costs no attempt and
+    /// is not among the event's errors; `why` is kept with its progress, so put no personal data there. What waits behind the
+    /// event in its group goes on waiting.
+    ///
+    /// An event ends when its deadline has passed, snoozed or not. It can be snoozed a thousand times; after that a snooze
+    /// is a retry, code `snoozed_too_often`.
+    pub fn snooze(delay: Duration, why: impl Display) -> Self {
+        Self {
+            snoozed: true,
+            ..Self::retry("snoozed", why).after(delay)
+        }
+    }
+
     /// Final: the event ends `COMPLETED_WITH_ERRORS`.
     pub fn reject(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
         Self {
             verdict: Verdict::Reject,
             faults: vec![Fault::new(code, message)],
             blameless: false,
+            snoozed: false,
             unavailable: false,
             deferred: None,
         }
@@ -161,6 +178,7 @@ impl HandlerError {
             verdict: Verdict::Reject,
             faults,
             blameless: false,
+            snoozed: false,
             unavailable: false,
             deferred: None,
         }
@@ -199,6 +217,17 @@ impl HandlerError {
     /// Something else is at fault: the event keeps its attempt.
     pub(crate) fn blameless(mut self) -> Self {
         self.blameless = true;
+        self
+    }
+
+    /// The retry that a snooze is when the event has had all that it may have.
+    pub(crate) fn snoozed_too_often(mut self) -> Self {
+        if self.snoozed {
+            self.snoozed = false;
+            for fault in &mut self.faults {
+                fault.code = "snoozed_too_often".into();
+            }
+        }
         self
     }
 
@@ -271,6 +300,7 @@ impl Fault {
 impl Display for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = match self.verdict {
+            Verdict::Retry { .. } if self.snoozed => "snooze",
             Verdict::Retry { .. } => "retry",
             Verdict::Reject => "reject",
         };

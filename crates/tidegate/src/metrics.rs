@@ -231,7 +231,12 @@ mod tests {
     fn figures(events: u64) -> Figures {
         let mut figures = Figures::default();
         for n in 0..events {
-            figures.note("paid", Some(Status::Completed), Duration::from_micros(n));
+            figures.note(
+                "paid",
+                Some(Status::Completed),
+                false,
+                Duration::from_micros(n),
+            );
         }
         figures
     }

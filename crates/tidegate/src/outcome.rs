@@ -98,7 +98,7 @@ impl RetryPolicy {
                 }) => again = again.max(after.map_or(Again::WithBackoff, Again::After)),
             }
         }
-        let is_spent = attempts >= max_attempts && !ends.iter().any(HandlerEnd::is_blameless);
+        let is_spent = attempts >= max_attempts && is_charged(ends);
         match again {
             Again::WithBackoff | Again::After(_) if is_spent => Disposition::Finish(Status::Failed),
             Again::WithBackoff => Disposition::Retry(self.delay(attempts, random)),
@@ -107,6 +107,13 @@ impl RetryPolicy {
             Again::No => Disposition::Finish(Status::Completed),
         }
     }
+}
+
+/// Whether a try that has not ended the event costs it an attempt: not if something else is at fault, and not if nothing is.
+pub(crate) fn is_charged(ends: &[HandlerEnd]) -> bool {
+    let mut unfinished = ends.iter().filter(|end| !end.is_final());
+    !ends.iter().any(HandlerEnd::is_blameless)
+        && (unfinished.clone().next().is_none() || !unfinished.all(|end| end.snoozed().is_some()))
 }
 
 /// Whether handlers want to be tried again, and when: the longest time that any of them asks for.
@@ -137,6 +144,12 @@ impl HandlerEnd {
         matches!(&self.result, Err(error) if error.blameless)
     }
 
+    /// Why it is to run later, if it was snoozed.
+    pub(crate) fn snoozed(&self) -> Option<&Fault> {
+        let error = self.result.as_ref().err();
+        error.filter(|error| error.snoozed)?.faults.first()
+    }
+
     /// Whether it must not run again.
     #[must_use]
     pub fn is_final(&self) -> bool {
@@ -163,6 +176,39 @@ pub struct Progress {
     /// Services that the event has waited for, each with how often it had answered when the event was put back.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub deferred: BTreeMap<String, i64>,
+    /// That it was put off by its handlers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snoozed: Option<Snoozed>,
+}
+
+/// How often an event was put off by its handlers, and why the last time.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Snoozed {
+    /// So many times.
+    pub times: u32,
+    /// In the handler's words.
+    pub why: String,
+}
+
+impl Progress {
+    /// An event may be snoozed so many times: every ten minutes for a week.
+    const MOST_SNOOZES: u32 = 1000;
+
+    /// Whether the event may be snoozed no more.
+    pub(crate) fn is_snoozed_out(&self) -> bool {
+        let times = self.snoozed.as_ref().map_or(0, |snoozed| snoozed.times);
+        times >= Self::MOST_SNOOZES
+    }
+
+    /// What is to be remembered of a snooze, if the handlers ended with one, after those before.
+    pub(crate) fn snoozed(before: Option<&Self>, ends: &[HandlerEnd]) -> Option<Snoozed> {
+        let why = ends.iter().find_map(HandlerEnd::snoozed)?;
+        let before = before.and_then(|progress| progress.snoozed.as_ref());
+        Some(Snoozed {
+            times: before.map_or(0, |snoozed| snoozed.times) + 1,
+            why: why.storable().message,
+        })
+    }
 }
 
 /// A handler that ended for good.
@@ -287,6 +333,32 @@ mod tests {
             POLICY.resolve(1, 5, &ends, 0.0),
             Disposition::Retry(Duration::from_secs(7))
         );
+    }
+
+    #[test]
+    fn a_snooze_costs_no_attempt_unless_another_handler_fails() {
+        let snooze = || {
+            end(Err(HandlerError::snooze(
+                Duration::from_hours(1),
+                "not ready",
+            )))
+        };
+        let hour = Disposition::Retry(Duration::from_hours(1));
+        assert_eq!(POLICY.resolve(5, 5, &[snooze()], 0.0), hour);
+        assert_eq!(
+            POLICY.resolve(5, 5, &[end(Ok(Done::ok())), snooze()], 0.0),
+            hour
+        );
+        let failed = || end(Err(HandlerError::retry("x", "y")));
+        assert_eq!(POLICY.resolve(4, 5, &[failed(), snooze()], 0.0), hour);
+        assert_eq!(
+            POLICY.resolve(5, 5, &[failed(), snooze()], 0.0),
+            Disposition::Finish(Status::Failed)
+        );
+        let rejected = end(Err(HandlerError::reject("409", "conflict")));
+        assert_eq!(POLICY.resolve(5, 5, &[rejected, snooze()], 0.0), hour);
+        let down = end(Err(HandlerError::retry("down", "").blameless()));
+        assert!(!is_charged(&[failed(), down]));
     }
 
     #[test]

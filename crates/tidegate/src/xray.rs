@@ -60,6 +60,8 @@ pub(crate) struct Segment<'a> {
     pub event: &'a LeasedEvent,
     /// How it ended; `None` when it will be retried.
     pub status: Option<Status>,
+    /// It will be, and nothing went wrong.
+    pub snoozed: bool,
     /// The first error's code; empty when there is none.
     pub code: &'a str,
     /// How long it took.
@@ -131,6 +133,7 @@ fn document(position: &TraceContext, segment: &Segment<'_>, ended: SystemTime) -
         Some(Status::Completed) => return document,
         Some(Status::CompletedWithErrors) => ("error", "rejected by a handler"),
         Some(Status::Failed) => ("fault", "failed for good"),
+        None if segment.snoozed => return document,
         None => ("fault", "failed, will be retried"),
     };
     document[mark] = json!(true);

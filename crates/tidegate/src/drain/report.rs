@@ -21,7 +21,7 @@ pub enum StopReason {
 }
 
 /// What a drain did. Always `leased = completed + completed_with_errors + failed + retried +
-/// deferred + released + lease_lost`; events swept as expired or abandoned were never leased to a handler.
+/// deferred + snoozed + released + lease_lost`; events swept as expired or abandoned were never leased to a handler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "action", rename = "drain")]
 #[non_exhaustive]
@@ -39,6 +39,9 @@ pub struct DrainReport {
     /// Back in the queue with their attempt: a service that they need does not answer.
     #[serde(default, skip_serializing_if = "is_none")]
     pub deferred: u64,
+    /// Back in the queue with their attempt: their handlers said "not now".
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub snoozed: u64,
     /// Back in the queue unstarted, with their attempt.
     pub released: u64,
     /// Not ours any more when we were done: requeued, or taken over after the lease had run out.
@@ -91,6 +94,7 @@ impl DrainReport {
                 + self.failed
                 + self.retried
                 + self.deferred
+                + self.snoozed
                 + self.released
                 + self.lease_lost
     }

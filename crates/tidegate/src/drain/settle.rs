@@ -7,7 +7,7 @@ use super::writer::Class;
 use crate::budget::millis;
 use crate::handler::{Committed, Done};
 use crate::lease::LeasedEvent;
-use crate::outcome::{Disposition, HandlerEnd, RetryPolicy, Status};
+use crate::outcome::{Disposition, HandlerEnd, Progress, RetryPolicy, Status, is_charged};
 use crate::queue::{Finalization, Retried, ending};
 use crate::trace;
 
@@ -29,6 +29,11 @@ impl Settled {
             Self::Finish(end) => Some(end.status),
             Self::Retry(_) => None,
         }
+    }
+
+    /// Whether it goes back because its handlers said "not now", and for no other reason.
+    pub(super) fn is_snoozed(&self) -> bool {
+        matches!(self, Self::Retry(retried) if retried.is_snoozed())
     }
 
     /// The first error's code; empty when there is none.
@@ -56,12 +61,24 @@ pub(super) fn settle(
         Disposition::Finish(status) => Settled::Finish(ending::finalization(event, ends, status)),
         Disposition::Retry(delay) => Settled::Retry(Retried {
             lease: event.lease,
-            charged: !ends.iter().any(HandlerEnd::is_blameless),
+            charged: is_charged(ends),
             delay,
             errors: ending::errors(event, ends),
-            progress: ending::progress(ends),
+            progress: with_snooze(event, ends),
             deferred: deferred(ends),
         }),
+    }
+}
+
+/// What need not be done again, and that handlers put the event off.
+fn with_snooze(event: &LeasedEvent, ends: &[HandlerEnd]) -> Option<Progress> {
+    let progress = ending::progress(ends);
+    match Progress::snoozed(event.progress.as_ref(), ends) {
+        Some(snoozed) => Some(Progress {
+            snoozed: Some(snoozed),
+            ..progress.unwrap_or_default()
+        }),
+        None => progress,
     }
 }
 
@@ -102,8 +119,11 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
     );
     let trace_id = event.traceparent.as_deref().and_then(trace::id_of);
     let code = settled.code();
-    match settled.status() {
-        Some(Status::Completed) => {
+    let Some(status) = settled.status() else {
+        return log_back(event, settled, took);
+    };
+    match status {
+        Status::Completed => {
             tracing::debug!(
                 event.id = id,
                 event.kind = kind,
@@ -113,7 +133,7 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
                 "event completed"
             );
         }
-        Some(Status::CompletedWithErrors) => {
+        Status::CompletedWithErrors => {
             tracing::warn!(
                 event.id = id,
                 event.kind = kind,
@@ -124,7 +144,7 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
                 "event rejected by a handler"
             );
         }
-        Some(Status::Failed) => {
+        Status::Failed => {
             tracing::error!(
                 event.id = id,
                 event.kind = kind,
@@ -135,16 +155,36 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
                 "event failed for good"
             );
         }
-        None => {
-            tracing::warn!(
-                event.id = id,
-                event.kind = kind,
-                event.attempt = attempt,
-                trace_id,
-                elapsed_ms,
-                code,
-                "event failed, will be retried"
-            );
-        }
+    }
+}
+
+/// As [`log_end`], of an event that goes back to the queue.
+fn log_back(event: &LeasedEvent, settled: &Settled, took: Duration) {
+    let (id, kind, attempt, elapsed_ms) = (
+        event.lease.id,
+        event.kind.as_str(),
+        event.attempts,
+        millis(took),
+    );
+    let trace_id = event.traceparent.as_deref().and_then(trace::id_of);
+    if settled.is_snoozed() {
+        tracing::debug!(
+            event.id = id,
+            event.kind = kind,
+            event.attempt = attempt,
+            trace_id,
+            elapsed_ms,
+            "event snoozed"
+        );
+    } else {
+        tracing::warn!(
+            event.id = id,
+            event.kind = kind,
+            event.attempt = attempt,
+            trace_id,
+            elapsed_ms,
+            code = settled.code(),
+            "event failed, will be retried"
+        );
     }
 }

@@ -35,12 +35,13 @@ impl Watchers {
     pub(super) fn attempted(&mut self, ctx: &Context, settled: &Settled, took: Duration) {
         let (event, status) = (ctx.event(), settled.status());
         if let Some((_, figures)) = &mut self.figures {
-            figures.note(&event.kind, status, took);
+            figures.note(&event.kind, status, settled.is_snoozed(), took);
         }
         if let (Some(xray), Some(position)) = (&self.xray, ctx.trace()) {
             let segment = Segment {
                 event,
                 status,
+                snoozed: settled.is_snoozed(),
                 code: settled.code(),
                 took,
             };

@@ -331,11 +331,14 @@ impl<D: Dispatch> Drain<D> {
             }
             self.hand.let_go(lease);
             if left.contains(&lease.id) {
-                if back.retried.deferred.is_empty() {
-                    self.report.retried += u64::from(back.leased);
+                let counted = if back.retried.is_snoozed() {
+                    &mut self.report.snoozed
+                } else if back.retried.deferred.is_empty() {
+                    &mut self.report.retried
                 } else {
-                    self.report.deferred += u64::from(back.leased);
-                }
+                    &mut self.report.deferred
+                };
+                *counted += u64::from(back.leased);
                 if back.retried.delay < AT_ONCE {
                     self.back_to(lease.id);
                 }

@@ -50,7 +50,9 @@ pub(crate) fn given_up(event: &LeasedEvent, fault: &Fault) -> Finalization {
 
 /// The errors of this attempt; those of earlier ones are stored already.
 pub(crate) fn errors(event: &LeasedEvent, ends: &[HandlerEnd]) -> Vec<ErrorEntry> {
-    let fresh = ends.iter().filter(|end| !end.earlier);
+    let fresh = ends
+        .iter()
+        .filter(|end| !end.earlier && end.snoozed().is_none());
     fresh
         .filter_map(|end| end.result.as_ref().err().map(|error| (end.handler, error)))
         .flat_map(|(handler, error)| {

@@ -115,6 +115,15 @@ pub struct Retried {
     pub deferred: Vec<&'static str>,
 }
 
+impl Retried {
+    /// Whether its handlers put it off, and nothing went wrong.
+    #[must_use]
+    pub fn is_snoozed(&self) -> bool {
+        let snoozed = self.progress.as_ref().is_some_and(|p| p.snoozed.is_some());
+        snoozed && self.errors.is_empty()
+    }
+}
+
 /// What a finalize changed.
 #[derive(Debug, Default)]
 pub struct Flushed {

@@ -1,0 +1,129 @@
+//! Handlers that say "not now".
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::drain::StopReason;
+use tidegate::queue;
+use tidegate::{Done, DrainOptions, HandlerError, NewEvent};
+
+use crate::probe::{ProbeApp, act, drain, logged, number, pair, probe_database, publish_acts};
+
+const DUE: &str = "UPDATE tidegate.event_queue SET available_at = clock_timestamp() WHERE delayed";
+
+/// Events called "later" are snoozed for an hour until the attempt is told to end them.
+fn snoozing() -> Arc<ProbeApp> {
+    ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            match call.name.as_str() {
+                "later" => Err(HandlerError::snooze(Duration::from_hours(1), "no document")),
+                "later, and fails" if call.handler == "first" => {
+                    Err(HandlerError::retry("x", "no good").after(Duration::ZERO))
+                }
+                "later, and fails" => Err(HandlerError::snooze(Duration::ZERO, "no document")),
+                _ => Ok(Done::ok()),
+            }
+        })
+    })
+}
+
+#[tokio::test]
+async fn a_snooze_costs_no_attempt_and_is_no_error_and_its_neighbours_go_on() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let later: Vec<NewEvent> = (0..500).map(|_| act("later").max_attempts(1)).collect();
+    queue::publish_batch(&client, &later).await.unwrap();
+    let grouped = [act("later").group("g"), act("behind").group("g")];
+    queue::publish_batch(&client, &grouped).await.unwrap();
+    publish_acts(&client, 2000).await;
+    let app = snoozing();
+    for times in 1..=3_i64 {
+        let report = drain(&db, &app, &DrainOptions::default()).await;
+        assert!(report.is_balanced(), "{report:?}");
+        assert_eq!(report.stop_reason, StopReason::QueueEmpty);
+        let completed = if times == 1 { 2000 } else { 0 };
+        assert_eq!(
+            (
+                report.completed,
+                report.snoozed,
+                report.retried,
+                report.failed
+            ),
+            (completed, 501, 0, 0),
+            "{report:?}"
+        );
+        let waits = format!(
+            "SELECT count(*) FROM tidegate.event_queue
+              WHERE attempts = 0 AND errors = '[]' AND last_error IS NULL AND progress->'snoozed' = '{{\"times\": {times}, \"why\": \"no document\"}}'
+                AND available_at BETWEEN clock_timestamp() + interval '50 minutes' AND clock_timestamp() + interval '1 hour'"
+        );
+        assert_eq!(number(&client, &waits).await, 501);
+        client.execute(DUE, &[]).await.unwrap();
+    }
+    // What stands behind a snoozed event in its group waits with it.
+    assert!(app.calls().iter().all(|call| call.name != "behind"));
+    let costless = "SELECT count(*) FROM tidegate.event_log WHERE attempts <> 1";
+    assert_eq!(number(&client, costless).await, 0);
+}
+
+#[tokio::test]
+async fn a_thousand_snoozes_are_enough_and_then_attempts_are_spent() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let event = act("later").max_attempts(2);
+    let id = queue::publish(&client, &event).await.unwrap().id;
+    let before = "UPDATE tidegate.event_queue SET progress = '{\"snoozed\": {\"times\": 999, \"why\": \"x\"}}'";
+    client.execute(before, &[]).await.unwrap();
+    let app = snoozing();
+    for (snoozed, retried, failed) in [(1, 0, 0), (0, 1, 0), (0, 0, 1)] {
+        let report = drain(&db, &app, &DrainOptions::default()).await;
+        assert_eq!(
+            (report.snoozed, report.retried, report.failed),
+            (snoozed, retried, failed),
+            "{report:?}"
+        );
+        client.execute(DUE, &[]).await.unwrap();
+    }
+    let (status, attempts, codes) = logged(&client, id).await.unwrap();
+    assert_eq!((status.as_str(), attempts), ("FAILED", 2));
+    assert_eq!(
+        codes,
+        [
+            "snoozed_too_often",
+            "snoozed_too_often",
+            "attempts_exhausted"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_snooze_beside_a_failure_is_an_attempt_like_any_other() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let event = pair("later, and fails").max_attempts(3);
+    let id = queue::publish(&client, &event).await.unwrap().id;
+    let app = snoozing();
+    for _ in 0..3 {
+        drain(&db, &app, &DrainOptions::default()).await;
+    }
+    let (status, attempts, codes) = logged(&client, id).await.unwrap();
+    assert_eq!((status.as_str(), attempts), ("FAILED", 3));
+    assert_eq!(codes, ["x", "x", "x", "attempts_exhausted"]);
+}
+
+#[tokio::test]
+async fn b13_a_snoozed_event_ends_when_its_deadline_has_passed() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let event = act("later").start_within(Duration::from_hours(2));
+    let id = queue::publish(&client, &event).await.unwrap().id;
+    let app = snoozing();
+    drain(&db, &app, &DrainOptions::default()).await;
+    let over = "UPDATE tidegate.event_queue SET available_at = clock_timestamp(), expires_at = clock_timestamp()";
+    client.execute(over, &[]).await.unwrap();
+    let report = drain(&db, &app, &DrainOptions::default()).await;
+    assert_eq!((report.expired, report.snoozed), (1, 0), "{report:?}");
+    let (status, attempts, codes) = logged(&client, id).await.unwrap();
+    assert_eq!((status.as_str(), attempts), ("FAILED", 0));
+    assert_eq!(codes, ["expired"]);
+}
