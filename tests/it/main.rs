@@ -38,6 +38,7 @@ mod payload;
 mod plans;
 mod pooler;
 mod process;
+mod progress;
 mod queue;
 mod records;
 mod roles;

@@ -167,12 +167,12 @@ fn may_run(statement: &Statement) -> &'static [Role] {
     match statement.name {
         "lease" | "remove_ended" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep"
         | "promote" | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress"
-        | "report_service" | "claim_service" => &[Drain],
+        | "report_progress" | "report_service" | "claim_service" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
         "unregistered" | "registered" => &[Intake, Drain, Operate, Read],
         "paused" | "backlog" | "others" | "list" | "retentions" | "pulse" | "lineage"
         | "missing_partitions" | "leases" | "untouched" | "strange_kinds" | "services"
-        | "services_down" | "expiring" => &[Drain, Operate, Read],
+        | "services_down" | "expiring" | "at_work" => &[Drain, Operate, Read],
         "publish_one" | "publish" | "receive" => &[Publish, Intake, Drain],
         "job" => &[Intake, Drain, Operate, Jobs],
         "ids" | "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"

@@ -25,6 +25,8 @@ pub struct Look {
     pub rate: Option<f64>,
     /// All figures; `None` when they cost too much for every look.
     pub stats: Option<StatsReport>,
+    /// How far handlers say that they have come.
+    pub at_work: Vec<Value>,
 }
 
 /// All that was seen so far.
@@ -32,6 +34,7 @@ pub struct Screen {
     interval: Duration,
     stats: Option<StatsReport>,
     rate: Option<f64>,
+    at_work: Vec<Value>,
     depths: VecDeque<u64>,
     rates: VecDeque<u64>,
     fault: Option<String>,
@@ -44,6 +47,7 @@ impl Screen {
             interval,
             stats: None,
             rate: None,
+            at_work: Vec::new(),
             depths: VecDeque::new(),
             rates: VecDeque::new(),
             fault: None,
@@ -62,6 +66,7 @@ impl Screen {
         };
         self.fault = None;
         self.rate = look.rate;
+        self.at_work = look.at_work;
         if let Some(stats) = look.stats {
             self.stats = Some(stats);
         }
@@ -81,10 +86,12 @@ impl Screen {
 
     /// Draws it all.
     pub fn draw(&self, frame: &mut Frame) {
-        let [head, figures, lines, kinds] = Layout::vertical([
+        let at_work = u16::try_from(self.at_work.len()).unwrap_or(u16::MAX);
+        let [head, figures, lines, work, kinds] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(3),
             Constraint::Length(7),
+            Constraint::Max(at_work),
             Constraint::Min(3),
         ])
         .areas(frame.area());
@@ -94,6 +101,8 @@ impl Screen {
         };
         frame.render_widget(Paragraph::new(summary(stats)), figures);
         self.draw_lines(frame, lines, stats);
+        let progress: Vec<Line<'_>> = self.at_work.iter().map(progress).collect();
+        frame.render_widget(Paragraph::new(progress), work);
         frame.render_widget(table(stats), kinds);
     }
 
@@ -173,6 +182,20 @@ fn summary(stats: &StatsReport) -> Vec<Line<'_>> {
         ))
         .style(alarming(stats.stuck + stats.blocked_groups)),
     ]
+}
+
+/// How far a handler has come with an event.
+fn progress(event: &Value) -> Line<'_> {
+    let word = |field: &str| text::cell(&event[field]);
+    let line = format!(
+        "{} of {} {}: {} {}",
+        word("handler"),
+        word("kind"),
+        word("id"),
+        text::percent(&event["part"]),
+        word("note"),
+    );
+    Line::from(line)
 }
 
 /// The kinds in which something happens, the fullest first; the others are not worth a line.
@@ -262,6 +285,9 @@ mod tests {
             oldest_age_ms: 61_000,
             rate,
             stats: Some(stats(backlog)),
+            at_work: vec![
+                json!({"id": 7, "kind": "import", "handler": "read", "part": 0.4, "note": "row 400"}),
+            ],
         })
     }
 
@@ -289,6 +315,7 @@ mod tests {
             "peak 13",
             "25.0 %",
             "paused",
+            "read of import 7: 40.0 % row 400",
         ] {
             assert!(shown.contains(text), "{text:?} is not in\n{shown}");
         }
@@ -350,6 +377,7 @@ mod tests {
             oldest_age_ms: 125_000,
             rate: Some(0.2),
             stats: None,
+            at_work: Vec::new(),
         }));
         let shown = picture(&screen, 100, 20);
         assert!(

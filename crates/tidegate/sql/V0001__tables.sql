@@ -80,6 +80,9 @@ CREATE TABLE tidegate.event_queue (
     errors         jsonb       NOT NULL DEFAULT '[]',
     -- What has already been done of this event: {"handlers": {…}, "steps": {…}}. A retry skips it.
     progress       jsonb,
+    -- How far the handler at work says that it has come: {"handler": …, "part": 0.4, "note": …, "at": …}. Not in `progress`, whose
+    -- megabytes of steps would be written anew each second.
+    reported       jsonb,
     parent_id      bigint,
     replay_of      bigint,
     -- The W3C trace context that the event was published under: its handlers continue the publisher's trace.

@@ -257,3 +257,20 @@ BEGIN
      WHERE q.id = save_progress.id;
     RETURN FOUND;
 END $$;
+
+-- Notes how far a handler has come with an event that is still held; false: it is not. Waits for nobody: what somebody
+-- else has locked this moment is not worth a handler's time, and the next report comes in a second.
+CREATE FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) RETURNS boolean
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+    AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM FROM tidegate.lease AS l WHERE l.token = report_progress.token AND report_progress.id <@ l.ids FOR KEY SHARE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = report_progress.token AND report_progress.id <@ l.ids);
+    END IF;
+    UPDATE tidegate.event_queue AS q
+       SET reported = jsonb_build_object('handler', report_progress.handler, 'part', part, 'note', note, 'at', clock_timestamp())
+     WHERE q.id = (SELECT o.id FROM tidegate.event_queue AS o WHERE o.id = report_progress.id FOR NO KEY UPDATE SKIP LOCKED);
+    RETURN true;
+END $$;

@@ -20,7 +20,7 @@ SELECT e.*
                q.attempts + (q.id <= l.started_to AND q.attempts < q.max_attempts)::int AS attempts, q.max_attempts,
                q.available_at, q.expires_at, q.created_at, l.renewed_at AS updated_at, l.taken_at AS processing_started_at,
                l.token AS lease_token, l.expires_at AS lease_expires_at, q.last_error, q.errors,
-               q.progress, q.parent_id, q.replay_of, q.delayed, q.traceparent
+               q.progress, q.parent_id, q.replay_of, q.delayed, q.traceparent, q.reported
           FROM tidegate.lease AS l
          CROSS JOIN LATERAL unnest(l.ids) AS r
           JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) AND q.id <@ r
@@ -29,9 +29,18 @@ SELECT e.*
                q.attempts, q.max_attempts,
                q.available_at, q.expires_at, q.created_at, coalesce((q.errors->-1->>'at')::timestamptz, q.created_at), NULL,
                NULL, NULL, q.last_error, q.errors,
-               q.progress, q.parent_id, q.replay_of, q.delayed, q.traceparent
+               q.progress, q.parent_id, q.replay_of, q.delayed, q.traceparent, NULL
           FROM tidegate.event_queue AS q) AS e
  WHERE e.status = 'PROCESSING' OR NOT e.id <@ (SELECT ids FROM tidegate.held);
+
+-- How far handlers say that they have come with what they are at.
+CREATE VIEW tidegate.at_work AS
+SELECT q.id, q.kind, q.reported->>'handler' AS handler, (q.reported->>'part')::double precision AS part,
+       q.reported->>'note' AS note, (q.reported->>'at')::timestamptz AS reported_at
+  FROM tidegate.lease AS l
+ CROSS JOIN LATERAL unnest(l.ids) AS r
+  JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) AND q.id <@ r
+ WHERE q.id <= l.started_to AND q.reported IS NOT NULL;
 
 -- `update events set status = 'PENDING' where id = …` (D14), with the audit row of every other requeue.
 -- SECURITY DEFINER: a right on the view is enough.

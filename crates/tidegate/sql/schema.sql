@@ -892,6 +892,7 @@ CREATE TABLE tidegate.event_queue (
     last_error text,
     errors jsonb DEFAULT '[]'::jsonb NOT NULL,
     progress jsonb,
+    reported jsonb,
     parent_id bigint,
     replay_of bigint,
     traceparent text,
@@ -2082,6 +2083,23 @@ CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text,
     SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1
 $$;
 
+CREATE FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM FROM tidegate.lease AS l WHERE l.token = report_progress.token AND report_progress.id <@ l.ids FOR KEY SHARE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = report_progress.token AND report_progress.id <@ l.ids);
+    END IF;
+    UPDATE tidegate.event_queue AS q
+       SET reported = jsonb_build_object('handler', report_progress.handler, 'part', part, 'note', note, 'at', clock_timestamp())
+     WHERE q.id = (SELECT o.id FROM tidegate.event_queue AS o WHERE o.id = report_progress.id FOR NO KEY UPDATE SKIP LOCKED);
+    RETURN true;
+END $$;
+
 CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2768,6 +2786,37 @@ CREATE FUNCTION tidegate.wordless(errors jsonb) RETURNS jsonb
       FROM jsonb_array_elements(wordless.errors) WITH ORDINALITY AS e(entry, position)
 $$;
 
+CREATE TABLE tidegate.lease (
+    token uuid NOT NULL,
+    worker uuid NOT NULL,
+    ids int8multirange NOT NULL,
+    started_to bigint NOT NULL,
+    groups integer[],
+    taken_at timestamp with time zone NOT NULL,
+    renewed_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    cuts integer DEFAULT 0 NOT NULL,
+    ended boolean DEFAULT false NOT NULL,
+    born xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    reached bigint NOT NULL,
+    clear_to bigint NOT NULL,
+    as_of xid8 NOT NULL,
+    CONSTRAINT lease_ids_check CHECK ((NOT isempty(ids)))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0');
+
+CREATE VIEW tidegate.at_work AS
+ SELECT q.id,
+    q.kind,
+    (q.reported ->> 'handler'::text) AS handler,
+    ((q.reported ->> 'part'::text))::double precision AS part,
+    (q.reported ->> 'note'::text) AS note,
+    ((q.reported ->> 'at'::text))::timestamp with time zone AS reported_at
+   FROM ((tidegate.lease l
+     CROSS JOIN LATERAL unnest(l.ids) r(r))
+     JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)) AND (q.id <@ r.r))))
+  WHERE ((q.id <= l.started_to) AND (q.reported IS NOT NULL));
+
 ALTER TABLE tidegate.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME tidegate.audit_id_seq
     START WITH 1
@@ -2877,25 +2926,6 @@ ALTER TABLE tidegate.event_queue ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTIT
     CACHE 1
 );
 
-CREATE TABLE tidegate.lease (
-    token uuid NOT NULL,
-    worker uuid NOT NULL,
-    ids int8multirange NOT NULL,
-    started_to bigint NOT NULL,
-    groups integer[],
-    taken_at timestamp with time zone NOT NULL,
-    renewed_at timestamp with time zone NOT NULL,
-    expires_at timestamp with time zone NOT NULL,
-    cuts integer DEFAULT 0 NOT NULL,
-    ended boolean DEFAULT false NOT NULL,
-    born xid8 DEFAULT pg_current_xact_id() NOT NULL,
-    reached bigint NOT NULL,
-    clear_to bigint NOT NULL,
-    as_of xid8 NOT NULL,
-    CONSTRAINT lease_ids_check CHECK ((NOT isempty(ids)))
-)
-WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0');
-
 CREATE VIEW tidegate.held AS
  SELECT COALESCE(range_agg(ids), '{}'::int8multirange) AS ids,
     COALESCE(range_agg((ids * int8multirange(int8range(NULL::bigint, started_to, '(]'::text)))), '{}'::int8multirange) AS started,
@@ -2925,7 +2955,8 @@ CREATE VIEW tidegate.events AS
     parent_id,
     replay_of,
     delayed,
-    traceparent
+    traceparent,
+    reported
    FROM ( SELECT q.id,
             q.kind,
             q.payload,
@@ -2948,7 +2979,8 @@ CREATE VIEW tidegate.events AS
             q.parent_id,
             q.replay_of,
             q.delayed,
-            q.traceparent
+            q.traceparent,
+            q.reported
            FROM ((tidegate.lease l
              CROSS JOIN LATERAL unnest(l.ids) r(r))
              JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)) AND (q.id <@ r.r))))
@@ -2975,7 +3007,8 @@ CREATE VIEW tidegate.events AS
             q.parent_id,
             q.replay_of,
             q.delayed,
-            q.traceparent
+            q.traceparent,
+            NULL::jsonb
            FROM tidegate.event_queue q) e
   WHERE ((status = 'PROCESSING'::text) OR (NOT (id <@ ( SELECT held.ids
            FROM tidegate.held))));
@@ -3411,6 +3444,8 @@ REVOKE ALL ON FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double
 REVOKE ALL ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" bigint, dry_run boolean, again boolean, failed_handlers_only boolean, expires_in interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) FROM PUBLIC;
 

@@ -3,6 +3,7 @@
 //! becomes of the event ([`crate::outcome`]) nor run anything ([`mod@crate::drain`]).
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -19,7 +20,7 @@ use tokio_postgres::{Client, SimpleQueryStream};
 use crate::connect::{Database, Pooled};
 use crate::error::Error;
 use crate::event::{Event, NewEvent};
-use crate::handler::{Committed, Done, HandlerError, HandlerResult, Verdicts, kept};
+use crate::handler::{Committed, Done, Fault, HandlerError, HandlerResult, Verdicts, kept};
 use crate::lease::LeasedEvent;
 use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
 use crate::queue::{self, Follow, ending};
@@ -50,7 +51,12 @@ struct State {
     more_to_come: bool,
     /// Follow-ups that a committed transaction has published.
     published: u64,
+    /// When progress may be noted again.
+    next_report: Option<Instant>,
 }
+
+/// No handler notes its progress more often.
+const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
 
 /// How far the drain has written completions down. Handlers of one group start before the one ahead
 /// is in the log; their transactions must not commit before it.
@@ -94,6 +100,7 @@ impl Context {
             ends: Vec::new(),
             more_to_come: false,
             published: 0,
+            next_report: None,
         };
         let published_under = event.traceparent.as_deref();
         let trace = published_under.and_then(TraceContext::parse);
@@ -237,6 +244,52 @@ impl Context {
         Ok(result)
     }
 
+    /// Tells whoever looks how far the handler has come: a part of 0 to 1, and a word of at most 200 characters, which operators
+    /// see; put no personal data there. `tidegate show` and `tidegate status --watch` have it while the handler works.
+    ///
+    /// Costs little: it is written once a second at most, the first time at once, and what comes between is left out. A
+    /// database that does not answer is no reason to fail; that is for the handler's end to find.
+    ///
+    /// # Errors
+    /// A retry, when the event is not this handler's any more: it was requeued or cancelled, or its lease has run out. Nothing that
+    /// the handler does from then on is kept, so let `?` end it.
+    pub async fn progress(&self, part: f64, note: impl Display) -> Result<(), HandlerError> {
+        let handler = {
+            let mut state = self.state();
+            let now = Instant::now();
+            if state.next_report.is_some_and(|next| now < next) {
+                return Ok(());
+            }
+            state.next_report = Some(now + BETWEEN_REPORTS);
+            state.handler
+        };
+        let Some(database) = &self.database else {
+            return Ok(());
+        };
+        let part = if part.is_nan() {
+            0.0
+        } else {
+            part.clamp(0.0, 1.0)
+        };
+        let note = Fault::new("", note).storable().message;
+        let note: String = note.chars().take(200).collect();
+        let told = match database.pooled().await {
+            Ok(client) => {
+                let lease = self.event.lease;
+                queue::report_progress(&*client, lease, handler, part, &note).await
+            }
+            Err(error) => Err(error),
+        };
+        match told {
+            Err(lost @ Error::LeaseLost(_)) => Err(lost).retryable(),
+            Err(error) => {
+                tracing::warn!(event.id = self.event.lease.id, %error, "progress is not noted");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
     /// A connection of the pool, for reading. Writes belong in [`Context::transaction`].
     ///
     /// Where a pooler in transaction mode stands between, only what is not prepared passes, such as
@@ -295,6 +348,7 @@ impl Context {
         state.deadline = Instant::now() + limit;
         state.emitted.clear();
         state.more_to_come = more_to_come;
+        state.next_report = None;
     }
 
     pub(crate) fn end_handler(&self, result: HandlerResult) {

@@ -201,6 +201,7 @@ impl Eye {
             oldest_age_ms: pulse.oldest_age_ms,
             rate,
             stats,
+            at_work: pulse.at_work,
         })
     }
 }

@@ -484,6 +484,30 @@ pub async fn save_progress(
     }
 }
 
+/// Notes how far a handler has come with an event that is still held: a part of 0 to 1, and a word about it.
+///
+/// # Errors
+/// [`Error::LeaseLost`] when it is not held any more, else the database's failure.
+pub async fn report_progress(
+    client: &(impl GenericClient + Sync),
+    lease: Lease,
+    handler: &str,
+    part: f64,
+    note: &str,
+) -> Result<(), Error> {
+    let rows = query(
+        client,
+        &sql::live::REPORT_PROGRESS,
+        &[&lease.id, &lease.token, &handler, &part, &note],
+    )
+    .await?;
+    if rows.first().is_some_and(|row| row.get(0)) {
+        Ok(())
+    } else {
+        Err(Error::LeaseLost(lease.id))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

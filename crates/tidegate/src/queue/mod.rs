@@ -42,7 +42,7 @@ pub use service::{services, services_down};
 mod internals {
     pub use super::finalize::{
         Completed, Completion, ErrorEntry, Finalization, Flushed, Follow, Retried, complete,
-        end_unreadable, finalize_under, finished_under, retry, save_progress,
+        end_unreadable, finalize_under, finished_under, report_progress, retry, save_progress,
     };
     pub use super::lease::{
         InHand, LeaseRequest, LeasedBatch, Swept, Walk, hand_back, in_hand, lease, progress,
@@ -64,7 +64,7 @@ mod internals {
 mod internals {
     pub(crate) use super::finalize::{
         Completed, Completion, ErrorEntry, Finalization, Follow, Retried, complete, end_unreadable,
-        finalize_under, finished_under, retry, save_progress,
+        finalize_under, finished_under, report_progress, retry, save_progress,
     };
     pub(crate) use super::lease::{
         InHand, LeaseRequest, LeasedBatch, Walk, hand_back, in_hand, lease, promote, remove_ended,

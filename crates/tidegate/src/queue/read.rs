@@ -118,7 +118,7 @@ pub async fn expiring(client: &(impl GenericClient + Sync)) -> Result<Vec<Expiri
 }
 
 /// What a live view learns at every tick.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pulse {
     /// Up to when finished events are counted, on the database's clock: the next look's `since`.
@@ -127,7 +127,12 @@ pub struct Pulse {
     pub oldest_age_ms: u64,
     /// Events that ended between `since` and `at`.
     pub finished: u64,
+    /// How far handlers say that they have come, the oldest five events of which any does: `id`, `kind`, `handler`, `part`, `note`.
+    pub at_work: Vec<Value>,
 }
+
+/// Of so many events a pulse tells how far they have come.
+const MOST_AT_WORK: i64 = 5;
 
 /// Takes the queue's pulse: cheap enough for every second, whatever the size of queue and log.
 /// Without `since` nothing is counted as finished.
@@ -142,10 +147,12 @@ pub async fn pulse(
     let row = rows
         .first()
         .ok_or_else(|| Error::Unreadable("pulse: no row".to_owned()))?;
+    let at_work = query(client, &sql::look::AT_WORK, &[&MOST_AT_WORK]).await?;
     Ok(Pulse {
         at: row.get(0),
         oldest_age_ms: row.get::<_, Option<i64>>(1).unwrap_or(0).unsigned_abs(),
         finished: row.get::<_, i64>(2).unsigned_abs(),
+        at_work: parsed("tidegate.at_work", &at_work)?,
     })
 }
 

@@ -195,6 +195,13 @@ pub static SAVE_PROGRESS: Statement = Statement {
     text: "SELECT tidegate.save_progress($1, $2, $3)",
 };
 
+/// Notes how far a handler has come with an event that is still held.
+pub static REPORT_PROGRESS: Statement = Statement {
+    name: "report_progress",
+    params: &[Type::INT8, Type::UUID, Type::TEXT, Type::FLOAT8, Type::TEXT],
+    text: "SELECT tidegate.report_progress($1, $2, $3, $4, $5)",
+};
+
 /// Which of these leases finished their event: settles a finalize whose answer was lost.
 pub static LOGGED_UNDER: Statement = Statement {
     name: "logged_under",
@@ -256,6 +263,7 @@ pub static ALL: &[&Statement] = &[
     &END_UNREADABLE,
     &RETRY,
     &SAVE_PROGRESS,
+    &REPORT_PROGRESS,
     &LOGGED_UNDER,
     &PUBLISH_ONE,
     &PUBLISH,

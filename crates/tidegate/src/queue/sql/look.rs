@@ -134,6 +134,13 @@ SELECT clock.settled,
   FROM (SELECT statement_timestamp() - interval '500 ms' AS settled) AS clock",
 };
 
+/// How far handlers say that they have come.
+pub static AT_WORK: Statement = Statement {
+    name: "at_work",
+    params: &[Type::INT8],
+    text: "SELECT to_jsonb(w)::text FROM (SELECT id, kind, handler, part, note FROM tidegate.at_work ORDER BY id LIMIT $1) AS w",
+};
+
 /// Newest events first, live and logged; each filter that is null lets everything pass. They are
 /// constants to the planner, for nothing is prepared: those that are null cost nothing, the others
 /// find their index. What was created since a time has also finished since, which the log's block
@@ -296,6 +303,7 @@ pub static ALL: &[&Statement] = &[
     &OVERVIEW,
     &EXPIRING,
     &PULSE,
+    &AT_WORK,
     &SHOW,
     &JOB,
     &LIST,
