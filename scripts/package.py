@@ -28,8 +28,9 @@ AUTHORITIES = ("Amazon Root CA", "Starfield Services Root")
 CERTIFI = "certifi==2026.10.18"
 # Of OpenSSL size matters more than speed: half a megabyte, a fifth of one zipped.
 OPENSSL_CFLAGS = "-Os -ffunction-sections -fdata-sections"
-# Measured: 15.6 and 6.2 MB; a tenth more is let pass. What makes them outgrow these has to be worth it.
-BINARY_LIMIT, ZIP_LIMIT = 17_200_000, 6_800_000
+# Measured: 17.7 and 7.2 MB; a tenth more is let pass. What makes them outgrow these has to be worth it. (15.6 and 6.2 before
+# the function answered every operator's verb, took in messages of five sources, sealed payloads and forgot.)
+BINARY_LIMIT, ZIP_LIMIT = 19_400_000, 7_900_000
 
 
 def main():
