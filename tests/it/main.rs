@@ -55,5 +55,6 @@ mod starter;
 mod steady;
 mod trace;
 mod upgrade;
+mod versions;
 mod walk;
 mod xray;

@@ -3,9 +3,12 @@
 //! its payload type are tied together in one place, [`events!`](crate::events), so a kind without a
 //! variant, or a variant without a kind, does not compile.
 
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
@@ -55,6 +58,17 @@ pub enum DecodeError {
         /// Column of that line, from 1; 0 when the decoder does not know.
         column: usize,
     },
+    /// The payload is of a version that this program does not read: a newer one, for which the event waits, or an older one
+    /// for which [`events!`](crate::events) has no lift.
+    #[error("payload of kind {kind:?} has version {version}, and this program reads version {known}{}", if version < known { ", with no lift to it" } else { "" })]
+    Version {
+        /// The row's kind.
+        kind: &'static str,
+        /// The payload's.
+        version: u32,
+        /// The kind's present one.
+        known: u32,
+    },
 }
 
 impl DecodeError {
@@ -72,6 +86,11 @@ impl DecodeError {
             line: error.line(),
             column: error.column(),
         }
+    }
+
+    /// Whether a newer program can read what this one cannot.
+    pub(crate) fn is_newer(&self) -> bool {
+        matches!(self, Self::Version { version, known, .. } if version > known)
     }
 }
 
@@ -94,10 +113,38 @@ impl DecodeError {
 ///     }
 /// }
 /// ```
+///
+/// A payload whose shape has changed has a version, which is stored with it as its field `tidegate_version`; a payload without
+/// that field is of version 1. Older shapes stay readable by a lift each, from that shape to the present one. An event of a newer
+/// version than the program knows waits for a newer program, at no cost.
+///
+/// ```
+/// # use serde::{Deserialize, Serialize};
+/// #[derive(Debug, PartialEq, Serialize, Deserialize)]
+/// pub struct OrderPlaced { pub order_id: i64, pub currency: String }
+///
+/// #[derive(Deserialize)]
+/// pub struct OrderPlacedV1 { pub order_id: i64 }
+///
+/// tidegate::events! {
+///     #[derive(Debug, PartialEq)]
+///     pub enum ShopEvent {
+///         OrderPlaced(OrderPlaced) = "order_placed" version 2 {
+///             1 => |old: OrderPlacedV1| OrderPlaced { order_id: old.order_id, currency: "EUR".to_owned() },
+///         },
+///     }
+/// }
+///
+/// # use tidegate::Event as _;
+/// let old = ShopEvent::decode("order_placed", Some(br#"{"order_id": 7}"#))?;
+/// assert_eq!(old, ShopEvent::OrderPlaced(OrderPlaced { order_id: 7, currency: "EUR".to_owned() }));
+/// # Ok::<(), tidegate::DecodeError>(())
+/// ```
 #[macro_export]
 macro_rules! events {
     ($(#[$attr:meta])* $vis:vis enum $name:ident {
-        $($(#[$variant_attr:meta])* $variant:ident($payload:ty) = $kind:literal),+ $(,)?
+        $($(#[$variant_attr:meta])* $variant:ident($payload:ty) = $kind:literal
+            $(version $version:literal { $($old:literal => $lift:expr),* $(,)? })?),+ $(,)?
     }) => {
         $(#[$attr])*
         $vis enum $name { $($(#[$variant_attr])* $variant($payload)),+ }
@@ -111,18 +158,100 @@ macro_rules! events {
 
             fn decode(kind: &str, payload: Option<&[u8]>) -> Result<Self, $crate::DecodeError> {
                 match kind {
-                    $($kind => $crate::export::serde_json::from_slice(payload.unwrap_or(b"null"))
-                        .map(Self::$variant)
-                        .map_err(|error| $crate::DecodeError::payload($kind, &error)),)+
+                    $($kind => $crate::export::decode($kind, payload, $crate::events!(@version $($version)?), |_old, _text| {
+                        $($(if _old == $old {
+                            const { assert!($old > 0 && $old < $version, "a lift is from an older version") };
+                            return Some($crate::export::lift(_text, $lift));
+                        })*)?
+                        None
+                    }).map(Self::$variant),)+
                     unknown => Err($crate::DecodeError::UnknownKind(unknown.to_owned())),
                 }
             }
 
             fn encode(&self) -> Result<Box<$crate::export::RawValue>, $crate::export::serde_json::Error> {
-                match self { $(Self::$variant(payload) => $crate::export::to_raw_value(payload)),+ }
+                match self { $(Self::$variant(payload) => $crate::export::encode(payload, $crate::events!(@version $($version)?))),+ }
             }
         }
     };
+    (@version) => { 1 };
+    (@version $version:literal) => { $version };
+}
+
+/// The field of a payload that says which version of its kind it is.
+const VERSION: &str = "tidegate_version";
+
+/// A payload of its kind's present version `known`, or one that `lift` brings there from its own version.
+#[doc(hidden)]
+pub fn decode<P: DeserializeOwned>(
+    kind: &'static str,
+    payload: Option<&[u8]>,
+    known: u32,
+    lift: impl FnOnce(u32, &[u8]) -> Option<Result<P, serde_json::Error>>,
+) -> Result<P, DecodeError> {
+    let text = payload.unwrap_or(b"null");
+    let refused = |error| DecodeError::payload(kind, &error);
+    let marked = marked(text).map_err(refused)?;
+    let (version, text) = marked
+        .as_ref()
+        .map_or((1, text), |(version, text)| (*version, text.as_slice()));
+    if version == known {
+        return serde_json::from_slice(text).map_err(refused);
+    }
+    let lifted = if version < known {
+        lift(version, text)
+    } else {
+        None
+    };
+    match lifted {
+        Some(lifted) => lifted.map_err(refused),
+        None => Err(DecodeError::Version {
+            kind,
+            version,
+            known,
+        }),
+    }
+}
+
+/// The version that a payload names, and the payload without that field, for types that refuse fields they do not know.
+fn marked(text: &[u8]) -> Result<Option<(u32, Vec<u8>)>, serde_json::Error> {
+    // Nearly every payload is of version 1 and does not say so: that must not cost a second reading.
+    if !std::str::from_utf8(text).is_ok_and(|text| text.contains(VERSION)) {
+        return Ok(None);
+    }
+    let Ok(mut fields) = serde_json::from_slice::<BTreeMap<String, &RawValue>>(text) else {
+        // No object, or none that can be read, which the reading proper tells.
+        return Ok(None);
+    };
+    let Some(version) = fields.remove(VERSION) else {
+        return Ok(None);
+    };
+    let version: NonZeroU32 = serde_json::from_str(version.get())?;
+    Ok(Some((version.get(), serde_json::to_vec(&fields)?)))
+}
+
+/// Reads a payload of an older version and lifts it.
+#[doc(hidden)]
+pub fn lift<O: DeserializeOwned, P>(
+    text: &[u8],
+    lift: impl FnOnce(O) -> P,
+) -> Result<P, serde_json::Error> {
+    serde_json::from_slice(text).map(lift)
+}
+
+/// A payload as it is stored: with its version, but for the first.
+#[doc(hidden)]
+pub fn encode(payload: &impl Serialize, version: u32) -> Result<Box<RawValue>, serde_json::Error> {
+    let raw = serde_json::value::to_raw_value(payload)?;
+    if version == 1 {
+        return Ok(raw);
+    }
+    let Some(fields) = raw.get().strip_prefix('{') else {
+        let why = "a payload with versions must be a JSON object";
+        return Err(serde::ser::Error::custom(why));
+    };
+    let comma = if fields == "}" { "" } else { "," };
+    RawValue::from_string(format!("{{\"{VERSION}\":{version}{comma}{fields}"))
 }
 
 /// An event to publish, with its options. Built from an enum value with [`NewEvent::of`], from raw
@@ -335,12 +464,93 @@ mod tests {
         enum Sample {
             Named(Vec<u8>) = "named",
             Empty(()) = "empty",
+            Changed(Changed) = "changed" version 3 {
+                1 => |old: u8| Changed { count: old.into(), unit: "piece".to_owned() },
+                2 => lifted,
+            },
         }
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Changed {
+        count: u32,
+        unit: String,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct ChangedV2 {
+        count: u32,
+    }
+
+    fn lifted(ChangedV2 { count }: ChangedV2) -> Changed {
+        Changed {
+            count,
+            unit: "pair".to_owned(),
+        }
+    }
+
+    fn changed(count: u32, unit: &str) -> Sample {
+        Sample::Changed(Changed {
+            count,
+            unit: unit.to_owned(),
+        })
+    }
+
+    #[test]
+    fn an_older_payload_is_lifted_and_a_newer_one_is_told() {
+        let decode = |text: &str| Sample::decode("changed", Some(text.as_bytes()));
+        assert_eq!(decode("7").unwrap(), changed(7, "piece"));
+        let second = r#"{"count": 7, "tidegate_version": 2}"#;
+        assert_eq!(decode(second).unwrap(), changed(7, "pair"));
+        let third = r#" { "unit": "\"tidegate_version\"", "tidegate_version" : 3, "count": 7}"#;
+        assert_eq!(decode(third).unwrap(), changed(7, "\"tidegate_version\""));
+        let newer = decode(r#"{"tidegate_version": 4}"#).unwrap_err();
+        assert!(newer.is_newer(), "{newer}");
+        assert!(
+            newer.to_string().contains("version 4") && newer.to_string().contains("version 3"),
+            "{newer}"
+        );
+    }
+
+    #[test]
+    fn a_version_that_nobody_can_read_is_told_and_fails() {
+        let decode = |kind, text: &str| Sample::decode(kind, Some(text.as_bytes())).unwrap_err();
+        for text in [
+            r#"{"count": 7, "unit": "x"}"#,
+            r#"{"tidegate_version": 2, "count": "many"}"#,
+            r#"{"tidegate_version": "3", "count": 7, "unit": "x"}"#,
+            r#"{"tidegate_version": 0}"#,
+            r#"{"tidegate_version": -1}"#,
+            r#"{"tidegate_version": 4.5}"#,
+        ] {
+            let error = decode("changed", text);
+            assert!(!error.is_newer(), "{text}: {error}");
+        }
+        // A kind without versions has one as well.
+        assert!(decode("named", r#"{"tidegate_version": 2}"#).is_newer());
+    }
+
+    #[test]
+    fn a_version_is_stored_with_its_payload_and_the_first_is_not() {
+        let stored = changed(7, "pair").encode().unwrap();
+        assert_eq!(
+            stored.get(),
+            r#"{"tidegate_version":3,"count":7,"unit":"pair"}"#
+        );
+        assert_eq!(Sample::Named(vec![1]).encode().unwrap().get(), "[1]");
+        let error = encode(&[1], 2).unwrap_err().to_string();
+        assert!(error.contains("must be a JSON object"), "{error}");
     }
 
     #[test]
     fn a7_every_variant_survives_the_round_trip() {
-        for event in [Sample::Named(vec![1, 2]), Sample::Empty(())] {
+        for event in [
+            Sample::Named(vec![1, 2]),
+            Sample::Empty(()),
+            changed(7, "pair"),
+        ] {
             let stored = event.encode().unwrap();
             assert_eq!(
                 Sample::decode(event.kind(), Some(stored.get().as_bytes())).unwrap(),

@@ -181,5 +181,7 @@ struct ReadMe;
 #[doc(hidden)]
 pub mod export {
     pub use serde_json;
-    pub use serde_json::value::{RawValue, to_raw_value};
+    pub use serde_json::value::RawValue;
+
+    pub use crate::event::{decode, encode, lift};
 }

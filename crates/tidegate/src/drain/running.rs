@@ -30,7 +30,8 @@ const OVERDUE: Duration = Duration::from_millis(500);
 /// So many events of a group are handed over behind its head at most: the loop is asked once for all of them.
 const MOST_CHAINED: usize = 31;
 
-/// An event that waits for a program with its key is looked at again after this, at first and at last.
+/// An event that waits for a program that has its key, or knows its version, is looked at again after this, at first and at
+/// last.
 const PUT_OFF: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
 
 impl<D: Dispatch> Drain<D> {
@@ -136,10 +137,15 @@ impl<D: Dispatch> Drain<D> {
                 }
                 self.lanes.push(work);
             }
+            // Another program's, as a kind is that this one does not know.
+            Err(error) if error.is_newer() => {
+                let waits = HandlerError::retry("newer_version", error).blameless();
+                self.put_off(&leased, waits);
+            }
             Err(error) => {
                 let code = match error {
                     DecodeError::UnknownKind(_) => "no_handler",
-                    DecodeError::Payload { .. } => "undecodable",
+                    DecodeError::Payload { .. } | DecodeError::Version { .. } => "undecodable",
                 };
                 self.give_up(
                     &leased,
@@ -167,7 +173,7 @@ impl<D: Dispatch> Drain<D> {
         let error = error.after((age / 4).clamp(PUT_OFF.0, PUT_OFF.1));
         self.services.note_left(event.lease);
         let end = HandlerEnd {
-            handler: "open",
+            handler: "read",
             result: Err(error),
             earlier: false,
             emitted: Vec::new(),
