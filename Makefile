@@ -27,10 +27,11 @@ test: count-skipped check deny unit newest check-schema lambda starter api templ
 count-skipped: tools
 	@python3 scripts/skips.py forget
 
-check: tools ## format, circles of modules, lints with warnings denied, what the library costs, docs
+check: tools ## format, circles of modules, names of tests and guards, lints with warnings denied, what the library costs, docs
 	cargo fmt --all --check
 	@python3 scripts/circles.py
 	@python3 scripts/requirements.py check
+	@python3 scripts/mutants.py --texts
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	cargo clippy --locked --package tidegate -- -D warnings
 	cargo clippy $(CARGO_FLAGS) --lib --bins -- -D warnings

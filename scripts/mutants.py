@@ -26,7 +26,8 @@ WRITER = "crates/tidegate/src/drain/writer.rs"
 SERVICES = "crates/tidegate/src/drain/services.rs"
 SERVICE_SQL = "crates/tidegate/sql/V0007__service.sql"
 OPERATE = "crates/tidegate/sql/V0006__operate.sql"
-RIGHTS = "crates/tidegate/sql/V0009__rights.sql"
+# The last file, whatever its number.
+RIGHTS = next(path.relative_to(PROJECT) for path in PROJECT.glob("crates/tidegate/sql/V*__rights.sql"))
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
 
@@ -271,7 +272,25 @@ MUTANTS = [
     Mutant("cleanup: drops what is not sealed", ("it", "cleanup::b23_a_partition_whose_rows_are_not_counted_is_not_dropped"),
            (LOG, "    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target AND p.sealed) THEN\n",
             "    IF false THEN\n", 1)),
+    # What costs no attempt, and must not go on for ever.
+    Mutant("snooze: without end", ("it", "snooze::a_thousand_snoozes_are_enough_and_then_attempts_are_spent"),
+           ("crates/tidegate/src/outcome.rs", "        times >= Self::MOST_SNOOZES\n", "        times == u32::MAX\n", 1)),
+    Mutant("snooze: a failure beside it is free", ("it", "snooze::a_snooze_beside_a_failure_is_an_attempt_like_any_other"),
+           ("crates/tidegate/src/outcome.rs", "!unfinished.all(|end| end.snoozed().is_some())",
+            "!unfinished.any(|end| end.snoozed().is_some())", 1)),
+    Mutant("drain: an event of a newer version fails",
+           ("it", "versions::an_event_of_a_newer_version_waits_for_a_newer_program_and_its_neighbours_go_on"),
+           ("crates/tidegate/src/drain/running.rs", "Err(error) if error.is_newer() => {", "Err(error) if false => {", 1)),
+    Mutant("report_progress: does not look at the lease",
+           ("it", "progress::a_handler_whose_event_was_taken_away_learns_it_when_it_tells_its_progress"),
+           (ENDS, "        RETURN EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = report_progress.token AND report_progress.id <@ l.ids);\n",
+            "        RETURN true;\n", 1)),
     # Who may, and as whom.
+    Mutant("groups: ordered by advisory locks", ("it", "roles::a_login_without_rights_can_hold_up_no_publish_no_follow_up_and_no_step"),
+           (PUBLISH, "        PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(publish_one.group_key) FOR UPDATE;\n",
+            "        PERFORM pg_advisory_xact_lock(1414087749, hashtext(publish_one.group_key));\n", 1)),
+    Mutant("groups: a missing lock is no matter", ("it", "queue::a_group_whose_lock_is_missing_is_refused_and_the_hint_mends_it"),
+           (TABLES, "    IF locked < cardinality(slots) THEN\n", "    IF false THEN\n", 1)),
     Mutant("rights: everybody may call everything",
            ("it", "roles::no_function_may_be_executed_by_public_and_none_follows_the_callers_search_path"),
            (RIGHTS, "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tidegate FROM PUBLIC;", "", 1)),
