@@ -288,3 +288,18 @@ async fn what_handlers_publish_is_sealed_as_well() {
     );
     assert_eq!(told(&client).await, 0);
 }
+
+#[tokio::test]
+async fn keys_that_are_none_are_refused_by_the_settings_name_and_not_quoted() {
+    let db = support::database().await;
+    let file = keys(&[("2031", "c2hvcnQ=")]);
+    let ran = with_keys(&db, &file).run(&["drain"]).await;
+    ran.failed(
+        1,
+        &[
+            "TIDEGATE_PAYLOAD_KEYS_FILE",
+            "2031: must be 32 bytes in base64",
+        ],
+    );
+    assert!(!ran.stderr.contains("c2hvcnQ"), "{ran:?}");
+}

@@ -296,10 +296,7 @@ pub fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
             let text = read_file(FILE, &path)?;
             let text = String::from_utf8(text)
                 .map_err(|_| Error::Config(format!("{FILE}: must be text")))?;
-            (
-                format!("{FILE} {path}"),
-                Source::File(PayloadKeys::parse(&text)?),
-            )
+            (format!("{FILE} {path}"), Source::File(of(FILE, &text)?))
         }
         #[cfg(feature = "aws")]
         (None, Some(id)) => (
@@ -322,6 +319,14 @@ pub fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
     )))
 }
 
+/// The keys of a setting, which is named if they are none.
+fn of(setting: &str, text: &str) -> Result<PayloadKeys, Error> {
+    PayloadKeys::parse(text).map_err(|error| match error {
+        Error::Config(why) => Error::Config(format!("{setting}: {why}")),
+        other => other,
+    })
+}
+
 /// The keys of this process, if it has any.
 ///
 /// # Errors
@@ -332,7 +337,7 @@ pub(crate) async fn keys() -> Result<Option<&'static PayloadKeys>, Error> {
         Some((_, Source::File(keys))) => Ok(Some(keys)),
         #[cfg(feature = "aws")]
         Some((_, Source::Secret(secret, keys))) => {
-            let read = async || PayloadKeys::parse(&secret.read().await?);
+            let read = async || of(SECRET, &secret.read().await?);
             keys.get_or_try_init(read).await.map(Some)
         }
     }
