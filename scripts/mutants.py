@@ -26,7 +26,8 @@ WRITER = "crates/tidegate/src/drain/writer.rs"
 SERVICES = "crates/tidegate/src/drain/services.rs"
 SERVICE_SQL = "crates/tidegate/sql/V0007__service.sql"
 OPERATE = "crates/tidegate/sql/V0006__operate.sql"
-RIGHTS = "crates/tidegate/sql/V0009__rights.sql"
+CHANGE = "crates/tidegate/sql/V0010__change.sql"
+RIGHTS = "crates/tidegate/sql/V0011__rights.sql"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
 

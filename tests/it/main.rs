@@ -15,6 +15,7 @@ mod skip;
 mod support;
 
 mod callers;
+mod change;
 mod checks;
 mod cleanup;
 mod cli;

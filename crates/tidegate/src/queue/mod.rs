@@ -85,6 +85,7 @@ pub(crate) use finalize::{commit, complete_and_commit};
 pub use internals::*;
 #[cfg(not(feature = "internals"))]
 pub(crate) use internals::*;
+pub(crate) use operate::{ChangedPage, Page, change};
 
 use self::sql::Statement;
 use crate::error::Error;
