@@ -41,6 +41,7 @@ mod pooler;
 mod process;
 mod queue;
 mod records;
+mod replace;
 mod roles;
 mod roundtrip;
 mod sandbox;

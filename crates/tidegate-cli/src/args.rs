@@ -182,6 +182,9 @@ pub struct PublishArgs {
     /// While a live event has this key, no second one is made.
     #[arg(long)]
     pub dedup_key: Option<String>,
+    /// Take the place of that event while it waits for its first attempt.
+    #[arg(long, requires = "dedup_key")]
+    pub replace: bool,
     /// The business object it belongs to.
     #[arg(long)]
     pub correlation_id: Option<String>,

@@ -1678,14 +1678,14 @@ CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bi
     SELECT count(*), min(id) FROM ready
 $$;
 
-CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
+CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text, on_duplicate text DEFAULT 'keep'::text) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    SELECT p.id, p.created, p.status, p.attempts
+    SELECT p.id, p.created, p.status, p.attempts, p.replaced
       FROM tidegate.publish_one(publish.kind, tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
                                 publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts,
-                                publish.traceparent) AS p
+                                publish.traceparent, publish.on_duplicate) AS p
 $$;
 
 CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
@@ -1841,7 +1841,7 @@ BEGIN
                                   a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents) AS p;
 END $$;
 
-CREATE FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
+CREATE FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'::text) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1854,9 +1854,16 @@ BEGIN
     IF refused IS NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = publish_one.kind) THEN
         refused := tidegate.unregistered(publish_one.kind);
     END IF;
+    IF publish_one.on_duplicate IS DISTINCT FROM 'keep' THEN
+        refused := coalesce(refused, CASE
+            WHEN publish_one.on_duplicate IS DISTINCT FROM 'replace'
+                THEN 'on_duplicate: must be keep or replace, got ' || coalesce(quote_literal(publish_one.on_duplicate), 'NULL')
+            WHEN publish_one.dedup_key IS NULL THEN 'dedup_key: must be given with on_duplicate replace, got NULL' END);
+    END IF;
     IF refused IS NOT NULL THEN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    replaced := false;
     IF publish_one.group_key IS NOT NULL THEN
         PERFORM tidegate.check_group_delay(publish_one.group_key, publish_one.available_at);
         -- As lock_slots does, which would take longer to call.
@@ -1880,6 +1887,11 @@ BEGIN
             publish_one.attempts := 0;
             RETURN NEXT;
             RETURN;
+        END IF;
+        IF publish_one.on_duplicate = 'replace' THEN
+            replaced := tidegate.replace_waiting(
+                publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key, publish_one.correlation_id,
+                publish_one.available_at, publish_one.expires_at, publish_one.max_attempts, publish_one.traceparent);
         END IF;
         -- As the view of events tells it.
         SELECT q.id, CASE WHEN l.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END,
@@ -2029,6 +2041,46 @@ CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precis
      WHERE l.token = ANY (renew.tokens) AND l.worker = renew.worker
     RETURNING l.token, l.cuts
 $$;
+
+CREATE FUNCTION tidegate.replace_waiting(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    first record;
+BEGIN
+    SELECT q.id, q.group_key, EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id) AS held INTO first
+      FROM tidegate.event_queue AS q WHERE q.kind = replace_waiting.kind AND q.dedup_key = replace_waiting.dedup_key;
+    IF FOUND AND first.group_key IS DISTINCT FROM replace_waiting.group_key THEN
+        RAISE EXCEPTION 'group_key: must be that of the live event % with this deduplication key, which keeps its place there, got %',
+            first.id, coalesce(replace_waiting.group_key, 'NULL') USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF first.id IS NULL OR first.held THEN
+        RETURN false;
+    END IF;
+    BEGIN
+        PERFORM FROM tidegate.event_queue AS q WHERE q.id = first.id FOR NO KEY UPDATE;
+        -- A statement of its own: it sees a lease that was faster.
+        UPDATE tidegate.event_queue AS q
+           SET payload = replace_waiting.payload, correlation_id = replace_waiting.correlation_id,
+               expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
+               max_attempts = coalesce(replace_waiting.max_attempts, tidegate.default_max_attempts()),
+               -- One that is ready stays so with the same time, so that no index takes a new entry.
+               available_at = CASE WHEN q.delayed OR replace_waiting.available_at > instant
+                                   THEN coalesce(replace_waiting.available_at, instant) ELSE q.available_at END
+         WHERE q.id = first.id AND q.attempts = 0 AND q.lapses = 0 AND q.progress IS NULL AND q.last_error IS NULL
+           AND q.replay_of IS NULL AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id);
+        IF NOT FOUND THEN
+            -- What is not replaced is locked no more.
+            RAISE EXCEPTION USING ERRCODE = 'TG003';
+        END IF;
+        RETURN true;
+    EXCEPTION WHEN SQLSTATE 'TG003' THEN
+        RETURN false;
+    END;
+END $$;
 
 CREATE FUNCTION tidegate.replay(ids bigint[] DEFAULT NULL::bigint[], kind text DEFAULT NULL::text, status text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, until timestamp with time zone DEFAULT NULL::timestamp with time zone, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text, "limit" bigint DEFAULT 10000, dry_run boolean DEFAULT false, again boolean DEFAULT false, failed_handlers_only boolean DEFAULT false, expires_in interval DEFAULT NULL::interval) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3626,7 +3678,7 @@ REVOKE ALL ON FUNCTION tidegate.printed(payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) FROM PUBLIC;
 
@@ -3634,7 +3686,7 @@ REVOKE ALL ON FUNCTION tidegate.publish_children(kinds text[], payloads json[], 
 
 REVOKE ALL ON FUNCTION tidegate.publish_many(events jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.ranges(ids bigint[]) FROM PUBLIC;
 
@@ -3659,6 +3711,8 @@ REVOKE ALL ON FUNCTION tidegate.refuse_status_change() FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.remove_ended(tokens uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.replace_waiting(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" bigint, dry_run boolean, again boolean, failed_handlers_only boolean, expires_in interval) FROM PUBLIC;
 

@@ -243,6 +243,9 @@ impl Context {
             event.traceparent = self.trace.as_ref().map(ToString::to_string);
         }
         event.check().reject("emit")?;
+        if event.replaces {
+            return Err(HandlerError::reject("emit", queue::ALONE));
+        }
         let event = seal::sealed(&event).reject("emit")?.into_owned();
         self.state().emitted.push(event);
         Ok(())

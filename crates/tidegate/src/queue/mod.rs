@@ -29,6 +29,7 @@ use tokio_postgres::{GenericClient, Row};
 
 pub use lineage::{Lineage, RelatedEvent, Relation};
 pub use operate::{change_service, pause, resume, unblock};
+pub(crate) use publish::ALONE;
 pub use publish::{Published, publish, publish_batch, receive};
 pub use read::{
     Backlog, EXPIRY_WINDOW, Job, JobStatus, ListFilter, MOST_EXPIRING, Pulse, backlog,
