@@ -28,6 +28,7 @@ SERVICE_SQL = "crates/tidegate/sql/V0007__service.sql"
 OPERATE = "crates/tidegate/sql/V0006__operate.sql"
 # The last file, whatever its number.
 RIGHTS = next(path.relative_to(PROJECT) for path in PROJECT.glob("crates/tidegate/sql/V*__rights.sql"))
+CHANGE = "crates/tidegate/sql/V0010__change.sql"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
 

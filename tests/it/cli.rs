@@ -265,7 +265,7 @@ async fn b1_publish_stores_every_option() {
     .await;
     assert_eq!(
         published,
-        json!({"action": "publish", "id": stored["id"], "created": true, "status": "PENDING", "attempts": 0})
+        json!({"action": "publish", "id": stored["id"], "created": true, "status": "PENDING", "attempts": 0, "replaced": false})
     );
     let expected = json!({
         "id": stored["id"], "kind": VIEWED, "payload": {"grant_number": "G-1"}, "group_key": "g", "dedup_key": "d",
@@ -373,10 +373,14 @@ async fn a_duplicate_is_told_from_a_new_event() {
     let second = cli.json(&arguments).await;
     assert_eq!(
         second,
-        json!({"action": "publish", "id": first["id"], "created": false, "status": "PENDING", "attempts": 2})
+        json!({"action": "publish", "id": first["id"], "created": false, "status": "PENDING", "attempts": 2, "replaced": false})
     );
     let told = cli.run(&arguments).await;
     assert!(told.stdout.contains("nothing was published"), "{told:?}");
+    let untouched = "UPDATE tidegate.event_queue SET attempts = 0";
+    client.execute(untouched, &[]).await.unwrap();
+    let replaced = [&arguments[..], &["--replace"]].concat();
+    assert_eq!(cli.json(&replaced).await["replaced"], true);
     cli.drain(&[]).await;
     assert_eq!(cli.json(&arguments).await["created"], true);
 }
@@ -706,7 +710,8 @@ async fn with_json_stdout_is_one_document_also_when_a_verb_fails() {
             "show" => Some("1"),
             "new" => Some("fn"),
             "rewrap" => Some("--reason=why"),
-            "replay" | "requeue" => Some("--id=1 --reason=why"),
+            "replay" | "requeue" | "cancel" => Some("--id=1 --reason=why"),
+            "reschedule" => Some("--id=1 --now --reason=why"),
             "retire" => Some("parcel_lost --reason=why"),
             "forget" => Some("--group=g --reason=why"),
             "unblock" => Some("group --retry --reason=why"),

@@ -410,6 +410,16 @@ fn deeds() -> Vec<(Value, &'static str, Value)> {
             json!(1),
         ),
         (
+            json!({"action": "reschedule", "ids": [2], "delay": "1h"}),
+            "rescheduled",
+            json!(1),
+        ),
+        (
+            json!({"action": "cancel", "kind": "case_opened"}),
+            "cancelled",
+            json!(1),
+        ),
+        (
             json!({"action": "forget", "ids": [1]}),
             "forgotten",
             json!(1),
@@ -456,7 +466,7 @@ async fn f6_what_operators_do_is_done_and_leaves_who_said_to_ask_and_why_in_the_
     };
     assert_eq!(
         actions("on call").await.unwrap(),
-        "apply_retention forget pause pause_service resume resume_service retire set_retention unblock"
+        "apply_retention cancel forget pause pause_service reschedule resume resume_service retire set_retention unblock"
     );
     assert_eq!(actions("ada").await.unwrap(), "pause");
 }

@@ -57,7 +57,8 @@ async fn a_server_that_is_away_is_found_at_its_port_and_no_stranger_before_it() 
 
 #[tokio::test]
 async fn an_empty_database_has_no_schema() {
-    let client = support::empty_database().await.client().await;
+    let db = support::empty_database().await;
+    let client = db.client().await;
     let exists = client
         .query_one("SELECT to_regnamespace('tidegate') IS NOT NULL", &[])
         .await

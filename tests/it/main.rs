@@ -15,6 +15,7 @@ mod skip;
 mod support;
 
 mod callers;
+mod change;
 mod checks;
 mod cleanup;
 mod cli;
@@ -41,6 +42,7 @@ mod process;
 mod progress;
 mod queue;
 mod records;
+mod replace;
 mod roles;
 mod roundtrip;
 mod sandbox;

@@ -328,7 +328,7 @@ async fn i7_a_replay_that_waited_for_another_one_does_not_repeat_it_even_if_it_h
     queue::replay(&transaction, &by_ids(&[id])).await.unwrap();
     let waiting = tokio::spawn(async move { replay(&second, &by_ids(&[id])).await });
     wait_for_a_lock(&witness).await;
-    let end = "SELECT tidegate.end_by_operator(id, 'x', 'x') FROM tidegate.event_queue";
+    let end = "SELECT tidegate.end_live(array_agg(id), 'x', 'x') FROM tidegate.event_queue";
     transaction.query_one(end, &[]).await.unwrap();
     transaction.commit().await.unwrap();
     let report = waiting.await.unwrap();

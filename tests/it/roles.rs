@@ -185,6 +185,8 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "settings" | "is_standby" | "clock" => &ROLES,
         "replay"
         | "requeue"
+        | "cancel"
+        | "reschedule"
         | "pause"
         | "resume"
         | "retire"
@@ -386,6 +388,19 @@ const BY_HAND: &[(&str, &[Role])] = &[
         &[Operate],
     ),
     ("SELECT tidegate.requeue(ARRAY[1], 'r')", &[Operate]),
+    (
+        "SELECT tidegate.cancel(ARRAY[1], reason => 'r')",
+        &[Operate],
+    ),
+    (
+        "SELECT tidegate.reschedule(ARRAY[1], available_at => now(), reason => 'r')",
+        &[Operate],
+    ),
+    (
+        "SELECT tidegate.end_live(ARRAY[1], 'cancelled', 'forged')",
+        &[],
+    ),
+    ("DELETE FROM tidegate.events", &[Operate]),
     ("SELECT tidegate.pause('case_opened')", &[Operate]),
     ("SELECT tidegate.retire('case_opened', 'r')", &[Operate]),
     ("SELECT tidegate.unblock('g', 'retry', 'r')", &[Operate]),

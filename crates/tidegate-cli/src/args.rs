@@ -7,12 +7,12 @@
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, Parser, Subcommand};
 use tidegate::config::parse_duration;
 use tidegate::look::{LIMIT, LISTED};
-use tidegate::operate::{Moment, Subject, parse_moment, parse_subject};
+use tidegate::operate::{Moment, Subject, parse_moment, parse_subject, parse_time};
 use tidegate::retention::CleanupOptions;
 use tidegate::{DrainOptions, NewEvent};
 
@@ -101,6 +101,20 @@ pub enum Verb {
     /// End the leases of live events, so that they run again at the next drain.
     #[command(after_help = "Example:\n  tidegate requeue --id 42 --reason 'its worker hangs'")]
     Requeue(RequeueArgs),
+    /// End live events, also those in a worker's hands, whose handlers are told; many of them a thousand at a time.
+    ///
+    /// They end FAILED with code cancelled. Their follow-ups are not published, and their groups go on.
+    #[command(
+        after_help = "Example:\n  tidegate cancel --kind order_placed --until 2h --reason 'sent twice' --dry-run\n  tidegate cancel --id 42 --reason 'the order was withdrawn'"
+    )]
+    Cancel(Box<CancelArgs>),
+    /// Have waiting events start at another time, or at once, or before another deadline.
+    ///
+    /// Events in a worker's hands are left alone, and told.
+    #[command(
+        after_help = "Example:\n  tidegate reschedule --kind order_placed --now --reason 'the carrier is back'\n  tidegate reschedule --id 42 --delay 2h --no-deadline --reason 'after the move'"
+    )]
+    Reschedule(Box<RescheduleArgs>),
     /// Keep a kind of events from being taken; those being handled end as ever.
     #[command(
         after_help = "Example:\n  tidegate pause order_placed --reason 'the carrier is down'"
@@ -168,6 +182,9 @@ pub struct PublishArgs {
     /// While a live event has this key, no second one is made.
     #[arg(long)]
     pub dedup_key: Option<String>,
+    /// Take the place of that event while it waits for its first attempt.
+    #[arg(long, requires = "dedup_key")]
+    pub replace: bool,
     /// The business object it belongs to.
     #[arg(long)]
     pub correlation_id: Option<String>,
@@ -348,6 +365,83 @@ pub struct RequeueArgs {
     pub ids: Vec<i64>,
     #[command(flatten)]
     pub audit: AuditArgs,
+}
+
+#[derive(Args)]
+pub struct CancelArgs {
+    #[command(flatten)]
+    pub select: SelectArgs,
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+#[derive(Args)]
+pub struct RescheduleArgs {
+    #[command(flatten)]
+    pub select: SelectArgs,
+    #[command(flatten)]
+    pub start: StartArgs,
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+/// When events are to start.
+#[derive(Args)]
+#[group(required = true, multiple = true)]
+pub struct StartArgs {
+    /// At the next drain.
+    #[arg(long, conflicts_with_all = ["delay", "at"])]
+    pub now: bool,
+    /// So long from now, such as 30s or 2h.
+    #[arg(long, value_parser = parse_duration, conflicts_with = "at")]
+    pub delay: Option<Duration>,
+    /// Then: an RFC 3339 time.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub at: Option<SystemTime>,
+    /// Within so long from now, or never.
+    #[arg(long, value_parser = parse_duration, conflicts_with_all = ["expires_at", "no_deadline"])]
+    pub expires_in: Option<Duration>,
+    /// Before that, or never: an RFC 3339 time.
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "no_deadline")]
+    pub expires_at: Option<SystemTime>,
+    /// Whenever it is: they have no deadline any more.
+    #[arg(long)]
+    pub no_deadline: bool,
+}
+
+/// Which live events are meant: ids, or at least one of kind, correlation id and group.
+#[derive(Args)]
+pub struct SelectArgs {
+    /// These events; at most 10,000.
+    #[arg(long = "id", value_name = "ID", num_args = 1..)]
+    pub ids: Vec<i64>,
+    /// Only this kind.
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Only the one with this deduplication key, of the kind.
+    #[arg(long)]
+    pub dedup_key: Option<String>,
+    /// Only events with this correlation id.
+    #[arg(long)]
+    pub correlation_id: Option<String>,
+    /// Only this group.
+    #[arg(long)]
+    pub group: Option<String>,
+    /// Only PENDING, or only PROCESSING.
+    #[arg(long)]
+    pub status: Option<String>,
+    /// Only events published then or later: an RFC 3339 time, or a duration such as 2h for that long ago.
+    #[arg(long, value_parser = parse_moment)]
+    pub since: Option<Moment>,
+    /// Only events published before.
+    #[arg(long, value_parser = parse_moment)]
+    pub until: Option<Moment>,
+    /// At most this many, lowest ids first [default: 10000].
+    #[arg(long)]
+    pub limit: Option<u32>,
+    /// Tell what would be done, and change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Args)]

@@ -1,5 +1,6 @@
 //! Owns how answers look to people: tables, times, percentages. It asks nobody for anything.
 
+pub mod change;
 pub mod cleanup;
 pub mod operate;
 

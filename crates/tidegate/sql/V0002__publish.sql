@@ -156,12 +156,59 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Publishes one event, and answers with what is stored: a new event is PENDING without attempts, a duplicate is in
--- whatever state the first one is in by now. What publish() and the Rust interface stand on: it takes the text as it will be stored.
-CREATE FUNCTION tidegate.publish_one(
+-- Puts what is published in the place of the live event with its key, if that waits and no handler has seen it: what handlers
+-- have done under its idempotency keys, and the attempts that it has had, are the old payload's. Tells whether it did. Id,
+-- group, time of the publish, parent and place in line stay; a replay stays as its operator has put it back.
+--
+-- What a worker has in hand is not locked: its end would wait for our transaction.
+CREATE FUNCTION tidegate.replace_waiting(
     kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
     expires_at timestamptz, max_attempts integer, traceparent text
-) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
+) RETURNS boolean
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+#variable_conflict use_column
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    first record;
+BEGIN
+    SELECT q.id, q.group_key, EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id) AS held INTO first
+      FROM tidegate.event_queue AS q WHERE q.kind = replace_waiting.kind AND q.dedup_key = replace_waiting.dedup_key;
+    IF FOUND AND first.group_key IS DISTINCT FROM replace_waiting.group_key THEN
+        RAISE EXCEPTION 'group_key: must be that of the live event % with this deduplication key, which keeps its place there, got %',
+            first.id, coalesce(replace_waiting.group_key, 'NULL') USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF first.id IS NULL OR first.held THEN
+        RETURN false;
+    END IF;
+    BEGIN
+        PERFORM FROM tidegate.event_queue AS q WHERE q.id = first.id FOR NO KEY UPDATE;
+        -- A statement of its own: it sees a lease that was faster.
+        UPDATE tidegate.event_queue AS q
+           SET payload = replace_waiting.payload, correlation_id = replace_waiting.correlation_id,
+               expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
+               max_attempts = coalesce(replace_waiting.max_attempts, tidegate.default_max_attempts()),
+               -- One that is ready stays so with the same time, so that no index takes a new entry.
+               available_at = CASE WHEN q.delayed OR replace_waiting.available_at > instant
+                                   THEN coalesce(replace_waiting.available_at, instant) ELSE q.available_at END
+         WHERE q.id = first.id AND q.attempts = 0 AND q.lapses = 0 AND q.progress IS NULL AND q.last_error IS NULL
+           AND q.replay_of IS NULL AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id);
+        IF NOT FOUND THEN
+            -- What is not replaced is locked no more.
+            RAISE EXCEPTION USING ERRCODE = 'TG003';
+        END IF;
+        RETURN true;
+    EXCEPTION WHEN SQLSTATE 'TG003' THEN
+        RETURN false;
+    END;
+END $$;
+
+-- Publishes one event, and answers with what is stored: a new event is PENDING without attempts, a duplicate is in
+-- whatever state the first one is in by now, `replaced` if `on_duplicate` is replace and it could be. What publish() and the Rust interface stand on: it takes the text as it will be stored.
+CREATE FUNCTION tidegate.publish_one(
+    kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
+    expires_at timestamptz, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'
+) RETURNS TABLE (id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
 #variable_conflict use_column
@@ -173,9 +220,16 @@ BEGIN
     IF refused IS NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = publish_one.kind) THEN
         refused := tidegate.unregistered(publish_one.kind);
     END IF;
+    IF publish_one.on_duplicate IS DISTINCT FROM 'keep' THEN
+        refused := coalesce(refused, CASE
+            WHEN publish_one.on_duplicate IS DISTINCT FROM 'replace'
+                THEN 'on_duplicate: must be keep or replace, got ' || coalesce(quote_literal(publish_one.on_duplicate), 'NULL')
+            WHEN publish_one.dedup_key IS NULL THEN 'dedup_key: must be given with on_duplicate replace, got NULL' END);
+    END IF;
     IF refused IS NOT NULL THEN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    replaced := false;
     IF publish_one.group_key IS NOT NULL THEN
         PERFORM tidegate.check_group_delay(publish_one.group_key, publish_one.available_at);
         -- As lock_slots does, which would take longer to call.
@@ -199,6 +253,11 @@ BEGIN
             publish_one.attempts := 0;
             RETURN NEXT;
             RETURN;
+        END IF;
+        IF publish_one.on_duplicate = 'replace' THEN
+            replaced := tidegate.replace_waiting(
+                publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key, publish_one.correlation_id,
+                publish_one.available_at, publish_one.expires_at, publish_one.max_attempts, publish_one.traceparent);
         END IF;
         -- As the view of events tells it.
         SELECT q.id, CASE WHEN l.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END,
@@ -224,14 +283,15 @@ CREATE FUNCTION tidegate.publish(
     available_at   timestamptz DEFAULT NULL,
     expires_at     timestamptz DEFAULT NULL,
     max_attempts   integer     DEFAULT NULL,
-    traceparent    text        DEFAULT NULL
-) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
+    traceparent    text        DEFAULT NULL,
+    on_duplicate   text        DEFAULT 'keep'
+) RETURNS TABLE (id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
-    SELECT p.id, p.created, p.status, p.attempts
+    SELECT p.id, p.created, p.status, p.attempts, p.replaced
       FROM tidegate.publish_one(publish.kind, tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
                                 publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts,
-                                publish.traceparent) AS p
+                                publish.traceparent, publish.on_duplicate) AS p
 $$;
 
 -- Inserts a batch, in the order of the arguments and with ids in that order: a drain takes events by id. Refuses it

@@ -438,32 +438,57 @@ CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURN
                       FROM unnest(collided[1:tidegate.listed_at_most()]) AS c))
 $$;
 
--- Ends a live event as an operator's decision, whoever holds it: its lease's token does not go to the
--- log, where it would tell the worker that the end was its own. The worker is told by `cuts`.
-CREATE FUNCTION tidegate.end_by_operator(event_id bigint, code text, message text) RETURNS boolean
+-- Ends live events as an operator's decision, whoever holds them: a lease's token does not go to the log, where it would tell
+-- the worker that the end was its own. The worker is told by `cuts`. Tells which have `ended`, which of them a handler may
+-- have been at work on (`begun`, whose attempt counts), and which were `missed`: whoever ends one event waits for it, but whoever
+-- ends many waits for nobody, because everything that it has locked by then would wait along.
+--
+-- Leases are locked before events. A lease that comes between has locked its events first, so that we see it when we have
+-- them; its worker may hold the lease by then and wait for the events. So nobody waits for that lease while the events are
+-- ours.
+CREATE FUNCTION tidegate.end_live(event_ids bigint[], code text, message text,
+                                  OUT ended bigint[], OUT begun bigint[], OUT missed bigint[])
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
+#variable_conflict use_column
 DECLARE
-    lease record;
+    instant CONSTANT timestamptz := clock_timestamp();
+    locked uuid[];
+    found bigint[];
 BEGIN
-    SELECT l.token, l.taken_at, l.started_to INTO lease FROM tidegate.lease AS l WHERE l.ids @> event_id FOR UPDATE;
-    UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = lease.token;
+    IF cardinality(event_ids) = 1 THEN
+        locked := ARRAY(SELECT l.token FROM tidegate.lease AS l WHERE l.ids @> event_ids[1] FOR UPDATE);
+        found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = event_ids[1] FOR UPDATE);
+    ELSE
+        locked := ARRAY(SELECT l.token FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(event_ids) FOR UPDATE SKIP LOCKED);
+        found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) FOR UPDATE SKIP LOCKED);
+    END IF;
+    locked := locked || ARRAY(SELECT l.token FROM tidegate.lease AS l
+                               WHERE l.ids && tidegate.ranges(found) AND l.token <> ALL (locked) FOR UPDATE SKIP LOCKED);
     WITH gone AS (
-        DELETE FROM tidegate.event_queue AS q WHERE q.id = event_id
-        RETURNING q.*, clock_timestamp() AS now
-    )
-    INSERT INTO tidegate.event_log
-           (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
-            errors, progress, created_at, processing_started_at, finished_at, expires_at,
-            deadline, parent_id, replay_of, traceparent)
-    SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED',
-           least(g.attempts + (g.id <= coalesce(lease.started_to, 0))::int, g.max_attempts), g.max_attempts,
-           tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object(
-               'handler', NULL, 'code', code, 'message', message, 'attempt', g.attempts)), g.now),
-           g.progress, g.created_at, lease.taken_at, g.now, g.now + coalesce(k.retention_failed, '90 days'),
-           g.expires_at, g.parent_id, g.replay_of, g.traceparent
-      FROM gone AS g LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind;
-    RETURN FOUND;
+        DELETE FROM tidegate.event_queue AS q
+         WHERE q.id = ANY (found)
+           AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id AND l.token <> ALL (locked)) RETURNING q.*
+    ), told AS (
+        SELECT g.*, l.taken_at, coalesce(g.id <= l.started_to, false) AS begun
+          FROM gone AS g LEFT JOIN tidegate.lease AS l ON l.ids @> g.id
+    ), logged AS (
+        INSERT INTO tidegate.event_log
+               (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
+                errors, progress, created_at, processing_started_at, finished_at, expires_at,
+                deadline, parent_id, replay_of, traceparent)
+        SELECT t.id, t.kind, t.payload, t.group_key, t.dedup_key, t.correlation_id, 'FAILED',
+               least(t.attempts + t.begun::int, t.max_attempts), t.max_attempts,
+               tidegate.append_errors(t.errors, jsonb_build_array(jsonb_build_object(
+                   'handler', NULL, 'code', code, 'message', message, 'attempt', least(t.attempts + t.begun::int, t.max_attempts))),
+                   instant),
+               t.progress, t.created_at, t.taken_at, instant, instant + coalesce(k.retention_failed, '90 days'),
+               t.expires_at, t.parent_id, t.replay_of, t.traceparent
+          FROM told AS t LEFT JOIN tidegate.event_kind AS k ON k.kind = t.kind)
+    SELECT coalesce(array_agg(t.id ORDER BY t.id), '{}'), coalesce(array_agg(t.id ORDER BY t.id) FILTER (WHERE t.begun), '{}')
+      INTO ended, begun FROM told AS t;
+    UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = ANY (locked) AND l.ids && tidegate.ranges(end_live.ended);
+    missed := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id);
 END $$;
 
 -- Acts on the first event of a group, which holds back the others: `retry` requeues it, `cancel` ends
@@ -499,15 +524,16 @@ BEGIN
     ELSIF unblock.how = 'retry' THEN
         acted := EXISTS (SELECT FROM tidegate.end_leases(ARRAY[head.id]));
     ELSIF unblock.how = 'cancel' THEN
-        acted := tidegate.end_by_operator(head.id, 'cancelled', 'cancelled by an operator');
+        acted := cardinality((tidegate.end_live(ARRAY[head.id], 'cancelled', 'cancelled by an operator: ' || unblock.reason)).ended) > 0;
     ELSE
-        acted := tidegate.end_by_operator(head.id, 'skipped', 'put behind its group by an operator');
+        acted := cardinality((tidegate.end_live(ARRAY[head.id], 'skipped', 'put behind its group by an operator')).ended) > 0;
         IF acted THEN
             SELECT r.new_id INTO STRICT new_id FROM tidegate.insert_replays(ARRAY[head.id], true, NULL) AS r;
         END IF;
     END IF;
     IF NOT acted THEN
-        refused := coalesce(refused, format('event %s has just ended by itself', head.id));
+        refused := coalesce(refused, format(CASE WHEN EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = head.id)
+            THEN 'event %s is being taken up at this moment; ask again' ELSE 'event %s has just ended by itself' END, head.id));
     END IF;
     PERFORM tidegate.record_action('unblock', unblock.actor, jsonb_build_object('group_key', unblock.group_key, 'how', unblock.how),
                                    CASE WHEN acted THEN ARRAY[head.id] END, unblock.reason);

@@ -50,6 +50,7 @@ CREATE FUNCTION tidegate.update_event() RETURNS trigger
 DECLARE
     allowed constant text[] := ARRAY['status', 'available_at', 'expires_at', 'max_attempts'];
     changed jsonb := '{"via": "events"}';
+    requeues boolean;
 BEGIN
     IF (to_jsonb(NEW) - allowed) <> (to_jsonb(OLD) - allowed) THEN
         RAISE EXCEPTION 'events: only status, available_at, expires_at and max_attempts may be updated'
@@ -59,21 +60,30 @@ BEGIN
         RAISE EXCEPTION 'events.status: must be PENDING (requeue), got %', coalesce(NEW.status, 'NULL')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF NEW.status = 'PENDING' THEN
+    SELECT changed || coalesce(jsonb_object_agg(n.key, n.value), '{}') INTO changed
+      FROM jsonb_each(to_jsonb(NEW)) AS n
+     WHERE n.key = ANY (allowed) AND n.key <> 'status' AND n.value <> to_jsonb(OLD)->n.key;
+    -- Who changes something else of an event that waits does not ask for it to run.
+    requeues := NEW.status = 'PENDING' AND (OLD.status <> 'PENDING' OR NOT changed ?| allowed);
+    PERFORM tidegate.check_group_delay(NEW.group_key, NEW.available_at) WHERE changed ? 'available_at';
+    IF requeues THEN
         PERFORM tidegate.end_leases(ARRAY[OLD.id]);
         IF NOT FOUND THEN
             RETURN NULL;
         END IF;
+    ELSIF changed ?| ARRAY['available_at', 'expires_at'] THEN
+        -- As reschedule().
+        PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;
+        IF EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> OLD.id) THEN
+            RAISE EXCEPTION 'events.status: must be set to PENDING (requeue) with available_at and expires_at, for event % is in a worker''s hands; got PROCESSING',
+                OLD.id USING ERRCODE = 'invalid_parameter_value';
+        END IF;
     END IF;
-    SELECT changed || coalesce(jsonb_object_agg(n.key, n.value), '{}') INTO changed
-      FROM jsonb_each(to_jsonb(NEW)) AS n
-     WHERE n.key = ANY (allowed) AND n.key <> 'status' AND n.value <> to_jsonb(OLD)->n.key;
     IF changed ?| allowed THEN
         UPDATE tidegate.event_queue AS q
            SET available_at = CASE WHEN changed ? 'available_at' THEN NEW.available_at ELSE q.available_at END,
-               expires_at = NEW.expires_at,
-               max_attempts = CASE WHEN NEW.status = 'PENDING' THEN greatest(NEW.max_attempts, q.attempts + 1)
-                                   ELSE NEW.max_attempts END
+               expires_at = NEW.expires_at, stray = q.stray OR q.group_key IS NOT NULL,
+               max_attempts = CASE WHEN requeues THEN greatest(NEW.max_attempts, q.attempts + 1) ELSE NEW.max_attempts END
          WHERE q.id = OLD.id;
         IF NOT FOUND THEN
             RETURN NULL;
@@ -81,12 +91,27 @@ BEGIN
     END IF;
     -- Not record_action: a deadline that was taken away is a null worth keeping.
     INSERT INTO tidegate.audit (action, filter, ids, count)
-    VALUES (CASE WHEN NEW.status = 'PENDING' THEN 'requeue' ELSE 'update' END, changed, ARRAY[OLD.id], 1);
+    VALUES (CASE WHEN requeues THEN 'requeue' ELSE 'update' END, changed, ARRAY[OLD.id], 1);
     RETURN NEW;
 END $$;
 
 CREATE TRIGGER events_update INSTEAD OF UPDATE ON tidegate.events
     FOR EACH ROW EXECUTE FUNCTION tidegate.update_event();
+
+-- A DELETE cancels the event, so that it ends in the log and its worker is told. Many are better cancelled by cancel().
+CREATE FUNCTION tidegate.delete_event() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+BEGIN
+    IF cardinality((tidegate.end_live(ARRAY[OLD.id], 'cancelled', 'cancelled by an operator: deleted from the view events')).ended) = 0 THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO tidegate.audit (action, filter, ids, count) VALUES ('cancel', '{"via": "events"}', ARRAY[OLD.id], 1);
+    RETURN OLD;
+END $$;
+
+CREATE TRIGGER events_delete INSTEAD OF DELETE ON tidegate.events
+    FOR EACH ROW EXECUTE FUNCTION tidegate.delete_event();
 
 CREATE FUNCTION tidegate.job_status(status text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -60,6 +60,7 @@ CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NU
 DECLARE
     live bigint[];
     held bigint[];
+    missed bigint[] := '{}';
     logged bigint[];
     before bigint[];
     further bigint[];
@@ -72,21 +73,21 @@ BEGIN
     IF NOT coalesce(forget.dry_run, false) THEN
         -- A replay would copy the payload, a cleanup's step wait for these rows.
         PERFORM tidegate.lock_replays();
-        -- In the order in which requeues lock them.
-        PERFORM FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(forget.ids) ORDER BY l.worker, l.token FOR UPDATE;
     END IF;
-    live := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (forget.ids) ORDER BY q.id);
-    held := ARRAY(SELECT u.id FROM unnest(live) AS u(id) WHERE EXISTS (
-                      SELECT FROM tidegate.lease AS l WHERE l.ids @> u.id AND u.id <= l.started_to));
-    IF NOT coalesce(forget.dry_run, false) THEN
-        live := ARRAY(SELECT u.id FROM unnest(live) AS u(id)
-                       WHERE tidegate.end_by_operator(u.id, 'cancelled', 'forgotten'));
+    IF coalesce(forget.dry_run, false) THEN
+        live := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (forget.ids) ORDER BY q.id);
+        held := ARRAY(SELECT u.id FROM unnest(live) AS u(id) WHERE EXISTS (
+                          SELECT FROM tidegate.lease AS l WHERE l.ids @> u.id AND u.id <= l.started_to));
+    ELSE
+        SELECT e.ended, e.begun, e.missed INTO live, held, missed
+          FROM tidegate.end_live(forget.ids, 'cancelled', 'forgotten') AS e;
     END IF;
     -- A statement of its own: it sees what was just ended, by us and by itself.
     SELECT coalesce(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.forgotten_at IS NULL), '{}'),
            coalesce(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.forgotten_at IS NOT NULL), '{}')
       INTO logged, before FROM tidegate.event_log AS l WHERE l.id = ANY (forget.ids);
-    further := ARRAY(SELECT o FROM tidegate.offspring(forget.ids, 0, 1000) AS o);
+    -- What was being leased at this moment is to be asked for again, as what has come since.
+    further := missed || ARRAY(SELECT o FROM tidegate.offspring(forget.ids, 0, 1000) AS o);
     IF NOT coalesce(forget.dry_run, false) THEN
         UPDATE tidegate.event_log AS l
            SET payload = NULL, result = NULL, progress = NULL, errors = tidegate.wordless(l.errors), group_key = NULL,
@@ -99,7 +100,8 @@ BEGIN
         'forgotten', cardinality(ARRAY(SELECT unnest(logged) UNION SELECT unnest(live))),
         'before', cardinality(before),
         'unknown', (SELECT count(DISTINCT u.id) FROM unnest(forget.ids) AS u(id)
-                     WHERE u.id <> ALL (live) AND u.id <> ALL (logged) AND u.id <> ALL (before)),
+                     WHERE u.id <> ALL (live) AND u.id <> ALL (logged) AND u.id <> ALL (before)
+                       AND u.id <> ALL (missed)),
         'offspring', further);
 END $$;
 

@@ -9,7 +9,7 @@
 -- |------------------|-----------------------------------------------------------------------------|
 -- | tidegate_publish | publish, by the functions or by a plain INSERT of an ungrouped event        |
 -- | tidegate_drain   | lease, finalize, retry, publish follow-ups; the handlers' tables            |
--- | tidegate_operate | replay, requeue, pause, unblock, retention, cleanup; reads everything       |
+-- | tidegate_operate | replay, requeue, cancel, pause, retention, cleanup …; reads everything      |
 -- | tidegate_read    | figures, states and the text of errors; no payload, result or progress      |
 -- | tidegate_jobs    | ask for what has become of an event whose id it knows: state, errors, result |
 
@@ -85,7 +85,8 @@ GRANT EXECUTE ON FUNCTION tidegate.job_status, tidegate.job_status_number, tideg
 -- Operate: its functions write the audit row themselves; nothing is changed without one.
 GRANT SELECT ON tidegate.event_queue, tidegate.event_log, tidegate.events TO tidegate_operate;
 GRANT UPDATE (status, available_at, expires_at, max_attempts) ON tidegate.events TO tidegate_operate;
-GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.pause, tidegate.resume, tidegate.retire,
+GRANT DELETE ON tidegate.events TO tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.cancel, tidegate.reschedule, tidegate.pause, tidegate.resume, tidegate.retire,
                           tidegate.pause_service, tidegate.resume_service, tidegate.limit_service,
                           tidegate.unblock, tidegate.unsealed, tidegate.rewrap, tidegate.forget, tidegate.find_subject, tidegate.offspring,
                           tidegate.set_retention, tidegate.apply_retention, tidegate.missing_retention_days

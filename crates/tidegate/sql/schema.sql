@@ -92,6 +92,41 @@ CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
     SELECT coalesce(array_agg(a.key), '{}') FROM asked AS a WHERE NOT EXISTS (SELECT FROM locked AS l WHERE l.slot = a.slot)
 $$;
 
+CREATE FUNCTION tidegate.cancel(ids bigint[] DEFAULT NULL::bigint[], kind text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, group_key text DEFAULT NULL::text, status text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, until timestamp with time zone DEFAULT NULL::timestamp with time zone, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text, "limit" integer DEFAULT 1000, after bigint DEFAULT 0, dry_run boolean DEFAULT false) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    asked CONSTANT jsonb := jsonb_build_object('kind', kind, 'dedup_key', dedup_key, 'correlation_id', correlation_id,
+        'group_key', group_key, 'status', status, 'since', since, 'until', until, 'after', nullif(after, 0));
+    report jsonb;
+    chosen bigint[];
+    done bigint[];
+    begun bigint[];
+    missed bigint[] := '{}';
+BEGIN
+    cancel."limit" := coalesce(cancel."limit", 1000);
+    cancel.after := coalesce(cancel.after, 0);
+    PERFORM tidegate.check_operator(cancel.reason, cancel.actor, true);
+    PERFORM tidegate.check_selection(cancel.ids, cancel.kind, cancel.dedup_key, cancel.correlation_id, cancel.group_key,
+                                     cancel.status, cancel.since, cancel.until, cancel."limit");
+    chosen := tidegate.select_live(cancel.ids, cancel.kind, cancel.dedup_key, cancel.correlation_id, cancel.group_key,
+                                   cancel.status, cancel.since, cancel.until, cancel.after, cancel."limit");
+    report := tidegate.told_selection(cancel.ids, cancel.kind, cancel.after, cancel."limit", chosen, tidegate.count_kinds(chosen));
+    IF coalesce(cancel.dry_run, false) THEN
+        done := chosen;
+        begun := ARRAY(SELECT u.id FROM unnest(chosen) AS u(id) WHERE EXISTS (
+                           SELECT FROM tidegate.lease AS l WHERE l.ids @> u.id AND u.id <= l.started_to));
+    ELSE
+        SELECT e.ended, e.begun, e.missed INTO done, begun, missed
+          FROM tidegate.end_live(chosen, 'cancelled', 'cancelled by an operator: ' || cancel.reason) AS e;
+        PERFORM tidegate.record_action('cancel', cancel.actor, asked, done, cancel.reason);
+    END IF;
+    RETURN report || jsonb_build_object('changed', cardinality(done), 'ids', done[1:tidegate.listed_at_most()],
+                                        'begun', cardinality(begun), 'missed', missed);
+END $$;
+
 CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -157,6 +192,32 @@ DECLARE
         WHEN "limit" NOT BETWEEN 1 AND 100000 THEN 'limit: must be 1 to 100000, got ' || "limit"
         WHEN expires_in <= interval '0' OR expires_in > interval '3660 days'
             THEN 'expires_in: must be a time of at most ten years, got ' || expires_in
+    END;
+BEGIN
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF ids IS NOT NULL THEN
+        PERFORM tidegate.check_ids(ids);
+    END IF;
+END $$;
+
+CREATE FUNCTION tidegate.check_selection(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, "limit" integer) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    refused text := CASE
+        WHEN ids IS NULL AND kind IS NULL AND correlation_id IS NULL AND group_key IS NULL
+            THEN 'ids: must be given, or kind, group_key or correlation_id; got none of them'
+        WHEN ids IS NOT NULL AND num_nonnulls(kind, dedup_key, correlation_id, group_key, status, since, until) > 0
+            THEN 'ids: must be given without kind, dedup_key, correlation_id, group_key, status, since and until'
+        WHEN dedup_key IS NOT NULL AND kind IS NULL
+            THEN 'kind: must be given with dedup_key, which tells apart events of one kind; got none'
+        WHEN status NOT IN ('PENDING', 'PROCESSING')
+            THEN 'status: must be PENDING or PROCESSING, got ' || quote_literal(status)
+        WHEN "limit" NOT BETWEEN 1 AND 10000
+            THEN 'limit: must be 1 to 10000, got ' || "limit"
     END;
 BEGIN
     IF refused IS NOT NULL THEN
@@ -287,9 +348,30 @@ BEGIN
     END IF;
 END $$;
 
+CREATE FUNCTION tidegate.count_kinds(ids bigint[]) RETURNS jsonb
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT coalesce(jsonb_object_agg(k.kind, k.events), '{}')
+      FROM (SELECT q.kind, count(*) AS events FROM tidegate.event_queue AS q WHERE q.id = ANY (count_kinds.ids) GROUP BY q.kind) AS k
+$$;
+
 CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 5;
+
+CREATE FUNCTION tidegate.delete_event() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+BEGIN
+    IF cardinality((tidegate.end_live(ARRAY[OLD.id], 'cancelled', 'cancelled by an operator: deleted from the view events')).ended) = 0 THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO tidegate.audit (action, filter, ids, count) VALUES ('cancel', '{"via": "events"}', ARRAY[OLD.id], 1);
+    RETURN OLD;
+END $$;
 
 CREATE FUNCTION tidegate.delete_expired(partition text, since text DEFAULT NULL::text, batch integer DEFAULT 10000, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(deleted bigint, next text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -410,33 +492,6 @@ BEGIN
     RETURN NEXT;
 END $$;
 
-CREATE FUNCTION tidegate.end_by_operator(event_id bigint, code text, message text) RETURNS boolean
-    LANGUAGE plpgsql
-    SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
-DECLARE
-    lease record;
-BEGIN
-    SELECT l.token, l.taken_at, l.started_to INTO lease FROM tidegate.lease AS l WHERE l.ids @> event_id FOR UPDATE;
-    UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = lease.token;
-    WITH gone AS (
-        DELETE FROM tidegate.event_queue AS q WHERE q.id = event_id
-        RETURNING q.*, clock_timestamp() AS now
-    )
-    INSERT INTO tidegate.event_log
-           (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
-            errors, progress, created_at, processing_started_at, finished_at, expires_at,
-            deadline, parent_id, replay_of, traceparent)
-    SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'FAILED',
-           least(g.attempts + (g.id <= coalesce(lease.started_to, 0))::int, g.max_attempts), g.max_attempts,
-           tidegate.append_errors(g.errors, jsonb_build_array(jsonb_build_object(
-               'handler', NULL, 'code', code, 'message', message, 'attempt', g.attempts)), g.now),
-           g.progress, g.created_at, lease.taken_at, g.now, g.now + coalesce(k.retention_failed, '90 days'),
-           g.expires_at, g.parent_id, g.replay_of, g.traceparent
-      FROM gone AS g LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind;
-    RETURN FOUND;
-END $$;
-
 CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE(id bigint, past_deadline boolean)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -464,6 +519,51 @@ BEGIN
       FROM found
      WHERE q.id = found.id AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id)
     RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false);
+END $$;
+
+CREATE FUNCTION tidegate.end_live(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[], OUT missed bigint[]) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    locked uuid[];
+    found bigint[];
+BEGIN
+    IF cardinality(event_ids) = 1 THEN
+        locked := ARRAY(SELECT l.token FROM tidegate.lease AS l WHERE l.ids @> event_ids[1] FOR UPDATE);
+        found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = event_ids[1] FOR UPDATE);
+    ELSE
+        locked := ARRAY(SELECT l.token FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(event_ids) FOR UPDATE SKIP LOCKED);
+        found := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) FOR UPDATE SKIP LOCKED);
+    END IF;
+    locked := locked || ARRAY(SELECT l.token FROM tidegate.lease AS l
+                               WHERE l.ids && tidegate.ranges(found) AND l.token <> ALL (locked) FOR UPDATE SKIP LOCKED);
+    WITH gone AS (
+        DELETE FROM tidegate.event_queue AS q
+         WHERE q.id = ANY (found)
+           AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id AND l.token <> ALL (locked)) RETURNING q.*
+    ), told AS (
+        SELECT g.*, l.taken_at, coalesce(g.id <= l.started_to, false) AS begun
+          FROM gone AS g LEFT JOIN tidegate.lease AS l ON l.ids @> g.id
+    ), logged AS (
+        INSERT INTO tidegate.event_log
+               (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
+                errors, progress, created_at, processing_started_at, finished_at, expires_at,
+                deadline, parent_id, replay_of, traceparent)
+        SELECT t.id, t.kind, t.payload, t.group_key, t.dedup_key, t.correlation_id, 'FAILED',
+               least(t.attempts + t.begun::int, t.max_attempts), t.max_attempts,
+               tidegate.append_errors(t.errors, jsonb_build_array(jsonb_build_object(
+                   'handler', NULL, 'code', code, 'message', message, 'attempt', least(t.attempts + t.begun::int, t.max_attempts))),
+                   instant),
+               t.progress, t.created_at, t.taken_at, instant, instant + coalesce(k.retention_failed, '90 days'),
+               t.expires_at, t.parent_id, t.replay_of, t.traceparent
+          FROM told AS t LEFT JOIN tidegate.event_kind AS k ON k.kind = t.kind)
+    SELECT coalesce(array_agg(t.id ORDER BY t.id), '{}'), coalesce(array_agg(t.id ORDER BY t.id) FILTER (WHERE t.begun), '{}')
+      INTO ended, begun FROM told AS t;
+    UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = ANY (locked) AND l.ids && tidegate.ranges(end_live.ended);
+    missed := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id);
 END $$;
 
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
@@ -603,6 +703,7 @@ CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NU
 DECLARE
     live bigint[];
     held bigint[];
+    missed bigint[] := '{}';
     logged bigint[];
     before bigint[];
     further bigint[];
@@ -615,21 +716,21 @@ BEGIN
     IF NOT coalesce(forget.dry_run, false) THEN
         -- A replay would copy the payload, a cleanup's step wait for these rows.
         PERFORM tidegate.lock_replays();
-        -- In the order in which requeues lock them.
-        PERFORM FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(forget.ids) ORDER BY l.worker, l.token FOR UPDATE;
     END IF;
-    live := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (forget.ids) ORDER BY q.id);
-    held := ARRAY(SELECT u.id FROM unnest(live) AS u(id) WHERE EXISTS (
-                      SELECT FROM tidegate.lease AS l WHERE l.ids @> u.id AND u.id <= l.started_to));
-    IF NOT coalesce(forget.dry_run, false) THEN
-        live := ARRAY(SELECT u.id FROM unnest(live) AS u(id)
-                       WHERE tidegate.end_by_operator(u.id, 'cancelled', 'forgotten'));
+    IF coalesce(forget.dry_run, false) THEN
+        live := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (forget.ids) ORDER BY q.id);
+        held := ARRAY(SELECT u.id FROM unnest(live) AS u(id) WHERE EXISTS (
+                          SELECT FROM tidegate.lease AS l WHERE l.ids @> u.id AND u.id <= l.started_to));
+    ELSE
+        SELECT e.ended, e.begun, e.missed INTO live, held, missed
+          FROM tidegate.end_live(forget.ids, 'cancelled', 'forgotten') AS e;
     END IF;
     -- A statement of its own: it sees what was just ended, by us and by itself.
     SELECT coalesce(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.forgotten_at IS NULL), '{}'),
            coalesce(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.forgotten_at IS NOT NULL), '{}')
       INTO logged, before FROM tidegate.event_log AS l WHERE l.id = ANY (forget.ids);
-    further := ARRAY(SELECT o FROM tidegate.offspring(forget.ids, 0, 1000) AS o);
+    -- What was being leased at this moment is to be asked for again, as what has come since.
+    further := missed || ARRAY(SELECT o FROM tidegate.offspring(forget.ids, 0, 1000) AS o);
     IF NOT coalesce(forget.dry_run, false) THEN
         UPDATE tidegate.event_log AS l
            SET payload = NULL, result = NULL, progress = NULL, errors = tidegate.wordless(l.errors), group_key = NULL,
@@ -642,7 +743,8 @@ BEGIN
         'forgotten', cardinality(ARRAY(SELECT unnest(logged) UNION SELECT unnest(live))),
         'before', cardinality(before),
         'unknown', (SELECT count(DISTINCT u.id) FROM unnest(forget.ids) AS u(id)
-                     WHERE u.id <> ALL (live) AND u.id <> ALL (logged) AND u.id <> ALL (before)),
+                     WHERE u.id <> ALL (live) AND u.id <> ALL (logged) AND u.id <> ALL (before)
+                       AND u.id <> ALL (missed)),
         'offspring', further);
 END $$;
 
@@ -1577,14 +1679,14 @@ CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bi
     SELECT count(*), min(id) FROM ready
 $$;
 
-CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
+CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text, on_duplicate text DEFAULT 'keep'::text) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    SELECT p.id, p.created, p.status, p.attempts
+    SELECT p.id, p.created, p.status, p.attempts, p.replaced
       FROM tidegate.publish_one(publish.kind, tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
                                 publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts,
-                                publish.traceparent) AS p
+                                publish.traceparent, publish.on_duplicate) AS p
 $$;
 
 CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
@@ -1740,7 +1842,7 @@ BEGIN
                                   a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents) AS p;
 END $$;
 
-CREATE FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
+CREATE FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'::text) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1753,9 +1855,16 @@ BEGIN
     IF refused IS NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = publish_one.kind) THEN
         refused := tidegate.unregistered(publish_one.kind);
     END IF;
+    IF publish_one.on_duplicate IS DISTINCT FROM 'keep' THEN
+        refused := coalesce(refused, CASE
+            WHEN publish_one.on_duplicate IS DISTINCT FROM 'replace'
+                THEN 'on_duplicate: must be keep or replace, got ' || coalesce(quote_literal(publish_one.on_duplicate), 'NULL')
+            WHEN publish_one.dedup_key IS NULL THEN 'dedup_key: must be given with on_duplicate replace, got NULL' END);
+    END IF;
     IF refused IS NOT NULL THEN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    replaced := false;
     IF publish_one.group_key IS NOT NULL THEN
         PERFORM tidegate.check_group_delay(publish_one.group_key, publish_one.available_at);
         -- As lock_slots does, which would take longer to call.
@@ -1779,6 +1888,11 @@ BEGIN
             publish_one.attempts := 0;
             RETURN NEXT;
             RETURN;
+        END IF;
+        IF publish_one.on_duplicate = 'replace' THEN
+            replaced := tidegate.replace_waiting(
+                publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key, publish_one.correlation_id,
+                publish_one.available_at, publish_one.expires_at, publish_one.max_attempts, publish_one.traceparent);
         END IF;
         -- As the view of events tells it.
         SELECT q.id, CASE WHEN l.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END,
@@ -1928,6 +2042,46 @@ CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precis
      WHERE l.token = ANY (renew.tokens) AND l.worker = renew.worker
     RETURNING l.token, l.cuts
 $$;
+
+CREATE FUNCTION tidegate.replace_waiting(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    first record;
+BEGIN
+    SELECT q.id, q.group_key, EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id) AS held INTO first
+      FROM tidegate.event_queue AS q WHERE q.kind = replace_waiting.kind AND q.dedup_key = replace_waiting.dedup_key;
+    IF FOUND AND first.group_key IS DISTINCT FROM replace_waiting.group_key THEN
+        RAISE EXCEPTION 'group_key: must be that of the live event % with this deduplication key, which keeps its place there, got %',
+            first.id, coalesce(replace_waiting.group_key, 'NULL') USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF first.id IS NULL OR first.held THEN
+        RETURN false;
+    END IF;
+    BEGIN
+        PERFORM FROM tidegate.event_queue AS q WHERE q.id = first.id FOR NO KEY UPDATE;
+        -- A statement of its own: it sees a lease that was faster.
+        UPDATE tidegate.event_queue AS q
+           SET payload = replace_waiting.payload, correlation_id = replace_waiting.correlation_id,
+               expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
+               max_attempts = coalesce(replace_waiting.max_attempts, tidegate.default_max_attempts()),
+               -- One that is ready stays so with the same time, so that no index takes a new entry.
+               available_at = CASE WHEN q.delayed OR replace_waiting.available_at > instant
+                                   THEN coalesce(replace_waiting.available_at, instant) ELSE q.available_at END
+         WHERE q.id = first.id AND q.attempts = 0 AND q.lapses = 0 AND q.progress IS NULL AND q.last_error IS NULL
+           AND q.replay_of IS NULL AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id);
+        IF NOT FOUND THEN
+            -- What is not replaced is locked no more.
+            RAISE EXCEPTION USING ERRCODE = 'TG003';
+        END IF;
+        RETURN true;
+    EXCEPTION WHEN SQLSTATE 'TG003' THEN
+        RETURN false;
+    END;
+END $$;
 
 CREATE FUNCTION tidegate.replay(ids bigint[] DEFAULT NULL::bigint[], kind text DEFAULT NULL::text, status text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, until timestamp with time zone DEFAULT NULL::timestamp with time zone, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text, "limit" bigint DEFAULT 10000, dry_run boolean DEFAULT false, again boolean DEFAULT false, failed_handlers_only boolean DEFAULT false, expires_in interval DEFAULT NULL::interval) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2195,6 +2349,83 @@ BEGIN
                               'skipped_count', skipped_count, 'skipped', skipped);
 END $$;
 
+CREATE FUNCTION tidegate.reschedule(ids bigint[] DEFAULT NULL::bigint[], kind text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, group_key text DEFAULT NULL::text, status text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, until timestamp with time zone DEFAULT NULL::timestamp with time zone, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, no_deadline boolean DEFAULT false, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text, "limit" integer DEFAULT 1000, after bigint DEFAULT 0, dry_run boolean DEFAULT false) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    asked CONSTANT jsonb := jsonb_build_object('kind', kind, 'dedup_key', dedup_key, 'correlation_id', correlation_id,
+        'group_key', group_key, 'status', status, 'since', since, 'until', until, 'available_at', available_at,
+        'expires_at', expires_at, 'no_deadline', nullif(no_deadline, false), 'after', nullif(after, 0));
+    refused text;
+    report jsonb;
+    asked_for bigint[];
+    chosen bigint[];
+    missed bigint[] := '{}';
+    held bigint[];
+    late bigint[];
+    done bigint[];
+    past bigint[];
+BEGIN
+    reschedule."limit" := coalesce(reschedule."limit", 1000);
+    reschedule.after := coalesce(reschedule.after, 0);
+    reschedule.no_deadline := coalesce(reschedule.no_deadline, false);
+    PERFORM tidegate.check_operator(reschedule.reason, reschedule.actor, true);
+    PERFORM tidegate.check_selection(reschedule.ids, reschedule.kind, reschedule.dedup_key, reschedule.correlation_id,
+                                     reschedule.group_key, reschedule.status, reschedule.since, reschedule.until,
+                                     reschedule."limit");
+    refused := CASE
+        WHEN reschedule.available_at IS NULL AND reschedule.expires_at IS NULL AND NOT reschedule.no_deadline
+            THEN 'available_at: must be given, or expires_at or no_deadline; got none of them'
+        WHEN reschedule.expires_at IS NOT NULL AND reschedule.no_deadline THEN 'no_deadline: must be false with expires_at, got true'
+        WHEN NOT isfinite(reschedule.available_at) THEN 'available_at: must be a finite time, got ' || reschedule.available_at
+        WHEN NOT isfinite(reschedule.expires_at) THEN 'expires_at: must be a finite time, got ' || reschedule.expires_at
+    END;
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    chosen := tidegate.select_live(reschedule.ids, reschedule.kind, reschedule.dedup_key, reschedule.correlation_id,
+                                   reschedule.group_key, reschedule.status, reschedule.since, reschedule.until,
+                                   reschedule.after, reschedule."limit");
+    report := tidegate.told_selection(reschedule.ids, reschedule.kind, reschedule.after, reschedule."limit", chosen,
+                                      tidegate.count_kinds(chosen));
+    IF NOT coalesce(reschedule.dry_run, false) THEN
+        -- Whoever changes many waits for nobody, as in end_live().
+        asked_for := chosen;
+        IF cardinality(chosen) = 1 THEN
+            chosen := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = chosen[1] FOR NO KEY UPDATE);
+        ELSE
+            chosen := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (chosen) FOR NO KEY UPDATE SKIP LOCKED);
+        END IF;
+        missed := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (asked_for) AND q.id <> ALL (chosen) ORDER BY q.id);
+    END IF;
+    -- A statement of its own: it sees every lease that was faster.
+    held := ARRAY(SELECT u.id FROM unnest(chosen) AS u(id) WHERE EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> u.id)
+                   ORDER BY u.id);
+    late := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
+                   WHERE q.id = ANY (chosen) AND q.id <> ALL (held) AND q.group_key IS NOT NULL
+                     AND reschedule.available_at > statement_timestamp() + tidegate.max_group_delay());
+    done := ARRAY(SELECT u.id FROM unnest(chosen) AS u(id) WHERE u.id <> ALL (held) AND u.id <> ALL (late) ORDER BY u.id);
+    past := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
+                   WHERE q.id = ANY (done) AND NOT reschedule.no_deadline
+                     AND coalesce(reschedule.expires_at, q.expires_at)
+                         <= greatest(coalesce(reschedule.available_at, q.available_at), clock_timestamp())
+                   ORDER BY q.id);
+    IF NOT coalesce(reschedule.dry_run, false) THEN
+        UPDATE tidegate.event_queue AS q
+           SET available_at = coalesce(reschedule.available_at, q.available_at),
+               expires_at = CASE WHEN reschedule.no_deadline THEN NULL ELSE coalesce(reschedule.expires_at, q.expires_at) END,
+               stray = q.stray OR q.group_key IS NOT NULL
+         WHERE q.id = ANY (done);
+        PERFORM tidegate.record_action('reschedule', reschedule.actor, asked, done, reschedule.reason);
+    END IF;
+    RETURN report || jsonb_build_object('changed', cardinality(done), 'ids', done[1:tidegate.listed_at_most()],
+        'missed', missed, 'in_hand', cardinality(held), 'in_hand_ids', held[1:tidegate.listed_at_most()],
+        'too_late', cardinality(late), 'too_late_ids', late[1:tidegate.listed_at_most()],
+        'past_deadline', cardinality(past), 'past_deadline_ids', past[1:tidegate.listed_at_most()]);
+END $$;
+
 CREATE FUNCTION tidegate.resume(kind text, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2365,6 +2596,33 @@ BEGIN
     UPDATE tidegate.sealed_partition AS s SET counted_to = stop WHERE s.partition = target;
     RETURN stop IS NULL;
 END $_$;
+
+CREATE FUNCTION tidegate.select_live(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, after bigint, most integer) RETURNS bigint[]
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_custom_plan'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    held int8multirange;
+BEGIN
+    IF select_live.status IS NOT NULL THEN
+        SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l;
+    END IF;
+    RETURN ARRAY(
+        SELECT q.id FROM tidegate.event_queue AS q
+         WHERE (select_live.ids IS NULL OR q.id = ANY (select_live.ids))
+           AND (select_live.kind IS NULL OR q.kind = select_live.kind)
+           AND (select_live.dedup_key IS NULL OR q.dedup_key = select_live.dedup_key)
+           AND (select_live.correlation_id IS NULL OR q.correlation_id = select_live.correlation_id)
+           AND (select_live.group_key IS NULL OR q.group_key = select_live.group_key)
+           AND (select_live.status IS NULL OR (q.id <@ held) = (select_live.status = 'PROCESSING'))
+           AND (select_live.since IS NULL OR q.created_at >= select_live.since)
+           AND (select_live.until IS NULL OR q.created_at < select_live.until)
+           AND q.id > after
+         ORDER BY q.id LIMIT most);
+END $$;
 
 CREATE FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql
@@ -2586,6 +2844,31 @@ BEGIN
     RETURN NEXT;
 END $$;
 
+CREATE FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    next CONSTANT bigint := CASE WHEN cardinality(chosen) = most THEN chosen[most] END;
+    skipped jsonb := '[]';
+BEGIN
+    IF cardinality(chosen) = 0 AND after = 0 AND told_selection.kind IS NOT NULL
+       AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = told_selection.kind) THEN
+        RAISE EXCEPTION '%', tidegate.unregistered(told_selection.kind) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF told_selection.ids IS NOT NULL THEN
+        WITH rest AS (
+            SELECT DISTINCT u.id FROM unnest(told_selection.ids) AS u(id)
+             WHERE (u.id > after OR after = 0) AND (next IS NULL OR u.id <= next) AND u.id <> ALL (chosen)
+        ), told AS (
+            SELECT rest.id, coalesce('ended as ' || min(l.status), 'unknown: neither in the queue nor in the log') AS reason
+              FROM rest LEFT JOIN tidegate.event_log AS l ON l.id = rest.id GROUP BY rest.id)
+        SELECT coalesce(jsonb_agg(jsonb_build_object('id', t.id, 'reason', t.reason) ORDER BY t.id), '[]') INTO skipped FROM told AS t;
+    END IF;
+    RETURN jsonb_build_object('matched', cardinality(chosen), 'kinds', kinds, 'next', next, 'skipped', skipped);
+END $$;
+
 CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2619,15 +2902,16 @@ BEGIN
     ELSIF unblock.how = 'retry' THEN
         acted := EXISTS (SELECT FROM tidegate.end_leases(ARRAY[head.id]));
     ELSIF unblock.how = 'cancel' THEN
-        acted := tidegate.end_by_operator(head.id, 'cancelled', 'cancelled by an operator');
+        acted := cardinality((tidegate.end_live(ARRAY[head.id], 'cancelled', 'cancelled by an operator: ' || unblock.reason)).ended) > 0;
     ELSE
-        acted := tidegate.end_by_operator(head.id, 'skipped', 'put behind its group by an operator');
+        acted := cardinality((tidegate.end_live(ARRAY[head.id], 'skipped', 'put behind its group by an operator')).ended) > 0;
         IF acted THEN
             SELECT r.new_id INTO STRICT new_id FROM tidegate.insert_replays(ARRAY[head.id], true, NULL) AS r;
         END IF;
     END IF;
     IF NOT acted THEN
-        refused := coalesce(refused, format('event %s has just ended by itself', head.id));
+        refused := coalesce(refused, format(CASE WHEN EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = head.id)
+            THEN 'event %s is being taken up at this moment; ask again' ELSE 'event %s has just ended by itself' END, head.id));
     END IF;
     PERFORM tidegate.record_action('unblock', unblock.actor, jsonb_build_object('group_key', unblock.group_key, 'how', unblock.how),
                                    CASE WHEN acted THEN ARRAY[head.id] END, unblock.reason);
@@ -2719,6 +3003,7 @@ CREATE FUNCTION tidegate.update_event() RETURNS trigger
 DECLARE
     allowed constant text[] := ARRAY['status', 'available_at', 'expires_at', 'max_attempts'];
     changed jsonb := '{"via": "events"}';
+    requeues boolean;
 BEGIN
     IF (to_jsonb(NEW) - allowed) <> (to_jsonb(OLD) - allowed) THEN
         RAISE EXCEPTION 'events: only status, available_at, expires_at and max_attempts may be updated'
@@ -2728,21 +3013,30 @@ BEGIN
         RAISE EXCEPTION 'events.status: must be PENDING (requeue), got %', coalesce(NEW.status, 'NULL')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF NEW.status = 'PENDING' THEN
+    SELECT changed || coalesce(jsonb_object_agg(n.key, n.value), '{}') INTO changed
+      FROM jsonb_each(to_jsonb(NEW)) AS n
+     WHERE n.key = ANY (allowed) AND n.key <> 'status' AND n.value <> to_jsonb(OLD)->n.key;
+    -- Who changes something else of an event that waits does not ask for it to run.
+    requeues := NEW.status = 'PENDING' AND (OLD.status <> 'PENDING' OR NOT changed ?| allowed);
+    PERFORM tidegate.check_group_delay(NEW.group_key, NEW.available_at) WHERE changed ? 'available_at';
+    IF requeues THEN
         PERFORM tidegate.end_leases(ARRAY[OLD.id]);
         IF NOT FOUND THEN
             RETURN NULL;
         END IF;
+    ELSIF changed ?| ARRAY['available_at', 'expires_at'] THEN
+        -- As reschedule().
+        PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;
+        IF EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> OLD.id) THEN
+            RAISE EXCEPTION 'events.status: must be set to PENDING (requeue) with available_at and expires_at, for event % is in a worker''s hands; got PROCESSING',
+                OLD.id USING ERRCODE = 'invalid_parameter_value';
+        END IF;
     END IF;
-    SELECT changed || coalesce(jsonb_object_agg(n.key, n.value), '{}') INTO changed
-      FROM jsonb_each(to_jsonb(NEW)) AS n
-     WHERE n.key = ANY (allowed) AND n.key <> 'status' AND n.value <> to_jsonb(OLD)->n.key;
     IF changed ?| allowed THEN
         UPDATE tidegate.event_queue AS q
            SET available_at = CASE WHEN changed ? 'available_at' THEN NEW.available_at ELSE q.available_at END,
-               expires_at = NEW.expires_at,
-               max_attempts = CASE WHEN NEW.status = 'PENDING' THEN greatest(NEW.max_attempts, q.attempts + 1)
-                                   ELSE NEW.max_attempts END
+               expires_at = NEW.expires_at, stray = q.stray OR q.group_key IS NOT NULL,
+               max_attempts = CASE WHEN requeues THEN greatest(NEW.max_attempts, q.attempts + 1) ELSE NEW.max_attempts END
          WHERE q.id = OLD.id;
         IF NOT FOUND THEN
             RETURN NULL;
@@ -2750,7 +3044,7 @@ BEGIN
     END IF;
     -- Not record_action: a deadline that was taken away is a null worth keeping.
     INSERT INTO tidegate.audit (action, filter, ids, count)
-    VALUES (CASE WHEN NEW.status = 'PENDING' THEN 'requeue' ELSE 'update' END, changed, ARRAY[OLD.id], 1);
+    VALUES (CASE WHEN requeues THEN 'requeue' ELSE 'update' END, changed, ARRAY[OLD.id], 1);
     RETURN NEW;
 END $$;
 
@@ -3280,6 +3574,8 @@ CREATE TRIGGER event_queue_delayed_update BEFORE UPDATE OF available_at ON tideg
 
 CREATE TRIGGER event_queue_refuse BEFORE INSERT ON tidegate.event_queue FOR EACH ROW WHEN ((((COALESCE(char_length(new.kind), 0) < 1) OR (COALESCE(char_length(new.kind), 0) > 100)) OR (octet_length((new.payload)::text) > 1048576) OR ((POSITION(('\u0000'::text) IN ((new.payload)::text)) > 0) AND ((new.payload)::text ~ '(^|[^\\])(\\\\)*\\u0000'::text)) OR ((char_length(new.group_key) < 1) OR (char_length(new.group_key) > 200)) OR ((char_length(new.dedup_key) < 1) OR (char_length(new.dedup_key) > 200)) OR ((char_length(new.correlation_id) < 1) OR (char_length(new.correlation_id) > 200)) OR (NOT isfinite(new.available_at)) OR (NOT isfinite(new.expires_at)) OR ((new.max_attempts < 1) OR (new.max_attempts > 1000)) OR ((NOT tidegate.takes_plaintext()) AND (NOT starts_with((new.payload)::text, '{"tidegate_sealed":'::text))) OR (new.traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text))) EXECUTE FUNCTION tidegate.refuse_insert();
 
+CREATE TRIGGER events_delete INSTEAD OF DELETE ON tidegate.events FOR EACH ROW EXECUTE FUNCTION tidegate.delete_event();
+
 CREATE TRIGGER events_update INSTEAD OF UPDATE ON tidegate.events FOR EACH ROW EXECUTE FUNCTION tidegate.update_event();
 
 ALTER TABLE ONLY tidegate.sealed_stats
@@ -3293,6 +3589,8 @@ REVOKE ALL ON FUNCTION tidegate.begin_step() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.busy_groups(group_keys text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.cancel(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" integer, after bigint, dry_run boolean) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.check_group_delay(group_key text, available_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.check_ids(ids bigint[]) FROM PUBLIC;
@@ -3300,6 +3598,8 @@ REVOKE ALL ON FUNCTION tidegate.check_ids(ids bigint[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.check_selection(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, "limit" integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.check_service(service text) FROM PUBLIC;
 
@@ -3309,7 +3609,11 @@ REVOKE ALL ON FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], u
 
 REVOKE ALL ON FUNCTION tidegate.complete_held(id bigint, token uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.count_kinds(ids bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.default_max_attempts() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.delete_event() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.delete_expired(partition text, since text, batch integer, actor text, now timestamp with time zone) FROM PUBLIC;
 
@@ -3317,9 +3621,9 @@ REVOKE ALL ON FUNCTION tidegate.done_so_far(progress jsonb, status text, errors 
 
 REVOKE ALL ON FUNCTION tidegate.drop_log_partition(partition text, actor text, now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.end_by_operator(event_id bigint, code text, message text) FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION tidegate.end_leases(event_ids bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.end_live(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[], OUT missed bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) FROM PUBLIC;
 
@@ -3407,7 +3711,7 @@ REVOKE ALL ON FUNCTION tidegate.printed(payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) FROM PUBLIC;
 
@@ -3415,7 +3719,7 @@ REVOKE ALL ON FUNCTION tidegate.publish_children(kinds text[], payloads json[], 
 
 REVOKE ALL ON FUNCTION tidegate.publish_many(events jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.ranges(ids bigint[]) FROM PUBLIC;
 
@@ -3441,6 +3745,8 @@ REVOKE ALL ON FUNCTION tidegate.remove_ended(tokens uuid[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.replace_waiting(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" bigint, dry_run boolean, again boolean, failed_handlers_only boolean, expires_in interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) FROM PUBLIC;
@@ -3450,6 +3756,8 @@ REVOKE ALL ON FUNCTION tidegate.report_progress(id bigint, token uuid, handler t
 REVOKE ALL ON FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.requeue(ids bigint[], reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.reschedule(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, available_at timestamp with time zone, expires_at timestamp with time zone, no_deadline boolean, reason text, actor text, "limit" integer, after bigint, dry_run boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.resume(kind text, reason text, actor text) FROM PUBLIC;
 
@@ -3467,6 +3775,8 @@ REVOKE ALL ON FUNCTION tidegate.save_progress(id bigint, token uuid, progress te
 
 REVOKE ALL ON FUNCTION tidegate.seal_log_partition(partition text, now timestamp with time zone, pages bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.select_live(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, after bigint, most integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.set_retention(kind text, completed interval, failed interval, reason text, actor text) FROM PUBLIC;
@@ -3478,6 +3788,8 @@ REVOKE ALL ON FUNCTION tidegate.step_end(partition text, since tid, pages bigint
 REVOKE ALL ON FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT lowest bigint, OUT low xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_than interval, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text) FROM PUBLIC;
 

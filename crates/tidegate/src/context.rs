@@ -5,7 +5,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::Deref;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +14,7 @@ use futures_util::StreamExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_postgres::{Client, SimpleQueryStream};
 
@@ -37,6 +38,9 @@ pub struct Context {
     /// The number of this event's completion, once it has one; 0 when it is in the database already.
     completion: OnceLock<u64>,
     state: Mutex<State>,
+    /// The event is not this attempt's any more.
+    taken_away: AtomicBool,
+    told: Notify,
 }
 
 /// What changes while the handlers run.
@@ -53,6 +57,8 @@ struct State {
     published: u64,
     /// When progress may be noted again.
     next_report: Option<Instant>,
+    /// A transaction that completes the event is being committed: that it is gone is our own doing.
+    commits: bool,
 }
 
 /// No handler notes its progress more often.
@@ -101,6 +107,7 @@ impl Context {
             more_to_come: false,
             published: 0,
             next_report: None,
+            commits: false,
         };
         let published_under = event.traceparent.as_deref();
         let trace = published_under.and_then(TraceContext::parse);
@@ -111,6 +118,8 @@ impl Context {
             flushed,
             completion: OnceLock::new(),
             state: Mutex::new(state),
+            taken_away: AtomicBool::new(false),
+            told: Notify::new(),
         }
     }
 
@@ -173,6 +182,41 @@ impl Context {
         self.state().deadline
     }
 
+    /// Whether the event was taken from this attempt: an operator has cancelled or requeued it, say. Nothing that the handler
+    /// still writes in the queue's name counts, its transaction cannot commit and its follow-ups are not published; so it may as
+    /// well stop, with any verdict. The drain learns of it when it prolongs its leases, every third of
+    /// `TIDEGATE_LEASE_TIMEOUT` at the latest.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.taken_away.load(Ordering::Acquire)
+    }
+
+    /// Waits until [`Context::is_cancelled`]; for a handler that would rather stop than wait for its service.
+    pub async fn cancelled(&self) {
+        let mut told = pin!(self.told.notified());
+        // Before the look: what is told between the look and the wait is not missed.
+        told.as_mut().enable();
+        if !self.is_cancelled() {
+            told.await;
+        }
+    }
+
+    /// The event is in this drain's hands no more. What its own transaction is ending has not been taken away.
+    pub(crate) fn note_taken_away(&self) {
+        let ours = self.state().commits || self.completion.get().is_some();
+        if !ours {
+            self.taken_away.store(true, Ordering::Release);
+            self.told.notify_waiters();
+        }
+    }
+
+    /// A write of the event was refused, perhaps for it is not ours any more.
+    fn note_refusal(&self, error: &Error) {
+        if matches!(error, Error::LeaseLost(_)) {
+            self.note_taken_away();
+        }
+    }
+
     /// The same for every attempt of this handler on this event, different for every other: send it
     /// with each call that has an effect. `step` tells several calls of one handler apart.
     #[must_use]
@@ -206,6 +250,9 @@ impl Context {
             event.traceparent = self.trace.as_ref().map(ToString::to_string);
         }
         event.check().reject("emit")?;
+        if event.replaces {
+            return Err(HandlerError::reject("emit", queue::ALONE));
+        }
         let event = seal::sealed(&event).reject("emit")?.into_owned();
         self.state().emitted.push(event);
         Ok(())
@@ -236,8 +283,9 @@ impl Context {
         };
         if let Some(database) = &self.database {
             let client = database.pooled().await.retryable()?;
-            queue::save_progress(&*client, self.event.lease, &added)
-                .await
+            let saved = queue::save_progress(&*client, self.event.lease, &added).await;
+            saved
+                .inspect_err(|error| self.note_refusal(error))
                 .retryable()?;
         }
         self.state().steps.insert(key, value);
@@ -424,7 +472,12 @@ impl Transaction<'_> {
         while let Some(answer) = self.begun.next().await {
             answer.retryable()?;
         }
-        let committed = self.commit(&done).await.map_err(|error| {
+        self.ctx.state().commits = true;
+        let committed = self.commit(&done).await;
+        let ended = matches!(committed, Ok(Committed::Event));
+        self.ctx.state().commits = ended;
+        let committed = committed.map_err(|error| {
+            self.ctx.note_refusal(&error);
             if error.is_lock_timeout() {
                 let busy = "another transaction publishes to a follow-up's group";
                 return HandlerError::retry("group_busy", busy)

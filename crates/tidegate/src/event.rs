@@ -271,6 +271,9 @@ pub struct NewEvent {
     pub(crate) max_attempts: Option<u16>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) traceparent: Option<String>,
+    /// Of a follow-up it is never true.
+    #[serde(skip)]
+    pub(crate) replaces: bool,
 }
 
 impl NewEvent {
@@ -299,6 +302,7 @@ impl NewEvent {
             expires_in: None,
             max_attempts: None,
             traceparent: None,
+            replaces: false,
         }
     }
 
@@ -315,6 +319,16 @@ impl NewEvent {
     #[must_use]
     pub fn dedup(mut self, key: impl Into<String>) -> Self {
         self.dedup_key = Some(key.into());
+        self
+    }
+
+    /// While the live event with the same [deduplication key](NewEvent::dedup) waits for its first attempt, this one takes its
+    /// place: payload, delay, deadline, correlation id, limit of attempts and trace are replaced; id, group and place in line
+    /// stay. One that has begun is kept, and [`Published::replaced`](crate::Published) tells. With a delay this is a debounce. Not for
+    /// batches and follow-ups.
+    #[must_use]
+    pub fn replace(mut self) -> Self {
+        self.replaces = true;
         self
     }
 
@@ -385,6 +399,10 @@ impl NewEvent {
             ))),
             _ => Ok(()),
         };
+        if self.replaces && self.dedup_key.is_none() {
+            let text = "dedup_key: must be given with on_duplicate replace, got none";
+            return Err(Error::Invalid(text.to_owned()));
+        }
         length("kind", Some(&self.kind), 100)?;
         length("group_key", self.group_key.as_deref(), 200)?;
         length("dedup_key", self.dedup_key.as_deref(), 200)?;

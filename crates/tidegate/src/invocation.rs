@@ -17,8 +17,8 @@ use crate::drain::DrainOptions;
 use crate::error::Error;
 use crate::look::{FirstRequest, ListRequest, ShowRequest};
 use crate::operate::{
-    ExpiringKind, ForgetRequest, KindRequest, ReplayRequest, RequeueRequest, RewrapRequest,
-    ServiceRequest, ServiceStatus, UnblockRequest,
+    CancelRequest, ExpiringKind, ForgetRequest, KindRequest, ReplayRequest, RequeueRequest,
+    RescheduleRequest, RewrapRequest, ServiceRequest, ServiceStatus, UnblockRequest,
 };
 use crate::retention::{Change, CleanupOptions};
 
@@ -37,6 +37,10 @@ pub enum Request {
     Replay(ReplayRequest),
     /// Run live events again.
     Requeue(RequeueRequest),
+    /// End live events.
+    Cancel(CancelRequest),
+    /// Have waiting events start at another time.
+    Reschedule(RescheduleRequest),
     /// Everything about one event.
     Show(ShowRequest),
     /// Events, newest first.
@@ -75,11 +79,13 @@ pub enum Request {
 }
 
 /// What every program answers.
-const ACTIONS: [&str; 20] = [
+const ACTIONS: [&str; 22] = [
     "drain",
     "cleanup",
     "replay",
     "requeue",
+    "cancel",
+    "reschedule",
     "stats",
     "migrate",
     "show",
@@ -227,6 +233,8 @@ fn asked(action: &str, fields: Map<String, Value>) -> Result<Request, Error> {
         "cleanup" => Request::Cleanup(decode(fields)?),
         "replay" => Request::Replay(decode(fields)?),
         "requeue" => Request::Requeue(decode(fields)?),
+        "cancel" => Request::Cancel(decode(fields)?),
+        "reschedule" => Request::Reschedule(decode(fields)?),
         "stats" => Request::Stats(decode(fields)?),
         "migrate" => Request::Migrate(decode(fields)?),
         "show" => Request::Show(decode(fields)?),

@@ -81,6 +81,7 @@
 #![cfg_attr(not(feature = "operate"), allow(dead_code, unused_imports))]
 
 mod budget;
+mod change;
 pub mod config;
 pub mod connect;
 mod context;

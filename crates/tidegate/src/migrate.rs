@@ -24,7 +24,8 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0007__service.sql",
     "sql/V0008__views.sql",
     "sql/V0009__forget.sql",
-    "sql/V0010__rights.sql",
+    "sql/V0010__change.sql",
+    "sql/V0011__rights.sql",
 );
 
 /// The oldest Postgres that leases can be made on: it brought `range_agg` over multiranges.

@@ -1,7 +1,8 @@
-//! Owns what an operator may ask for and is answered: replay, requeue, pause, resume, retire, unblock, and that a service is
+//! Owns what an operator may ask for and is answered: replay, requeue, cancel, reschedule, pause, resume, retire, unblock, and that a service is
 //! called or not. It knows no SQL. One surprise: what could not be done is no error but part of the report, because the
 //! audit tells of the try as well; only arguments that are not allowed are errors.
 
+mod change;
 mod forget;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub use self::change::{CancelReport, CancelRequest, RescheduleReport, RescheduleRequest};
+pub(crate) use self::change::{Change, Selection};
 pub use self::forget::{
     ForgetReport, ForgetRequest, RewrapReport, RewrapRequest, Subject, SubjectKeys, parse_subject,
 };
@@ -46,6 +49,16 @@ pub fn parse_moment(text: &str) -> Result<Moment, String> {
         format!(
             "must be an RFC 3339 time such as 2026-01-31T12:00:00Z, or a duration such as 2h, meaning that long ago, got {text:?}"
         )
+    })
+}
+
+/// A point in time.
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn parse_time(text: &str) -> Result<SystemTime, String> {
+    parse_rfc3339(text).ok_or_else(|| {
+        format!("must be an RFC 3339 time such as 2026-01-31T12:00:00Z, got {text:?}")
     })
 }
 

@@ -339,6 +339,8 @@ impl Service {
             Request::Leases(asked) => told(time, self.leases(*asked)).await?,
             Request::Services(_) => told(time, self.services()).await?,
             Request::Service(asked) => told(time, self.change_service(asked)).await?,
+            Request::Cancel(asked) => told(time, self.cancel(asked)).await?,
+            Request::Reschedule(asked) => told(time, self.reschedule(asked)).await?,
             Request::Pause(asked) => told(time, self.pause(asked)).await?,
             Request::Resume(asked) => told(time, self.resume(asked)).await?,
             Request::Retire(asked) => told(time, self.retire(asked)).await?,

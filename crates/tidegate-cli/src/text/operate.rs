@@ -6,7 +6,7 @@ use tidegate::operate::{
 };
 
 /// Ids and lines are told up to this many; `--json` tells more.
-const SHOWN: usize = 10;
+pub(super) const SHOWN: usize = 10;
 
 /// What a replay did or would do.
 pub fn replayed(report: &ReplayReport) -> String {
@@ -220,7 +220,7 @@ pub fn rewrapped(report: &RewrapReport) -> String {
     lines.join("\n")
 }
 
-fn skipped(lines: &mut Vec<String>, skipped: &[Skipped], count: u64) {
+pub(super) fn skipped(lines: &mut Vec<String>, skipped: &[Skipped], count: u64) {
     lines.extend(skipped.iter().take(SHOWN).map(|event| match event.by {
         Some(by) => format!("  event {}: {} (event {by})", event.id, event.reason),
         None => format!("  event {}: {}", event.id, event.reason),
@@ -236,7 +236,7 @@ fn more(lines: &mut Vec<String>, count: u64) {
     }
 }
 
-fn ids(ids: &[i64]) -> String {
+pub(super) fn ids(ids: &[i64]) -> String {
     let mut told: Vec<String> = ids.iter().take(SHOWN).map(ToString::to_string).collect();
     if ids.len() > SHOWN {
         told.push(format!("and {} more", ids.len() - SHOWN));
@@ -244,7 +244,7 @@ fn ids(ids: &[i64]) -> String {
     told.join(", ")
 }
 
-fn events(count: u64) -> String {
+pub(super) fn events(count: u64) -> String {
     match count {
         1 => "1 event".to_owned(),
         count => format!("{count} events"),

@@ -1,5 +1,6 @@
 //! What each verb does: calls the library and turns its report into an answer.
 
+mod change;
 mod cleanup;
 mod doctor;
 mod drain;
@@ -39,6 +40,8 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
         Verb::Resume(args) => operate::resume(service, args).await,
         Verb::Services => look::services(service).await,
         Verb::Service(args) => operate::service(service, args).await,
+        Verb::Cancel(args) => change::cancel(service, *args).await,
+        Verb::Reschedule(args) => change::reschedule(service, *args).await,
         Verb::Retire(args) => operate::retire(service, args).await,
         Verb::Unblock(args) => operate::unblock(service, args).await,
         Verb::Forget(args) => operate::forget(service, args).await,

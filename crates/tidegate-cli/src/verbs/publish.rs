@@ -20,6 +20,9 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
     if let Some(key) = args.dedup_key {
         event = event.dedup(key);
     }
+    if args.replace {
+        event = event.replace();
+    }
     if let Some(id) = args.correlation_id {
         event = event.correlation(id);
     }
@@ -40,6 +43,8 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
     let published = queue::publish(&client, &event).await?;
     let text = if published.created {
         format!("published event {}", published.id)
+    } else if published.replaced {
+        format!("replaced event {}, which waits", published.id)
     } else {
         format!(
             "event {} is live with this deduplication key, {} with {} attempts; nothing was published",
@@ -47,6 +52,6 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
         )
     };
     let document = json!({"action": "publish", "id": published.id, "created": published.created,
-        "status": published.status, "attempts": published.attempts});
+        "status": published.status, "attempts": published.attempts, "replaced": published.replaced});
     Ok(Answer::new(document, text))
 }

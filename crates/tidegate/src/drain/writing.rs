@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::handler::Fault;
 use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::outcome::Status;
+use crate::queue::InHand;
 
 /// A retry with a delay below this may be ready without ever having counted as delayed.
 const AT_ONCE: Duration = Duration::from_millis(100);
@@ -404,12 +405,24 @@ impl<D: Dispatch> Drain<D> {
             self.between.rereads = false;
             let gone = self.hand.keep_only(now);
             self.lose(gone);
+            self.tell_running(now);
+        }
+    }
+
+    /// Handlers of what is in hand no more are told.
+    fn tell_running(&self, now: &[InHand]) {
+        let held: HashSet<(Uuid, i64)> = now.iter().map(|held| (held.token, held.id)).collect();
+        for (lease, ctx) in &self.running {
+            if !held.contains(&(lease.token, lease.id)) {
+                ctx.note_taken_away();
+            }
         }
     }
 
     /// What waited here is not ours any more.
     pub(super) fn lose(&mut self, events: Vec<LeasedEvent>) {
         for event in events {
+            self.services.note_left(event.lease);
             self.hand.let_go(event.lease);
             if event.fate == Fate::Run {
                 self.count_lost(event.lease);

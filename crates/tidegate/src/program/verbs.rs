@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{Service, stats_on};
+use crate::change;
 use crate::doctor::{self, DoctorReport, Target};
 use crate::error::Error;
 use crate::forget;
@@ -14,9 +15,10 @@ use crate::look::{
     ShowReport, ShowRequest,
 };
 use crate::operate::{
-    ForgetReport, ForgetRequest, KindRequest, PauseReport, ReplayReport, ReplayRequest,
-    RequeueReport, RequeueRequest, RetireReport, RewrapReport, RewrapRequest, ServiceChange,
-    ServiceRequest, UnblockReport, UnblockRequest,
+    CancelReport, CancelRequest, ForgetReport, ForgetRequest, KindRequest, PauseReport,
+    ReplayReport, ReplayRequest, RequeueReport, RequeueRequest, RescheduleReport,
+    RescheduleRequest, RetireReport, RewrapReport, RewrapRequest, ServiceChange, ServiceRequest,
+    UnblockReport, UnblockRequest,
 };
 use crate::queue;
 use crate::retention::{self, KindsReport, RetentionReport};
@@ -138,6 +140,26 @@ impl Service {
         let actor = self.actor_of(asked.actor.as_ref());
         let asked = asked.clone();
         queue::requeue(&client, &RequeueRequest { actor, ..asked }).await
+    }
+
+    /// Ends live events FAILED `cancelled`, whoever has them in hand.
+    ///
+    /// # Errors
+    /// As [`Service::replay`]. What was done by then stays done, and the same request goes on.
+    pub async fn cancel(&self, asked: &CancelRequest) -> Result<CancelReport, Error> {
+        let actor = self.actor_of(asked.actor.as_ref());
+        let asked = asked.clone();
+        change::cancel(&self.database, &CancelRequest { actor, ..asked }).await
+    }
+
+    /// Has waiting events start at another time, now for instance, or before another deadline.
+    ///
+    /// # Errors
+    /// As [`Service::replay`]. What was done by then stays done, and the same request goes on.
+    pub async fn reschedule(&self, asked: &RescheduleRequest) -> Result<RescheduleReport, Error> {
+        let actor = self.actor_of(asked.actor.as_ref());
+        let asked = asked.clone();
+        change::reschedule(&self.database, &RescheduleRequest { actor, ..asked }).await
     }
 
     /// Keeps a kind from being taken.

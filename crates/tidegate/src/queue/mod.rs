@@ -29,6 +29,7 @@ use tokio_postgres::{GenericClient, Row};
 
 pub use lineage::{Lineage, RelatedEvent, Relation};
 pub use operate::{change_service, pause, resume, unblock};
+pub(crate) use publish::ALONE;
 pub use publish::{Published, publish, publish_batch, receive};
 pub use read::{
     Backlog, EXPIRY_WINDOW, Job, JobStatus, ListFilter, MOST_EXPIRING, Pulse, backlog,
@@ -85,6 +86,7 @@ pub(crate) use finalize::{commit, complete_and_commit};
 pub use internals::*;
 #[cfg(not(feature = "internals"))]
 pub(crate) use internals::*;
+pub(crate) use operate::{ChangedPage, Page, change};
 
 use self::sql::Statement;
 use crate::error::Error;

@@ -1,6 +1,7 @@
 //! Operators' verbs: replay, requeue, pause, resume, retire, unblock. The work and its audit row are one
 //! function of the database each; here they are called.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -13,9 +14,9 @@ use super::sql::Statement;
 use super::{query, sql};
 use crate::error::Error;
 use crate::operate::{
-    ForgetRequest, KindRequest, Moment, PauseReport, ReplayReport, ReplayRequest, RequeueReport,
-    RequeueRequest, RetireReport, RewrapRequest, ServiceAction, ServiceChange, ServiceRequest,
-    SubjectKeys, UnblockReport, UnblockRequest,
+    Change, ForgetRequest, KindRequest, Moment, PauseReport, ReplayReport, ReplayRequest,
+    RequeueReport, RequeueRequest, RetireReport, RewrapRequest, Selection, ServiceAction,
+    ServiceChange, ServiceRequest, Skipped, SubjectKeys, UnblockReport, UnblockRequest,
 };
 
 /// Puts logged events back as new ones (B22, F5).
@@ -63,6 +64,95 @@ pub async fn requeue(
 ) -> Result<RequeueReport, Error> {
     let values: &[&(dyn ToSql + Sync)] = &[&request.ids, &request.reason, &request.actor];
     report(client, &sql::operate::REQUEUE, values).await
+}
+
+/// A page of a selection: the events behind an id, at most so many.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Page<'a> {
+    /// Which events are meant.
+    pub selection: Selection<'a>,
+    /// Only higher ids.
+    pub after: i64,
+    /// At most this many, 1 to 10,000.
+    pub most: u32,
+}
+
+/// What became of the events of a page.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ChangedPage {
+    /// How many there were.
+    pub matched: u64,
+    /// Those that were changed, the first 100 of their ids below.
+    pub changed: u64,
+    pub ids: Vec<i64>,
+    /// How many there were of each kind.
+    pub kinds: BTreeMap<String, u64>,
+    /// Cancelled ones that a handler may have been at work on.
+    pub begun: u64,
+    /// Locked by somebody else at this very moment, and left alone; all of them.
+    pub missed: Vec<i64>,
+    /// Not rescheduled, for a worker has them, the first 100 below.
+    pub in_hand: u64,
+    pub in_hand_ids: Vec<i64>,
+    /// Not rescheduled, for they would hold up their groups, the first 100 below.
+    pub too_late: u64,
+    pub too_late_ids: Vec<i64>,
+    /// Rescheduled, and will expire before they start, the first 100 below.
+    pub past_deadline: u64,
+    pub past_deadline_ids: Vec<i64>,
+    /// Ids that are no live events.
+    pub skipped: Vec<Skipped>,
+    /// Behind which id the next page begins; `None` when this was the last.
+    pub next: Option<i64>,
+}
+
+/// Cancels or reschedules a page of live events, in one transaction with its audit row.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+pub(crate) async fn change(
+    client: &(impl GenericClient + Sync),
+    change: &Change<'_>,
+    page: &Page<'_>,
+) -> Result<ChangedPage, Error> {
+    let asked = &page.selection;
+    let (since, since_ago) = Moment::parts(asked.since);
+    let (until, until_ago) = Moment::parts(asked.until);
+    let status = asked.status.map(str::to_uppercase);
+    let most = i32::try_from(page.most).unwrap_or(i32::MAX);
+    let mut values: Vec<&(dyn ToSql + Sync)> = vec![
+        &asked.ids,
+        &asked.kind,
+        &asked.dedup_key,
+        &asked.correlation_id,
+        &asked.group,
+        &status,
+        &since,
+        &since_ago,
+        &until,
+        &until_ago,
+        &asked.reason,
+        &asked.actor,
+        &most,
+        &page.after,
+        &asked.dry_run,
+    ];
+    let request = match change {
+        Change::Cancel(_) => return report(client, &sql::operate::CANCEL, &values).await,
+        Change::Reschedule(request) => request,
+    };
+    let (at, from_now) = request.start();
+    let expires_in = request.expires_in.map(|time| time.as_secs_f64());
+    let times: [&(dyn ToSql + Sync); 5] = [
+        &at,
+        &from_now,
+        &request.expires_at,
+        &expires_in,
+        &request.no_deadline,
+    ];
+    values.extend(times);
+    report(client, &sql::operate::RESCHEDULE, &values).await
 }
 
 /// Keeps a kind from being leased; what is leased already ends as ever.

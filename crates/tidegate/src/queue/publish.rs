@@ -22,6 +22,8 @@ pub struct Published {
     pub status: &'static str,
     /// How often it was taken so far: 0, but for a duplicate.
     pub attempts: u32,
+    /// It was put in the place of the first one, as [`NewEvent::replace`] asks for.
+    pub replaced: bool,
 }
 
 impl Published {
@@ -38,6 +40,7 @@ impl Published {
                     _ => "PENDING",
                 },
                 attempts: u32::try_from(attempts).unwrap_or_default(),
+                replaced: row.try_get("replaced")?,
             })
         };
         read().map_err(|error| {
@@ -79,6 +82,7 @@ pub async fn publish(
             &event.max_attempts.map(i32::from),
             &expires_in,
             &event.traceparent.as_ref().or(here.as_ref()),
+            &(if event.replaces { "replace" } else { "keep" }),
         ],
     )
     .await
@@ -86,6 +90,10 @@ pub async fn publish(
     let row = rows.first();
     Published::of(row.ok_or_else(|| Error::Unreadable("publish: no row".to_owned()))?)
 }
+
+/// What to say of an event that shall replace another one and is not published alone.
+pub(crate) const ALONE: &str =
+    "on_duplicate: must be keep of a batch's events and of follow-ups, got replace";
 
 /// Publishes events in order, all or none. Returns one row for each, in the same order.
 ///
@@ -97,6 +105,9 @@ pub async fn publish_batch(
 ) -> Result<Vec<Published>, Error> {
     if events.is_empty() {
         return Ok(Vec::new());
+    }
+    if events.iter().any(|event| event.replaces) {
+        return Err(Error::Invalid(ALONE.to_owned()));
     }
     let here = position();
     seal::keys().await?;

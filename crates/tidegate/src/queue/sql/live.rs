@@ -214,11 +214,11 @@ SELECT held.id, held.token FROM unnest($1, $2) AS held(id, token)
 /// Publishes one event.
 pub static PUBLISH_ONE: Statement = Statement {
     name: "publish_one",
-    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::FLOAT8, Type::TIMESTAMPTZ, Type::INT4, Type::FLOAT8, Type::TEXT],
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT, Type::FLOAT8, Type::TIMESTAMPTZ, Type::INT4, Type::FLOAT8, Type::TEXT, Type::TEXT],
     text: "\
-SELECT p.id, p.created, p.status, p.attempts
+SELECT p.id, p.created, p.status, p.attempts, p.replaced
   FROM tidegate.publish_one($1, $2::text::json, $3, $4, $5, clock_timestamp() + make_interval(secs => $6),
-                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8, $10) AS p",
+                        coalesce($7, clock_timestamp() + make_interval(secs => $9)), $8, $10, $11) AS p",
 };
 
 /// Publishes a batch; see the function for the order of locks and ids.
@@ -237,7 +237,7 @@ pub static PUBLISH: Statement = Statement {
         Type::TEXT_ARRAY,
     ],
     text: "\
-SELECT p.id, p.created, p.status, p.attempts
+SELECT p.id, p.created, p.status, p.attempts, false AS replaced
   FROM tidegate.publish_batch($1, $2::text[]::json[], $3, $4, $5,
        ARRAY(SELECT clock_timestamp() + make_interval(secs => d.delay)
                FROM unnest($6) WITH ORDINALITY AS d(delay, position) ORDER BY d.position),

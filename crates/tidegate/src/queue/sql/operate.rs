@@ -39,6 +39,68 @@ pub static REQUEUE: Statement = Statement {
     text: "SELECT tidegate.requeue($1, $2, $3)::text",
 };
 
+/// Ends live events, a page of them.
+pub static CANCEL: Statement = Statement {
+    name: "cancel",
+    params: &[
+        Type::INT8_ARRAY,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TIMESTAMPTZ,
+        Type::FLOAT8,
+        Type::TIMESTAMPTZ,
+        Type::FLOAT8,
+        Type::TEXT,
+        Type::TEXT,
+        Type::INT4,
+        Type::INT8,
+        Type::BOOL,
+    ],
+    text: "\
+SELECT tidegate.cancel(ids => $1, kind => $2, dedup_key => $3, correlation_id => $4, group_key => $5, status => $6,
+                       since => coalesce($7, clock_timestamp() - make_interval(secs => $8)),
+                       until => coalesce($9, clock_timestamp() - make_interval(secs => $10)),
+                       reason => $11, actor => $12, \"limit\" => $13, after => $14, dry_run => $15)::text",
+};
+
+/// Has waiting events start at another time, a page of them. Times are given as such or as seconds from now.
+pub static RESCHEDULE: Statement = Statement {
+    name: "reschedule",
+    params: &[
+        Type::INT8_ARRAY,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TIMESTAMPTZ,
+        Type::FLOAT8,
+        Type::TIMESTAMPTZ,
+        Type::FLOAT8,
+        Type::TEXT,
+        Type::TEXT,
+        Type::INT4,
+        Type::INT8,
+        Type::BOOL,
+        Type::TIMESTAMPTZ,
+        Type::FLOAT8,
+        Type::TIMESTAMPTZ,
+        Type::FLOAT8,
+        Type::BOOL,
+    ],
+    text: "\
+SELECT tidegate.reschedule(ids => $1, kind => $2, dedup_key => $3, correlation_id => $4, group_key => $5, status => $6,
+                           since => coalesce($7, clock_timestamp() - make_interval(secs => $8)),
+                           until => coalesce($9, clock_timestamp() - make_interval(secs => $10)),
+                           reason => $11, actor => $12, \"limit\" => $13, after => $14, dry_run => $15,
+                           available_at => coalesce($16, clock_timestamp() + make_interval(secs => $17)),
+                           expires_at => coalesce($18, clock_timestamp() + make_interval(secs => $19)),
+                           no_deadline => $20)::text",
+};
+
 /// Keeps a kind from being leased.
 pub static PAUSE: Statement = Statement {
     name: "pause",
@@ -113,6 +175,8 @@ pub static REWRAP: Statement = Statement {
 pub static ALL: &[&Statement] = &[
     &REPLAY,
     &REQUEUE,
+    &CANCEL,
+    &RESCHEDULE,
     &PAUSE,
     &RESUME,
     &RETIRE,

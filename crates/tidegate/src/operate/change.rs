@@ -1,0 +1,283 @@
+//! Which live events an operator asks to cancel or to reschedule, and what is answered.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::{Moment, Skipped, expires_in, parse_time, since, until};
+use crate::config::{named, parse_duration};
+use crate::error::Error;
+
+/// Which live events to cancel, and why: `ids`, or a filter with at least one of `kind`, `correlation_id` and `group`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CancelRequest {
+    /// These, 1 to 10,000.
+    pub ids: Option<Vec<i64>>,
+    /// Only this kind.
+    pub kind: Option<String>,
+    /// Only the one with this deduplication key; it needs the kind.
+    pub dedup_key: Option<String>,
+    /// Only what belongs to this business object.
+    pub correlation_id: Option<String>,
+    /// Only this group.
+    pub group: Option<String>,
+    /// Only PENDING, or only PROCESSING.
+    pub status: Option<String>,
+    /// Only events published then or later.
+    #[serde(default, deserialize_with = "since")]
+    pub since: Option<Moment>,
+    /// Only events published before.
+    #[serde(default, deserialize_with = "until")]
+    pub until: Option<Moment>,
+    /// At most this many, lowest ids first; 1 to 1,000,000, by default 10,000.
+    pub limit: Option<u32>,
+    /// For the audit and the events' logs; not blank, at most 1,000 characters.
+    pub reason: String,
+    /// Who says to be asking, for the audit; 1 to 200 characters.
+    pub actor: Option<String>,
+    /// Tell what would be done, and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Which waiting events to reschedule, to when, and why. They are chosen as by a [`CancelRequest`]; of `now`, `delay`,
+/// `available_at`, and of `expires_in`, `expires_at`, `no_deadline`, one each at most, and one at least.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RescheduleRequest {
+    /// These, 1 to 10,000.
+    pub ids: Option<Vec<i64>>,
+    /// Only this kind.
+    pub kind: Option<String>,
+    /// Only the one with this deduplication key; it needs the kind.
+    pub dedup_key: Option<String>,
+    /// Only what belongs to this business object.
+    pub correlation_id: Option<String>,
+    /// Only this group.
+    pub group: Option<String>,
+    /// Only PENDING, or only PROCESSING, of which nothing is changed.
+    pub status: Option<String>,
+    /// Only events published then or later.
+    #[serde(default, deserialize_with = "since")]
+    pub since: Option<Moment>,
+    /// Only events published before.
+    #[serde(default, deserialize_with = "until")]
+    pub until: Option<Moment>,
+    /// At most this many, lowest ids first; 1 to 1,000,000, by default 10,000.
+    pub limit: Option<u32>,
+    /// To start at the next drain.
+    #[serde(default)]
+    pub now: bool,
+    /// To start so long from now, by the database's clock.
+    #[serde(default, deserialize_with = "delay")]
+    pub delay: Option<Duration>,
+    /// To start then.
+    #[serde(default, deserialize_with = "available_at")]
+    pub available_at: Option<SystemTime>,
+    /// To start within so long from now, or never.
+    #[serde(default, deserialize_with = "expires_in")]
+    pub expires_in: Option<Duration>,
+    /// To start before that, or never.
+    #[serde(default, deserialize_with = "expires_at")]
+    pub expires_at: Option<SystemTime>,
+    /// To start whenever it is.
+    #[serde(default)]
+    pub no_deadline: bool,
+    /// For the audit; not blank, at most 1,000 characters.
+    pub reason: String,
+    /// Who says to be asking, for the audit; 1 to 200 characters.
+    pub actor: Option<String>,
+    /// Tell what would be done, and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl RescheduleRequest {
+    /// When the events are to start: at a time, or in so many seconds.
+    pub(crate) fn start(&self) -> (Option<SystemTime>, Option<f64>) {
+        let delay = self.delay.map(|delay| delay.as_secs_f64());
+        (self.available_at, delay.or(self.now.then_some(0.0)))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let starts = [self.now, self.delay.is_some(), self.available_at.is_some()];
+        let ends = [
+            self.no_deadline,
+            self.expires_in.is_some(),
+            self.expires_at.is_some(),
+        ];
+        let given = |what: [bool; 3]| what.iter().filter(|given| **given).count();
+        let refused = match (given(starts), given(ends)) {
+            (0, 0) => {
+                "now: must be true, or delay, available_at, expires_in, expires_at or no_deadline given"
+            }
+            (2.., _) => {
+                "now: must be given without delay and available_at, and these without each other"
+            }
+            (_, 2..) => {
+                "no_deadline: must be given without expires_in and expires_at, and these without each other"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::Invalid(refused.to_owned()))
+    }
+}
+
+/// What is to be done to live events.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Change<'a> {
+    Cancel(&'a CancelRequest),
+    Reschedule(&'a RescheduleRequest),
+}
+
+/// Which events are meant, in the words of both requests.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Selection<'a> {
+    pub ids: Option<&'a [i64]>,
+    pub kind: Option<&'a str>,
+    pub dedup_key: Option<&'a str>,
+    pub correlation_id: Option<&'a str>,
+    pub group: Option<&'a str>,
+    pub status: Option<&'a str>,
+    pub since: Option<Moment>,
+    pub until: Option<Moment>,
+    pub reason: &'a str,
+    pub actor: Option<&'a str>,
+    pub dry_run: bool,
+}
+
+macro_rules! selection {
+    ($request:expr) => {
+        Selection {
+            ids: $request.ids.as_deref(),
+            kind: $request.kind.as_deref(),
+            dedup_key: $request.dedup_key.as_deref(),
+            correlation_id: $request.correlation_id.as_deref(),
+            group: $request.group.as_deref(),
+            status: $request.status.as_deref(),
+            since: $request.since,
+            until: $request.until,
+            reason: &$request.reason,
+            actor: $request.actor.as_deref(),
+            dry_run: $request.dry_run,
+        }
+    };
+}
+
+impl<'a> Selection<'a> {
+    /// These events, for the same reason.
+    pub(crate) fn of<'b>(&self, ids: &'b [i64]) -> Selection<'b>
+    where
+        'a: 'b,
+    {
+        Selection {
+            ids: Some(ids),
+            kind: None,
+            dedup_key: None,
+            correlation_id: None,
+            group: None,
+            status: None,
+            since: None,
+            until: None,
+            ..*self
+        }
+    }
+}
+
+impl<'a> Change<'a> {
+    pub(crate) fn selection(&self) -> Selection<'a> {
+        match self {
+            Self::Cancel(request) => selection!(request),
+            Self::Reschedule(request) => selection!(request),
+        }
+    }
+
+    /// At most so many events.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names what is wrong with the request.
+    pub(crate) fn limit(&self) -> Result<u32, Error> {
+        let asked = match self {
+            Self::Cancel(request) => request.limit,
+            Self::Reschedule(request) => {
+                request.check()?;
+                request.limit
+            }
+        };
+        let limit = asked.unwrap_or(10_000);
+        if (1..=1_000_000).contains(&limit) {
+            return Ok(limit);
+        }
+        let text = format!("limit: must be 1 to 1000000, got {limit}");
+        Err(Error::Invalid(text))
+    }
+}
+
+/// What was cancelled or, as a dry run, would be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename = "cancel")]
+#[non_exhaustive]
+pub struct CancelReport {
+    /// Nothing was changed.
+    pub dry_run: bool,
+    /// Events that ended FAILED `cancelled`.
+    pub cancelled: u64,
+    /// Those of them that a handler may have been at work on. It is told at its drain's next renewal; what it does to other
+    /// tables and services, nobody undoes.
+    pub begun: u64,
+    /// The first 100 of them.
+    pub ids: Vec<i64>,
+    /// By kind, those that were found.
+    pub kinds: BTreeMap<String, u64>,
+    /// Events that were left alone.
+    pub skipped_count: u64,
+    /// The first 100 of them.
+    pub skipped: Vec<Skipped>,
+    /// There are more than the limit; ask again for the rest.
+    pub limit_reached: bool,
+}
+
+/// What was rescheduled or, as a dry run, would be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename = "reschedule")]
+#[non_exhaustive]
+pub struct RescheduleReport {
+    /// Nothing was changed.
+    pub dry_run: bool,
+    /// Events with a new time to start or a new deadline.
+    pub rescheduled: u64,
+    /// The first 100 of them.
+    pub ids: Vec<i64>,
+    /// By kind, those that were found.
+    pub kinds: BTreeMap<String, u64>,
+    /// Events that a worker has in hand, which were left alone: requeue or cancel them.
+    pub in_hand: u64,
+    /// Events that would hold up their groups for longer than they may, which were left alone.
+    pub too_late: u64,
+    /// Events whose deadline passes before they start, so that they will end as expired.
+    pub past_deadline: u64,
+    /// The first 100 of them.
+    pub past_deadline_ids: Vec<i64>,
+    /// Events that were left alone.
+    pub skipped_count: u64,
+    /// The first 100 of them.
+    pub skipped: Vec<Skipped>,
+    /// There are more than the limit; ask again for the rest.
+    pub limit_reached: bool,
+}
+
+fn delay<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    named("delay", parse_duration, deserializer)
+}
+
+fn available_at<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<SystemTime>, D::Error> {
+    named("available_at", parse_time, deserializer)
+}
+
+fn expires_at<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTime>, D::Error> {
+    named("expires_at", parse_time, deserializer)
+}

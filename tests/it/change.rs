@@ -1,0 +1,498 @@
+//! Operators change live events: they end by a cancel, whoever has them in hand, or start at another time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate::invocation::Request;
+use tidegate::operate::{CancelReport, CancelRequest, RescheduleReport, RescheduleRequest};
+use tidegate::program::Service;
+use tidegate::{
+    Context, Dispatch, Done, DrainOptions, DrainReport, HandlerError, Handlers, Hooks, NewEvent,
+    Program, queue,
+};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_postgres::Client;
+
+use crate::probe::{
+    Probe, ProbeApp, act, disorder, drain, lease_request, live, logged, number, options,
+    probe_database, publish_acts,
+};
+use crate::support::{TestDb, wait_until};
+
+struct Nothing;
+
+impl Dispatch for Nothing {
+    type Event = Probe;
+
+    fn handlers<'a>(&'a self, _: &'a Probe, _: &'a Context) -> Handlers<'a> {
+        Handlers::one("nothing", async { Ok(Done::ok()) })
+    }
+}
+
+fn service(db: &TestDb) -> Service {
+    let url = db.url.clone();
+    let lookup = move |name: &str| (name == "DATABASE_URL").then(|| url.clone());
+    Program::new(|_| Ok(Nothing)).start(&lookup).unwrap()
+}
+
+async fn publish(client: &Client, event: NewEvent) -> i64 {
+    queue::publish(client, &event).await.unwrap().id
+}
+
+fn by_ids(ids: &[i64]) -> CancelRequest {
+    CancelRequest {
+        ids: Some(ids.to_vec()),
+        reason: "sent twice".to_owned(),
+        ..CancelRequest::default()
+    }
+}
+
+async fn cancel(db: &TestDb, request: &CancelRequest) -> CancelReport {
+    service(db).cancel(request).await.unwrap()
+}
+
+/// One event alone, in leases that are renewed every second.
+fn one_event() -> DrainOptions {
+    DrainOptions {
+        max_events: Some(1),
+        lease_timeout: Duration::from_secs(3),
+        handler_timeout: Duration::from_millis(2700),
+        ..options()
+    }
+}
+
+fn spawn_drain(
+    db: &TestDb,
+    app: &Arc<ProbeApp>,
+) -> JoinHandle<Result<DrainReport, tidegate::DrainError>> {
+    let (database, app) = (db.database(), app.clone());
+    tokio::spawn(async move { tidegate::drain(&database, app, &one_event()).await })
+}
+
+async fn wait_for_a_lock(witness: &Client) {
+    wait_until("somebody waits for a lock", async || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+        number(witness, waiting).await == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn waiting_events_that_a_filter_names_end_with_the_reason_and_their_groups_go_on() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let (mine, other) = ("order-7", "order-8");
+    let mut ids = Vec::new();
+    for (name, correlation) in [("0", mine), ("1", other), ("2", mine)] {
+        ids.push(publish(&client, act(name).group("g").correlation(correlation)).await);
+    }
+    let planned = act("3").correlation(mine).delay(Duration::from_hours(1));
+    ids.push(publish(&client, planned).await);
+    let asked = CancelRequest {
+        correlation_id: Some(mine.to_owned()),
+        ids: None,
+        ..by_ids(&[])
+    };
+    let preview = CancelRequest {
+        dry_run: true,
+        ..asked.clone()
+    };
+    let preview = cancel(&db, &preview).await;
+    assert_eq!(preview.ids, [ids[0], ids[2], ids[3]]);
+    assert_eq!((live(&client).await, preview.kinds["act"]), (4, 3));
+
+    let report = cancel(&db, &asked).await;
+    assert_eq!((report.cancelled, report.begun), (3, 0), "{report:?}");
+    let app = ProbeApp::succeeding();
+    drain(&db, &app, &options()).await;
+    assert_eq!(app.ids(), [ids[1]]);
+    for id in [ids[0], ids[2], ids[3]] {
+        let end = ("FAILED".to_owned(), 0, vec!["cancelled".to_owned()]);
+        assert_eq!(logged(&client, id).await, Some(end));
+    }
+    let told = "SELECT count(*) FROM tidegate.event_log
+                 WHERE errors->-1->>'message' = 'cancelled by an operator: sent twice'";
+    assert_eq!(number(&client, told).await, 3);
+    let audit = "SELECT sum(count)::bigint FROM tidegate.audit
+                  WHERE action = 'cancel' AND reason = 'sent twice' AND filter->>'correlation_id' = 'order-7'";
+    assert_eq!(number(&client, audit).await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_is_told_at_its_drains_next_renewal_that_its_event_was_cancelled() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let begun = Arc::new(Notify::new());
+    let begins = begun.clone();
+    let app = ProbeApp::new(move |call, ctx| {
+        let begun = begins.clone();
+        Box::pin(async move {
+            if call.name != "0" {
+                return Ok(Done::ok());
+            }
+            assert!(!ctx.is_cancelled());
+            begun.notify_one();
+            ctx.emit_new(act("follow-up"))?;
+            // Without being told it hangs until its limit.
+            ctx.cancelled().await;
+            assert!(ctx.is_cancelled());
+            Ok(Done::ok())
+        })
+    });
+    let first = publish(&client, act("0").group("g")).await;
+    let next = publish(&client, act("1").group("g")).await;
+    let drained = spawn_drain(&db, &app);
+    begun.notified().await;
+    let report = cancel(&db, &by_ids(&[first])).await;
+    assert_eq!((report.cancelled, report.begun), (1, 1), "{report:?}");
+    let report = drained.await.unwrap().unwrap();
+    assert_eq!((report.lease_lost, report.retried), (1, 0), "{report:?}");
+    // An attempt that has begun counts; nothing of it was published, and the group goes on.
+    let end = ("FAILED".to_owned(), 1, vec!["cancelled".to_owned()]);
+    assert_eq!(logged(&client, first).await, Some(end));
+    drain(&db, &app, &options()).await;
+    assert_eq!(app.ids(), [first, next]);
+    assert_eq!(live(&client).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_a_cancelled_handler_writes_in_the_queues_name_is_committed() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let table = "CREATE TABLE public.written (event_id bigint)";
+    client.batch_execute(table).await.unwrap();
+    let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (begins, goes) = (begun.clone(), go.clone());
+    let app = ProbeApp::new(move |call, ctx| {
+        let (begun, go) = (begins.clone(), goes.clone());
+        Box::pin(async move {
+            let transaction = ctx.transaction().await?;
+            let write = "INSERT INTO public.written VALUES ($1)";
+            let written = transaction.execute(write, &[&call.id]).await;
+            written.unwrap();
+            begun.notify_one();
+            go.notified().await;
+            let ended = transaction.complete(Done::ok()).await;
+            assert!(ended.is_err() && ctx.is_cancelled());
+            let step = ctx.once("after", async { Ok::<_, HandlerError>(1) }).await;
+            assert!(step.is_err(), "{step:?}");
+            ended
+        })
+    });
+    let id = publish_acts(&client, 1).await[0];
+    let drained = spawn_drain(&db, &app);
+    begun.notified().await;
+    assert_eq!(cancel(&db, &by_ids(&[id])).await.begun, 1);
+    go.notify_one();
+    let report = drained.await.unwrap().unwrap();
+    assert_eq!((report.lease_lost, report.completed), (1, 0), "{report:?}");
+    let written = number(&client, "SELECT count(*) FROM public.written").await;
+    assert_eq!((written, app.calls().len()), (0, 1));
+}
+
+#[tokio::test]
+async fn a_lease_that_is_taken_while_its_event_is_being_cancelled_is_told_of_it() {
+    let db = probe_database().await;
+    let (mut worker, witness) = (db.client().await, db.client().await);
+    let id = publish_acts(&witness, 1).await[0];
+    let transaction = worker.transaction().await.unwrap();
+    let leased = queue::lease(&transaction, &lease_request()).await.unwrap();
+    assert_eq!(leased.events.len(), 1);
+    let database = db.url.clone();
+    let cancelling = tokio::spawn(async move {
+        let lookup = move |name: &str| (name == "DATABASE_URL").then(|| database.clone());
+        let service = Program::new(|_| Ok(Nothing)).start(&lookup).unwrap();
+        service.cancel(&by_ids(&[id])).await.unwrap()
+    });
+    wait_for_a_lock(&witness).await;
+    transaction.commit().await.unwrap();
+    let report = cancelling.await.unwrap();
+    assert_eq!((report.cancelled, report.begun), (1, 1), "{report:?}");
+    assert_eq!(
+        number(&witness, "SELECT sum(cuts) FROM tidegate.lease").await,
+        1
+    );
+    assert_eq!(logged(&witness, id).await.unwrap().1, 1);
+}
+
+#[tokio::test]
+async fn whoever_cancels_many_waits_for_nobody_and_is_told_what_was_missed() {
+    let db = probe_database().await;
+    let (mut holder, mut worker) = (db.client().await, db.client().await);
+    let client = db.client().await;
+    let leased = publish_acts(&client, 1).await[0];
+    queue::lease(&client, &lease_request()).await.unwrap();
+    let [locked, free] = publish_acts(&client, 2).await[..] else {
+        panic!("two");
+    };
+    // As a publisher that replaces the event, and as a worker in the middle of writing an end.
+    let held = holder.transaction().await.unwrap();
+    let lock = "SELECT FROM tidegate.event_queue WHERE id = $1 FOR NO KEY UPDATE";
+    held.query(lock, &[&locked]).await.unwrap();
+    let writing = worker.transaction().await.unwrap();
+    let lock = "SELECT FROM tidegate.lease FOR KEY SHARE";
+    writing.query(lock, &[]).await.unwrap();
+    let ids = vec![leased, locked, free];
+    for (verb, left) in [
+        ("reschedule($1, available_at => now(),", json!([locked])),
+        ("cancel($1,", json!([leased, locked])),
+    ] {
+        let sql = format!("SELECT tidegate.{verb} reason => 'r')");
+        // A statement that waits is as good as one that never ends.
+        let asked = async { client.query_one(&sql, &[&ids]).await };
+        let row = tokio::time::timeout(Duration::from_secs(15), asked).await;
+        let report: Value = row.unwrap().unwrap().get(0);
+        assert_eq!(report["ids"], json!([free]), "{report}");
+        assert_eq!(report["missed"], left, "{report}");
+    }
+    let report = cancel(&db, &by_ids(&ids)).await;
+    assert_eq!(
+        (report.cancelled, report.skipped_count),
+        (0, 3),
+        "{report:?}"
+    );
+    writing.rollback().await.unwrap();
+    held.rollback().await.unwrap();
+    let report = cancel(&db, &by_ids(&ids)).await;
+    assert_eq!((report.cancelled, report.begun), (2, 1), "{report:?}");
+    assert_eq!(
+        number(&client, "SELECT sum(cuts) FROM tidegate.lease").await,
+        1
+    );
+}
+
+#[tokio::test]
+async fn thousands_are_cancelled_a_thousand_at_a_time_up_to_the_limit() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let many = "INSERT INTO tidegate.event_queue (kind) SELECT CASE n % 10 WHEN 0 THEN 'note' ELSE 'act' END FROM generate_series(1, 3000) AS n";
+    client.batch_execute(many).await.unwrap();
+    let asked = CancelRequest {
+        kind: Some("act".to_owned()),
+        limit: Some(2500),
+        ids: None,
+        ..by_ids(&[])
+    };
+    let report = cancel(&db, &asked).await;
+    assert_eq!((report.cancelled, report.limit_reached), (2500, true));
+    assert_eq!((report.ids.len(), report.kinds["act"]), (100, 2500));
+    let rest = cancel(&db, &asked).await;
+    assert_eq!((rest.cancelled, rest.limit_reached), (200, false));
+    assert_eq!(live(&client).await, 300);
+    let largest = "SELECT max(count) * 10 + count(*) FROM tidegate.audit WHERE action = 'cancel'";
+    assert_eq!(number(&client, largest).await, 10_000 + 4);
+}
+
+#[tokio::test]
+async fn a_delete_from_the_view_cancels() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let ids = publish_acts(&client, 3).await;
+    queue::lease(&client, &lease_request()).await.unwrap();
+    let delete = "DELETE FROM tidegate.events WHERE id < $1";
+    assert_eq!(client.execute(delete, &[&ids[2]]).await.unwrap(), 2);
+    for id in &ids[..2] {
+        let end = ("FAILED".to_owned(), 1, vec!["cancelled".to_owned()]);
+        assert_eq!(logged(&client, *id).await, Some(end));
+    }
+    let audit =
+        "SELECT count(*) FROM tidegate.audit WHERE action = 'cancel' AND filter->>'via' = 'events'";
+    assert_eq!(number(&client, audit).await, 2);
+    assert_eq!(live(&client).await, 1);
+}
+
+#[tokio::test]
+async fn of_ids_that_are_no_live_events_it_is_told_what_they_are() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let ids = publish_acts(&client, 2).await;
+    cancel(&db, &by_ids(&ids[..1])).await;
+    let report = cancel(&db, &by_ids(&[ids[0], ids[1], i64::MAX])).await;
+    let told: Vec<_> = report.skipped.iter().map(|s| s.reason.as_str()).collect();
+    assert_eq!((report.cancelled, report.skipped_count), (1, 2));
+    assert_eq!(
+        told,
+        [
+            "ended as FAILED",
+            "unknown: neither in the queue nor in the log"
+        ]
+    );
+}
+
+fn rescheduled(ids: &[i64]) -> RescheduleRequest {
+    RescheduleRequest {
+        ids: Some(ids.to_vec()),
+        reason: "later".to_owned(),
+        ..RescheduleRequest::default()
+    }
+}
+
+async fn reschedule(db: &TestDb, request: &RescheduleRequest) -> RescheduleReport {
+    service(db).reschedule(request).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_planned_event_runs_now_and_a_ready_one_later_and_groups_keep_their_order() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let first = act("0").group("g").delay(Duration::from_hours(1));
+    let first = publish(&client, first).await;
+    let second = publish(&client, act("1").group("g")).await;
+    let alone = publish(&client, act("2")).await;
+    let later = RescheduleRequest {
+        delay: Some(Duration::from_hours(2)),
+        ..rescheduled(&[alone])
+    };
+    assert_eq!(reschedule(&db, &later).await.rescheduled, 1);
+    let app = ProbeApp::succeeding();
+    drain(&db, &app, &options()).await;
+    assert_eq!(app.calls(), [], "all of it waits");
+    let now = RescheduleRequest {
+        now: true,
+        ids: None,
+        group: Some("g".to_owned()),
+        ..rescheduled(&[])
+    };
+    let report = reschedule(&db, &now).await;
+    assert_eq!(report.ids, [first, second]);
+    assert_eq!(disorder(&client).await, [""; 0]);
+    drain(&db, &app, &options()).await;
+    assert_eq!(app.ids(), [first, second]);
+    assert_eq!(live(&client).await, 1);
+}
+
+#[tokio::test]
+async fn what_is_in_a_workers_hands_is_told_and_left_as_it_is_by_the_view_too() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let id = publish_acts(&client, 1).await[0];
+    queue::lease(&client, &lease_request()).await.unwrap();
+    let row = "SELECT count(*) FROM tidegate.event_queue WHERE NOT delayed AND NOT stray AND expires_at IS NULL";
+    let asked = RescheduleRequest {
+        delay: Some(Duration::from_hours(2)),
+        expires_in: Some(Duration::from_hours(3)),
+        ..rescheduled(&[id])
+    };
+    let report = reschedule(&db, &asked).await;
+    assert_eq!((report.rescheduled, report.in_hand), (0, 1), "{report:?}");
+    assert_eq!(report.skipped[0].reason, "in a worker's hands");
+    let update = "UPDATE tidegate.events SET available_at = now() + interval '1 hour'";
+    let refused = client.execute(update, &[]).await.unwrap_err();
+    let told = refused.as_db_error().unwrap().message().to_owned();
+    assert!(told.contains("is in a worker's hands"), "{told}");
+    assert_eq!(number(&client, row).await, 1);
+    let both =
+        "UPDATE tidegate.events SET status = 'PENDING', available_at = now() + interval '1 hour'";
+    assert_eq!(client.execute(both, &[]).await.unwrap(), 1);
+    assert_eq!(number(&client, row).await, 0);
+}
+
+#[tokio::test]
+async fn a_new_deadline_or_a_later_time_leaves_a_waiting_event_waiting() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let planned = act("0").delay(Duration::from_hours(1));
+    let id = publish(&client, planned).await;
+    let update = "UPDATE tidegate.events SET expires_at = now() + interval '2 hours'";
+    client.execute(update, &[]).await.unwrap();
+    let waits = "SELECT count(*) FROM tidegate.event_queue WHERE delayed AND max_attempts = 5";
+    assert_eq!(number(&client, waits).await, 1);
+    let asked = RescheduleRequest {
+        delay: Some(Duration::from_hours(3)),
+        ..rescheduled(&[id])
+    };
+    let report = reschedule(&db, &asked).await;
+    assert_eq!(report.past_deadline_ids, [id], "{report:?}");
+    let asked = RescheduleRequest {
+        no_deadline: true,
+        ..rescheduled(&[id])
+    };
+    assert_eq!(reschedule(&db, &asked).await.past_deadline, 0);
+    let has_none = "SELECT count(*) FROM tidegate.event_queue WHERE delayed AND expires_at IS NULL";
+    assert_eq!(number(&client, has_none).await, 1);
+}
+
+#[tokio::test]
+async fn nobody_holds_up_a_group_by_an_event_of_it_for_longer_than_a_publisher_may() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let of_group = publish(&client, act("0").group("g")).await;
+    let alone = publish(&client, act("1")).await;
+    let asked = RescheduleRequest {
+        delay: Some(Duration::from_hours(31 * 24)),
+        ..rescheduled(&[of_group, alone])
+    };
+    let report = reschedule(&db, &asked).await;
+    assert_eq!((report.ids, report.too_late), (vec![alone], 1));
+    let update =
+        "UPDATE tidegate.events SET available_at = now() + interval '31 days' WHERE id = $1";
+    let refused = client.execute(update, &[&of_group]).await.unwrap_err();
+    let told = refused.as_db_error().unwrap().message().to_owned();
+    assert!(
+        told.starts_with("available_at: must be within 30 days"),
+        "{told}"
+    );
+}
+
+#[tokio::test]
+async fn a_request_that_says_not_what_or_when_is_refused_by_the_field() {
+    let db = probe_database().await;
+    let service = service(&db);
+    let refused = async |mut asked: Value| {
+        asked["reason"] = json!("because");
+        let request: Request = match service.actions.request(asked) {
+            Ok(request) => request,
+            Err(error) => return error.to_string(),
+        };
+        let answer = service.answer(&request, None, Hooks::default()).await;
+        answer.unwrap_err().to_string()
+    };
+    for (asked, wanted) in [
+        (json!({"action": "cancel"}), "ids: must be given, or kind"),
+        (
+            json!({"action": "cancel", "until": "2h"}),
+            "ids: must be given, or kind",
+        ),
+        (
+            json!({"action": "cancel", "ids": [1], "kind": "act"}),
+            "ids: must be given without kind",
+        ),
+        (
+            json!({"action": "cancel", "ids": []}),
+            "ids: must be 1 to 10000 ids, got 0",
+        ),
+        (
+            json!({"action": "cancel", "group": "g", "dedup_key": "k"}),
+            "kind: must be given with dedup_key",
+        ),
+        (
+            json!({"action": "cancel", "kind": "act", "status": "FAILED"}),
+            "status: must be PENDING or PROCESSING, got 'FAILED'",
+        ),
+        (
+            json!({"action": "cancel", "kind": "nobodys"}),
+            "kind: 'nobodys' is not registered",
+        ),
+        (
+            json!({"action": "cancel", "kind": "act", "limit": 0}),
+            "limit: must be 1 to 1000000, got 0",
+        ),
+        (
+            json!({"action": "reschedule", "ids": [1]}),
+            "now: must be true, or delay",
+        ),
+        (
+            json!({"action": "reschedule", "ids": [1], "now": true, "delay": "1h"}),
+            "now: must be given without delay",
+        ),
+        (
+            json!({"action": "reschedule", "ids": [1], "available_at": "tomorrow"}),
+            "available_at: must be an RFC 3339 time",
+        ),
+    ] {
+        let told = refused(asked).await;
+        assert!(told.contains(wanted), "{told}, not: {wanted}");
+    }
+}
