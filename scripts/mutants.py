@@ -286,6 +286,16 @@ MUTANTS = [
            ("it", "progress::a_handler_whose_event_was_taken_away_learns_it_when_it_tells_its_progress"),
            (ENDS, "        RETURN EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = report_progress.token AND report_progress.id <@ l.ids);\n",
             "        RETURN true;\n", 1)),
+    # What a kind has of its own.
+    Mutant("policy: drains do not hear of it",
+           ("it", "policy::a_kinds_own_time_limit_and_backoff_are_kept_by_drains_and_its_neighbours_have_the_usual_ones"),
+           (LEASE, "    IF have_policies AND services IS NULL THEN\n", "    IF false THEN\n", 1)),
+    Mutant("policy: a batch has the usual attempts",
+           ("it", "policy::a_declared_limit_of_attempts_is_that_of_every_publish_of_its_kind_and_of_no_other"),
+           (PUBLISH, "coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts)", "coalesce(r.max_attempts, usual_attempts)", 2)),
+    Mutant("policy: what runs at once is not limited",
+           ("it", "policy::so_many_of_a_kind_run_at_once_over_all_drains_and_its_neighbours_wait_for_none"),
+           ("crates/tidegate/sql/V0011__policy.sql", "        PERFORM tidegate.limit_kind(changed);\n", "        NULL;\n", 1)),
     # Who may, and as whom.
     Mutant("groups: ordered by advisory locks", ("it", "roles::a_login_without_rights_can_hold_up_no_publish_no_follow_up_and_no_step"),
            (PUBLISH, "        PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(publish_one.group_key) FOR UPDATE;\n",

@@ -706,7 +706,7 @@ async fn with_json_stdout_is_one_document_also_when_a_verb_fails() {
     let unset = Cli::without_database();
     for verb in verbs().await {
         let argument = match verb.as_str() {
-            "publish" | "pause" | "resume" => Some(VIEWED),
+            "publish" | "pause" | "resume" | "policy" => Some(VIEWED),
             "show" => Some("1"),
             "new" => Some("fn"),
             "rewrap" => Some("--reason=why"),

@@ -37,6 +37,7 @@ mod network;
 mod operate;
 mod payload;
 mod plans;
+mod policy;
 mod pooler;
 mod process;
 mod progress;

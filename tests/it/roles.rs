@@ -197,6 +197,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "forget"
         | "unsealed"
         | "rewrap"
+        | "set_policy"
         | "find_subject"
         | "offspring"
         | "missing_log_days"
@@ -212,7 +213,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "set_retention"
         | "missing_retention_days"
         | "apply_retention" => &[Operate],
-        "register_kinds" => &[],
+        "register_kinds" | "declare_policies" => &[],
         other => panic!("{other}: say who may run it"),
     }
 }

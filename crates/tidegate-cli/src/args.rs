@@ -136,6 +136,11 @@ pub enum Verb {
         after_help = "Example:\n  tidegate retire order_placed --reason 'orders have a service of their own'"
     )]
     Retire(RetireArgs),
+    /// Say how events of a kind are handled, or tell it: attempts, time limit, backoff, how many at once.
+    #[command(
+        after_help = "Example:\n  tidegate policy order_placed\n  tidegate policy order_placed --handler-timeout 5s --attempts 3 --reason 'the carrier is slow'\n  tidegate policy order_placed --reset attempts --reason 'it is quick again'"
+    )]
+    Policy(PolicyArgs),
     /// Act on the first event of a group, which holds back the others.
     #[command(
         after_help = "Example:\n  tidegate unblock customer-3 --skip --reason 'waits for a paper'"
@@ -481,6 +486,37 @@ pub struct ServiceChangeArgs {
     /// So many of them start in a second, over all drains; 0 for any number.
     #[arg(long, value_name = "EVENTS", allow_negative_numbers = true)]
     pub per_second: Option<f64>,
+}
+
+#[derive(Args)]
+pub struct PolicyArgs {
+    /// The kind.
+    pub kind: String,
+    /// Attempts before an event is given up, of those published from now on, 1 to 1,000.
+    #[arg(long, allow_negative_numbers = true)]
+    pub attempts: Option<u16>,
+    /// How long a handler may take, such as 5s; 15m at most, and nine tenths of a lease.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub handler_timeout: Option<Duration>,
+    /// The delay after the first attempt, which doubles with each; 24h at most.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub backoff: Option<Duration>,
+    /// The longest delay; 24h at most.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub backoff_max: Option<Duration>,
+    /// So many events run at once, over all drains, 1 to 10,000.
+    #[arg(long, value_name = "EVENTS", allow_negative_numbers = true)]
+    pub concurrency: Option<u32>,
+    /// This is again as the program declares it: attempts, handler-timeout, backoff, backoff-max or concurrency. May be given
+    /// several times.
+    #[arg(long, value_name = "FIELD")]
+    pub reset: Vec<String>,
+    /// Why, for the audit; must be given when anything is to change.
+    #[arg(long)]
+    pub reason: Option<String>,
+    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    #[arg(long)]
+    pub actor: Option<String>,
 }
 
 #[derive(Args)]

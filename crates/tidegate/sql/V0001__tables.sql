@@ -4,13 +4,38 @@
 -- names its id. So a lease of a thousand events writes one row, an event is written when it is published and when it ends,
 -- and its only dead version is the one that its end leaves.
 
+-- What is wrong with a field of a policy; null if it is right, or not there.
+CREATE FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigint, high bigint) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN NOT policy ? field THEN NULL
+                WHEN jsonb_typeof(policy->field) <> 'number' OR policy->>field ~ '[.eE-]'
+                     OR (policy->>field)::numeric NOT BETWEEN low AND high
+                THEN format('%s: must be a whole number of %s to %s, got %s', field, low, high, left(policy->>field, 40)) END;
+
+-- What is wrong with a policy of a kind; null if nothing is.
+CREATE FUNCTION tidegate.policy_refusal(policy jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN policy IS NULL OR jsonb_typeof(policy) <> 'object' THEN 'policy: must be an object of fields'
+                WHEN policy - ARRAY['max_attempts', 'handler_timeout_ms', 'backoff_ms', 'backoff_max_ms', 'concurrency'] <> '{}'
+                THEN 'policy: must have no fields but max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms and concurrency, got '
+                     || left((policy - ARRAY['max_attempts', 'handler_timeout_ms', 'backoff_ms', 'backoff_max_ms', 'concurrency'])::text, 100)
+                ELSE coalesce(tidegate.policy_field_refusal(policy, 'max_attempts', 1, 1000),
+                              tidegate.policy_field_refusal(policy, 'handler_timeout_ms', 1, 900000),
+                              tidegate.policy_field_refusal(policy, 'backoff_ms', 1, 86400000),
+                              tidegate.policy_field_refusal(policy, 'backoff_max_ms', 1, 86400000),
+                              tidegate.policy_field_refusal(policy, 'concurrency', 1, 10000)) END;
+
 CREATE TABLE tidegate.event_kind (
     kind                text        PRIMARY KEY CHECK (char_length(kind) BETWEEN 1 AND 100),
     -- Ten years at most: a time that cannot be added to a clock would keep every event of the kind from ending.
     retention_completed interval    NOT NULL DEFAULT '30 days' CHECK (retention_completed BETWEEN '0' AND '3660 days'),
     retention_failed    interval    NOT NULL DEFAULT '90 days' CHECK (retention_failed BETWEEN '0' AND '3660 days'),
     paused              boolean     NOT NULL DEFAULT false,
-    registered_at       timestamptz NOT NULL DEFAULT clock_timestamp()
+    registered_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- How its events are handled where that is not as usual: as the program declares, but for what an operator says. See set_policy().
+    declared            jsonb       NOT NULL DEFAULT '{}' CHECK (tidegate.policy_refusal(declared) IS NULL),
+    overridden          jsonb       NOT NULL DEFAULT '{}' CHECK (tidegate.policy_refusal(overridden) IS NULL),
+    policy              jsonb       NOT NULL GENERATED ALWAYS AS (declared || overridden) STORED
 );
 
 -- What transactions wait for each other by: whoever publishes to a group has the slot that its key is hashed to, a replay and

@@ -187,7 +187,7 @@ BEGIN
         UPDATE tidegate.event_queue AS q
            SET payload = replace_waiting.payload, correlation_id = replace_waiting.correlation_id,
                expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
-               max_attempts = coalesce(replace_waiting.max_attempts, tidegate.default_max_attempts()),
+               max_attempts = replace_waiting.max_attempts,
                -- One that is ready stays so with the same time, so that no index takes a new entry.
                available_at = CASE WHEN q.delayed OR replace_waiting.available_at > instant
                                    THEN coalesce(replace_waiting.available_at, instant) ELSE q.available_at END
@@ -217,7 +217,9 @@ DECLARE
                                      publish_one.correlation_id, publish_one.available_at, publish_one.expires_at,
                                      publish_one.max_attempts, publish_one.traceparent);
 BEGIN
-    IF refused IS NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = publish_one.kind) THEN
+    SELECT coalesce(publish_one.max_attempts, (k.policy->>'max_attempts')::integer, tidegate.default_max_attempts())
+      INTO publish_one.max_attempts FROM tidegate.event_kind AS k WHERE k.kind = publish_one.kind;
+    IF refused IS NULL AND NOT FOUND THEN
         refused := tidegate.unregistered(publish_one.kind);
     END IF;
     IF publish_one.on_duplicate IS DISTINCT FROM 'keep' THEN
@@ -244,7 +246,7 @@ BEGIN
                 traceparent)
         VALUES (publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
                 publish_one.correlation_id, coalesce(publish_one.available_at, clock_timestamp()), publish_one.expires_at,
-                coalesce(publish_one.max_attempts, tidegate.default_max_attempts()), publish_one.traceparent)
+                publish_one.max_attempts, publish_one.traceparent)
         ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
         RETURNING q.id INTO publish_one.id;
         IF FOUND THEN
@@ -294,6 +296,11 @@ CREATE FUNCTION tidegate.publish(
                                 publish.traceparent, publish.on_duplicate) AS p
 $$;
 
+-- How many attempts events of kinds have whose policy says so; null if there are none.
+CREATE FUNCTION tidegate.own_attempts() RETURNS jsonb
+    LANGUAGE sql STABLE
+    RETURN (SELECT jsonb_object_agg(k.kind, k.policy->'max_attempts') FROM tidegate.event_kind AS k WHERE k.policy ? 'max_attempts');
+
 -- Inserts a batch, in the order of the arguments and with ids in that order: a drain takes events by id. Refuses it
 -- whole if an event is not allowed or a deduplication key is taken.
 CREATE FUNCTION tidegate.insert_batch(
@@ -306,6 +313,8 @@ CREATE FUNCTION tidegate.insert_batch(
 #variable_conflict use_column
 DECLARE
     usual_attempts constant integer := tidegate.default_max_attempts();
+    -- By kind, where a kind has a policy of its own.
+    own_attempts constant jsonb := tidegate.own_attempts();
     ids bigint[];
 BEGIN
     WITH inserted AS (
@@ -318,7 +327,7 @@ BEGIN
                                                available_ats, expires_ats, max_attempts_each, traceparents) END,
                r.payload, r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
-               coalesce(r.max_attempts, usual_attempts), r.parent_id, r.traceparent
+               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent
           FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                       expires_ats, max_attempts_each, parent_ids, traceparents)
                AS r(kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
@@ -341,6 +350,8 @@ CREATE FUNCTION tidegate.publish_children(
 #variable_conflict use_column
 DECLARE
     usual_attempts constant integer := tidegate.default_max_attempts();
+    -- By kind, where a kind has a policy of its own.
+    own_attempts constant jsonb := tidegate.own_attempts();
     deduplicates constant boolean := coalesce(array_remove(dedup_keys, NULL) <> '{}', false);
     new_ids bigint[];
     inserted_ids bigint[];
@@ -383,7 +394,7 @@ BEGIN
         OVERRIDING SYSTEM VALUE
         SELECT r.id, r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
-               coalesce(r.max_attempts, usual_attempts), r.parent_id, r.traceparent
+               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent
           FROM unnest(new_ids, kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                       expires_ats, max_attempts_each, parent_ids, traceparents)
                AS r(id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,

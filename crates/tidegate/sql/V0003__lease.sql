@@ -88,6 +88,7 @@ CREATE FUNCTION tidegate.lease(
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
+    have_policies boolean;
     newest record;
     start bigint;
     horizon integer;
@@ -168,8 +169,12 @@ BEGIN
     END IF;
     horizon := age(as_of::xid);
     start := after;
-    SELECT array_agg(k.kind) INTO left_out FROM tidegate.event_kind AS k
-     WHERE k.paused OR k.kind <> ALL (kinds) OR k.kind = ANY (held_kinds) OR k.kind <> ALL (probed);
+    SELECT array_agg(k.kind) FILTER (WHERE k.paused OR k.kind <> ALL (kinds) OR k.kind = ANY (held_kinds) OR k.kind <> ALL (probed)),
+           coalesce(bool_or(k.policy <> '{}'), false)
+      INTO left_out, have_policies FROM tidegate.event_kind AS k;
+    IF have_policies AND services IS NULL THEN
+        services := tidegate.watched_services();
+    END IF;
 
     -- The scan locks what it looks at, in id order, and skips what others have locked. FOR NO KEY UPDATE, because FOR UPDATE
     -- also skips rows that a foreign-key check has touched. A subselect of its own, because a planner with stale statistics

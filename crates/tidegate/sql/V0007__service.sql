@@ -36,16 +36,19 @@ CREATE FUNCTION tidegate.is_watched(s tidegate.service) RETURNS boolean LANGUAGE
     RETURN tidegate.is_troubled(s) OR tidegate.is_limited(s);
 
 -- What a drain must know: services that have not answered of late, and those whose calls are limited, with the kinds of events
--- that call them.
+-- that call them; and the policies of kinds. Null if there is nothing to know.
 CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
-    SELECT jsonb_agg(jsonb_build_object(
+    SELECT jsonb_agg(w.known) FROM (
+        SELECT jsonb_build_object(
                'service', s.service, 'state', s.state, 'troubled', tidegate.is_troubled(s), 'answers', s.answers,
                'retry_in', extract(epoch FROM s.retry_at - clock_timestamp()),
                'limited', CASE WHEN tidegate.is_limited(s) THEN jsonb_build_object(
-                   'running', s.max_running IS NOT NULL, 'starts', s.per_second IS NOT NULL, 'kinds', s.kinds) END))
-      FROM tidegate.service AS s WHERE tidegate.is_watched(s)
+                   'running', s.max_running IS NOT NULL, 'starts', s.per_second IS NOT NULL, 'kinds', s.kinds) END) AS known
+          FROM tidegate.service AS s WHERE tidegate.is_watched(s)
+        UNION ALL
+        SELECT jsonb_build_object('kind', k.kind, 'policy', k.policy) FROM tidegate.event_kind AS k WHERE k.policy <> '{}') AS w
 $$;
 
 -- What a worker has learnt of a service since its last report: whether it answered (before the failures, if there are any),

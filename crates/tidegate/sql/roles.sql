@@ -87,7 +87,7 @@ GRANT SELECT ON tidegate.event_queue, tidegate.event_log, tidegate.events TO tid
 GRANT UPDATE (status, available_at, expires_at, max_attempts) ON tidegate.events TO tidegate_operate;
 GRANT DELETE ON tidegate.events TO tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.replay, tidegate.requeue, tidegate.cancel, tidegate.reschedule, tidegate.pause, tidegate.resume, tidegate.retire,
-                          tidegate.pause_service, tidegate.resume_service, tidegate.limit_service,
+                          tidegate.pause_service, tidegate.resume_service, tidegate.limit_service, tidegate.set_policy,
                           tidegate.unblock, tidegate.unsealed, tidegate.rewrap, tidegate.forget, tidegate.find_subject, tidegate.offspring,
                           tidegate.set_retention, tidegate.apply_retention, tidegate.missing_retention_days
    TO tidegate_operate;

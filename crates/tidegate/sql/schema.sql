@@ -356,6 +356,30 @@ CREATE FUNCTION tidegate.count_kinds(ids bigint[]) RETURNS jsonb
       FROM (SELECT q.kind, count(*) AS events FROM tidegate.event_queue AS q WHERE q.id = ANY (count_kinds.ids) GROUP BY q.kind) AS k
 $$;
 
+CREATE FUNCTION tidegate.declare_policies(kinds text[], policies text[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    wrong record;
+    changed text;
+BEGIN
+    SELECT d.kind, tidegate.policy_refusal(d.policy::jsonb) AS why INTO wrong
+      FROM unnest(kinds, policies) AS d(kind, policy)
+     WHERE tidegate.policy_refusal(d.policy::jsonb) IS NOT NULL LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'policy of %: %', wrong.kind, wrong.why USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    FOR changed IN
+        UPDATE tidegate.event_kind AS k SET declared = d.policy::jsonb
+          FROM unnest(kinds, policies) AS d(kind, policy)
+         WHERE k.kind = d.kind AND k.declared <> d.policy::jsonb
+        RETURNING k.kind
+    LOOP
+        PERFORM tidegate.limit_kind(changed);
+    END LOOP;
+END $$;
+
 CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 5;
@@ -852,6 +876,8 @@ CREATE FUNCTION tidegate.insert_batch(kinds text[], payloads json[], group_keys 
 #variable_conflict use_column
 DECLARE
     usual_attempts constant integer := tidegate.default_max_attempts();
+    -- By kind, where a kind has a policy of its own.
+    own_attempts constant jsonb := tidegate.own_attempts();
     ids bigint[];
 BEGIN
     WITH inserted AS (
@@ -864,7 +890,7 @@ BEGIN
                                                available_ats, expires_ats, max_attempts_each, traceparents) END,
                r.payload, r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
-               coalesce(r.max_attempts, usual_attempts), r.parent_id, r.traceparent
+               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent
           FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                       expires_ats, max_attempts_each, parent_ids, traceparents)
                AS r(kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
@@ -1070,6 +1096,7 @@ CREATE FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[]
 #variable_conflict use_column
 DECLARE
     instant CONSTANT timestamptz := clock_timestamp();
+    have_policies boolean;
     newest record;
     start bigint;
     horizon integer;
@@ -1150,8 +1177,12 @@ BEGIN
     END IF;
     horizon := age(as_of::xid);
     start := after;
-    SELECT array_agg(k.kind) INTO left_out FROM tidegate.event_kind AS k
-     WHERE k.paused OR k.kind <> ALL (kinds) OR k.kind = ANY (held_kinds) OR k.kind <> ALL (probed);
+    SELECT array_agg(k.kind) FILTER (WHERE k.paused OR k.kind <> ALL (kinds) OR k.kind = ANY (held_kinds) OR k.kind <> ALL (probed)),
+           coalesce(bool_or(k.policy <> '{}'), false)
+      INTO left_out, have_policies FROM tidegate.event_kind AS k;
+    IF have_policies AND services IS NULL THEN
+        services := tidegate.watched_services();
+    END IF;
 
     -- The scan locks what it looks at, in id order, and skips what others have locked. FOR NO KEY UPDATE, because FOR UPDATE
     -- also skips rows that a foreign-key check has touched. A subselect of its own, because a planner with stale statistics
@@ -1301,6 +1332,26 @@ BEGIN
             hashes, instant, instant, instant + make_interval(secs => seconds),
             -- Of what is ready before the end of a walk for a few kinds most was passed.
             CASE WHEN "join" IS NULL THEN 0 ELSE after END, clear_to, as_of);
+END $$;
+
+CREATE FUNCTION tidegate.limit_kind(kind text) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    most CONSTANT integer := (SELECT (k.policy->>'concurrency')::integer FROM tidegate.event_kind AS k WHERE k.kind = limit_kind.kind);
+BEGIN
+    IF most IS NULL THEN
+        UPDATE tidegate.service AS s SET max_running = NULL WHERE s.service = 'kind:' || limit_kind.kind AND s.max_running IS NOT NULL;
+        RETURN;
+    END IF;
+    IF char_length(limit_kind.kind) > 95 THEN
+        RAISE EXCEPTION 'concurrency: must not be given for a kind of more than 95 characters, got %', char_length(limit_kind.kind)
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    INSERT INTO tidegate.service AS s (service, kinds, max_running)
+    VALUES ('kind:' || limit_kind.kind, ARRAY[limit_kind.kind], most)
+    ON CONFLICT (service) DO UPDATE SET kinds = excluded.kinds, max_running = excluded.max_running;
 END $$;
 
 CREATE FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
@@ -1636,6 +1687,34 @@ CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
                       (SELECT * FROM overtaken ORDER BY overtaken.group_key LIMIT tidegate.listed_at_most()) AS o))
 $$;
 
+CREATE FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigint, high bigint) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (NOT (policy ? field)) THEN NULL::text WHEN ((jsonb_typeof((policy -> field)) <> 'number'::text) OR ((policy ->> field) ~ '[.eE-]'::text) OR ((((policy ->> field))::numeric < (low)::numeric) OR (((policy ->> field))::numeric > (high)::numeric))) THEN format('%s: must be a whole number of %s to %s, got %s'::text, field, low, high, "left"((policy ->> field), 40)) ELSE NULL::text END;
+
+CREATE FUNCTION tidegate.policy_refusal(policy jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN ((policy IS NULL) OR (jsonb_typeof(policy) <> 'object'::text)) THEN 'policy: must be an object of fields'::text WHEN ((policy - ARRAY['max_attempts'::text, 'handler_timeout_ms'::text, 'backoff_ms'::text, 'backoff_max_ms'::text, 'concurrency'::text]) <> '{}'::jsonb) THEN ('policy: must have no fields but max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms and concurrency, got '::text || "left"(((policy - ARRAY['max_attempts'::text, 'handler_timeout_ms'::text, 'backoff_ms'::text, 'backoff_max_ms'::text, 'concurrency'::text]))::text, 100)) ELSE COALESCE(tidegate.policy_field_refusal(policy, 'max_attempts'::text, (1)::bigint, (1000)::bigint), tidegate.policy_field_refusal(policy, 'handler_timeout_ms'::text, (1)::bigint, (900000)::bigint), tidegate.policy_field_refusal(policy, 'backoff_ms'::text, (1)::bigint, (86400000)::bigint), tidegate.policy_field_refusal(policy, 'backoff_max_ms'::text, (1)::bigint, (86400000)::bigint), tidegate.policy_field_refusal(policy, 'concurrency'::text, (1)::bigint, (10000)::bigint)) END;
+
+CREATE TABLE tidegate.event_kind (
+    kind text NOT NULL,
+    retention_completed interval DEFAULT '30 days'::interval NOT NULL,
+    retention_failed interval DEFAULT '90 days'::interval NOT NULL,
+    paused boolean DEFAULT false NOT NULL,
+    registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    declared jsonb DEFAULT '{}'::jsonb NOT NULL,
+    overridden jsonb DEFAULT '{}'::jsonb NOT NULL,
+    policy jsonb GENERATED ALWAYS AS ((declared || overridden)) STORED NOT NULL,
+    CONSTRAINT event_kind_declared_check CHECK ((tidegate.policy_refusal(declared) IS NULL)),
+    CONSTRAINT event_kind_kind_check CHECK (((char_length(kind) >= 1) AND (char_length(kind) <= 100))),
+    CONSTRAINT event_kind_overridden_check CHECK ((tidegate.policy_refusal(overridden) IS NULL)),
+    CONSTRAINT event_kind_retention_completed_check CHECK (((retention_completed >= '00:00:00'::interval) AND (retention_completed <= '3660 days'::interval))),
+    CONSTRAINT event_kind_retention_failed_check CHECK (((retention_failed >= '00:00:00'::interval) AND (retention_failed <= '3660 days'::interval)))
+);
+
+CREATE FUNCTION tidegate.own_attempts() RETURNS jsonb
+    LANGUAGE sql STABLE
+    RETURN (SELECT jsonb_object_agg(k.kind, (k.policy -> 'max_attempts'::text)) AS jsonb_object_agg FROM tidegate.event_kind k WHERE (k.policy ? 'max_attempts'::text));
+
 CREATE FUNCTION tidegate.pause(kind text, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1712,6 +1791,8 @@ CREATE FUNCTION tidegate.publish_children(kinds text[], payloads json[], group_k
 #variable_conflict use_column
 DECLARE
     usual_attempts constant integer := tidegate.default_max_attempts();
+    -- By kind, where a kind has a policy of its own.
+    own_attempts constant jsonb := tidegate.own_attempts();
     deduplicates constant boolean := coalesce(array_remove(dedup_keys, NULL) <> '{}', false);
     new_ids bigint[];
     inserted_ids bigint[];
@@ -1754,7 +1835,7 @@ BEGIN
         OVERRIDING SYSTEM VALUE
         SELECT r.id, r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
-               coalesce(r.max_attempts, usual_attempts), r.parent_id, r.traceparent
+               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent
           FROM unnest(new_ids, kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                       expires_ats, max_attempts_each, parent_ids, traceparents)
                AS r(id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
@@ -1852,7 +1933,9 @@ DECLARE
                                      publish_one.correlation_id, publish_one.available_at, publish_one.expires_at,
                                      publish_one.max_attempts, publish_one.traceparent);
 BEGIN
-    IF refused IS NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = publish_one.kind) THEN
+    SELECT coalesce(publish_one.max_attempts, (k.policy->>'max_attempts')::integer, tidegate.default_max_attempts())
+      INTO publish_one.max_attempts FROM tidegate.event_kind AS k WHERE k.kind = publish_one.kind;
+    IF refused IS NULL AND NOT FOUND THEN
         refused := tidegate.unregistered(publish_one.kind);
     END IF;
     IF publish_one.on_duplicate IS DISTINCT FROM 'keep' THEN
@@ -1879,7 +1962,7 @@ BEGIN
                 traceparent)
         VALUES (publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
                 publish_one.correlation_id, coalesce(publish_one.available_at, clock_timestamp()), publish_one.expires_at,
-                coalesce(publish_one.max_attempts, tidegate.default_max_attempts()), publish_one.traceparent)
+                publish_one.max_attempts, publish_one.traceparent)
         ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
         RETURNING q.id INTO publish_one.id;
         IF FOUND THEN
@@ -2067,7 +2150,7 @@ BEGIN
         UPDATE tidegate.event_queue AS q
            SET payload = replace_waiting.payload, correlation_id = replace_waiting.correlation_id,
                expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
-               max_attempts = coalesce(replace_waiting.max_attempts, tidegate.default_max_attempts()),
+               max_attempts = replace_waiting.max_attempts,
                -- One that is ready stays so with the same time, so that no index takes a new entry.
                available_at = CASE WHEN q.delayed OR replace_waiting.available_at > instant
                                    THEN coalesce(replace_waiting.available_at, instant) ELSE q.available_at END
@@ -2643,6 +2726,38 @@ BEGIN
     RETURN jsonb_build_object('action', set_paused.action, 'kind', set_paused.kind, 'paused', set_paused.paused, 'changed', changed);
 END $$;
 
+CREATE FUNCTION tidegate.set_policy(kind text, policy jsonb, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    refused CONSTANT text := tidegate.policy_refusal(jsonb_strip_nulls(set_policy.policy));
+    known tidegate.event_kind;
+    next jsonb;
+BEGIN
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF set_policy.policy <> '{}' THEN
+        PERFORM tidegate.check_operator(set_policy.reason, set_policy.actor, true);
+    END IF;
+    SELECT k.* INTO known FROM tidegate.event_kind AS k WHERE k.kind = set_policy.kind FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION '%', tidegate.unregistered(set_policy.kind) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    next := jsonb_strip_nulls(known.overridden || set_policy.policy);
+    IF set_policy.policy <> '{}' THEN
+        UPDATE tidegate.event_kind AS k SET overridden = next WHERE k.kind = set_policy.kind AND k.overridden <> next;
+        PERFORM tidegate.limit_kind(set_policy.kind);
+        INSERT INTO tidegate.audit (action, actor, filter, count, reason)
+        VALUES ('policy', set_policy.actor, jsonb_build_object('kind', set_policy.kind, 'policy', set_policy.policy),
+                (next <> known.overridden)::integer, set_policy.reason);
+    END IF;
+    RETURN jsonb_build_object('action', 'policy', 'kind', set_policy.kind, 'changed', next <> known.overridden,
+                              'declared', known.declared, 'overridden', next, 'policy', known.declared || next);
+END $$;
+
 CREATE FUNCTION tidegate.set_retention(kind text, completed interval DEFAULT NULL::interval, failed interval DEFAULT NULL::interval, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS TABLE(retention_completed interval, retention_failed interval)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2952,17 +3067,6 @@ CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10) RETURNS TABLE(
      LIMIT most
 $$;
 
-CREATE TABLE tidegate.event_kind (
-    kind text NOT NULL,
-    retention_completed interval DEFAULT '30 days'::interval NOT NULL,
-    retention_failed interval DEFAULT '90 days'::interval NOT NULL,
-    paused boolean DEFAULT false NOT NULL,
-    registered_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT event_kind_kind_check CHECK (((char_length(kind) >= 1) AND (char_length(kind) <= 100))),
-    CONSTRAINT event_kind_retention_completed_check CHECK (((retention_completed >= '00:00:00'::interval) AND (retention_completed <= '3660 days'::interval))),
-    CONSTRAINT event_kind_retention_failed_check CHECK (((retention_failed >= '00:00:00'::interval) AND (retention_failed <= '3660 days'::interval)))
-);
-
 CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
     LANGUAGE sql STABLE
     RETURN format('kind: %L is not registered; registered are: %s'::text, kind, COALESCE((SELECT string_agg(k.kind, ', '::text ORDER BY k.kind) AS string_agg FROM tidegate.event_kind k), 'none'::text));
@@ -3052,12 +3156,15 @@ CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-    SELECT jsonb_agg(jsonb_build_object(
+    SELECT jsonb_agg(w.known) FROM (
+        SELECT jsonb_build_object(
                'service', s.service, 'state', s.state, 'troubled', tidegate.is_troubled(s), 'answers', s.answers,
                'retry_in', extract(epoch FROM s.retry_at - clock_timestamp()),
                'limited', CASE WHEN tidegate.is_limited(s) THEN jsonb_build_object(
-                   'running', s.max_running IS NOT NULL, 'starts', s.per_second IS NOT NULL, 'kinds', s.kinds) END))
-      FROM tidegate.service AS s WHERE tidegate.is_watched(s)
+                   'running', s.max_running IS NOT NULL, 'starts', s.per_second IS NOT NULL, 'kinds', s.kinds) END) AS known
+          FROM tidegate.service AS s WHERE tidegate.is_watched(s)
+        UNION ALL
+        SELECT jsonb_build_object('kind', k.kind, 'policy', k.policy) FROM tidegate.event_kind AS k WHERE k.policy <> '{}') AS w
 $$;
 
 CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURNS jsonb
@@ -3611,6 +3718,8 @@ REVOKE ALL ON FUNCTION tidegate.complete_held(id bigint, token uuid) FROM PUBLIC
 
 REVOKE ALL ON FUNCTION tidegate.count_kinds(ids bigint[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.declare_policies(kinds text[], policies text[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.default_max_attempts() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.delete_event() FROM PUBLIC;
@@ -3665,6 +3774,8 @@ REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, 
 
 REVOKE ALL ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.limit_kind(kind text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.listed_at_most() FROM PUBLIC;
@@ -3702,6 +3813,12 @@ REVOKE ALL ON FUNCTION tidegate.offspring(ids bigint[], after bigint, most integ
 REVOKE ALL ON FUNCTION tidegate.open_after() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.order_risks(chosen bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigint, high bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.policy_refusal(policy jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.own_attempts() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.pause(kind text, reason text, actor text) FROM PUBLIC;
 
@@ -3778,6 +3895,8 @@ REVOKE ALL ON FUNCTION tidegate.seal_log_partition(partition text, now timestamp
 REVOKE ALL ON FUNCTION tidegate.select_live(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, after bigint, most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.set_policy(kind text, policy jsonb, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.set_retention(kind text, completed interval, failed interval, reason text, actor text) FROM PUBLIC;
 

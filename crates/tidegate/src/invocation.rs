@@ -17,8 +17,9 @@ use crate::drain::DrainOptions;
 use crate::error::Error;
 use crate::look::{FirstRequest, ListRequest, ShowRequest};
 use crate::operate::{
-    CancelRequest, ExpiringKind, ForgetRequest, KindRequest, ReplayRequest, RequeueRequest,
-    RescheduleRequest, RewrapRequest, ServiceRequest, ServiceStatus, UnblockRequest,
+    CancelRequest, ExpiringKind, ForgetRequest, KindRequest, PolicyRequest, ReplayRequest,
+    RequeueRequest, RescheduleRequest, RewrapRequest, ServiceRequest, ServiceStatus,
+    UnblockRequest,
 };
 use crate::retention::{Change, CleanupOptions};
 
@@ -59,6 +60,8 @@ pub enum Request {
     Resume(KindRequest),
     /// Take a kind off the list of those that can be published.
     Retire(KindRequest),
+    /// Say how events of a kind are handled, or tell it.
+    Policy(PolicyRequest),
     /// Act on the first event of a group.
     Unblock(UnblockRequest),
     /// Take away what is held of a person.
@@ -79,7 +82,7 @@ pub enum Request {
 }
 
 /// What every program answers.
-const ACTIONS: [&str; 22] = [
+const ACTIONS: [&str; 23] = [
     "drain",
     "cleanup",
     "replay",
@@ -97,6 +100,7 @@ const ACTIONS: [&str; 22] = [
     "pause",
     "resume",
     "retire",
+    "policy",
     "unblock",
     "forget",
     "rewrap",
@@ -246,6 +250,7 @@ fn asked(action: &str, fields: Map<String, Value>) -> Result<Request, Error> {
         "pause" => Request::Pause(decode(fields)?),
         "resume" => Request::Resume(decode(fields)?),
         "retire" => Request::Retire(decode(fields)?),
+        "policy" => Request::Policy(decode(fields)?),
         "unblock" => Request::Unblock(decode(fields)?),
         "forget" => Request::Forget(decode(fields)?),
         "rewrap" => Request::Rewrap(decode(fields)?),

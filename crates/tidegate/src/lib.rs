@@ -93,6 +93,7 @@ mod handler;
 #[cfg(feature = "logging")]
 pub mod logs;
 pub mod migrate;
+mod policy;
 pub mod retention;
 #[cfg(feature = "seal")]
 mod rewrap;
@@ -167,6 +168,7 @@ pub use event::{DecodeError, Event, NewEvent, PAYLOAD_LIMIT, dedup_key};
 pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
 pub use operate::{ServiceState, ServiceStatus};
 pub use outcome::RetryPolicy;
+pub use policy::Policy;
 pub use program::Program;
 pub use queue::{Job, JobStatus, Published, job, publish, publish_batch};
 

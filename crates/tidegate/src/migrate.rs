@@ -11,6 +11,7 @@ use tokio_postgres::{Client, GenericClient};
 
 use crate::connect::Database;
 use crate::error::{Error, describe, of_pooler};
+use crate::policy::Policy;
 use crate::{queue, retention};
 
 /// The queue's own schema.
@@ -25,7 +26,8 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0008__views.sql",
     "sql/V0009__forget.sql",
     "sql/V0010__change.sql",
-    "sql/V0011__rights.sql",
+    "sql/V0011__policy.sql",
+    "sql/V0012__rights.sql",
 );
 
 /// The oldest Postgres that leases can be made on: it brought `range_agg` over multiranges.
@@ -147,6 +149,7 @@ pub struct Migrate<'a> {
     max_attempts: Option<u16>,
     max_group_delay: Option<Duration>,
     takes_plaintext: Option<bool>,
+    policies: &'a [(&'a str, Policy)],
     roles: bool,
 }
 
@@ -160,6 +163,7 @@ impl<'a> Migrate<'a> {
             max_attempts: None,
             max_group_delay: None,
             takes_plaintext: None,
+            policies: &[],
             roles: false,
         }
     }
@@ -187,6 +191,13 @@ impl<'a> Migrate<'a> {
     /// refused from now on. Without it, that stays as it is; at first it is `true`.
     pub fn takes_plaintext(mut self, takes: bool) -> Self {
         self.takes_plaintext = Some(takes);
+        self
+    }
+
+    /// With these policies of the program's kinds. A kind that is not among them is handled as usual, but for what an
+    /// operator says.
+    pub fn policies(mut self, policies: &'a [(&'a str, Policy)]) -> Self {
+        self.policies = policies;
         self
     }
 
@@ -225,6 +236,7 @@ impl<'a> Migrate<'a> {
         }
         batch(&client, CATCH_UP).await?;
         queue::register_kinds(&client, self.kinds).await?;
+        self.declare_policies(&client).await?;
         retention::make_partitions(&client).await?;
         let roles = self.roles || roles_are_in_use(&client).await?;
         if roles {
@@ -239,6 +251,18 @@ impl<'a> Migrate<'a> {
             kinds: self.kinds.len(),
             roles,
         })
+    }
+}
+
+impl Migrate<'_> {
+    async fn declare_policies(&self, client: &Client) -> Result<(), Error> {
+        let unknown = |(kind, _): &&(&str, Policy)| !self.kinds.contains(kind);
+        if let Some((kind, _)) = self.policies.iter().find(unknown) {
+            return Err(Error::Config(format!(
+                "policy: must be of one of the program's kinds, got {kind:?}"
+            )));
+        }
+        queue::declare_policies(client, self.kinds, self.policies).await
     }
 }
 

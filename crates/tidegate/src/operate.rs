@@ -1,9 +1,10 @@
-//! Owns what an operator may ask for and is answered: replay, requeue, cancel, reschedule, pause, resume, retire, unblock, and that a service is
+//! Owns what an operator may ask for and is answered: replay, requeue, cancel, reschedule, pause, resume, retire, unblock, a kind's policy, and that a service is
 //! called or not. It knows no SQL. One surprise: what could not be done is no error but part of the report, because the
 //! audit tells of the try as well; only arguments that are not allowed are errors.
 
 mod change;
 mod forget;
+mod policy;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -15,6 +16,7 @@ pub(crate) use self::change::{Change, Selection};
 pub use self::forget::{
     ForgetReport, ForgetRequest, RewrapReport, RewrapRequest, Subject, SubjectKeys, parse_subject,
 };
+pub use self::policy::{PolicyReport, PolicyRequest};
 use crate::config::{named, parse_duration};
 
 /// A point in time as people give it.

@@ -27,6 +27,7 @@ use crate::invocation::{
 };
 use crate::metrics::Metrics;
 use crate::migrate::{Migrate, MigrateReport, Migrations, refuse_foreign};
+use crate::policy::Policy;
 use crate::queue;
 use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 use crate::seal;
@@ -64,6 +65,7 @@ pub struct Program {
     further: Vec<Further>,
     intake: Option<Box<TakeIn>>,
     records: Option<Arc<dyn Records>>,
+    policies: Vec<(&'static str, Policy)>,
 }
 
 type MakeHandlers = dyn Fn(Lookup<'_>) -> Result<Arc<dyn Drains>, Error> + Send + Sync;
@@ -120,6 +122,7 @@ impl Program {
             further: Vec::new(),
             intake: None,
             records: None,
+            policies: Vec::new(),
         }
     }
 
@@ -133,6 +136,15 @@ impl Program {
     #[must_use]
     pub fn tables(mut self, tables: Migrations) -> Self {
         self.tables.push(tables);
+        self
+    }
+
+    /// With events of this kind handled as this says, which `migrate` makes known. Operators may say otherwise (`tidegate
+    /// policy`), field by field.
+    #[must_use]
+    pub fn policy(mut self, kind: &'static str, policy: Policy) -> Self {
+        self.policies.retain(|(known, _)| *known != kind);
+        self.policies.push((kind, policy));
         self
     }
 
@@ -344,6 +356,7 @@ impl Service {
             Request::Pause(asked) => told(time, self.pause(asked)).await?,
             Request::Resume(asked) => told(time, self.resume(asked)).await?,
             Request::Retire(asked) => told(time, self.retire(asked)).await?,
+            Request::Policy(asked) => told(time, self.policy(asked)).await?,
             Request::Unblock(asked) => told(time, self.unblock(asked)).await?,
             Request::Forget(asked) => told(time, self.forget(asked)).await?,
             Request::Rewrap(asked) => told(time, self.rewrap(asked)).await?,
@@ -473,8 +486,9 @@ impl Service {
         if !asked.share {
             refuse_foreign(&self.database, self.program.kinds).await?;
         }
-        let mut migrate =
-            Migrate::new(&self.database, self.program.kinds).tables(&self.program.tables);
+        let mut migrate = Migrate::new(&self.database, self.program.kinds)
+            .tables(&self.program.tables)
+            .policies(&self.program.policies);
         if let Some(attempts) = self.max_attempts {
             migrate = migrate.max_attempts(attempts);
         }

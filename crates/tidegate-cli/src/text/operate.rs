@@ -1,7 +1,9 @@
 //! What operators' actions have done, for people.
 
+use std::time::Duration;
+
 use tidegate::operate::{
-    ForgetReport, OrderRisks, PauseReport, ReplayReport, RequeueReport, RewrapReport,
+    ForgetReport, OrderRisks, PauseReport, PolicyReport, ReplayReport, RequeueReport, RewrapReport,
     ServiceChange, ServiceState, Skipped, UnblockAction, UnblockReport,
 };
 
@@ -249,4 +251,31 @@ pub(super) fn events(count: u64) -> String {
         1 => "1 event".to_owned(),
         count => format!("{count} events"),
     }
+}
+
+/// How events of a kind are handled, and who says so.
+pub fn policy(report: &PolicyReport) -> String {
+    if report.policy.is_empty() {
+        return format!("{} is handled as every kind is", report.kind);
+    }
+    let mut table = super::plain_table(&["what", "value", "said by"]);
+    for (field, value) in &report.policy {
+        let (field, value) = match (field.strip_suffix("_ms"), value.as_u64()) {
+            (Some(field), Some(millis)) => {
+                let time = humantime::format_duration(Duration::from_millis(millis));
+                (field, time.to_string())
+            }
+            _ => (field.as_str(), value.to_string()),
+        };
+        let stored = |fields: &serde_json::Map<String, serde_json::Value>| {
+            fields.contains_key(field) || fields.contains_key(&format!("{field}_ms"))
+        };
+        let by = if stored(&report.overridden) {
+            "an operator"
+        } else {
+            "the program"
+        };
+        table.add_row(vec![field.to_owned(), value, by.to_owned()]);
+    }
+    format!("{}\n{table}", report.kind)
 }

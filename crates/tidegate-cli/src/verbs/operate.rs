@@ -1,15 +1,15 @@
 //! Operators' actions: replay, requeue, pause, resume, retire, unblock, forget.
 
 use tidegate::operate::{
-    ForgetRequest, KindRequest, ReplayRequest, RequeueRequest, RewrapRequest, ServiceAction,
-    ServiceRequest, UnblockAction, UnblockRequest,
+    ForgetRequest, KindRequest, PolicyRequest, ReplayRequest, RequeueRequest, RewrapRequest,
+    ServiceAction, ServiceRequest, UnblockAction, UnblockRequest,
 };
 use tidegate::program::Service;
 
 use crate::answer::{Answer, Failed, document};
 use crate::args::{
-    ForgetArgs, PauseArgs, ReplayArgs, RequeueArgs, RetireArgs, RewrapArgs, ServiceArgs,
-    UnblockArgs,
+    ForgetArgs, PauseArgs, PolicyArgs, ReplayArgs, RequeueArgs, RetireArgs, RewrapArgs,
+    ServiceArgs, UnblockArgs,
 };
 use crate::text;
 
@@ -121,6 +121,30 @@ pub async fn retire(service: &Service, args: RetireArgs) -> Result<Answer, Faile
         report.kind
     );
     Ok(Answer::new(document(&report)?, text))
+}
+
+pub async fn policy(service: &Service, args: PolicyArgs) -> Result<Answer, Failed> {
+    let report = service
+        .policy(&PolicyRequest {
+            kind: args.kind,
+            attempts: args.attempts,
+            handler_timeout: args.handler_timeout,
+            backoff: args.backoff,
+            backoff_max: args.backoff_max,
+            concurrency: args.concurrency,
+            reset: args
+                .reset
+                .iter()
+                .map(|name| name.replace('-', "_"))
+                .collect(),
+            reason: args.reason,
+            actor: args.actor,
+        })
+        .await?;
+    Ok(Answer::new(
+        document(&report)?,
+        text::operate::policy(&report),
+    ))
 }
 
 /// Fails when nothing was done.

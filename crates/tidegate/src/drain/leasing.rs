@@ -146,6 +146,9 @@ impl<D: Dispatch> Drain<D> {
             self.take_renewed(&order.held, &renewed, order.sent);
         }
         let mut batch = brought.batch;
+        if !matches!(order.ask, Ask::Nothing | Ask::Claim(_)) {
+            self.policies.learn(std::mem::take(&mut batch.policies));
+        }
         match order.ask {
             Ask::Nothing => return,
             Ask::Claim(claim) => return self.take_grant(&claim, brought.grant, order.sent.steady),

@@ -67,6 +67,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::figures::Figures;
 use crate::lease::Lease;
+use crate::policy::Policies;
 use crate::queue;
 use crate::seal;
 use crate::xray::Exporter;
@@ -208,6 +209,7 @@ struct Drain<D: Dispatch> {
     lanes: Lanes<EventRun<D>>,
     services: Arc<Services>,
     limits: ServiceLimits,
+    policies: Policies,
     outbox: Outbox,
     /// Either the idle session or the work it is busy with.
     leasing: Slot<Arrival>,
@@ -257,6 +259,7 @@ impl<D: Dispatch> Drain<D> {
             lanes,
             services: Arc::default(),
             limits: ServiceLimits::new(options.concurrency, options.batch, options.lease_timeout),
+            policies: Policies::default(),
             outbox: Outbox::new(),
             leasing: Slot::new(&database),
             writing: Slot::new(&database),

@@ -245,7 +245,9 @@ impl<D: Dispatch> Drain<D> {
             after,
             progress: self.outbox.progress(),
         };
-        let limit = self.options.handler_timeout;
+        let usual = self.options.handler_timeout;
+        let most = self.options.lease_timeout.mul_f64(0.9);
+        let limit = self.policies.handler_timeout(&leased.kind, usual, most);
         let ctx = Arc::new(Context::new(
             leased,
             Some(self.database.clone()),
@@ -304,7 +306,8 @@ impl<D: Dispatch> Drain<D> {
         let event = ctx.event();
         self.services.note_left(event.lease);
         self.budget.learn(&event.kind, took);
-        let settled = settle(event, &ends, &self.options.retry, fastrand::f64());
+        let retry = self.policies.retry(&event.kind, self.options.retry);
+        let settled = settle(event, &ends, &retry, fastrand::f64());
         log_end(event, &settled, took);
         self.watchers.attempted(ctx, &settled, took);
         match settled {

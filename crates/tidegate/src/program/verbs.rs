@@ -16,9 +16,9 @@ use crate::look::{
 };
 use crate::operate::{
     CancelReport, CancelRequest, ForgetReport, ForgetRequest, KindRequest, PauseReport,
-    ReplayReport, ReplayRequest, RequeueReport, RequeueRequest, RescheduleReport,
-    RescheduleRequest, RetireReport, RewrapReport, RewrapRequest, ServiceChange, ServiceRequest,
-    UnblockReport, UnblockRequest,
+    PolicyReport, PolicyRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
+    RescheduleReport, RescheduleRequest, RetireReport, RewrapReport, RewrapRequest, ServiceChange,
+    ServiceRequest, UnblockReport, UnblockRequest,
 };
 use crate::queue;
 use crate::retention::{self, KindsReport, RetentionReport};
@@ -204,6 +204,17 @@ impl Service {
         let actor = self.actor_of(asked.actor.as_ref());
         let asked = asked.clone();
         queue::change_service(&client, &ServiceRequest { actor, ..asked }).await
+    }
+
+    /// Says how events of a kind are handled, or tells it.
+    ///
+    /// # Errors
+    /// As [`Service::replay`].
+    pub async fn policy(&self, asked: &PolicyRequest) -> Result<PolicyReport, Error> {
+        let client = self.database.connect().await?;
+        let actor = self.actor_of(asked.actor.as_ref());
+        let asked = asked.clone();
+        queue::set_policy(&client, &PolicyRequest { actor, ..asked }).await
     }
 
     /// Acts on the first event of a group.

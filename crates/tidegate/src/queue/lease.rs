@@ -12,6 +12,7 @@ use super::{query, sql};
 use crate::error::Error;
 use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::outcome::Progress;
+use crate::policy::Policy;
 
 /// How far a walk along the queue has come, as the last lease of it answered. The default is its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -77,6 +78,8 @@ pub struct LeasedBatch {
     pub walk: Walk,
     /// Services that have not answered of late, whose kinds are left alone if they are not to be called, or are limited.
     pub watched: Vec<Watched>,
+    /// Kinds that have a policy of their own.
+    pub(crate) policies: Vec<(String, Policy)>,
 }
 
 /// Leases ready events, lowest id first, each group in order. Never waits for a lock (C2) and
@@ -130,7 +133,7 @@ pub async fn lease(
             .map_or(0, |scanned| scanned.try_into().unwrap_or(u32::MAX));
         batch.suspect = row.get::<_, Option<bool>>(6).unwrap_or_default();
         batch.blocked = row.get::<_, Option<_>>(7).unwrap_or_default();
-        batch.watched = watched(row, 8)?;
+        (batch.watched, batch.policies) = watched(row, 8)?;
     }
     match read {
         Ok(rows) => take_in(&mut batch, rows, request.token)?,

@@ -28,7 +28,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 
 pub use lineage::{Lineage, RelatedEvent, Relation};
-pub use operate::{change_service, pause, resume, unblock};
+pub use operate::{change_service, pause, resume, set_policy, unblock};
 pub(crate) use publish::ALONE;
 pub use publish::{Published, publish, publish_batch, receive};
 pub use read::{
@@ -55,7 +55,8 @@ mod internals {
         rewrap, unsealed,
     };
     pub use super::read::{
-        Overview, others, overview, register_kinds, registered, stats, unregistered,
+        Overview, declare_policies, others, overview, register_kinds, registered, stats,
+        unregistered,
     };
     pub use super::service::{
         Claim, Grant, Limited, ServiceReport, Watched, claim_service, report_service,

@@ -14,9 +14,10 @@ use super::sql::Statement;
 use super::{query, sql};
 use crate::error::Error;
 use crate::operate::{
-    Change, ForgetRequest, KindRequest, Moment, PauseReport, ReplayReport, ReplayRequest,
-    RequeueReport, RequeueRequest, RetireReport, RewrapRequest, Selection, ServiceAction,
-    ServiceChange, ServiceRequest, Skipped, SubjectKeys, UnblockReport, UnblockRequest,
+    Change, ForgetRequest, KindRequest, Moment, PauseReport, PolicyReport, PolicyRequest,
+    ReplayReport, ReplayRequest, RequeueReport, RequeueRequest, RetireReport, RewrapRequest,
+    Selection, ServiceAction, ServiceChange, ServiceRequest, Skipped, SubjectKeys, UnblockReport,
+    UnblockRequest,
 };
 
 /// Puts logged events back as new ones (B22, F5).
@@ -220,6 +221,19 @@ pub async fn retire(
 ) -> Result<RetireReport, Error> {
     let values: &[&(dyn ToSql + Sync)] = &[&request.kind, &request.reason, &request.actor];
     report(client, &sql::operate::RETIRE, values).await
+}
+
+/// Says how events of a kind are handled, or tells it.
+///
+/// # Errors
+/// [`Error::Invalid`] when the kind is not registered, or names the field that is out of range; else the database's failure.
+pub async fn set_policy(
+    client: &(impl GenericClient + Sync),
+    request: &PolicyRequest,
+) -> Result<PolicyReport, Error> {
+    let change = request.change()?.to_string();
+    let values: &[&(dyn ToSql + Sync)] = &[&request.kind, &change, &request.reason, &request.actor];
+    report(client, &sql::operate::SET_POLICY, values).await
 }
 
 /// Acts on the first event of a group, which holds back the others.

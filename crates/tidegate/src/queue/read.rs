@@ -14,6 +14,7 @@ use super::{query, sql};
 use crate::error::Error;
 use crate::handler::Fault;
 use crate::operate::{ExpiringKind, Moment};
+use crate::policy::Policy;
 
 /// Who hears of it can still do something, and five drains at one a minute have not come to the event.
 pub const EXPIRY_WINDOW: Duration = Duration::from_mins(5);
@@ -321,6 +322,27 @@ pub async fn register_kinds(
     kinds: &[&str],
 ) -> Result<(), Error> {
     query(client, &sql::look::REGISTER_KINDS, &[&kinds])
+        .await
+        .map(drop)
+}
+
+/// Declares how a program's kinds are handled, all of them: whose policy is not among `policies` is handled as usual.
+///
+/// # Errors
+/// [`Error::Invalid`] names what is out of range; else the database's failure.
+pub async fn declare_policies(
+    client: &(impl GenericClient + Sync),
+    kinds: &[&str],
+    policies: &[(&str, Policy)],
+) -> Result<(), Error> {
+    let of = |kind: &&str| {
+        let found = policies.iter().find(|(of, _)| of == kind);
+        let policy = found.map(|(_, policy)| *policy).unwrap_or_default();
+        serde_json::to_string(&policy)
+    };
+    let written = kinds.iter().map(of).collect::<Result<Vec<String>, _>>();
+    let written = written.map_err(|error| Error::Invalid(format!("policy: {error}")))?;
+    query(client, &sql::look::DECLARE_POLICIES, &[&kinds, &written])
         .await
         .map(drop)
 }

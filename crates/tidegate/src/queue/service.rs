@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::{query, sql};
 use crate::error::Error;
 use crate::operate::{ServiceState, ServiceStatus};
+use crate::policy::Policy;
 
 /// A service that has not answered of late, or whose calls are limited.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -119,7 +120,8 @@ pub async fn report_service(
         ],
     )
     .await?;
-    rows.first().map_or(Ok(Vec::new()), |row| watched(row, 0))
+    let told = rows.first().map(|row| watched(row, 0)).transpose()?;
+    Ok(told.map(|(services, _)| services).unwrap_or_default())
 }
 
 /// Asks for places and starts. Never waits for a lock.
@@ -167,12 +169,33 @@ fn granted(row: &Row) -> Grant {
     }
 }
 
-/// The services in a column of a row; none when there is nothing to watch.
-pub(super) fn watched(row: &Row, column: usize) -> Result<Vec<Watched>, Error> {
+/// Kinds that have a policy of their own.
+type OfKinds = Vec<(String, Policy)>;
+
+/// What a drain is told with each lease.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Told {
+    Service(Watched),
+    Kind { kind: String, policy: Policy },
+}
+
+/// The services in a column of a row, and the kinds that have a policy; none when there is nothing to know.
+pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds), Error> {
     let text: Option<String> = row.get(column);
-    let read = text.map(|text| serde_json::from_str(&text)).transpose();
-    read.map(Option::unwrap_or_default)
-        .map_err(|error| Error::Invalid(format!("services: {error}")))
+    let Some(text) = text else {
+        return Ok(<_>::default());
+    };
+    let told: Vec<Told> = serde_json::from_str(&text)
+        .map_err(|error| Error::Invalid(format!("services: {error}")))?;
+    let (mut services, mut policies) = (Vec::new(), Vec::new());
+    for told in told {
+        match told {
+            Told::Service(service) => services.push(service),
+            Told::Kind { kind, policy } => policies.push((kind, policy)),
+        }
+    }
+    Ok((services, policies))
 }
 
 /// All services that somebody has told something of; first those that are not called.

@@ -278,6 +278,13 @@ pub static REGISTER_KINDS: Statement = Statement {
 INSERT INTO tidegate.event_kind (kind) SELECT unnest($1) ON CONFLICT (kind) DO NOTHING",
 };
 
+/// What a program says of its kinds.
+pub static DECLARE_POLICIES: Statement = Statement {
+    name: "declare_policies",
+    params: &[Type::TEXT_ARRAY, Type::TEXT_ARRAY],
+    text: "SELECT tidegate.declare_policies($1, $2)",
+};
+
 /// Those of some kinds that are not registered.
 pub static UNREGISTERED: Statement = Statement {
     name: "unregistered",
@@ -311,6 +318,7 @@ pub static ALL: &[&Statement] = &[
     &BLOCKED_GROUPS,
     &LEASES,
     &REGISTER_KINDS,
+    &DECLARE_POLICIES,
     &UNREGISTERED,
     &REGISTERED,
 ];

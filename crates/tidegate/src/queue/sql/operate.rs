@@ -122,6 +122,13 @@ pub static RETIRE: Statement = Statement {
     text: "SELECT tidegate.retire($1, $2, $3)::text",
 };
 
+/// How events of a kind are handled.
+pub static SET_POLICY: Statement = Statement {
+    name: "set_policy",
+    params: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT],
+    text: "SELECT tidegate.set_policy($1, $2::jsonb, $3, $4)::text",
+};
+
 /// Acts on the first event of a group.
 pub static UNBLOCK: Statement = Statement {
     name: "unblock",
@@ -180,6 +187,7 @@ pub static ALL: &[&Statement] = &[
     &PAUSE,
     &RESUME,
     &RETIRE,
+    &SET_POLICY,
     &UNBLOCK,
     &FIND_SUBJECT,
     &OFFSPRING,

@@ -1,0 +1,149 @@
+//! How an operator has a kind's events handled otherwise than its program declares.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::config::{named, parse_duration};
+use crate::error::Error;
+
+/// What to say of a kind, field by field; without any, nothing is changed and the answer tells what holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyRequest {
+    /// The kind.
+    pub kind: String,
+    /// Attempts before an event is given up, of those published from now on, 1 to 1,000.
+    pub attempts: Option<u16>,
+    /// How long a handler may take, 1 ms to 15 min.
+    #[serde(default, deserialize_with = "handler_timeout")]
+    pub handler_timeout: Option<Duration>,
+    /// The delay after the first attempt, which doubles with each, 1 ms to 24 h.
+    #[serde(default, deserialize_with = "backoff")]
+    pub backoff: Option<Duration>,
+    /// The longest delay, 1 ms to 24 h.
+    #[serde(default, deserialize_with = "backoff_max")]
+    pub backoff_max: Option<Duration>,
+    /// So many events run at once, over all drains, 1 to 10,000.
+    pub concurrency: Option<u32>,
+    /// These are again as the program declares them: `attempts`, `handler_timeout`, `backoff`, `backoff_max`, `concurrency`.
+    #[serde(default)]
+    pub reset: Vec<String>,
+    /// For the audit; not blank, at most 1,000 characters. Must be given if anything is to change.
+    pub reason: Option<String>,
+    /// Who says to be asking, for the audit; 1 to 200 characters.
+    pub actor: Option<String>,
+}
+
+/// Fields as people name them, and as they are stored.
+const FIELDS: [(&str, &str); 5] = [
+    ("attempts", "max_attempts"),
+    ("handler_timeout", "handler_timeout_ms"),
+    ("backoff", "backoff_ms"),
+    ("backoff_max", "backoff_max_ms"),
+    ("concurrency", "concurrency"),
+];
+
+impl PolicyRequest {
+    /// The change as it is stored: null is as the program declares it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when `reset` names no field, or one that is given a value.
+    pub(crate) fn change(&self) -> Result<Value, Error> {
+        let millis = |time: Option<Duration>| {
+            time.map(|time| json!(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+        };
+        let given = [
+            self.attempts.map(Value::from),
+            millis(self.handler_timeout),
+            millis(self.backoff),
+            millis(self.backoff_max),
+            self.concurrency.map(Value::from),
+        ];
+        let fields = FIELDS.iter().zip(given);
+        let mut change: Map<String, Value> = fields
+            .filter_map(|((_, stored), value)| Some(((*stored).to_owned(), value?)))
+            .collect();
+        for name in &self.reset {
+            let Some((_, stored)) = FIELDS.iter().find(|(known, _)| known == name) else {
+                let known = FIELDS.map(|(name, _)| name).join(", ");
+                let why = format!("reset: must be of {known}, got {name:?}");
+                return Err(Error::Invalid(why));
+            };
+            if change.insert((*stored).to_owned(), Value::Null).is_some() {
+                let why = format!("reset: must not name {name}, which is given, or twice");
+                return Err(Error::Invalid(why));
+            }
+        }
+        if !change.is_empty() && self.reason.is_none() {
+            return Err(Error::Invalid(
+                "reason: must be given when something is to change".to_owned(),
+            ));
+        }
+        Ok(Value::Object(change))
+    }
+}
+
+/// What holds of a kind, after a change or without one. Times in milliseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "action", rename = "policy")]
+#[non_exhaustive]
+pub struct PolicyReport {
+    /// The kind.
+    pub kind: String,
+    /// Whether anything was changed.
+    pub changed: bool,
+    /// What the program declares.
+    pub declared: Map<String, Value>,
+    /// What operators say instead.
+    pub overridden: Map<String, Value>,
+    /// What holds.
+    pub policy: Map<String, Value>,
+}
+
+fn handler_timeout<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Duration>, D::Error> {
+    named("handler_timeout", parse_duration, deserializer)
+}
+
+fn backoff<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    named("backoff", parse_duration, deserializer)
+}
+
+fn backoff_max<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    named("backoff_max", parse_duration, deserializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_what_was_given_and_what_is_reset() {
+        let asked = PolicyRequest {
+            attempts: Some(3),
+            backoff: Some(Duration::from_secs(2)),
+            reset: vec!["concurrency".to_owned()],
+            reason: Some("r".to_owned()),
+            ..PolicyRequest::default()
+        };
+        let stored = json!({"max_attempts": 3, "backoff_ms": 2000, "concurrency": null});
+        assert_eq!(asked.change().unwrap(), stored);
+        assert_eq!(PolicyRequest::default().change().unwrap(), json!({}));
+        for (reset, reason, told) in [
+            (&["speed"][..], Some("r"), "reset: must be of attempts"),
+            (&["attempts"], Some("r"), "reset: must not name attempts"),
+            (&["concurrency"], None, "reason: must be given"),
+        ] {
+            let asked = PolicyRequest {
+                reset: reset.iter().map(|name| (*name).to_owned()).collect(),
+                reason: reason.map(str::to_owned),
+                ..asked.clone()
+            };
+            let refused = asked.change().unwrap_err().to_string();
+            assert!(refused.contains(told), "{refused}");
+        }
+    }
+}
