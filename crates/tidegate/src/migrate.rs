@@ -11,6 +11,8 @@ use tokio_postgres::{Client, GenericClient};
 
 use crate::connect::Database;
 use crate::error::{Error, describe, of_pooler};
+#[cfg(feature = "schedules")]
+use crate::schedule;
 use crate::{queue, retention};
 
 /// The queue's own schema.
@@ -25,7 +27,8 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0008__views.sql",
     "sql/V0009__forget.sql",
     "sql/V0010__change.sql",
-    "sql/V0011__rights.sql",
+    "sql/V0011__schedule.sql",
+    "sql/V0012__rights.sql",
 );
 
 /// The oldest Postgres that leases can be made on: it brought `range_agg` over multiranges.
@@ -147,6 +150,8 @@ pub struct Migrate<'a> {
     max_attempts: Option<u16>,
     max_group_delay: Option<Duration>,
     takes_plaintext: Option<bool>,
+    #[cfg(feature = "schedules")]
+    schedules: Option<(&'a str, Vec<queue::Declared>)>,
     roles: bool,
 }
 
@@ -160,6 +165,8 @@ impl<'a> Migrate<'a> {
             max_attempts: None,
             max_group_delay: None,
             takes_plaintext: None,
+            #[cfg(feature = "schedules")]
+            schedules: None,
             roles: false,
         }
     }
@@ -187,6 +194,13 @@ impl<'a> Migrate<'a> {
     /// refused from now on. Without it, that stays as it is; at first it is `true`.
     pub fn takes_plaintext(mut self, takes: bool) -> Self {
         self.takes_plaintext = Some(takes);
+        self
+    }
+
+    /// With what this program publishes again and again; what it has declared before and does not now is removed.
+    #[cfg(feature = "schedules")]
+    pub(crate) fn schedules(mut self, keeper: &'a str, declared: Vec<queue::Declared>) -> Self {
+        self.schedules = Some((keeper, declared));
         self
     }
 
@@ -232,6 +246,11 @@ impl<'a> Migrate<'a> {
             for tables in &self.tables {
                 batch(&client, &tables.all_grants()).await?;
             }
+        }
+        // Last: a name that somebody else has concerns nothing but schedules.
+        #[cfg(feature = "schedules")]
+        if let Some((keeper, declared)) = &self.schedules {
+            schedule::sync(&client, keeper, declared).await?;
         }
         Ok(MigrateReport {
             applied,

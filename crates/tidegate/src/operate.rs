@@ -4,6 +4,7 @@
 
 mod change;
 mod forget;
+mod schedule;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -14,6 +15,10 @@ pub use self::change::{CancelReport, CancelRequest, RescheduleReport, Reschedule
 pub(crate) use self::change::{Change, Selection};
 pub use self::forget::{
     ForgetReport, ForgetRequest, RewrapReport, RewrapRequest, Subject, SubjectKeys, parse_subject,
+};
+pub use self::schedule::{
+    CatchUp, Periodic, ScheduleAction, ScheduleChange, ScheduleRequest, ScheduleStatus,
+    parse_catch_up,
 };
 use crate::config::{named, parse_duration};
 
