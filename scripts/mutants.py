@@ -29,6 +29,8 @@ OPERATE = "crates/tidegate/sql/V0006__operate.sql"
 # The last file, whatever its number.
 RIGHTS = next(path.relative_to(PROJECT) for path in PROJECT.glob("crates/tidegate/sql/V*__rights.sql"))
 CHANGE = "crates/tidegate/sql/V0010__change.sql"
+SCHEDULE = "crates/tidegate/sql/V0011__schedule.sql"
+SCHEDULING = "crates/tidegate/src/drain/scheduling.rs"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
 
@@ -58,6 +60,10 @@ def service(name):
 
 def limit(name):
     return "it", f"limits::{name}"
+
+
+def periodic(name):
+    return "it", f"periodic::{name}"
 
 
 class Mutant:
@@ -295,7 +301,7 @@ MUTANTS = [
            (PUBLISH, "coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts)", "coalesce(r.max_attempts, usual_attempts)", 2)),
     Mutant("policy: what runs at once is not limited",
            ("it", "policy::so_many_of_a_kind_run_at_once_over_all_drains_and_its_neighbours_wait_for_none"),
-           ("crates/tidegate/sql/V0011__policy.sql", "        PERFORM tidegate.limit_kind(changed);\n", "        NULL;\n", 1)),
+           ("crates/tidegate/sql/V0012__policy.sql", "        PERFORM tidegate.limit_kind(changed);\n", "        NULL;\n", 1)),
     # Who may, and as whom.
     Mutant("groups: ordered by advisory locks", ("it", "roles::a_login_without_rights_can_hold_up_no_publish_no_follow_up_and_no_step"),
            (PUBLISH, "        PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(publish_one.group_key) FOR UPDATE;\n",
@@ -312,6 +318,21 @@ MUTANTS = [
            ("src/app/client.rs", "redirect::Policy::none()", "redirect::Policy::default()", 1)),
     Mutant("client: plaintext to anybody", ("lib", "app::client::tests::plaintext_to_another_machine_must_be_asked_for"),
            ("src/app/client.rs", "|| is_loopback(&url) {", "|| url.has_host() {", 1)),
+    # Periodic events.
+    Mutant("fire: a slot that was found is fired whatever the next one is by now",
+           periodic("of_drains_that_meet_a_slot_at_one_instant_one_publishes_its_event"),
+           (SCHEDULE, " AND t.next_at = f.came_from AND NOT t.paused", " AND NOT t.paused", 1)),
+    Mutant("fire: an earlier definition is as good as this one", periodic("what_was_found_of_an_earlier_definition_is_not_fired"),
+           (SCHEDULE, "WHERE t.id = f.id AND t.revision = f.revision AND", "WHERE t.id = f.id AND", 1)),
+    Mutant("fire: waits for whoever has the schedule", periodic("what_somebody_holds_for_ever_keeps_no_other_schedule_and_no_drain"),
+           (SCHEDULE, "AND NOT t.paused\n               FOR UPDATE SKIP LOCKED;", "AND NOT t.paused\n               FOR UPDATE;", 1)),
+    Mutant("fire: waits for whoever has the group", periodic("what_somebody_holds_for_ever_keeps_no_other_schedule_and_no_drain"),
+           (SCHEDULE, "tidegate.mutex_slot(s.group_key) FOR UPDATE SKIP LOCKED;", "tidegate.mutex_slot(s.group_key) FOR UPDATE;", 1)),
+    Mutant("schedules: a program takes over what another one keeps",
+           periodic("what_a_program_declares_follows_it_and_what_operators_did_stays"),
+           (SCHEDULE, "     WHERE s.keeper IS NOT DISTINCT FROM excluded.keeper\n", "", 1)),
+    Mutant("schedules: all of an outage in one drain", periodic("a_week_of_minutes_is_made_up_for_a_part_in_each_drain"),
+           (SCHEDULING, "const MOST_A_MINUTE: usize = 1000;", "const MOST_A_MINUTE: usize = 100_000;", 1)),
 ]
 
 

@@ -15,7 +15,7 @@ EVENTS = Path("events")
 SOURCES = ("src", "crates/*/src")
 CREDENTIALS = Path("src/app/credentials.rs")
 # Everything but what drains and what changes the schema.
-OPERATE = ("cleanup,replay,requeue,cancel,reschedule,stats,show,list,blocked_groups,leases,services,service,pause,resume,retire,policy,unblock,forget,rewrap,"
+OPERATE = ("cleanup,replay,requeue,cancel,reschedule,stats,show,list,blocked_groups,leases,services,service,pause,resume,retire,policy,unblock,forget,rewrap,schedules,schedule,"
            "retention,doctor")
 ACTIONS = {"DrainFunction": "drain", "CleanupFunction": "cleanup", "OperateFunction": OPERATE, "MigrateFunction": "migrate"}
 # And where a queue of messages is wanted.

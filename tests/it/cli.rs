@@ -22,7 +22,7 @@ pub struct Cli(Vec<(String, String)>);
 pub struct Ran {
     pub code: Option<i32>,
     pub stdout: String,
-    stderr: String,
+    pub stderr: String,
 }
 
 impl Cli {
@@ -715,6 +715,7 @@ async fn with_json_stdout_is_one_document_also_when_a_verb_fails() {
             "retire" => Some("parcel_lost --reason=why"),
             "forget" => Some("--group=g --reason=why"),
             "unblock" => Some("group --retry --reason=why"),
+            "schedule" => Some("nightly --pause --reason=why"),
             "api-key" => Some("list"),
             "link-key" => Some("rotate --reason=why"),
             // Without a database it would serve all the same; this address is nobody's.

@@ -335,7 +335,8 @@ async fn f6_what_operators_look_at_is_answered_as_the_command_line_prints_it() {
     publish_views(&client, 3).await;
     let groups = "SELECT tidegate.publish('case_opened', '{}', group_key => 'g') FROM generate_series(1, 2);
          UPDATE tidegate.event_queue SET available_at = clock_timestamp() + interval '1 h' WHERE id = 4;
-         INSERT INTO tidegate.service (service, state, failures) VALUES ('cases', 'paused', 2)";
+         INSERT INTO tidegate.service (service, state, failures) VALUES ('cases', 'paused', 2);
+         SELECT tidegate.set_schedule('daily', 'case_opened', cron => '@daily', reason => 'r')";
     client.batch_execute(groups).await.unwrap();
     support::lease_away(&client, &[2, 3], 3600.0).await;
     let function = Function::on(&db, &[]).await;
@@ -354,6 +355,7 @@ async fn f6_what_operators_look_at_is_answered_as_the_command_line_prints_it() {
             &["leases", "--limit", "1"],
         ),
         (json!({"action": "services"}), &["services"]),
+        (json!({"action": "schedules"}), &["schedules"]),
         (json!({"action": "retention"}), &["retention"]),
         (
             json!({"action": "retention", "kind": "case_opened"}),
@@ -437,6 +439,21 @@ fn deeds() -> Vec<(Value, &'static str, Value)> {
     ]
 }
 
+fn deeds_to_schedules() -> Vec<(Value, &'static str, Value)> {
+    vec![
+        (
+            json!({"action": "schedule", "name": "hourly", "kind": "case_opened", "every": "1h"}),
+            "change",
+            json!("set"),
+        ),
+        (
+            json!({"action": "schedule", "name": "hourly", "pause": true}),
+            "paused",
+            json!(true),
+        ),
+    ]
+}
+
 #[tokio::test]
 async fn f6_what_operators_do_is_done_and_leaves_who_said_to_ask_and_why_in_the_audit() {
     let db = support::database().await;
@@ -446,7 +463,7 @@ async fn f6_what_operators_do_is_done_and_leaves_who_said_to_ask_and_why_in_the_
                   INSERT INTO tidegate.event_kind (kind) VALUES ('parcel_lost')";
     client.batch_execute(events).await.unwrap();
     let function = Function::on(&db, &[("TIDEGATE_ACTOR", "on call")]).await;
-    for (mut asked, field, value) in deeds() {
+    for (mut asked, field, value) in [deeds(), deeds_to_schedules()].concat() {
         asked["reason"] = json!("because");
         let answer = function.invoke(&asked).await;
         assert!(!answer.is_error, "{asked}: {answer:?}");
@@ -466,7 +483,7 @@ async fn f6_what_operators_do_is_done_and_leaves_who_said_to_ask_and_why_in_the_
     };
     assert_eq!(
         actions("on call").await.unwrap(),
-        "apply_retention cancel forget pause pause_service reschedule resume resume_service retire set_retention unblock"
+        "apply_retention cancel forget pause pause_schedule pause_service reschedule resume resume_service retire set_retention set_schedule unblock"
     );
     assert_eq!(actions("ada").await.unwrap(), "pause");
 }

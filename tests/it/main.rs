@@ -36,6 +36,7 @@ mod medical;
 mod network;
 mod operate;
 mod payload;
+mod periodic;
 mod plans;
 mod policy;
 mod pooler;

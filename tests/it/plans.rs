@@ -8,7 +8,7 @@ use std::future::poll_fn;
 
 use serde_json::Value;
 use tidegate::Event;
-use tidegate::queue::sql::{Statement, doctor, live, look};
+use tidegate::queue::sql::{Statement, doctor, live, look, schedule};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
@@ -95,6 +95,28 @@ async fn a_plan_kept_from_a_small_queue_walks_the_indexes_that_a_large_one_needs
     assert_eq!(unknown, large);
     assert_eq!(empty, large);
     assert_eq!(few, large);
+}
+
+/// Every drain asks once a second.
+#[tokio::test]
+async fn schedules_that_are_not_due_are_not_read() {
+    let db = probe_database().await;
+    let many = "ALTER TABLE tidegate.schedule SET (autovacuum_enabled = false);
+        INSERT INTO tidegate.schedule (name, kind, every, next_at)
+        SELECT 's' || n, 'act', '1 day', clock_timestamp() + interval '1 h' FROM generate_series(1, 20000) AS n";
+    run(&db, many).await;
+    let mut planner = Planner::of(&db).await;
+    for before in ["", "ANALYZE tidegate.schedule"] {
+        let values = ["'{act}'::text[]", "0", "200", "NULL::float8"].map(str::to_owned);
+        let statement = &schedule::DUE_SCHEDULES;
+        let plans = planner.plans(before, statement, &values).await;
+        let told = serde_json::to_string(&plans).unwrap();
+        let walks = told.contains("schedule_due") && !told.contains("schedule_id_key");
+        assert!(
+            walks && !told.contains("Sort Method\":\"external"),
+            "{before}: {told}"
+        );
+    }
 }
 
 /// A session that tells the plan of every statement that it runs, also of those within functions.

@@ -167,12 +167,13 @@ fn may_run(statement: &Statement) -> &'static [Role] {
     match statement.name {
         "lease" | "remove_ended" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep"
         | "promote" | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress"
-        | "report_progress" | "report_service" | "claim_service" => &[Drain],
+        | "report_progress" | "report_service" | "claim_service" | "fire_schedules" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
         "unregistered" | "registered" => &[Intake, Drain, Operate, Read],
         "paused" | "backlog" | "others" | "list" | "retentions" | "pulse" | "lineage"
         | "missing_partitions" | "leases" | "untouched" | "strange_kinds" | "services"
-        | "services_down" | "expiring" | "at_work" => &[Drain, Operate, Read],
+        | "services_down" | "expiring" | "at_work" | "schedules" | "due_schedules"
+        | "troubled_schedules" => &[Drain, Operate, Read],
         "publish_one" | "publish" | "receive" => &[Publish, Intake, Drain],
         "job" => &[Intake, Drain, Operate, Jobs],
         "ids" | "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
@@ -200,6 +201,13 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "set_policy"
         | "find_subject"
         | "offspring"
+        | "declared_schedules"
+        | "forget_schedules"
+        | "set_schedule"
+        | "pause_schedule"
+        | "resume_schedule"
+        | "remove_schedule"
+        | "run_schedule"
         | "missing_log_days"
         | "rows_in_default"
         | "make_log_partition"
@@ -213,7 +221,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "set_retention"
         | "missing_retention_days"
         | "apply_retention" => &[Operate],
-        "register_kinds" | "declare_policies" => &[],
+        "register_kinds" | "declare_policies" | "put_schedule" | "drop_schedule" => &[],
         other => panic!("{other}: say who may run it"),
     }
 }
@@ -277,6 +285,17 @@ const BY_HAND: &[(&str, &[Role])] = &[
         &[Drain],
     ),
     ("UPDATE tidegate.lease SET expires_at = 'infinity'", &[Drain]),
+    // What a schedule publishes: nobody who fires it can change that, or move its slot by hand.
+    ("SELECT name, next_at FROM tidegate.schedule", &[Drain, Operate, Read]),
+    ("SELECT payload FROM tidegate.schedule", &[Operate]),
+    ("UPDATE tidegate.schedule SET next_at = 'infinity'", &[]),
+    ("DELETE FROM tidegate.schedule", &[]),
+    ("SELECT tidegate.fire_schedules('[]')", &[Drain]),
+    ("SELECT tidegate.put_schedule(NULL, 's', 'case_opened', NULL, '@daily', NULL, 'UTC', NULL, NULL, 'last', 'r', NULL)", &[]),
+    (
+        "SELECT tidegate.set_schedule('s', 'case_opened', cron => '@daily', reason => 'r')",
+        &[Operate],
+    ),
     ("DELETE FROM tidegate.lease", &[Drain]),
     ("TRUNCATE tidegate.lease", &[]),
     ("SELECT tidegate.sweep(NULL, '{}')", &[Drain]),

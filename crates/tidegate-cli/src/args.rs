@@ -12,7 +12,9 @@ use std::time::{Duration, SystemTime};
 use clap::{Args, Parser, Subcommand};
 use tidegate::config::parse_duration;
 use tidegate::look::{LIMIT, LISTED};
-use tidegate::operate::{Moment, Subject, parse_moment, parse_subject, parse_time};
+use tidegate::operate::{
+    CatchUp, Moment, Subject, parse_catch_up, parse_moment, parse_subject, parse_time,
+};
 use tidegate::retention::CleanupOptions;
 use tidegate::{DrainOptions, NewEvent};
 
@@ -159,6 +161,18 @@ pub enum Verb {
         after_help = "Example:\n  tidegate rewrap --reason 'the key of 2030 retires' --dry-run"
     )]
     Rewrap(RewrapArgs),
+    /// List the periodic events: when each was published last, and when it is next.
+    #[command(after_help = "Example:\n  tidegate schedules --limit 20")]
+    Schedules {
+        /// At most this many; those that stand still first, then by their next slot.
+        #[arg(long, default_value_t = LISTED, value_parser = clap::value_parser!(u32).range(bounds(&LIMIT)))]
+        limit: u32,
+    },
+    /// Make, change, pause, resume or remove a periodic event, or publish it now.
+    #[command(
+        after_help = "Example:\n  tidegate schedule nightly-report --kind night_fell --cron '30 2 * * *' --time-zone Europe/Kyiv --reason 'the office asks for it'\n  tidegate schedule nightly-report --pause --reason 'the office is closed'"
+    )]
+    Schedule(Box<ScheduleArgs>),
 }
 
 /// Write a project of your own to begin with: two kinds of events, their handlers, tests and deployment.
@@ -586,6 +600,58 @@ pub struct ForgetWhomArgs {
     /// Somebody whom the program's own tables are about, with all events: NAME=ID.
     #[arg(long, value_parser = parse_subject)]
     pub subject: Option<Subject>,
+}
+
+#[derive(Args)]
+pub struct ScheduleArgs {
+    /// 1 to 100 letters, digits, '.', '_' and '-'.
+    pub name: String,
+    #[command(flatten)]
+    pub change: ScheduleChangeArgs,
+    /// JSON, or @FILE, or - for stdin; at most 64 KiB.
+    #[arg(long, requires = "kind")]
+    pub payload: Option<String>,
+    /// Minute, hour, day of the month, month, day of the week, such as '30 2 * * MON-FRI'; or @daily.
+    #[arg(long, requires = "kind", conflicts_with = "every")]
+    pub cron: Option<String>,
+    /// Due at every multiple of this time since 1970, in UTC, such as 15m.
+    #[arg(long, requires = "kind", value_parser = parse_duration)]
+    pub every: Option<Duration>,
+    /// By which zone's clock the expression is read, such as Europe/Kyiv [default: UTC].
+    #[arg(long, requires = "cron")]
+    pub time_zone: Option<String>,
+    /// The group of its events.
+    #[arg(long, requires = "kind")]
+    pub group: Option<String>,
+    /// Started so long after its slot or never, such as 1h.
+    #[arg(long, requires = "kind", value_parser = parse_duration)]
+    pub start_within: Option<Duration>,
+    /// What becomes of slots that no drain was there for: none, last or all [default: last].
+    #[arg(long, requires = "kind", value_parser = parse_catch_up)]
+    pub catch_up: Option<CatchUp>,
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+pub struct ScheduleChangeArgs {
+    /// Make it, or change all of it: the kind of its events, which must be registered.
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// It publishes nothing; slots that pass meanwhile are passed over.
+    #[arg(long)]
+    pub pause: bool,
+    /// It publishes again, from its next slot on.
+    #[arg(long)]
+    pub resume: bool,
+    /// Remove it; what a program declares is that program's.
+    #[arg(long)]
+    pub remove: bool,
+    /// Publish its event now, beside its slots.
+    #[arg(long)]
+    pub run: bool,
 }
 
 /// What every action is recorded with.

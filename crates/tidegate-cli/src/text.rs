@@ -11,7 +11,7 @@ use comfy_table::{Table, presets};
 use serde_json::Value;
 use tidegate::doctor::DoctorReport;
 use tidegate::invocation::StatsReport;
-use tidegate::operate::ExpiringKind;
+use tidegate::operate::{ExpiringKind, ScheduleStatus};
 use tidegate::queue::{Lineage, RelatedEvent, Relation};
 use tidegate::{DrainReport, ServiceState, ServiceStatus, StopReason};
 
@@ -181,6 +181,10 @@ fn counts(report: &DrainReport) -> Table {
         ("follow-ups published", report.published),
     ] {
         table.add_row(vec![what.to_owned(), events.to_string()]);
+    }
+    if report.scheduled > 0 {
+        let told = report.scheduled.to_string();
+        table.add_row(vec!["periodic events published".to_owned(), told]);
     }
     if report.still_running > 0 {
         let told = report.still_running.to_string();
@@ -355,6 +359,52 @@ pub fn services(services: &[ServiceStatus]) -> String {
     format!("{table}\ncall one at once: tidegate service NAME --resume --reason TEXT")
 }
 
+/// Periodic events: those that stand still first, then by their next slot.
+pub fn schedules(schedules: &[ScheduleStatus]) -> String {
+    if schedules.is_empty() {
+        return "there are no schedules".to_owned();
+    }
+    let mut table = plain_table(&[
+        "schedule",
+        "kind",
+        "when",
+        "state",
+        "next",
+        "last",
+        "last event",
+        "catch up",
+        "kept by",
+    ]);
+    let time = |time: &Option<String>| time.as_deref().map(without_fraction).unwrap_or_default();
+    for one in schedules {
+        let state = one.problem.as_deref().unwrap_or(&one.state);
+        table.add_row(vec![
+            one.name.clone(),
+            one.kind.clone(),
+            when(one),
+            state.replace('_', " "),
+            time(&one.next_at),
+            time(&one.last_at),
+            one.last_event_id
+                .map_or_else(String::new, |id| id.to_string()),
+            one.catch_up.as_str().to_owned(),
+            one.keeper.as_deref().unwrap_or("operators").to_owned(),
+        ]);
+    }
+    format!("{table}\ntimes are in UTC")
+}
+
+fn when(schedule: &ScheduleStatus) -> String {
+    match (&schedule.cron, schedule.every_s) {
+        (Some(cron), _) if schedule.time_zone == "UTC" => cron.clone(),
+        (Some(cron), _) => format!("{cron} {}", schedule.time_zone),
+        (None, every) => {
+            let every = Duration::from_secs(every.unwrap_or_default().unsigned_abs());
+            format!("every {}", humantime::format_duration(every))
+        }
+    }
+}
+
 /// How its calls are limited, and how many of its places drains have.
 fn limits(service: &ServiceStatus) -> String {
     let limits = operate::limits(service.max_running, service.per_second);
@@ -451,7 +501,8 @@ fn instant(value: &Value) -> String {
 }
 
 fn without_fraction(time: &str) -> String {
-    time.split('.').next().unwrap_or_default().replace('T', " ")
+    let whole = time.split(['.', '+', 'Z']).next();
+    whole.unwrap_or_default().replace('T', " ")
 }
 
 pub fn time(milliseconds: &Value) -> String {

@@ -105,7 +105,8 @@ BEGIN
         'offspring', further);
 END $$;
 
--- Payloads that are not sealed, or with another key than this one: those in the queue, or in one partition of the log, by id.
+-- Payloads that are not sealed, or with another key than this one: those in the queue, in one partition of the log, or of
+-- schedules (`schedule`), by id.
 CREATE FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer)
     RETURNS TABLE (id bigint, kind text, payload text)
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -114,7 +115,7 @@ CREATE FUNCTION tidegate.unsealed(partition text, key text, after bigint, most i
 DECLARE
     place CONSTANT text := coalesce(unsealed.partition, 'event_queue');
 BEGIN
-    IF place <> 'event_queue' AND NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
+    IF place NOT IN ('event_queue', 'schedule') AND NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
         RETURN;
     END IF;
     RETURN QUERY EXECUTE format(
@@ -135,7 +136,7 @@ DECLARE
     changed bigint := 0;
 BEGIN
     PERFORM tidegate.check_operator(rewrap.reason, rewrap.actor, true);
-    IF place = 'event_queue' OR EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
+    IF place IN ('event_queue', 'schedule') OR EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
         EXECUTE format(
             'UPDATE ONLY tidegate.%I AS e SET payload = n.payload::json
                FROM unnest($1, $2) AS n(id, payload)

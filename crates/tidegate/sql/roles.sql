@@ -56,6 +56,13 @@ GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.ranges, tidegate.r
                           tidegate.append_errors, tidegate.merge_progress, tidegate.open_after, tidegate.is_limited, tidegate.is_troubled, tidegate.is_watched,
                           tidegate.watched_services, tidegate.check_service, tidegate.report_service, tidegate.claim_service
    TO tidegate_drain;
+-- Periodic events: what they publish, its definition says, and nobody who fires can change that.
+GRANT SELECT (id, name, keeper, kind, cron, every, time_zone, group_key, start_within, catch_up, paused, since, next_at, last_at,
+              last_event_id, fired_at, problem, revision) ON tidegate.schedule TO tidegate_drain, tidegate_read;
+GRANT SELECT ON tidegate.schedule TO tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.fire_schedules TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.set_schedule, tidegate.pause_schedule, tidegate.resume_schedule, tidegate.remove_schedule,
+                          tidegate.run_schedule, tidegate.forget_schedules TO tidegate_operate;
 GRANT SELECT, INSERT, UPDATE ON tidegate.service TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.service_place TO tidegate_drain;
 

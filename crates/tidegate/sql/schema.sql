@@ -516,6 +516,30 @@ BEGIN
     RETURN NEXT;
 END $$;
 
+CREATE FUNCTION tidegate.drop_schedule(keeper text, name text, reason text, actor text) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    dropped tidegate.schedule;
+BEGIN
+    PERFORM tidegate.check_operator(drop_schedule.reason, drop_schedule.actor, true);
+    SELECT s.* INTO dropped FROM tidegate.schedule AS s WHERE s.name = drop_schedule.name FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'name: must be of a schedule, got %', drop_schedule.name USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF dropped.keeper IS DISTINCT FROM drop_schedule.keeper THEN
+        RAISE EXCEPTION 'name: must be of a schedule that %, got %, which % keeps: pause it, or declare it no longer',
+            coalesce(drop_schedule.keeper || ' keeps', 'operators keep'), drop_schedule.name, coalesce(dropped.keeper, 'an operator')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    DELETE FROM tidegate.schedule AS s WHERE s.name = drop_schedule.name;
+    PERFORM tidegate.record_action('remove_schedule', drop_schedule.actor, jsonb_build_object(
+        'name', dropped.name, 'keeper', dropped.keeper, 'kind', dropped.kind, 'last_at', dropped.last_at), NULL, drop_schedule.reason);
+    RETURN jsonb_build_object('action', 'schedule', 'name', dropped.name, 'change', 'removed', 'changed', true, 'paused', dropped.paused);
+END $$;
+
 CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE(id bigint, past_deadline boolean)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -718,6 +742,68 @@ BEGIN
     END IF;
 END $_$;
 
+CREATE FUNCTION tidegate.fire_schedules(firings jsonb) RETURNS TABLE(id bigint, published bigint, refused text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '200ms'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    f record;
+    s tidegate.schedule;
+    fired record;
+    waited boolean := false;
+BEGIN
+    FOR f IN SELECT (e.firing->>'id')::bigint AS id, (e.firing->>'revision')::bigint AS revision,
+                    coalesce(to_timestamp((e.firing->>'from')::float8), '-infinity') AS came_from,
+                    coalesce(to_timestamp((e.firing->>'next')::float8), 'infinity') AS next_at,
+                    e.firing->>'problem' AS problem,
+                    ARRAY(SELECT to_timestamp(slot::float8) FROM jsonb_array_elements_text(e.firing->'slots') AS slot) AS slots
+               FROM jsonb_array_elements(firings) WITH ORDINALITY AS e(firing, position) ORDER BY e.position
+    LOOP
+        EXIT WHEN waited;
+        fire_schedules.id := f.id;
+        fire_schedules.published := 0;
+        fire_schedules.refused := NULL;
+        BEGIN
+            SELECT t.* INTO s FROM tidegate.schedule AS t
+             WHERE t.id = f.id AND t.revision = f.revision AND t.next_at = f.came_from AND NOT t.paused
+               FOR UPDATE SKIP LOCKED;
+            CONTINUE WHEN NOT FOUND;
+            IF f.slots <> '{}' AND s.group_key IS NOT NULL THEN
+                PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(s.group_key) FOR UPDATE SKIP LOCKED;
+                -- Of one that is missing, publish_one() says so.
+                CONTINUE WHEN NOT FOUND AND EXISTS (SELECT FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(s.group_key));
+            END IF;
+            SELECT count(*) AS published, max(p.id) AS last_id, max(u.slot) AS last_slot INTO fired
+              FROM unnest(f.slots) WITH ORDINALITY AS u(slot, position)
+             CROSS JOIN LATERAL tidegate.publish_one(s.kind, s.payload, s.group_key, tidegate.slot_name(s.name, u.slot),
+                                                     tidegate.slot_name(s.name, u.slot), NULL, u.slot + s.start_within,
+                                                     NULL, NULL) AS p;
+            UPDATE tidegate.schedule AS t
+               SET next_at = f.next_at, problem = f.problem, last_at = coalesce(fired.last_slot, t.last_at),
+                   last_event_id = coalesce(fired.last_id, t.last_event_id),
+                   fired_at = CASE WHEN fired.last_id IS NULL THEN t.fired_at ELSE clock_timestamp() END
+             WHERE t.id = f.id;
+            fire_schedules.published := fired.published;
+        EXCEPTION
+            WHEN lock_not_available OR deadlock_detected THEN
+                waited := true;
+                CONTINUE;
+            WHEN data_exception OR integrity_constraint_violation THEN
+                -- What is refused now will be again: it stands still, and says why.
+                UPDATE tidegate.schedule AS t SET next_at = 'infinity', problem = SQLERRM
+                 WHERE t.id = (SELECT k.id FROM tidegate.schedule AS k WHERE k.id = f.id AND k.revision = f.revision
+                                  FOR UPDATE SKIP LOCKED);
+                fire_schedules.refused := SQLERRM;
+            WHEN OTHERS THEN
+                -- What a trigger or a full disk refuses may pass.
+                fire_schedules.refused := SQLERRM;
+        END;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
 CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NULL::text, dry_run boolean DEFAULT false) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -798,6 +884,26 @@ BEGIN
         VALUES ('cleanup', forget_received.actor, jsonb_build_object('step', 'forget', 'until', until), forgotten);
     END IF;
     RETURN forgotten;
+END $$;
+
+CREATE FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text DEFAULT NULL::text, dry_run boolean DEFAULT false) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    there constant bigint := (SELECT count(*) FROM tidegate.schedule AS s WHERE s.group_key = ANY (groups) AND s.keeper IS NULL);
+    removed bigint;
+BEGIN
+    PERFORM tidegate.check_operator(forget_schedules.reason, forget_schedules.actor, true);
+    IF coalesce(forget_schedules.dry_run, false) OR there = 0 THEN
+        RETURN there;
+    END IF;
+    DELETE FROM tidegate.schedule AS s WHERE s.group_key = ANY (groups) AND s.keeper IS NULL;
+    GET DIAGNOSTICS removed = ROW_COUNT;
+    INSERT INTO tidegate.audit (action, actor, count, reason)
+    VALUES ('forget_schedules', forget_schedules.actor, removed, forget_schedules.reason);
+    RETURN removed;
 END $$;
 
 CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[] DEFAULT NULL::uuid[], ran bigint[] DEFAULT '{}'::bigint[], taken_away boolean DEFAULT false) RETURNS bigint[]
@@ -1724,6 +1830,13 @@ BEGIN
     RETURN tidegate.set_paused('pause', pause.kind, true, pause.reason, pause.actor);
 END $$;
 
+CREATE FUNCTION tidegate.pause_schedule(name text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT tidegate.switch_schedule(pause_schedule.name, true, pause_schedule.reason, pause_schedule.actor)
+$$;
+
 CREATE FUNCTION tidegate.pause_service(service text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1992,6 +2105,41 @@ BEGIN
     END LOOP;
 END $$;
 
+CREATE FUNCTION tidegate.put_schedule(keeper text, name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text, reason text, actor text) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    made tidegate.schedule;
+BEGIN
+    PERFORM tidegate.check_operator(put_schedule.reason, put_schedule.actor, true);
+    PERFORM tidegate.refuse_schedule(put_schedule.name, put_schedule.kind, put_schedule.payload, put_schedule.cron,
+                                     put_schedule.every, put_schedule.time_zone, put_schedule.group_key,
+                                     put_schedule.start_within, put_schedule.catch_up);
+    INSERT INTO tidegate.schedule AS s
+           (keeper, name, kind, payload, cron, every, time_zone, group_key, start_within, catch_up)
+    VALUES (put_schedule.keeper, put_schedule.name, put_schedule.kind, put_schedule.payload, put_schedule.cron,
+            put_schedule.every, put_schedule.time_zone, put_schedule.group_key, put_schedule.start_within,
+            put_schedule.catch_up)
+    ON CONFLICT ON CONSTRAINT schedule_pkey DO UPDATE
+       SET kind = excluded.kind, payload = excluded.payload, cron = excluded.cron, every = excluded.every,
+           time_zone = excluded.time_zone, group_key = excluded.group_key, start_within = excluded.start_within,
+           catch_up = excluded.catch_up, since = clock_timestamp(), next_at = '-infinity', problem = NULL,
+           revision = s.revision + 1
+     WHERE s.keeper IS NOT DISTINCT FROM excluded.keeper
+    RETURNING s.* INTO made;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'name: must be of a schedule that %s, got %, which % keeps', coalesce(put_schedule.keeper || ' keeps', 'operators keep'),
+            put_schedule.name, coalesce((SELECT s.keeper FROM tidegate.schedule AS s WHERE s.name = put_schedule.name), 'an operator')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM tidegate.record_action('set_schedule', put_schedule.actor, jsonb_build_object(
+        'name', made.name, 'keeper', made.keeper, 'kind', made.kind, 'cron', made.cron, 'every', made.every,
+        'time_zone', made.time_zone, 'catch_up', made.catch_up), NULL, put_schedule.reason);
+    RETURN jsonb_build_object('action', 'schedule', 'name', made.name, 'change', 'set', 'changed', true, 'paused', made.paused);
+END $$;
+
 CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN COALESCE((SELECT range_agg(int8range(i.i, i.i, '[]'::text)) AS range_agg FROM unnest(ranges.ids) i(i) WHERE (i.i < '9223372036854775807'::bigint)), '{}'::int8multirange);
@@ -2096,6 +2244,45 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
+CREATE FUNCTION tidegate.refuse_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text) RETURNS void
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+DECLARE
+    refused text := CASE
+        WHEN refuse_schedule.name IS NULL OR refuse_schedule.name !~ '^[A-Za-z0-9._-]{1,100}$'
+            THEN format('name: must have 1 to 100 letters, digits, ''.'', ''_'' and ''-'', got %L', left(refuse_schedule.name, 200))
+        WHEN num_nonnulls(refuse_schedule.cron, refuse_schedule.every) <> 1
+            THEN format('cron, every: must be one of them, got %s',
+                        CASE WHEN refuse_schedule.cron IS NULL THEN 'none' ELSE 'both' END)
+        WHEN char_length(refuse_schedule.cron) NOT BETWEEN 1 AND 200
+            THEN 'cron: must have 1 to 200 characters, got ' || char_length(refuse_schedule.cron)
+        WHEN extract(year FROM refuse_schedule.every) <> 0 OR extract(month FROM refuse_schedule.every) <> 0
+             OR extract(epoch FROM refuse_schedule.every) NOT BETWEEN 1 AND 366 * 86400
+             OR extract(epoch FROM refuse_schedule.every) % 1 <> 0
+            THEN 'every: must be whole seconds, 1 second to 366 days, got ' || refuse_schedule.every
+        WHEN refuse_schedule.time_zone IS NULL OR char_length(refuse_schedule.time_zone) NOT BETWEEN 1 AND 100
+            THEN 'time_zone: must have 1 to 100 characters, got ' || coalesce(char_length(refuse_schedule.time_zone)::text, 'NULL')
+        WHEN refuse_schedule.every IS NOT NULL AND refuse_schedule.time_zone <> 'UTC'
+            THEN format('time_zone: must not be given with every, whose slots are fixed instants, got %L', refuse_schedule.time_zone)
+        WHEN extract(epoch FROM refuse_schedule.start_within) NOT BETWEEN 1 AND 366 * 86400
+            THEN 'start_within: must be 1 second to 366 days, got ' || refuse_schedule.start_within
+        WHEN refuse_schedule.catch_up IS NULL OR refuse_schedule.catch_up NOT IN ('none', 'last', 'all')
+            THEN format('catch_up: must be none, last or all, got %L', refuse_schedule.catch_up)
+        WHEN octet_length(refuse_schedule.payload::text) > 65536
+            THEN 'payload: must have at most 65536 bytes in a schedule, got ' || octet_length(refuse_schedule.payload::text)
+        ELSE tidegate.refusal(refuse_schedule.kind, refuse_schedule.payload, refuse_schedule.group_key,
+                              NULL, NULL, NULL, NULL, NULL, NULL)
+    END;
+BEGIN
+    IF refused IS NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = refuse_schedule.kind) THEN
+        refused := tidegate.unregistered(refuse_schedule.kind);
+    END IF;
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $_$;
+
 CREATE FUNCTION tidegate.refuse_status_change() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2114,6 +2301,13 @@ CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
     DELETE FROM tidegate.lease AS l
      WHERE l.token = ANY (ARRAY(SELECT o.token FROM tidegate.lease AS o WHERE o.token = ANY (tokens) AND o.ended
                                    FOR UPDATE SKIP LOCKED))
+$$;
+
+CREATE FUNCTION tidegate.remove_schedule(name text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT tidegate.drop_schedule(NULL, remove_schedule.name, remove_schedule.reason, remove_schedule.actor)
 $$;
 
 CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) RETURNS TABLE(token uuid, cuts integer)
@@ -2518,6 +2712,13 @@ BEGIN
     RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
 END $$;
 
+CREATE FUNCTION tidegate.resume_schedule(name text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT tidegate.switch_schedule(resume_schedule.name, false, resume_schedule.reason, resume_schedule.actor)
+$$;
+
 CREATE FUNCTION tidegate.resume_service(service text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2591,7 +2792,7 @@ DECLARE
     changed bigint := 0;
 BEGIN
     PERFORM tidegate.check_operator(rewrap.reason, rewrap.actor, true);
-    IF place = 'event_queue' OR EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
+    IF place IN ('event_queue', 'schedule') OR EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
         EXECUTE format(
             'UPDATE ONLY tidegate.%I AS e SET payload = n.payload::json
                FROM unnest($1, $2) AS n(id, payload)
@@ -2617,6 +2818,29 @@ CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
                AND d.expires_at < (day + 1)::timestamp AT TIME ZONE 'UTC'
              LIMIT 10001) AS waiting
 $$;
+
+CREATE FUNCTION tidegate.run_schedule(name text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    asked tidegate.schedule;
+    slot constant timestamptz := date_trunc('second', clock_timestamp());
+    event bigint;
+BEGIN
+    PERFORM tidegate.check_operator(run_schedule.reason, run_schedule.actor, true);
+    SELECT s.* INTO asked FROM tidegate.schedule AS s WHERE s.name = run_schedule.name;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'name: must be of a schedule, got %', run_schedule.name USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT p.id INTO event
+      FROM tidegate.publish_one(asked.kind, asked.payload, asked.group_key, tidegate.slot_name(asked.name, slot),
+                                tidegate.slot_name(asked.name, slot), NULL, slot + asked.start_within, NULL, NULL) AS p;
+    PERFORM tidegate.record_action('run_schedule', run_schedule.actor, jsonb_build_object('name', asked.name), ARRAY[event], run_schedule.reason);
+    RETURN jsonb_build_object('action', 'schedule', 'name', asked.name, 'change', 'run', 'changed', true, 'paused', asked.paused, 'event_id', event);
+END $$;
 
 CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RETURNS boolean
     LANGUAGE plpgsql
@@ -2797,6 +3021,15 @@ BEGIN
     RETURN NEXT;
 END $$;
 
+CREATE FUNCTION tidegate.set_schedule(name text, kind text, payload json DEFAULT NULL::json, cron text DEFAULT NULL::text, every interval DEFAULT NULL::interval, time_zone text DEFAULT 'UTC'::text, group_key text DEFAULT NULL::text, start_within interval DEFAULT NULL::interval, catch_up text DEFAULT 'last'::text, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS jsonb
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT tidegate.put_schedule(NULL, set_schedule.name, set_schedule.kind, set_schedule.payload, set_schedule.cron,
+                                 set_schedule.every, set_schedule.time_zone, set_schedule.group_key,
+                                 set_schedule.start_within, set_schedule.catch_up, set_schedule.reason, set_schedule.actor)
+$$;
+
 CREATE FUNCTION tidegate.set_service(action text, service text, state text, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2821,6 +3054,10 @@ BEGIN
     RETURN jsonb_build_object('action', set_service.action, 'service', set_service.service, 'state', set_service.state, 'changed', changed,
                               'known', known);
 END $$;
+
+CREATE FUNCTION tidegate.slot_name(name text, slot timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE
+    RETURN ((('schedule:'::text || name) || '@'::text) || to_char((slot AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS"Z"'::text));
 
 CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAULT 8192) RETURNS tid
     LANGUAGE sql
@@ -2959,6 +3196,36 @@ BEGIN
     RETURN NEXT;
 END $$;
 
+CREATE FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) RETURNS jsonb
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20s'
+    AS $$
+DECLARE
+    found_one tidegate.schedule;
+    changes boolean;
+BEGIN
+    PERFORM tidegate.check_operator(switch_schedule.reason, switch_schedule.actor, true);
+    SELECT s.* INTO found_one FROM tidegate.schedule AS s WHERE s.name = switch_schedule.name FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'name: must be of a schedule, got %', switch_schedule.name USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- To resume also mends what stands still, and what fired by a clock that was ahead and has been set back.
+    changes := found_one.paused <> pauses
+        OR NOT pauses AND (found_one.problem IS NOT NULL OR found_one.last_at > clock_timestamp());
+    IF changes THEN
+        UPDATE tidegate.schedule AS s
+           SET paused = pauses, revision = s.revision + 1, problem = NULL,
+               since = CASE WHEN pauses THEN s.since ELSE clock_timestamp() END,
+               next_at = CASE WHEN pauses THEN s.next_at ELSE '-infinity' END
+         WHERE s.name = switch_schedule.name;
+    END IF;
+    PERFORM tidegate.record_action(CASE WHEN pauses THEN 'pause_schedule' ELSE 'resume_schedule' END, switch_schedule.actor,
+                                   jsonb_build_object('name', switch_schedule.name), NULL, switch_schedule.reason);
+    RETURN jsonb_build_object('action', 'schedule', 'name', found_one.name, 'change', CASE WHEN pauses THEN 'paused' ELSE 'resumed' END,
+                              'changed', changes, 'paused', pauses);
+END $$;
+
 CREATE FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3088,7 +3355,7 @@ CREATE FUNCTION tidegate.unsealed(partition text, key text, after bigint, most i
 DECLARE
     place CONSTANT text := coalesce(unsealed.partition, 'event_queue');
 BEGIN
-    IF place <> 'event_queue' AND NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
+    IF place NOT IN ('event_queue', 'schedule') AND NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = place) THEN
         RETURN;
     END IF;
     RETURN QUERY EXECUTE format(
@@ -3452,6 +3719,43 @@ CREATE TABLE tidegate.received (
     received_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
+CREATE TABLE tidegate.schedule (
+    id bigint NOT NULL,
+    name text NOT NULL,
+    keeper text,
+    kind text NOT NULL,
+    payload json,
+    cron text,
+    every interval,
+    time_zone text DEFAULT 'UTC'::text NOT NULL,
+    group_key text,
+    start_within interval,
+    catch_up text DEFAULT 'last'::text NOT NULL,
+    paused boolean DEFAULT false NOT NULL,
+    since timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    next_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    last_at timestamp with time zone,
+    last_event_id bigint,
+    fired_at timestamp with time zone,
+    problem text,
+    revision bigint DEFAULT 1 NOT NULL,
+    CONSTRAINT catch_up_is_none_last_or_all CHECK ((catch_up = ANY (ARRAY['none'::text, 'last'::text, 'all'::text]))),
+    CONSTRAINT cron_or_every CHECK ((num_nonnulls(cron, every) = 1)),
+    CONSTRAINT keeper_is_1_to_200_characters CHECK (((char_length(keeper) >= 1) AND (char_length(keeper) <= 200))),
+    CONSTRAINT name_is_1_to_100_plain_characters CHECK ((name ~ '^[A-Za-z0-9._-]{1,100}$'::text)),
+    CONSTRAINT payload_is_at_most_64_kib CHECK ((octet_length((payload)::text) <= 65536))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='500');
+
+ALTER TABLE tidegate.schedule ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME tidegate.schedule_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE tidegate.sealed_partition (
     partition text NOT NULL,
     counted_to tid,
@@ -3596,6 +3900,12 @@ ALTER TABLE ONLY tidegate.queue_migrations
 ALTER TABLE ONLY tidegate.received
     ADD CONSTRAINT received_pkey PRIMARY KEY (source, message_id);
 
+ALTER TABLE ONLY tidegate.schedule
+    ADD CONSTRAINT schedule_id_key UNIQUE (id);
+
+ALTER TABLE ONLY tidegate.schedule
+    ADD CONSTRAINT schedule_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY tidegate.sealed_partition
     ADD CONSTRAINT sealed_partition_pkey PRIMARY KEY (partition);
 
@@ -3658,6 +3968,8 @@ CREATE INDEX lease_born ON tidegate.lease USING btree (born);
 CREATE INDEX lease_worker ON tidegate.lease USING btree (worker);
 
 CREATE INDEX received_age ON tidegate.received USING btree (received_at);
+
+CREATE INDEX schedule_due ON tidegate.schedule USING btree (next_at) WHERE (NOT paused);
 
 ALTER INDEX tidegate.event_log_correlation ATTACH PARTITION tidegate.event_log_default_correlation_id_idx;
 
@@ -3730,6 +4042,8 @@ REVOKE ALL ON FUNCTION tidegate.done_so_far(progress jsonb, status text, errors 
 
 REVOKE ALL ON FUNCTION tidegate.drop_log_partition(partition text, actor text, now timestamp with time zone) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.drop_schedule(keeper text, name text, reason text, actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.end_leases(event_ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.end_live(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[], OUT missed bigint[]) FROM PUBLIC;
@@ -3742,9 +4056,13 @@ REVOKE ALL ON FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text
 
 REVOKE ALL ON FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.fire_schedules(firings jsonb) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.forget(ids bigint[], reason text, actor text, dry_run boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.forget_received(batch integer, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text, dry_run boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[], ran bigint[], taken_away boolean) FROM PUBLIC;
 
@@ -3822,6 +4140,8 @@ REVOKE ALL ON FUNCTION tidegate.own_attempts() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.pause(kind text, reason text, actor text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.pause_schedule(name text, reason text, actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.pause_service(service text, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.printed(payload jsonb) FROM PUBLIC;
@@ -3837,6 +4157,8 @@ REVOKE ALL ON FUNCTION tidegate.publish_children(kinds text[], payloads json[], 
 REVOKE ALL ON FUNCTION tidegate.publish_many(events jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.put_schedule(keeper text, name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.ranges(ids bigint[]) FROM PUBLIC;
 
@@ -3856,9 +4178,13 @@ REVOKE ALL ON FUNCTION tidegate.refuse_change() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_insert() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.refuse_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.refuse_status_change() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.remove_ended(tokens uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.remove_schedule(name text, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) FROM PUBLIC;
 
@@ -3878,6 +4204,8 @@ REVOKE ALL ON FUNCTION tidegate.reschedule(ids bigint[], kind text, dedup_key te
 
 REVOKE ALL ON FUNCTION tidegate.resume(kind text, reason text, actor text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.resume_schedule(name text, reason text, actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.resume_service(service text, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.retire(kind text, reason text, actor text) FROM PUBLIC;
@@ -3887,6 +4215,8 @@ REVOKE ALL ON FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], 
 REVOKE ALL ON FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.rows_in_default(day date) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.run_schedule(name text, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) FROM PUBLIC;
 
@@ -3900,13 +4230,19 @@ REVOKE ALL ON FUNCTION tidegate.set_policy(kind text, policy jsonb, reason text,
 
 REVOKE ALL ON FUNCTION tidegate.set_retention(kind text, completed interval, failed interval, reason text, actor text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.set_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text, reason text, actor text) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.set_service(action text, service text, state text, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.slot_name(name text, slot timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.step_end(partition text, since tid, pages bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT lowest bigint, OUT low xid8) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_than interval, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) FROM PUBLIC;
 

@@ -152,6 +152,14 @@ impl Context {
         self.event.correlation_id.as_deref()
     }
 
+    /// The slot of the schedule that it was published for, RFC 3339, such as `2031-11-22T02:30:00Z`; of a follow-up, the slot
+    /// that its first event was published for. It is what the correlation id `schedule:NAME@SLOT` says.
+    #[must_use]
+    pub fn slot(&self) -> Option<&str> {
+        let named = self.correlation_id()?.strip_prefix("schedule:")?;
+        named.rsplit_once('@').map(|(_, slot)| slot)
+    }
+
     /// The event's group.
     #[must_use]
     pub fn group_key(&self) -> Option<&str> {

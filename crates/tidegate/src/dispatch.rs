@@ -8,6 +8,8 @@ use futures_util::future::{BoxFuture, FutureExt};
 use crate::context::Context;
 use crate::event::Event;
 use crate::handler::HandlerResult;
+#[cfg(feature = "schedules")]
+use crate::schedule::Schedule;
 
 /// A program's dispatcher: one exhaustive `match` from event to handlers (requirement A12). A kind
 /// that is added to the enum and not to the `match` does not compile (E6):
@@ -41,6 +43,13 @@ pub trait Dispatch: Send + Sync + 'static {
     /// Lists the handlers of an event, in the order they run. Must only list: the futures are lazy,
     /// and those that an earlier attempt finished are dropped unpolled.
     fn handlers<'a>(&'a self, event: &'a Self::Event, ctx: &'a Context) -> Handlers<'a>;
+
+    /// Lists the events that are published again and again, at slots of the clock. `migrate` brings them into the database,
+    /// and takes those back that are no longer listed.
+    #[cfg(feature = "schedules")]
+    fn schedules(&self) -> Vec<Schedule<Self::Event>> {
+        Vec::new()
+    }
 }
 
 /// The handlers of one event.

@@ -101,6 +101,10 @@ pub(crate) async fn forget(
     let mut keys = of_tables.keys;
     keys.groups.extend(request.group.clone());
     keys.correlation_ids.extend(request.correlation_id.clone());
+    if !keys.groups.is_empty() {
+        // First: nothing more comes of them.
+        report.schedules = queue::forget_schedules(&client, &keys.groups, request).await?;
+    }
     let named = request.ids.clone().unwrap_or_default();
     let mut found = everywhere(&client, &keys).await?;
     found.extend(named);

@@ -18,8 +18,8 @@ use crate::error::Error;
 use crate::look::{FirstRequest, ListRequest, ShowRequest};
 use crate::operate::{
     CancelRequest, ExpiringKind, ForgetRequest, KindRequest, PolicyRequest, ReplayRequest,
-    RequeueRequest, RescheduleRequest, RewrapRequest, ServiceRequest, ServiceStatus,
-    UnblockRequest,
+    RequeueRequest, RescheduleRequest, RewrapRequest, ScheduleRequest, ServiceRequest,
+    ServiceStatus, UnblockRequest,
 };
 use crate::retention::{Change, CleanupOptions};
 
@@ -68,6 +68,10 @@ pub enum Request {
     Forget(ForgetRequest),
     /// Seal payloads with the current key.
     Rewrap(RewrapRequest),
+    /// What is published again and again.
+    Schedules(FirstRequest),
+    /// Change a schedule, or publish its event now.
+    Schedule(ScheduleRequest),
     /// How long finished events are kept.
     Retention(RetentionRequest),
     /// What is wrong with database, schema and queue.
@@ -82,7 +86,7 @@ pub enum Request {
 }
 
 /// What every program answers.
-const ACTIONS: [&str; 23] = [
+const ACTIONS: [&str; 25] = [
     "drain",
     "cleanup",
     "replay",
@@ -104,6 +108,8 @@ const ACTIONS: [&str; 23] = [
     "unblock",
     "forget",
     "rewrap",
+    "schedules",
+    "schedule",
     "retention",
     "doctor",
 ];
@@ -254,6 +260,8 @@ fn asked(action: &str, fields: Map<String, Value>) -> Result<Request, Error> {
         "unblock" => Request::Unblock(decode(fields)?),
         "forget" => Request::Forget(decode(fields)?),
         "rewrap" => Request::Rewrap(decode(fields)?),
+        "schedules" => Request::Schedules(decode(fields)?),
+        "schedule" => Request::Schedule(decode(fields)?),
         "retention" => Request::Retention(decode(fields)?),
         "doctor" => Request::Doctor(decode(fields)?),
         own => Request::Further {
@@ -588,6 +596,18 @@ mod tests {
             ),
             (json!({"action": "unblock", "group": "g"}), "reason"),
             (json!({"action": "pause"}), "kind"),
+            (
+                json!({"action": "schedule", "name": "s", "pause": true, "run": true, "reason": "r"}),
+                "pause, resume, remove, run: one of them must be true",
+            ),
+            (
+                json!({"action": "schedule", "name": "s", "pause": true, "cron": "@daily", "reason": "r"}),
+                "pause, resume, remove, run: one of them must be true",
+            ),
+            (
+                json!({"action": "schedule", "name": "s", "kind": "k", "every": "often", "reason": "r"}),
+                "every: must be a duration",
+            ),
             (
                 json!({"action": "retention", "failed": "long"}),
                 "failed: must be a duration",

@@ -53,7 +53,7 @@
 //!
 //! None is on by default. `aws`: logins that AWS keeps, in Secrets Manager or as IAM tokens. `operate`: what operators ask for
 //! and what the queue tells them, and the `Service` that both shells are made on. `logging`: what a shell
-//! logs. `testing`: a test kit. `vendored-openssl`: builds OpenSSL in. `internals` is for this project's own tests; no promise
+//! logs. `schedules`: periodic events; a program without it leaves them to others. `testing`: a test kit. `vendored-openssl`: builds OpenSSL in. `internals` is for this project's own tests; no promise
 //! holds for it.
 //!
 //! # Layout
@@ -69,7 +69,7 @@
 //! 7. `drain`: the loop around it all, and its report.
 //!
 //! Beside it: `config` and `connect` (settings, secrets, TLS, connections), `migrate` (the schema), `retention` (cleanup: how
-//! finished events leave the log), `operate` (what operators may ask for), `forget` (nothing is left of a person), `look` (what they may look at), `doctor` (is
+//! finished events leave the log), `schedule` (when periodic events are due), `operate` (what operators may ask for), `forget` (nothing is left of a person), `look` (what they may look at), `doctor` (is
 //! everything well?), `figures` and `metrics` (what CloudWatch is told), `trace` (a trace crosses the queue), `xray` (and is
 //! shown in X-Ray), `invocation` (both ends of the wire to Lambda and the command line), `intake` (messages from outside, each
 //! once), `program` (a whole program, ready for a shell).
@@ -99,6 +99,13 @@ pub mod retention;
 mod rewrap;
 #[cfg(not(feature = "seal"))]
 use seal as rewrap;
+#[cfg(all(feature = "schedules", feature = "internals"))]
+pub mod schedule;
+#[cfg(all(feature = "schedules", not(feature = "internals")))]
+mod schedule;
+#[cfg(not(feature = "schedules"))]
+#[path = "schedule_without.rs"]
+mod schedule;
 #[cfg(feature = "seal")]
 pub mod seal;
 #[cfg(not(feature = "seal"))]
@@ -171,6 +178,9 @@ pub use outcome::RetryPolicy;
 pub use policy::Policy;
 pub use program::Program;
 pub use queue::{Job, JobStatus, Published, job, publish, publish_batch};
+
+#[cfg(feature = "schedules")]
+pub use schedule::{CatchUp, Schedule};
 
 /// The driver that connections and transactions of this API are of.
 pub use tokio_postgres;

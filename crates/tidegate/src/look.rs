@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::config::in_range;
 use crate::error::Error;
-use crate::operate::{Moment, ServiceStatus, since, until};
+use crate::operate::{Moment, ScheduleStatus, ServiceStatus, since, until};
 use crate::queue::{Lineage, ListFilter};
 
 /// How much a list may hold.
@@ -155,4 +155,13 @@ pub struct LeasesReport {
 pub struct ServicesReport {
     /// Those that are not called first.
     pub services: Vec<ServiceStatus>,
+}
+
+/// What is published again and again.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(tag = "action", rename = "schedules")]
+#[non_exhaustive]
+pub struct SchedulesReport {
+    /// Those that stand still first, then by their next slot.
+    pub schedules: Vec<ScheduleStatus>,
 }

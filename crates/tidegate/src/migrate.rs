@@ -12,6 +12,8 @@ use tokio_postgres::{Client, GenericClient};
 use crate::connect::Database;
 use crate::error::{Error, describe, of_pooler};
 use crate::policy::Policy;
+#[cfg(feature = "schedules")]
+use crate::schedule;
 use crate::{queue, retention};
 
 /// The queue's own schema.
@@ -26,8 +28,9 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0008__views.sql",
     "sql/V0009__forget.sql",
     "sql/V0010__change.sql",
-    "sql/V0011__policy.sql",
-    "sql/V0012__rights.sql",
+    "sql/V0011__schedule.sql",
+    "sql/V0012__policy.sql",
+    "sql/V0013__rights.sql",
 );
 
 /// The oldest Postgres that leases can be made on: it brought `range_agg` over multiranges.
@@ -150,6 +153,8 @@ pub struct Migrate<'a> {
     max_group_delay: Option<Duration>,
     takes_plaintext: Option<bool>,
     policies: &'a [(&'a str, Policy)],
+    #[cfg(feature = "schedules")]
+    schedules: Option<(&'a str, Vec<queue::Declared>)>,
     roles: bool,
 }
 
@@ -164,6 +169,8 @@ impl<'a> Migrate<'a> {
             max_group_delay: None,
             takes_plaintext: None,
             policies: &[],
+            #[cfg(feature = "schedules")]
+            schedules: None,
             roles: false,
         }
     }
@@ -198,6 +205,13 @@ impl<'a> Migrate<'a> {
     /// operator says.
     pub fn policies(mut self, policies: &'a [(&'a str, Policy)]) -> Self {
         self.policies = policies;
+        self
+    }
+
+    /// With what this program publishes again and again; what it has declared before and does not now is removed.
+    #[cfg(feature = "schedules")]
+    pub(crate) fn schedules(mut self, keeper: &'a str, declared: Vec<queue::Declared>) -> Self {
+        self.schedules = Some((keeper, declared));
         self
     }
 
@@ -244,6 +258,11 @@ impl<'a> Migrate<'a> {
             for tables in &self.tables {
                 batch(&client, &tables.all_grants()).await?;
             }
+        }
+        // Last: a name that somebody else has concerns nothing but schedules.
+        #[cfg(feature = "schedules")]
+        if let Some((keeper, declared)) = &self.schedules {
+            schedule::sync(&client, keeper, declared).await?;
         }
         Ok(MigrateReport {
             applied,

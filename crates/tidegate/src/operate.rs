@@ -5,6 +5,7 @@
 mod change;
 mod forget;
 mod policy;
+mod schedule;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -17,6 +18,10 @@ pub use self::forget::{
     ForgetReport, ForgetRequest, RewrapReport, RewrapRequest, Subject, SubjectKeys, parse_subject,
 };
 pub use self::policy::{PolicyReport, PolicyRequest};
+pub use self::schedule::{
+    CatchUp, Periodic, ScheduleAction, ScheduleChange, ScheduleRequest, ScheduleStatus,
+    parse_catch_up,
+};
 use crate::config::{named, parse_duration};
 
 /// A point in time as people give it.

@@ -29,7 +29,11 @@ use crate::metrics::Metrics;
 use crate::migrate::{Migrate, MigrateReport, Migrations, refuse_foreign};
 use crate::policy::Policy;
 use crate::queue;
+#[cfg(feature = "schedules")]
+use crate::queue::Declared;
 use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
+#[cfg(feature = "schedules")]
+use crate::schedule::Schedule;
 use crate::seal;
 
 /// What a program is made of: the handlers of its events, its own migrations, its own actions. A shell runs it.
@@ -87,6 +91,10 @@ trait Drains: Send + Sync {
         hooks: Hooks,
         figures: Option<oneshot::Sender<Figures>>,
     ) -> BoxFuture<'a, Result<DrainReport, DrainError>>;
+
+    /// What is published again and again.
+    #[cfg(feature = "schedules")]
+    fn schedules(&self) -> Result<Vec<Declared>, Error>;
 }
 
 struct Typed<D>(Arc<D>);
@@ -100,6 +108,11 @@ impl<D: Dispatch> Drains for Typed<D> {
         figures: Option<oneshot::Sender<Figures>>,
     ) -> BoxFuture<'a, Result<DrainReport, DrainError>> {
         drain_measured(database, self.0.clone(), options, hooks, figures).boxed()
+    }
+
+    #[cfg(feature = "schedules")]
+    fn schedules(&self) -> Result<Vec<Declared>, Error> {
+        self.0.schedules().iter().map(Schedule::declared).collect()
     }
 }
 
@@ -360,6 +373,8 @@ impl Service {
             Request::Unblock(asked) => told(time, self.unblock(asked)).await?,
             Request::Forget(asked) => told(time, self.forget(asked)).await?,
             Request::Rewrap(asked) => told(time, self.rewrap(asked)).await?,
+            Request::Schedules(asked) => told(time, self.schedules(*asked)).await?,
+            Request::Schedule(asked) => told(time, self.change_schedule(asked)).await?,
             // As with a cleanup, the steps of applying it know how long they have.
             Request::Retention(asked) if asked.apply => {
                 told(time.map(overrun), self.retention(asked, time)).await?
@@ -500,6 +515,12 @@ impl Service {
         }
         if asked.roles {
             migrate = migrate.with_roles();
+        }
+        // Before anything is changed: what is declared wrongly must not leave half a migration.
+        #[cfg(feature = "schedules")]
+        {
+            let declared = self.handlers.schedules()?;
+            migrate = migrate.schedules(self.program.origin, declared);
         }
         migrate.run().await
     }

@@ -42,6 +42,8 @@ pub(crate) async fn rewrap(
     for partition in partitions(&client, SystemTime::now()).await? {
         run.place(Some(&partition.name)).await?;
     }
+    // A schedule's payload is that of its events.
+    run.place(Some("schedule")).await?;
     Ok(run.report)
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::operate::{
     ForgetReport, OrderRisks, PauseReport, PolicyReport, ReplayReport, RequeueReport, RewrapReport,
-    ServiceChange, ServiceState, Skipped, UnblockAction, UnblockReport,
+    ScheduleChange, ServiceChange, ServiceState, Skipped, UnblockAction, UnblockReport,
 };
 
 /// Ids and lines are told up to this many; `--json` tells more.
@@ -190,6 +190,9 @@ pub fn forgotten(report: &ForgetReport) -> String {
     if report.unknown > 0 {
         lines.push(format!("  {} of no event", report.unknown));
     }
+    if report.schedules > 0 {
+        lines.push(format!("  {} schedules", report.schedules));
+    }
     let tables = report.tables.iter();
     lines.extend(tables.map(|(table, rows)| format!("  {rows} rows of {table}")));
     if report.incomplete {
@@ -220,6 +223,27 @@ pub fn rewrapped(report: &RewrapReport) -> String {
         ));
     }
     lines.join("\n")
+}
+
+/// What has become of a schedule.
+pub fn schedule(change: &ScheduleChange) -> String {
+    let name = &change.name;
+    match (change.change.as_str(), change.changed) {
+        ("set", _) => {
+            let next = change.next_at.as_deref().unwrap_or("an unknown time");
+            let paused = if change.paused { "; it is paused" } else { "" };
+            format!("{name} is set; its next slot is {next}{paused}")
+        }
+        ("paused", true) => format!("{name} is paused; slots that pass are passed over"),
+        ("paused", false) => format!("{name} was paused already"),
+        ("resumed", true) => format!("{name} is resumed, from its next slot on"),
+        ("resumed", false) => format!("{name} was not paused"),
+        ("run", _) => format!(
+            "{name} is published as event {}",
+            change.event_id.unwrap_or_default()
+        ),
+        _ => format!("{name} is removed; what it has published stays"),
+    }
 }
 
 pub(super) fn skipped(lines: &mut Vec<String>, skipped: &[Skipped], count: u64) {

@@ -86,3 +86,10 @@ pub async fn leases(service: &Service, limit: u32) -> Result<Answer, Failed> {
     let text = text::leases(&report.leases);
     Ok(Answer::new(document(&report)?, text))
 }
+
+pub async fn schedules(service: &Service, limit: u32) -> Result<Answer, Failed> {
+    let asked = FirstRequest { limit: Some(limit) };
+    let report = service.schedules(asked).await?;
+    let text = text::schedules(&report.schedules);
+    Ok(Answer::new(document(&report)?, text))
+}

@@ -1,15 +1,17 @@
 //! Operators' actions: replay, requeue, pause, resume, retire, unblock, forget.
 
+use tidegate::Error;
 use tidegate::operate::{
-    ForgetRequest, KindRequest, PolicyRequest, ReplayRequest, RequeueRequest, RewrapRequest,
-    ServiceAction, ServiceRequest, UnblockAction, UnblockRequest,
+    ForgetRequest, KindRequest, Periodic, PolicyRequest, ReplayRequest, RequeueRequest,
+    RewrapRequest, ScheduleAction, ScheduleRequest, ServiceAction, ServiceRequest, UnblockAction,
+    UnblockRequest,
 };
 use tidegate::program::Service;
 
-use crate::answer::{Answer, Failed, document};
+use crate::answer::{Answer, Failed, document, json_argument};
 use crate::args::{
     ForgetArgs, PauseArgs, PolicyArgs, ReplayArgs, RequeueArgs, RetireArgs, RewrapArgs,
-    ServiceArgs, UnblockArgs,
+    ScheduleArgs, ServiceArgs, UnblockArgs,
 };
 use crate::text;
 
@@ -186,7 +188,9 @@ pub async fn forget(service: &Service, args: ForgetArgs) -> Result<Answer, Faile
         .await?;
     let rows: u64 = report.tables.values().sum();
     Ok(Answer {
-        code: u8::from(report.forgotten + report.before + rows == 0 || report.incomplete),
+        code: u8::from(
+            report.forgotten + report.before + report.schedules + rows == 0 || report.incomplete,
+        ),
         ..Answer::new(document(&report)?, text::operate::forgotten(&report))
     })
 }
@@ -204,4 +208,46 @@ pub async fn rewrap(service: &Service, args: RewrapArgs) -> Result<Answer, Faile
         code: u8::from(!report.no_key.is_empty() || !report.broken.is_empty()),
         ..Answer::new(document(&report)?, text::operate::rewrapped(&report))
     })
+}
+
+pub async fn schedule(service: &Service, args: ScheduleArgs) -> Result<Answer, Failed> {
+    let change = args.change;
+    let action = match (change.kind, change.pause, change.resume, change.remove) {
+        (Some(kind), ..) => {
+            let payload = args.payload.as_deref();
+            let payload = payload
+                .map(|text| json_argument("--payload", text))
+                .transpose()?;
+            let payload = payload.map(|payload| serde_json::from_str(payload.get()));
+            let payload = payload
+                .transpose()
+                .map_err(|error| Error::Invalid(format!("--payload: must be JSON: {error}")))?;
+            ScheduleAction::Set(Periodic {
+                kind,
+                payload,
+                cron: args.cron,
+                every: args.every,
+                time_zone: args.time_zone,
+                group: args.group,
+                start_within: args.start_within,
+                catch_up: args.catch_up.unwrap_or_default(),
+            })
+        }
+        (None, true, ..) => ScheduleAction::Pause,
+        (None, _, true, _) => ScheduleAction::Resume,
+        (None, _, _, true) => ScheduleAction::Remove,
+        (None, ..) => ScheduleAction::Run,
+    };
+    let change = service
+        .change_schedule(&ScheduleRequest {
+            name: args.name,
+            action,
+            reason: args.audit.reason,
+            actor: args.audit.actor,
+        })
+        .await?;
+    Ok(Answer::new(
+        document(&change)?,
+        text::operate::schedule(&change),
+    ))
 }

@@ -19,6 +19,9 @@ const UNTOUCHED: Duration = Duration::from_mins(10);
 /// With the default backoff of at most ten minutes and five attempts, a head has ended by then.
 const BLOCKED: Duration = Duration::from_hours(1);
 
+/// Fifteen wakes of a drain at one a minute.
+const SLOT_OVERDUE: Duration = Duration::from_mins(15);
+
 /// A service that is restarted or redeployed is back by then.
 const OUTAGE: Duration = Duration::from_mins(15);
 
@@ -195,6 +198,28 @@ pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding, Error> {
     } else {
         Finding::ok(text)
     })
+}
+
+/// Slots that no drain has met, and schedules that none can fire.
+pub(super) async fn schedules(probe: &Probe<'_>) -> Result<Finding, Error> {
+    let limit = SLOT_OVERDUE.as_secs_f64();
+    let rows = query(&probe.client, &sql::schedule::TROUBLED_SCHEDULES, &[&limit]).await?;
+    if rows.is_empty() {
+        return Ok(Finding::ok("none stands still or is late"));
+    }
+    let (mut texts, mut remedies) = (vec![], vec![]);
+    for row in &rows {
+        let (name, why): (String, String) = (row.get(0), row.get(1));
+        let waits_for_a_drain: bool = row.get(2);
+        remedies.push(if waits_for_a_drain {
+            "tidegate drain".to_owned()
+        } else {
+            format!("tidegate schedule {name} --resume --reason mended")
+        });
+        texts.push(format!("{name}: {why}"));
+    }
+    remedies.dedup();
+    Ok(Finding::warning(texts.join("; "), remedies.join("\n")))
 }
 
 /// The database's seconds; a clock that was set back makes them less than none.

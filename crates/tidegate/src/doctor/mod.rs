@@ -77,6 +77,7 @@ static CHECKS: &[Check] = &[
     of_queue("groups", |probe| flow::groups(probe).boxed()),
     of_queue("paused kinds", |probe| flow::paused(probe).boxed()),
     of_queue("services", |probe| flow::services(probe).boxed()),
+    of_queue("schedules", |probe| flow::schedules(probe).boxed()),
     of_queue("bloat", |probe| upkeep::bloat(probe).boxed()),
     of_queue("autovacuum", |probe| upkeep::autovacuum(probe).boxed()),
     of_server("vacuum horizon", |probe| upkeep::horizon(probe).boxed()),

@@ -3,15 +3,18 @@
 
 use std::time::Duration;
 
-use futures_util::future::{OptionFuture, join5};
+use futures_util::future::{OptionFuture, join, join5};
 use uuid::Uuid;
 
 use super::clocks::Reading;
 use super::limits::Turn;
+use super::scheduling::PAGE;
 use super::session::Session;
 use super::walk::Stretch;
 use crate::error::Error;
-use crate::queue::{self, Claim, Grant, LeaseRequest, LeasedBatch, Walk};
+use crate::queue::{
+    self, Claim, DueSchedule, Fired, Firing, Grant, LeaseRequest, LeasedBatch, Walk,
+};
 
 /// Delayed events made ready at once.
 const PROMOTE_LIMIT: u32 = 1000;
@@ -35,6 +38,10 @@ pub(super) struct LeaseOrder {
     pub ask: Ask,
     /// Of which kinds events are asked for.
     pub kinds: Vec<&'static str>,
+    /// Past which schedule to look for those that are due, if it is time to.
+    pub look: Option<i64>,
+    /// All kinds that this program handles.
+    pub all_kinds: &'static [&'static str],
     pub first_window: u32,
     /// When it was made: what it prolongs is no older.
     pub sent: Reading,
@@ -51,6 +58,8 @@ pub(super) enum Ask {
     Limited(Turn, Stretch),
     /// Places of a limited service, and starts.
     Claim(Claim),
+    /// That schedules are fired.
+    Fire(Vec<Firing>),
 }
 
 impl Ask {
@@ -58,7 +67,7 @@ impl Ask {
     fn stretch(&self) -> Option<&Stretch> {
         match self {
             Self::Events(stretch) | Self::Limited(_, stretch) => Some(stretch),
-            Self::Nothing | Self::Probe(_) | Self::Claim(_) => None,
+            Self::Nothing | Self::Probe(_) | Self::Claim(_) | Self::Fire(_) => None,
         }
     }
 
@@ -110,6 +119,10 @@ pub(super) struct Brought {
     pub batch: LeasedBatch,
     /// What was claimed.
     pub grant: Grant,
+    /// Schedules that are due, if they were looked for.
+    pub due: Option<Result<Vec<DueSchedule>, Error>>,
+    /// What became of those that were to be fired.
+    pub fired: Option<Result<Vec<Fired>, Error>>,
     pub token: Uuid,
     /// The leases that are still there, each with how often something was taken from it.
     pub renewed: Option<Vec<(Uuid, i32)>>,
@@ -172,20 +185,39 @@ async fn attempt(
         Ask::Claim(claim) => Some(queue::claim_service(client, order.worker, claim)),
         _ => None,
     };
-    let (renewed, swept, promoted, batch, grant) = join5(
+    let fire = match &order.ask {
+        Ask::Fire(firings) => Some(queue::fire_schedules(client, firings)),
+        _ => None,
+    };
+    let look = order
+        .look
+        .map(|after| queue::due_schedules(client, order.all_kinds, (after, PAGE), None));
+    let leasing = join5(
         OptionFuture::from(renew),
         OptionFuture::from(sweep),
         OptionFuture::from(promote),
         OptionFuture::from(leased),
         OptionFuture::from(claimed),
-    )
-    .await;
+    );
+    let scheduling = join(OptionFuture::from(fire), OptionFuture::from(look));
+    let ((renewed, swept, promoted, batch, grant), (fired, due)) = join(leasing, scheduling).await;
     swept.transpose()?;
+    let (fired, due) = (passes(fired)?, passes(due)?);
     Ok(Brought {
         renewed: renewed.transpose()?,
         promoted: promoted.transpose()?.and_then(|(_, lowest)| lowest),
         batch: batch.transpose()?.unwrap_or_default(),
         grant: grant.transpose()?.unwrap_or_default(),
+        due,
+        fired,
         token,
     })
+}
+
+/// Schedules keep no drain from draining: what failed is told, unless the connection is lost, which concerns all.
+fn passes<T>(answer: Option<Result<T, Error>>) -> Result<Option<Result<T, Error>>, Error> {
+    match answer {
+        Some(Err(error)) if error.is_connection_lost() => Err(error),
+        answer => Ok(answer),
+    }
 }

@@ -15,7 +15,7 @@ use super::{Drain, Slot};
 use crate::dispatch::Dispatch;
 use crate::event::Event;
 use crate::lease::{Fate, Lease};
-use crate::queue::Watched;
+use crate::queue::LeasedBatch;
 
 /// A window is this much work: about what passes until the database has been told of the next one, several times over.
 const WINDOW: Duration = Duration::from_millis(50);
@@ -52,7 +52,10 @@ impl<D: Dispatch> Drain<D> {
         let may_lease = self.may_lease();
         let (ask, kinds) = self.what_to_ask(may_lease, now);
         let leases = ask.leases();
-        if matches!(ask, Ask::Nothing) && !renews {
+        // Behind what was fired: whether somebody holds it is learnt first.
+        let looks = !matches!(ask, Ask::Fire(_)) && !self.is_spent();
+        let look = looks.then(|| self.scheduling.look(now)).flatten();
+        if matches!(ask, Ask::Nothing) && !renews && look.is_none() {
             return;
         }
         let first_window = if self.hand.leases.has_suspect() {
@@ -75,6 +78,8 @@ impl<D: Dispatch> Drain<D> {
                 renews,
                 ask,
                 kinds,
+                look,
+                all_kinds: D::Event::KINDS,
                 first_window: u32::try_from(first_window).unwrap_or(u32::MAX),
                 sent: Reading::now(),
             };
@@ -85,6 +90,10 @@ impl<D: Dispatch> Drain<D> {
     /// One thing at a time: an event to try a service with, something for a limited service, or more of the rest.
     fn what_to_ask(&mut self, may_lease: bool, now: Instant) -> (Ask, Vec<&'static str>) {
         let mut kinds = self.budget.kinds_with_time(D::Event::KINDS);
+        let due = self.scheduling.take_due();
+        if !due.is_empty() {
+            return (Ask::Fire(due), kinds);
+        }
         if let Some(probe) = self.services.due(now).filter(|_| may_lease) {
             self.services.note_asked(&probe, now);
             return (Ask::Probe(probe), kinds);
@@ -145,15 +154,22 @@ impl<D: Dispatch> Drain<D> {
         if let Some(renewed) = brought.renewed {
             self.take_renewed(&order.held, &renewed, order.sent);
         }
-        let mut batch = brought.batch;
-        if !matches!(order.ask, Ask::Nothing | Ask::Claim(_)) {
-            self.policies.learn(std::mem::take(&mut batch.policies));
+        if let Some(fired) = brought.fired {
+            let published = self.scheduling.fired(fired);
+            self.report.scheduled += published;
+            if published > 0 {
+                self.look_again();
+            }
         }
+        if let Some(due) = brought.due {
+            self.scheduling.found(due);
+        }
+        let mut batch = brought.batch;
         match order.ask {
-            Ask::Nothing => return,
+            Ask::Nothing | Ask::Fire(_) => return,
             Ask::Claim(claim) => return self.take_grant(&claim, brought.grant, order.sent.steady),
             Ask::Probe(service) => {
-                self.learn_services(&batch.watched);
+                self.learn(&mut batch);
                 self.empty.seen = false;
                 if let Some(event) = batch.events.first() {
                     self.services.begin_probe(event.lease, service);
@@ -163,7 +179,7 @@ impl<D: Dispatch> Drain<D> {
                 self.limits
                     .arrived(&turn, stretch, brought.promoted, &mut batch);
                 self.note_promoted(brought.promoted);
-                self.learn_services(&batch.watched);
+                self.learn(&mut batch);
             }
             Ask::Events(stretch) => {
                 let left = self.hand.waiting();
@@ -173,7 +189,7 @@ impl<D: Dispatch> Drain<D> {
                 self.empty.seen = empty && self.is_idle();
                 self.empty.looked_at = order.sent.steady;
                 self.note_promoted(brought.promoted);
-                self.learn_services(&batch.watched);
+                self.learn(&mut batch);
             }
         }
         if batch.events.is_empty() && batch.unreadable.is_empty() {
@@ -196,8 +212,17 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    fn learn_services(&mut self, watched: &[Watched]) {
-        if self.services.learn(watched) {
+    /// What is due when there is no time left is left to the next run.
+    pub(super) fn stop_scheduling(&mut self) {
+        if self.scheduling.has_due() && self.is_spent() {
+            self.scheduling.stop();
+        }
+    }
+
+    /// What a lease tells of services and kinds.
+    fn learn(&mut self, batch: &mut LeasedBatch) {
+        self.policies.learn(std::mem::take(&mut batch.policies));
+        if self.services.learn(&batch.watched) {
             self.look_again();
         }
     }

@@ -25,6 +25,7 @@ mod options;
 mod outbox;
 mod report;
 mod running;
+mod scheduling;
 pub(crate) mod services;
 mod session;
 pub(crate) mod settle;
@@ -54,6 +55,7 @@ use self::limits::ServiceLimits;
 pub use self::options::DrainOptions;
 use self::outbox::Outbox;
 pub use self::report::{DrainReport, StopReason};
+use self::scheduling::Scheduling;
 use self::services::Services;
 use self::session::Slot;
 use self::walk::Cursor;
@@ -210,6 +212,7 @@ struct Drain<D: Dispatch> {
     services: Arc<Services>,
     limits: ServiceLimits,
     policies: Policies,
+    scheduling: Scheduling,
     outbox: Outbox,
     /// Either the idle session or the work it is busy with.
     leasing: Slot<Arrival>,
@@ -260,6 +263,7 @@ impl<D: Dispatch> Drain<D> {
             services: Arc::default(),
             limits: ServiceLimits::new(options.concurrency, options.batch, options.lease_timeout),
             policies: Policies::default(),
+            scheduling: Scheduling::new(),
             outbox: Outbox::new(),
             leasing: Slot::new(&database),
             writing: Slot::new(&database),
@@ -337,6 +341,7 @@ impl<D: Dispatch> Drain<D> {
             self.cut_overdue();
             self.start_handlers();
             self.give_back_rest();
+            self.stop_scheduling();
             self.send_write();
             if let Some(reason) = self.stop_reason() {
                 self.report.stop_reason = reason;
@@ -373,6 +378,7 @@ impl<D: Dispatch> Drain<D> {
             && self.outbox.is_empty()
             && !self.between.rereads
             && !self.services.has_reports()
+            && !self.scheduling.has_due()
             && self.writing.is_idle()
     }
 

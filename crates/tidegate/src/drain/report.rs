@@ -52,6 +52,9 @@ pub struct DrainReport {
     pub abandoned: u64,
     /// Follow-ups published.
     pub published: u64,
+    /// Periodic events published for slots that had come.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub scheduled: u64,
     /// Handlers that were given up on and cannot be ended, because they keep their threads to themselves: they go on
     /// when the run is over, while their events have gone back. Whoever drains again should do so in a new process.
     #[serde(default, skip_serializing_if = "is_none")]

@@ -97,6 +97,9 @@ pub struct ForgetReport {
     pub before: u64,
     /// Ids of no event.
     pub unknown: u64,
+    /// Operators' schedules of the groups that were removed.
+    #[serde(default)]
+    pub schedules: u64,
     /// Rows of the program's own tables that were removed, by table.
     pub tables: BTreeMap<String, u64>,
     /// Events came of those faster than they could be forgotten, or new ones of the group; ask again.

@@ -11,18 +11,19 @@ use crate::error::Error;
 use crate::forget;
 use crate::invocation::{RetentionRequest, StatsReport};
 use crate::look::{
-    self, BlockedGroupsReport, FirstRequest, LeasesReport, ListReport, ListRequest, ServicesReport,
-    ShowReport, ShowRequest,
+    self, BlockedGroupsReport, FirstRequest, LeasesReport, ListReport, ListRequest,
+    SchedulesReport, ServicesReport, ShowReport, ShowRequest,
 };
 use crate::operate::{
     CancelReport, CancelRequest, ForgetReport, ForgetRequest, KindRequest, PauseReport,
     PolicyReport, PolicyRequest, ReplayReport, ReplayRequest, RequeueReport, RequeueRequest,
-    RescheduleReport, RescheduleRequest, RetireReport, RewrapReport, RewrapRequest, ServiceChange,
-    ServiceRequest, UnblockReport, UnblockRequest,
+    RescheduleReport, RescheduleRequest, RetireReport, RewrapReport, RewrapRequest, ScheduleAction,
+    ScheduleChange, ScheduleRequest, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
 };
 use crate::queue;
 use crate::retention::{self, KindsReport, RetentionReport};
 use crate::rewrap;
+use crate::schedule;
 
 /// What is answered of retention.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -251,6 +252,42 @@ impl Service {
             ..asked.clone()
         };
         rewrap::rewrap(&self.database, &asked).await
+    }
+
+    /// What is published again and again: those that stand still first, then by their next slot.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the limit is out of range; when the database fails.
+    pub async fn schedules(&self, asked: FirstRequest) -> Result<SchedulesReport, Error> {
+        let limit = look::limit(asked.limit)?;
+        let client = self.database.connect().await?;
+        let mut schedules = queue::schedules(&client, limit).await?;
+        schedules.iter_mut().for_each(schedule::complete);
+        Ok(SchedulesReport { schedules })
+    }
+
+    /// Makes or changes a schedule of the operators', pauses, resumes or removes one, or publishes its event now.
+    ///
+    /// # Errors
+    /// As [`Service::replay`]; [`Error::Config`] to set one where schedules are not built in.
+    pub async fn change_schedule(&self, asked: &ScheduleRequest) -> Result<ScheduleChange, Error> {
+        let actor = self.actor_of(asked.actor.as_ref());
+        let asked = ScheduleRequest {
+            actor,
+            ..asked.clone()
+        };
+        let (mut payload, mut first) = (None, None);
+        if let ScheduleAction::Set(wanted) = &asked.action {
+            first = Some(schedule::check(wanted)?);
+            let text = wanted.payload.as_ref().map(ToString::to_string);
+            payload = schedule::sealed(&wanted.kind, text).await?;
+        }
+        let client = self.database.connect().await?;
+        let change = queue::change_schedule(&client, &asked, payload.as_deref()).await?;
+        Ok(ScheduleChange {
+            next_at: first,
+            ..change
+        })
     }
 
     /// How long finished events are kept, by kind; or a change of that, which may take `time` if there is a limit from

@@ -16,6 +16,7 @@ mod read;
 pub(crate) mod retention;
 #[cfg(feature = "internals")]
 pub mod retention;
+mod schedule;
 mod service;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod sql;
@@ -36,6 +37,7 @@ pub use read::{
     blocked_groups, expiring, job, leases, lineage, list, pulse, show,
 };
 pub use retention::KindRetention;
+pub use schedule::{change_schedule, schedules};
 pub use service::{services, services_down};
 
 /// What the drain and this project's own tests know of the queue, and nobody else.
@@ -58,6 +60,10 @@ mod internals {
         Overview, declare_policies, others, overview, register_kinds, registered, stats,
         unregistered,
     };
+    pub use super::schedule::{
+        Declared, DueSchedule, Fired, Firing, Times, declared_schedules, drop_schedule,
+        due_schedules, fire_schedules, forget_schedules, put_schedule,
+    };
     pub use super::service::{
         Claim, Grant, Limited, ServiceReport, Watched, claim_service, report_service,
     };
@@ -77,6 +83,13 @@ mod internals {
     pub(crate) use super::operate::{find_subject, forget, offspring, replay, requeue, retire};
     pub(crate) use super::read::{
         others, overview, register_kinds, registered, stats, unregistered,
+    };
+    #[cfg(feature = "schedules")]
+    pub(crate) use super::schedule::{
+        Declared, Times, declared_schedules, drop_schedule, put_schedule,
+    };
+    pub(crate) use super::schedule::{
+        DueSchedule, Fired, Firing, due_schedules, fire_schedules, forget_schedules,
     };
     pub(crate) use super::service::{
         Claim, Grant, Limited, ServiceReport, Watched, claim_service, report_service,

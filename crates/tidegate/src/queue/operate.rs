@@ -360,7 +360,7 @@ pub struct ForgottenEvents {
     pub offspring: Vec<i64>,
 }
 
-async fn report<R: DeserializeOwned>(
+pub(super) async fn report<R: DeserializeOwned>(
     client: &(impl GenericClient + Sync),
     statement: &'static Statement,
     values: &[&(dyn ToSql + Sync)],

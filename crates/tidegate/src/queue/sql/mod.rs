@@ -7,6 +7,7 @@ pub mod live;
 pub mod look;
 pub mod operate;
 pub mod retention;
+pub mod schedule;
 pub mod service;
 
 use tokio_postgres::types::Type;
@@ -29,6 +30,7 @@ pub static ALL: &[&[&Statement]] = &[
     look::ALL,
     operate::ALL,
     retention::ALL,
+    schedule::ALL,
     service::ALL,
     doctor::ALL,
 ];

@@ -1,0 +1,328 @@
+-- Periodic events: what is published again and again, at slots of the clock.
+--
+-- A slot is an instant at which a schedule publishes its event. The next one is computed by a program, for it takes a cron
+-- expression and a table of time zones; it is stored, so that "what is due" is one comparison with the database's clock. It
+-- is also what keeps a slot from being used twice: whoever fires moves it on, in the transaction that publishes.
+
+CREATE TABLE tidegate.schedule (
+    -- By which rewrap() names it.
+    id            bigint      GENERATED ALWAYS AS IDENTITY UNIQUE,
+    name          text        PRIMARY KEY,
+    -- The program that declares it; null: operators keep it.
+    keeper        text,
+    kind          text        NOT NULL,
+    payload       json,
+    cron          text,
+    every         interval,
+    time_zone     text        NOT NULL DEFAULT 'UTC',
+    group_key     text,
+    -- Its events are started so long after their slot, or never.
+    start_within  interval,
+    catch_up      text        NOT NULL DEFAULT 'last',
+    paused        boolean     NOT NULL DEFAULT false,
+    -- Slots up to here are none of its business: since it was made, changed or resumed.
+    since         timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The next slot. '-infinity': the next drain computes it; 'infinity': there is none.
+    next_at       timestamptz NOT NULL DEFAULT '-infinity',
+    -- The last slot that an event was published for, the event, and when that was.
+    last_at       timestamptz,
+    last_event_id bigint,
+    fired_at      timestamptz,
+    -- Why it stands still, if it does.
+    problem       text,
+    -- One more with each change: what was computed of an earlier definition is not used.
+    revision      bigint      NOT NULL DEFAULT 1,
+    CONSTRAINT name_is_1_to_100_plain_characters CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
+    CONSTRAINT keeper_is_1_to_200_characters CHECK (char_length(keeper) BETWEEN 1 AND 200),
+    CONSTRAINT payload_is_at_most_64_kib CHECK (octet_length(payload::text) <= 65536),
+    CONSTRAINT cron_or_every CHECK (num_nonnulls(cron, every) = 1),
+    CONSTRAINT catch_up_is_none_last_or_all CHECK (catch_up IN ('none', 'last', 'all'))
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
+        autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 500);
+
+CREATE INDEX schedule_due ON tidegate.schedule (next_at) WHERE NOT paused;
+
+-- The first field of a schedule that is not allowed, as a message. A cron expression and a time zone are read by programs,
+-- which have a calendar: what they cannot read stands still, and `problem` says why.
+CREATE FUNCTION tidegate.refuse_schedule(
+    name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval,
+    catch_up text
+) RETURNS void
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    refused text := CASE
+        WHEN refuse_schedule.name IS NULL OR refuse_schedule.name !~ '^[A-Za-z0-9._-]{1,100}$'
+            THEN format('name: must have 1 to 100 letters, digits, ''.'', ''_'' and ''-'', got %L', left(refuse_schedule.name, 200))
+        WHEN num_nonnulls(refuse_schedule.cron, refuse_schedule.every) <> 1
+            THEN format('cron, every: must be one of them, got %s',
+                        CASE WHEN refuse_schedule.cron IS NULL THEN 'none' ELSE 'both' END)
+        WHEN char_length(refuse_schedule.cron) NOT BETWEEN 1 AND 200
+            THEN 'cron: must have 1 to 200 characters, got ' || char_length(refuse_schedule.cron)
+        WHEN extract(year FROM refuse_schedule.every) <> 0 OR extract(month FROM refuse_schedule.every) <> 0
+             OR extract(epoch FROM refuse_schedule.every) NOT BETWEEN 1 AND 366 * 86400
+             OR extract(epoch FROM refuse_schedule.every) % 1 <> 0
+            THEN 'every: must be whole seconds, 1 second to 366 days, got ' || refuse_schedule.every
+        WHEN refuse_schedule.time_zone IS NULL OR char_length(refuse_schedule.time_zone) NOT BETWEEN 1 AND 100
+            THEN 'time_zone: must have 1 to 100 characters, got ' || coalesce(char_length(refuse_schedule.time_zone)::text, 'NULL')
+        WHEN refuse_schedule.every IS NOT NULL AND refuse_schedule.time_zone <> 'UTC'
+            THEN format('time_zone: must not be given with every, whose slots are fixed instants, got %L', refuse_schedule.time_zone)
+        WHEN extract(epoch FROM refuse_schedule.start_within) NOT BETWEEN 1 AND 366 * 86400
+            THEN 'start_within: must be 1 second to 366 days, got ' || refuse_schedule.start_within
+        WHEN refuse_schedule.catch_up IS NULL OR refuse_schedule.catch_up NOT IN ('none', 'last', 'all')
+            THEN format('catch_up: must be none, last or all, got %L', refuse_schedule.catch_up)
+        WHEN octet_length(refuse_schedule.payload::text) > 65536
+            THEN 'payload: must have at most 65536 bytes in a schedule, got ' || octet_length(refuse_schedule.payload::text)
+        ELSE tidegate.refusal(refuse_schedule.kind, refuse_schedule.payload, refuse_schedule.group_key,
+                              NULL, NULL, NULL, NULL, NULL, NULL)
+    END;
+BEGIN
+    IF refused IS NULL AND NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = refuse_schedule.kind) THEN
+        refused := tidegate.unregistered(refuse_schedule.kind);
+    END IF;
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+
+-- Makes or changes a schedule, for who keeps it: a program by its name, operators by null. What it has published stays
+-- published, its pause stays a pause, and its next slot is the first one from now on.
+CREATE FUNCTION tidegate.put_schedule(
+    keeper text, name text, kind text, payload json, cron text, every interval, time_zone text, group_key text,
+    start_within interval, catch_up text, reason text, actor text
+) RETURNS jsonb
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+DECLARE
+    made tidegate.schedule;
+BEGIN
+    PERFORM tidegate.check_operator(put_schedule.reason, put_schedule.actor, true);
+    PERFORM tidegate.refuse_schedule(put_schedule.name, put_schedule.kind, put_schedule.payload, put_schedule.cron,
+                                     put_schedule.every, put_schedule.time_zone, put_schedule.group_key,
+                                     put_schedule.start_within, put_schedule.catch_up);
+    INSERT INTO tidegate.schedule AS s
+           (keeper, name, kind, payload, cron, every, time_zone, group_key, start_within, catch_up)
+    VALUES (put_schedule.keeper, put_schedule.name, put_schedule.kind, put_schedule.payload, put_schedule.cron,
+            put_schedule.every, put_schedule.time_zone, put_schedule.group_key, put_schedule.start_within,
+            put_schedule.catch_up)
+    ON CONFLICT ON CONSTRAINT schedule_pkey DO UPDATE
+       SET kind = excluded.kind, payload = excluded.payload, cron = excluded.cron, every = excluded.every,
+           time_zone = excluded.time_zone, group_key = excluded.group_key, start_within = excluded.start_within,
+           catch_up = excluded.catch_up, since = clock_timestamp(), next_at = '-infinity', problem = NULL,
+           revision = s.revision + 1
+     WHERE s.keeper IS NOT DISTINCT FROM excluded.keeper
+    RETURNING s.* INTO made;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'name: must be of a schedule that %s, got %, which % keeps', coalesce(put_schedule.keeper || ' keeps', 'operators keep'),
+            put_schedule.name, coalesce((SELECT s.keeper FROM tidegate.schedule AS s WHERE s.name = put_schedule.name), 'an operator')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM tidegate.record_action('set_schedule', put_schedule.actor, jsonb_build_object(
+        'name', made.name, 'keeper', made.keeper, 'kind', made.kind, 'cron', made.cron, 'every', made.every,
+        'time_zone', made.time_zone, 'catch_up', made.catch_up), NULL, put_schedule.reason);
+    RETURN jsonb_build_object('action', 'schedule', 'name', made.name, 'change', 'set', 'changed', true, 'paused', made.paused);
+END $$;
+
+CREATE FUNCTION tidegate.set_schedule(
+    name         text,
+    kind         text,
+    payload      json     DEFAULT NULL,
+    cron         text     DEFAULT NULL,
+    every        interval DEFAULT NULL,
+    time_zone    text     DEFAULT 'UTC',
+    group_key    text     DEFAULT NULL,
+    start_within interval DEFAULT NULL,
+    catch_up     text     DEFAULT 'last',
+    reason       text     DEFAULT NULL,
+    actor        text     DEFAULT NULL
+) RETURNS jsonb
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT tidegate.put_schedule(NULL, set_schedule.name, set_schedule.kind, set_schedule.payload, set_schedule.cron,
+                                 set_schedule.every, set_schedule.time_zone, set_schedule.group_key,
+                                 set_schedule.start_within, set_schedule.catch_up, set_schedule.reason, set_schedule.actor)
+$$;
+
+-- What a program declares no longer.
+CREATE FUNCTION tidegate.drop_schedule(keeper text, name text, reason text, actor text) RETURNS jsonb
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+DECLARE
+    dropped tidegate.schedule;
+BEGIN
+    PERFORM tidegate.check_operator(drop_schedule.reason, drop_schedule.actor, true);
+    SELECT s.* INTO dropped FROM tidegate.schedule AS s WHERE s.name = drop_schedule.name FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'name: must be of a schedule, got %', drop_schedule.name USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF dropped.keeper IS DISTINCT FROM drop_schedule.keeper THEN
+        RAISE EXCEPTION 'name: must be of a schedule that %, got %, which % keeps: pause it, or declare it no longer',
+            coalesce(drop_schedule.keeper || ' keeps', 'operators keep'), drop_schedule.name, coalesce(dropped.keeper, 'an operator')
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    DELETE FROM tidegate.schedule AS s WHERE s.name = drop_schedule.name;
+    PERFORM tidegate.record_action('remove_schedule', drop_schedule.actor, jsonb_build_object(
+        'name', dropped.name, 'keeper', dropped.keeper, 'kind', dropped.kind, 'last_at', dropped.last_at), NULL, drop_schedule.reason);
+    RETURN jsonb_build_object('action', 'schedule', 'name', dropped.name, 'change', 'removed', 'changed', true, 'paused', dropped.paused);
+END $$;
+
+CREATE FUNCTION tidegate.remove_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT tidegate.drop_schedule(NULL, remove_schedule.name, remove_schedule.reason, remove_schedule.actor)
+$$;
+
+-- Slots that pass while it is paused are passed over. Whoever keeps it, the pause is the operators'.
+CREATE FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) RETURNS jsonb
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+DECLARE
+    found_one tidegate.schedule;
+    changes boolean;
+BEGIN
+    PERFORM tidegate.check_operator(switch_schedule.reason, switch_schedule.actor, true);
+    SELECT s.* INTO found_one FROM tidegate.schedule AS s WHERE s.name = switch_schedule.name FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'name: must be of a schedule, got %', switch_schedule.name USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- To resume also mends what stands still, and what fired by a clock that was ahead and has been set back.
+    changes := found_one.paused <> pauses
+        OR NOT pauses AND (found_one.problem IS NOT NULL OR found_one.last_at > clock_timestamp());
+    IF changes THEN
+        UPDATE tidegate.schedule AS s
+           SET paused = pauses, revision = s.revision + 1, problem = NULL,
+               since = CASE WHEN pauses THEN s.since ELSE clock_timestamp() END,
+               next_at = CASE WHEN pauses THEN s.next_at ELSE '-infinity' END
+         WHERE s.name = switch_schedule.name;
+    END IF;
+    PERFORM tidegate.record_action(CASE WHEN pauses THEN 'pause_schedule' ELSE 'resume_schedule' END, switch_schedule.actor,
+                                   jsonb_build_object('name', switch_schedule.name), NULL, switch_schedule.reason);
+    RETURN jsonb_build_object('action', 'schedule', 'name', found_one.name, 'change', CASE WHEN pauses THEN 'paused' ELSE 'resumed' END,
+                              'changed', changes, 'paused', pauses);
+END $$;
+
+CREATE FUNCTION tidegate.pause_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT tidegate.switch_schedule(pause_schedule.name, true, pause_schedule.reason, pause_schedule.actor)
+$$;
+
+CREATE FUNCTION tidegate.resume_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT tidegate.switch_schedule(resume_schedule.name, false, resume_schedule.reason, resume_schedule.actor)
+$$;
+
+-- How a slot is named: the event's deduplication key and its correlation id, by which its handlers know the slot and all that
+-- came of it can be listed.
+CREATE FUNCTION tidegate.slot_name(name text, slot timestamptz) RETURNS text
+    LANGUAGE sql STABLE
+    RETURN 'schedule:' || name || '@' || to_char(slot AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"');
+
+-- Publishes a schedule's event now, also of one that is paused. Its slots stay what they are; within a second, it is published once.
+CREATE FUNCTION tidegate.run_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    asked tidegate.schedule;
+    slot constant timestamptz := date_trunc('second', clock_timestamp());
+    event bigint;
+BEGIN
+    PERFORM tidegate.check_operator(run_schedule.reason, run_schedule.actor, true);
+    SELECT s.* INTO asked FROM tidegate.schedule AS s WHERE s.name = run_schedule.name;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'name: must be of a schedule, got %', run_schedule.name USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT p.id INTO event
+      FROM tidegate.publish_one(asked.kind, asked.payload, asked.group_key, tidegate.slot_name(asked.name, slot),
+                                tidegate.slot_name(asked.name, slot), NULL, slot + asked.start_within, NULL, NULL) AS p;
+    PERFORM tidegate.record_action('run_schedule', run_schedule.actor, jsonb_build_object('name', asked.name), ARRAY[event], run_schedule.reason);
+    RETURN jsonb_build_object('action', 'schedule', 'name', asked.name, 'change', 'run', 'changed', true, 'paused', asked.paused, 'event_id', event);
+END $$;
+
+-- Removes operators' schedules of these groups, which would go on publishing about whoever is forgotten. What a program declares
+-- is about nobody, and would come back. The audit keeps their number. Tells how many there are.
+CREATE FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false)
+    RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
+    AS $$
+DECLARE
+    there constant bigint := (SELECT count(*) FROM tidegate.schedule AS s WHERE s.group_key = ANY (groups) AND s.keeper IS NULL);
+    removed bigint;
+BEGIN
+    PERFORM tidegate.check_operator(forget_schedules.reason, forget_schedules.actor, true);
+    IF coalesce(forget_schedules.dry_run, false) OR there = 0 THEN
+        RETURN there;
+    END IF;
+    DELETE FROM tidegate.schedule AS s WHERE s.group_key = ANY (groups) AND s.keeper IS NULL;
+    GET DIAGNOSTICS removed = ROW_COUNT;
+    INSERT INTO tidegate.audit (action, actor, count, reason)
+    VALUES ('forget_schedules', forget_schedules.actor, removed, forget_schedules.reason);
+    RETURN removed;
+END $$;
+
+-- Fires what a drain has found due, each in a step of its own: [{"id", "revision", "from", "slots", "next", "problem"}], times in
+-- seconds since 1970; `from` is the next slot as the drain has read it, null if there was none, `next` the one from now on. Of
+-- two drains that have found the same slot due, the second one finds another one there. Nothing here waits long: a row that
+-- somebody changes is passed by, so is a group whose publish lock somebody holds, and after one other wait the rest is left to
+-- the next try. Tells what became of each that was not passed by.
+CREATE FUNCTION tidegate.fire_schedules(firings jsonb) RETURNS TABLE (id bigint, published bigint, refused text)
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    f record;
+    s tidegate.schedule;
+    fired record;
+    waited boolean := false;
+BEGIN
+    FOR f IN SELECT (e.firing->>'id')::bigint AS id, (e.firing->>'revision')::bigint AS revision,
+                    coalesce(to_timestamp((e.firing->>'from')::float8), '-infinity') AS came_from,
+                    coalesce(to_timestamp((e.firing->>'next')::float8), 'infinity') AS next_at,
+                    e.firing->>'problem' AS problem,
+                    ARRAY(SELECT to_timestamp(slot::float8) FROM jsonb_array_elements_text(e.firing->'slots') AS slot) AS slots
+               FROM jsonb_array_elements(firings) WITH ORDINALITY AS e(firing, position) ORDER BY e.position
+    LOOP
+        EXIT WHEN waited;
+        fire_schedules.id := f.id;
+        fire_schedules.published := 0;
+        fire_schedules.refused := NULL;
+        BEGIN
+            SELECT t.* INTO s FROM tidegate.schedule AS t
+             WHERE t.id = f.id AND t.revision = f.revision AND t.next_at = f.came_from AND NOT t.paused
+               FOR UPDATE SKIP LOCKED;
+            CONTINUE WHEN NOT FOUND;
+            IF f.slots <> '{}' AND s.group_key IS NOT NULL THEN
+                PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(s.group_key) FOR UPDATE SKIP LOCKED;
+                -- Of one that is missing, publish_one() says so.
+                CONTINUE WHEN NOT FOUND AND EXISTS (SELECT FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(s.group_key));
+            END IF;
+            SELECT count(*) AS published, max(p.id) AS last_id, max(u.slot) AS last_slot INTO fired
+              FROM unnest(f.slots) WITH ORDINALITY AS u(slot, position)
+             CROSS JOIN LATERAL tidegate.publish_one(s.kind, s.payload, s.group_key, tidegate.slot_name(s.name, u.slot),
+                                                     tidegate.slot_name(s.name, u.slot), NULL, u.slot + s.start_within,
+                                                     NULL, NULL) AS p;
+            UPDATE tidegate.schedule AS t
+               SET next_at = f.next_at, problem = f.problem, last_at = coalesce(fired.last_slot, t.last_at),
+                   last_event_id = coalesce(fired.last_id, t.last_event_id),
+                   fired_at = CASE WHEN fired.last_id IS NULL THEN t.fired_at ELSE clock_timestamp() END
+             WHERE t.id = f.id;
+            fire_schedules.published := fired.published;
+        EXCEPTION
+            WHEN lock_not_available OR deadlock_detected THEN
+                waited := true;
+                CONTINUE;
+            WHEN data_exception OR integrity_constraint_violation THEN
+                -- What is refused now will be again: it stands still, and says why.
+                UPDATE tidegate.schedule AS t SET next_at = 'infinity', problem = SQLERRM
+                 WHERE t.id = (SELECT k.id FROM tidegate.schedule AS k WHERE k.id = f.id AND k.revision = f.revision
+                                  FOR UPDATE SKIP LOCKED);
+                fire_schedules.refused := SQLERRM;
+            WHEN OTHERS THEN
+                -- What a trigger or a full disk refuses may pass.
+                fire_schedules.refused := SQLERRM;
+        END;
+        RETURN NEXT;
+    END LOOP;
+END $$;

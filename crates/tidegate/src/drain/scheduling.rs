@@ -1,0 +1,154 @@
+//! The part of the loop that publishes periodic events: what is due is looked for with a lease, once a second, and fired on the
+//! leasing session before the next one.
+//!
+//! The surprise: nothing of it can fail a drain. What cannot be looked at or fired waits for a later look.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::error::Error;
+use crate::queue::{DueSchedule, Fired, Firing};
+use crate::schedule;
+
+/// From one look to the next: a slot is met about so late while a drain runs.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// From a look that has failed, or a schedule that was refused, to the next one.
+const REFUSED: Duration = Duration::from_secs(30);
+
+/// Schedules of one look.
+pub(super) const PAGE: i32 = 200;
+
+/// Events that are published at once: a short transaction, and at most 64 MiB of payloads.
+const MOST_AT_ONCE: usize = 1000;
+
+/// Slots of one schedule that a drain publishes for in a minute. The rest of a long outage is for later, so that what others
+/// publish meanwhile does not wait behind all of it.
+const MOST_A_MINUTE: usize = 1000;
+
+/// What is known of schedules in this run.
+pub(super) struct Scheduling {
+    look_at: Instant,
+    /// The last schedule of this look; 0 when a look begins.
+    after: i64,
+    /// What was found due and is to be fired.
+    due: Vec<Firing>,
+    /// More of a schedule is due than was fired at once.
+    unfinished: bool,
+    /// Events published in this minute, by schedule.
+    counts: HashMap<i64, usize>,
+    minute: Instant,
+}
+
+impl Scheduling {
+    pub(super) fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            look_at: now,
+            after: 0,
+            due: Vec::new(),
+            unfinished: false,
+            counts: HashMap::new(),
+            minute: now,
+        }
+    }
+
+    /// Past which schedule to look now, if it is time to.
+    pub(super) fn look(&self, now: Instant) -> Option<i64> {
+        let looks = schedule::BUILT_IN && self.due.is_empty() && now >= self.look_at;
+        looks.then_some(self.after)
+    }
+
+    /// What is to be fired, once.
+    pub(super) fn take_due(&mut self) -> Vec<Firing> {
+        std::mem::take(&mut self.due)
+    }
+
+    /// Something was found due that is not fired yet.
+    pub(super) fn has_due(&self) -> bool {
+        !self.due.is_empty() || self.after > 0 || self.unfinished
+    }
+
+    /// The run is over: what is due is left to the next one.
+    pub(super) fn stop(&mut self) {
+        self.due.clear();
+        (self.after, self.unfinished) = (0, false);
+        self.look_at = Instant::now() + REFUSED;
+    }
+
+    /// A look has brought this.
+    pub(super) fn found(&mut self, found: Result<Vec<DueSchedule>, Error>) {
+        let now = Instant::now();
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => return self.failed(&error),
+        };
+        if now >= self.minute + Duration::from_mins(1) {
+            self.minute = now;
+            self.counts.clear();
+        }
+        if self.after == 0 {
+            self.unfinished = false;
+        }
+        let (mut events, mut seen) = (0, 0);
+        for due in &found {
+            if events >= MOST_AT_ONCE {
+                break;
+            }
+            seen += 1;
+            self.after = due.id;
+            let fired = self.counts.get(&due.id).copied().unwrap_or_default();
+            let most = MOST_A_MINUTE
+                .saturating_sub(fired)
+                .min(MOST_AT_ONCE - events);
+            if most == 0 {
+                continue;
+            }
+            let firing = schedule::plan(due, most);
+            events += firing.slots.len();
+            let more = schedule::has_more(&firing, due.now);
+            self.unfinished |= more && fired + firing.slots.len() < MOST_A_MINUTE;
+            if more {
+                *self.counts.entry(due.id).or_default() += firing.slots.len();
+            }
+            self.due.push(firing);
+        }
+        let is_last = seen == found.len() && found.len() < PAGE as usize;
+        if is_last {
+            self.after = 0;
+        }
+        let goes_on = !is_last || self.unfinished;
+        self.look_at = if goes_on { now } else { now + LOOK };
+    }
+
+    /// What was found due was fired. Tells how many events there are now.
+    pub(super) fn fired(&mut self, fired: Result<Vec<Fired>, Error>) -> u64 {
+        let fired = match fired {
+            Ok(fired) => fired,
+            Err(error) => {
+                self.failed(&error);
+                return 0;
+            }
+        };
+        let published = fired.iter().map(|one| one.published).sum();
+        let mut refused = fired.iter().filter_map(|one| one.refused.as_deref());
+        if let Some(why) = refused.next() {
+            let others = refused.count();
+            tracing::warn!(error = %why, others, "a schedule could not be fired");
+            self.look_at = Instant::now() + REFUSED;
+            (self.after, self.unfinished) = (0, false);
+        } else if published == 0 && self.after == 0 {
+            // Somebody else was faster, or holds what is needed: no reason to hurry.
+            self.unfinished = false;
+            self.look_at = self.look_at.max(Instant::now() + LOOK);
+        }
+        published
+    }
+
+    fn failed(&mut self, error: &Error) {
+        tracing::warn!(error = %error, "schedules could not be looked at");
+        self.stop();
+    }
+}

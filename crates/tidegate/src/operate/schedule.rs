@@ -1,0 +1,235 @@
+//! What an operator asks of schedules, and what is answered.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use crate::config::{named, parse_duration};
+
+/// What becomes of slots that no drain was there for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CatchUp {
+    /// They are passed over; one that a drain meets at most 15 minutes late counts as met.
+    None,
+    /// The last of them is made up for.
+    #[default]
+    Last,
+    /// Each of them is, the oldest first.
+    All,
+}
+
+impl CatchUp {
+    /// The name in reports, on the command line and in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Last => "last",
+            Self::All => "all",
+        }
+    }
+}
+
+/// Reads `none`, `last` or `all`.
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn parse_catch_up(text: &str) -> Result<CatchUp, String> {
+    let mut all = [CatchUp::None, CatchUp::Last, CatchUp::All].into_iter();
+    all.find(|one| one.as_str() == text)
+        .ok_or_else(|| format!("must be none, last or all, got {text:?}"))
+}
+
+/// What is published, and when.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Periodic {
+    /// The kind of its events; must be registered.
+    pub kind: String,
+    /// Their payload, of at most 64 KiB.
+    pub payload: Option<Value>,
+    /// The cron expression, of five fields or such as `@daily`; or `every`.
+    pub cron: Option<String>,
+    /// From one slot to the next, on fixed instants: multiples of it since 1970, in UTC.
+    pub every: Option<Duration>,
+    /// By which zone's clock the expression is read, such as `Europe/Kyiv`; by default UTC.
+    pub time_zone: Option<String>,
+    /// The events' group.
+    pub group: Option<String>,
+    /// An event is started so long after its slot, or never.
+    pub start_within: Option<Duration>,
+    /// What becomes of slots that no drain was there for.
+    pub catch_up: CatchUp,
+}
+
+/// Which schedule to change, and how. As JSON it has the command line's options: `name`, and `pause`, `resume`, `remove`, `run`,
+/// or `kind` with `cron` or `every`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(try_from = "ScheduleOptions")]
+pub struct ScheduleRequest {
+    /// 1 to 100 letters, digits, `.`, `_` and `-`.
+    pub name: String,
+    /// What to do with it.
+    pub action: ScheduleAction,
+    /// For the audit; not blank, at most 1,000 characters.
+    pub reason: String,
+    /// Who says to be asking, for the audit; 1 to 200 characters.
+    pub actor: Option<String>,
+}
+
+/// What to do with a schedule.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ScheduleAction {
+    /// It is made or, if operators keep it, changed.
+    Set(Periodic),
+    /// It publishes nothing; slots that pass meanwhile are passed over.
+    Pause,
+    /// It publishes again, from its next slot on.
+    Resume,
+    /// Operators keep it no longer.
+    Remove,
+    /// Its event is published now, beside its slots.
+    Run,
+}
+
+/// A [`ScheduleRequest`] as the command line and JSON have it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an option of the command line"
+)]
+struct ScheduleOptions {
+    name: String,
+    #[serde(default)]
+    pause: bool,
+    #[serde(default)]
+    resume: bool,
+    #[serde(default)]
+    remove: bool,
+    #[serde(default)]
+    run: bool,
+    kind: Option<String>,
+    payload: Option<Value>,
+    cron: Option<String>,
+    #[serde(default, deserialize_with = "every")]
+    every: Option<Duration>,
+    time_zone: Option<String>,
+    group: Option<String>,
+    #[serde(default, deserialize_with = "start_within")]
+    start_within: Option<Duration>,
+    catch_up: Option<CatchUp>,
+    reason: String,
+    actor: Option<String>,
+}
+
+impl TryFrom<ScheduleOptions> for ScheduleRequest {
+    type Error = &'static str;
+
+    fn try_from(asked: ScheduleOptions) -> Result<Self, Self::Error> {
+        let is_set = asked.payload.is_some()
+            || asked.cron.is_some()
+            || asked.every.is_some()
+            || asked.time_zone.is_some()
+            || asked.group.is_some()
+            || asked.start_within.is_some()
+            || asked.catch_up.is_some();
+        let switches = (asked.pause, asked.resume, asked.remove, asked.run);
+        let action = match (switches, asked.kind) {
+            ((false, false, false, false), Some(kind)) => ScheduleAction::Set(Periodic {
+                kind,
+                payload: asked.payload,
+                cron: asked.cron,
+                every: asked.every,
+                time_zone: asked.time_zone,
+                group: asked.group,
+                start_within: asked.start_within,
+                catch_up: asked.catch_up.unwrap_or_default(),
+            }),
+            ((true, false, false, false), None) if !is_set => ScheduleAction::Pause,
+            ((false, true, false, false), None) if !is_set => ScheduleAction::Resume,
+            ((false, false, true, false), None) if !is_set => ScheduleAction::Remove,
+            ((false, false, false, true), None) if !is_set => ScheduleAction::Run,
+            _ => {
+                return Err(
+                    "pause, resume, remove, run: one of them must be true, or kind given with cron or every",
+                );
+            }
+        };
+        Ok(Self {
+            name: asked.name,
+            action,
+            reason: asked.reason,
+            actor: asked.actor,
+        })
+    }
+}
+
+fn every<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    named("every", parse_duration, deserializer)
+}
+
+fn start_within<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    named("start_within", parse_duration, deserializer)
+}
+
+/// What a change of a schedule did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename = "schedule")]
+#[non_exhaustive]
+pub struct ScheduleChange {
+    /// The schedule.
+    pub name: String,
+    /// `set`, `paused`, `resumed`, `removed` or `run`.
+    pub change: String,
+    /// False when it was so before.
+    pub changed: bool,
+    /// Whether it is paused now.
+    pub paused: bool,
+    /// The event, of a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_id: Option<i64>,
+    /// Its first slot from now on, by this program's clock, RFC 3339; of one that was set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_at: Option<String>,
+}
+
+/// A schedule as operators see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ScheduleStatus {
+    /// Its name.
+    pub name: String,
+    /// The program that declares it; `None`: operators keep it.
+    pub keeper: Option<String>,
+    /// The kind of its events.
+    pub kind: String,
+    /// The cron expression, or `every_s`.
+    pub cron: Option<String>,
+    /// Seconds from one slot to the next.
+    pub every_s: Option<i64>,
+    /// By which zone's clock the expression is read.
+    pub time_zone: String,
+    /// The events' group.
+    pub group_key: Option<String>,
+    /// Seconds from a slot until its event is started, or never.
+    pub start_within_s: Option<i64>,
+    /// What becomes of slots that no drain was there for.
+    pub catch_up: CatchUp,
+    /// `waiting`, `due`, `paused`, `paused_kind`, `unregistered_kind` or `stopped`.
+    pub state: String,
+    /// The next slot, RFC 3339; `None` when there is none.
+    pub next_at: Option<String>,
+    /// The last slot that an event was published for.
+    pub last_at: Option<String>,
+    /// That event.
+    pub last_event_id: Option<i64>,
+    /// When it was published.
+    pub fired_at: Option<String>,
+    /// Why it has stopped.
+    pub problem: Option<String>,
+    /// Where its next slot is looked for, while it is not stored.
+    #[serde(skip_serializing)]
+    pub(crate) since_s: i64,
+}

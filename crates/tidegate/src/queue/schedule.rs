@@ -1,0 +1,285 @@
+//! Schedules: what is due, what is fired, what programs and operators change.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{GenericClient, Row};
+
+use super::operate::report;
+use super::publish::refused;
+use super::{query, sql};
+use crate::error::Error;
+use crate::operate::parse_catch_up;
+use crate::operate::{
+    CatchUp, ForgetRequest, ScheduleAction, ScheduleChange, ScheduleRequest, ScheduleStatus,
+};
+
+/// A schedule whose slot has come, or has not been computed yet. Instants are seconds since 1970, by the database's clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DueSchedule {
+    /// By which it is fired.
+    pub id: i64,
+    /// For messages.
+    pub name: String,
+    /// Of which definition this is.
+    pub revision: i64,
+    /// When it is due.
+    pub times: Times,
+    /// What becomes of missed slots.
+    pub catch_up: CatchUp,
+    /// Its events are started so many seconds after their slot, or never.
+    pub start_within: Option<i64>,
+    /// Only later slots count.
+    pub since: i64,
+    /// The next slot, if it was computed.
+    pub next: Option<i64>,
+    /// The present.
+    pub now: i64,
+}
+
+/// When a schedule is due, as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Times {
+    /// A cron expression, or `every`.
+    pub cron: Option<String>,
+    /// Seconds from one slot to the next.
+    pub every: Option<i64>,
+    /// By which zone's clock the expression is read.
+    pub time_zone: String,
+}
+
+/// What is to be fired of a schedule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Firing {
+    /// The schedule.
+    pub id: i64,
+    /// As it was read.
+    pub revision: i64,
+    /// The next slot as it was read.
+    pub from: Option<i64>,
+    /// What an event is published for, in order.
+    pub slots: Vec<i64>,
+    /// The next slot from now on; `None`: there is none.
+    pub next: Option<i64>,
+    /// Why there is none, if that is an error.
+    pub problem: Option<String>,
+}
+
+/// What became of one that was fired.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fired {
+    /// The schedule.
+    pub id: i64,
+    /// Its events.
+    pub published: u64,
+    /// Why there are none.
+    pub refused: Option<String>,
+}
+
+/// Schedules of these kinds that something is to be done about, past this id: at most so many, by id. `now` is for tests.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn due_schedules(
+    client: &(impl GenericClient + Sync),
+    kinds: &[&str],
+    (after, most): (i64, i32),
+    now: Option<f64>,
+) -> Result<Vec<DueSchedule>, Error> {
+    let values: &[&(dyn ToSql + Sync)] = &[&kinds, &after, &most, &now];
+    let rows = query(client, &sql::schedule::DUE_SCHEDULES, values).await?;
+    Ok(rows.iter().map(due).collect())
+}
+
+fn due(row: &Row) -> DueSchedule {
+    DueSchedule {
+        id: row.get(0),
+        name: row.get(1),
+        revision: row.get(2),
+        times: Times {
+            cron: row.get(3),
+            every: row.get(4),
+            time_zone: row.get(5),
+        },
+        catch_up: parse_catch_up(row.get(6)).unwrap_or_default(),
+        start_within: row.get(7),
+        since: row.get(8),
+        next: row.get(9),
+        now: row.get(10),
+    }
+}
+
+/// Publishes for slots and moves on to the next ones, each schedule by itself. Tells of those that nobody was faster with.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn fire_schedules(
+    client: &(impl GenericClient + Sync),
+    firings: &[Firing],
+) -> Result<Vec<Fired>, Error> {
+    let text = serde_json::to_string(firings)
+        .map_err(|error| Error::Invalid(format!("schedules: {error}")))?;
+    let rows = query(client, &sql::schedule::FIRE_SCHEDULES, &[&text]).await?;
+    let fired = rows.iter().map(|row| Fired {
+        id: row.get(0),
+        published: row.get::<_, i64>(1).unsigned_abs(),
+        refused: row.get(2),
+    });
+    Ok(fired.collect())
+}
+
+/// Schedules, those that stand still first, then by their next slot.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn schedules(
+    client: &(impl GenericClient + Sync),
+    limit: u32,
+) -> Result<Vec<ScheduleStatus>, Error> {
+    let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+    let rows = query(client, &sql::schedule::SCHEDULES, &[&limit]).await?;
+    let read = rows.iter().map(|row| serde_json::from_str(row.get(0)));
+    read.collect::<Result<_, _>>()
+        .map_err(|error| Error::Unreadable(format!("schedules: {error}")))
+}
+
+/// Changes a schedule as an operator asks.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what it must be; else the database's failure.
+pub async fn change_schedule(
+    client: &(impl GenericClient + Sync),
+    request: &ScheduleRequest,
+    payload: Option<&str>,
+) -> Result<ScheduleChange, Error> {
+    let (name, reason, actor) = (&request.name, &request.reason, &request.actor);
+    let statement = match &request.action {
+        ScheduleAction::Set(asked) => {
+            let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
+            let values: &[&(dyn ToSql + Sync)] = &[
+                name,
+                &asked.kind,
+                &payload,
+                &asked.cron,
+                &seconds(asked.every),
+                &asked.time_zone.as_deref().unwrap_or("UTC"),
+                &asked.group,
+                &seconds(asked.start_within),
+                &asked.catch_up.as_str(),
+                reason,
+                actor,
+            ];
+            return report(client, &sql::schedule::SET_SCHEDULE, values).await;
+        }
+        ScheduleAction::Pause => &sql::schedule::PAUSE_SCHEDULE,
+        ScheduleAction::Resume => &sql::schedule::RESUME_SCHEDULE,
+        ScheduleAction::Remove => &sql::schedule::REMOVE_SCHEDULE,
+        ScheduleAction::Run => &sql::schedule::RUN_SCHEDULE,
+    };
+    report(client, statement, &[name, reason, actor]).await
+}
+
+/// A schedule that a program declares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Declared {
+    /// Its name.
+    pub name: String,
+    /// The kind of its events.
+    pub kind: String,
+    /// Their payload.
+    pub payload: Option<String>,
+    /// When it is due.
+    pub times: Times,
+    /// The events' group.
+    pub group: Option<String>,
+    /// Seconds from a slot until its event is started, or never.
+    pub start_within: Option<i64>,
+    /// What becomes of missed slots.
+    pub catch_up: CatchUp,
+}
+
+/// What a program has declared so far.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn declared_schedules(
+    client: &(impl GenericClient + Sync),
+    keeper: &str,
+) -> Result<Vec<Declared>, Error> {
+    let rows = query(client, &sql::schedule::DECLARED_SCHEDULES, &[&keeper]).await?;
+    let declared = rows.iter().map(|row| Declared {
+        name: row.get(0),
+        kind: row.get(1),
+        payload: row.get(2),
+        times: Times {
+            cron: row.get(3),
+            every: row.get(4),
+            time_zone: row.get(5),
+        },
+        group: row.get(6),
+        start_within: row.get(7),
+        catch_up: parse_catch_up(row.get(8)).unwrap_or_default(),
+    });
+    Ok(declared.collect())
+}
+
+/// Makes or changes what a program declares.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what it must be; else the database's failure.
+pub async fn put_schedule(
+    client: &(impl GenericClient + Sync),
+    keeper: &str,
+    declared: &Declared,
+    reason: &str,
+) -> Result<ScheduleChange, Error> {
+    #[expect(clippy::cast_precision_loss, reason = "at most a year of seconds")]
+    let seconds = |count: Option<i64>| count.map(|count| count as f64);
+    let values: &[&(dyn ToSql + Sync)] = &[
+        &keeper,
+        &declared.name,
+        &declared.kind,
+        &declared.payload,
+        &declared.times.cron,
+        &seconds(declared.times.every),
+        &declared.times.time_zone,
+        &declared.group,
+        &seconds(declared.start_within),
+        &declared.catch_up.as_str(),
+        &reason,
+    ];
+    report(client, &sql::schedule::PUT_SCHEDULE, values).await
+}
+
+/// Removes what a program declares no longer.
+///
+/// # Errors
+/// As [`put_schedule`].
+pub async fn drop_schedule(
+    client: &(impl GenericClient + Sync),
+    keeper: &str,
+    name: &str,
+    reason: &str,
+) -> Result<ScheduleChange, Error> {
+    let values: &[&(dyn ToSql + Sync)] = &[&keeper, &name, &reason];
+    report(client, &sql::schedule::DROP_SCHEDULE, values).await
+}
+
+/// Removes operators' schedules of these groups, or counts them.
+///
+/// # Errors
+/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+pub async fn forget_schedules(
+    client: &(impl GenericClient + Sync),
+    groups: &[String],
+    request: &ForgetRequest,
+) -> Result<u64, Error> {
+    let values: &[&(dyn ToSql + Sync)] =
+        &[&groups, &request.reason, &request.actor, &request.dry_run];
+    let rows = query(client, &sql::schedule::FORGET_SCHEDULES, values).await;
+    let rows = rows.map_err(refused)?;
+    Ok(rows
+        .first()
+        .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
+}

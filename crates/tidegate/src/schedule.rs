@@ -1,0 +1,724 @@
+//! Owns when periodic events are due: cron expressions, time zones, intervals, and what becomes of missed slots. And how what a
+//! program declares comes into the database. It knows no SQL.
+//!
+//! The surprise: the table of time zones is this crate's, not the system's. A slot is computed by whichever program drains, and
+//! all of them must come to the same.
+
+use std::time::Duration;
+
+use croner::Cron;
+use croner::parser::{CronParser, Seconds, Year};
+use jiff::Timestamp;
+use jiff::tz::{TimeZone, TimeZoneDatabase};
+use serde_json::value::RawValue;
+use tokio_postgres::Client;
+
+use crate::error::Error;
+use crate::event::{Event, NewEvent};
+pub use crate::operate::CatchUp;
+use crate::operate::{Periodic, ScheduleStatus};
+use crate::queue::{self, Declared, DueSchedule, Firing, Times};
+use crate::seal;
+
+/// A slot that is met so many seconds late counts as met where nothing is made up for.
+const LATE: i64 = 15 * 60;
+
+/// Slots of one schedule that are made up for at once.
+const MOST_AT_ONCE: usize = 100;
+
+/// A program's periodic event: what is published, and when. A program lists its own in [`Dispatch::schedules`], and `migrate`
+/// brings them into the database.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{CatchUp, Context, Dispatch, Done, Handlers, Schedule};
+///
+/// tidegate::events! {
+///     pub enum Shop {
+///         NightFell(()) = "night_fell",
+///         StockDue(u32) = "stock_due",
+///     }
+/// }
+///
+/// struct Handling;
+///
+/// impl Dispatch for Handling {
+///     type Event = Shop;
+///
+///     fn handlers<'a>(&'a self, event: &'a Shop, ctx: &'a Context) -> Handlers<'a> {
+///         match event {
+///             Shop::NightFell(()) => Handlers::one("report", async { Ok(Done::ok()) }),
+///             Shop::StockDue(_shelf) => Handlers::one("count", async {
+///                 let _slot = ctx.slot(); // 2031-11-22T10:15:00Z, however late it is by now
+///                 Ok(Done::ok())
+///             }),
+///         }
+///     }
+///
+///     fn schedules(&self) -> Vec<Schedule<Shop>> {
+///         vec![
+///             Schedule::cron("nightly-report", "30 2 * * *", Shop::NightFell(())).time_zone("Europe/Kyiv"),
+///             Schedule::every("stock", Duration::from_secs(900), Shop::StockDue(7)).catch_up(CatchUp::All),
+///         ]
+///     }
+/// }
+/// ```
+///
+/// [`Dispatch::schedules`]: crate::Dispatch::schedules
+#[derive(Debug, Clone)]
+#[must_use = "it is a schedule only where a program lists it"]
+pub struct Schedule<E> {
+    name: String,
+    event: E,
+    periodic: Periodic,
+}
+
+impl<E: Event> Schedule<E> {
+    /// Due by a cron expression: minute, hour, day of the month, month, day of the week, such as `30 2 * * MON-FRI`; or
+    /// `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. Read by UTC unless it has a [`time_zone`](Self::time_zone).
+    ///
+    /// The name has 1 to 100 letters, digits, `.`, `_` and `-`, and is the only one of its kind in the queue.
+    pub fn cron(name: impl Into<String>, expression: impl Into<String>, event: E) -> Self {
+        let cron = Some(expression.into());
+        let periodic = Periodic {
+            cron,
+            ..Periodic::default()
+        };
+        Self::of(name.into(), event, periodic)
+    }
+
+    /// Due at every multiple of this time since 1970, in UTC: whole seconds, 1 to 366 days. A clock change moves no slot.
+    pub fn every(name: impl Into<String>, time: Duration, event: E) -> Self {
+        let every = Some(time);
+        let periodic = Periodic {
+            every,
+            ..Periodic::default()
+        };
+        Self::of(name.into(), event, periodic)
+    }
+
+    fn of(name: String, event: E, periodic: Periodic) -> Self {
+        Self {
+            name,
+            event,
+            periodic,
+        }
+    }
+
+    /// By which zone's clock the expression is read, such as `America/New_York`. What falls into the hour that spring leaves
+    /// out is due at its end; what falls into the hour that autumn repeats is due the first time.
+    pub fn time_zone(mut self, name: impl Into<String>) -> Self {
+        self.periodic.time_zone = Some(name.into());
+        self
+    }
+
+    /// The group of its events: no second one runs beside the first.
+    pub fn group(mut self, key: impl Into<String>) -> Self {
+        self.periodic.group = Some(key.into());
+        self
+    }
+
+    /// An event is started so long after its slot, or never; a slot that is met later is passed over.
+    pub fn start_within(mut self, time: Duration) -> Self {
+        self.periodic.start_within = Some(time);
+        self
+    }
+
+    /// What becomes of slots that no drain was there for; by default the last of them is made up for.
+    pub fn catch_up(mut self, catch_up: CatchUp) -> Self {
+        self.periodic.catch_up = catch_up;
+        self
+    }
+
+    /// As it is compared with what is stored.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the schedule and what is wrong with it.
+    pub(crate) fn declared(&self) -> Result<Declared, Error> {
+        let wrong = |why: &dyn std::fmt::Display| {
+            Error::Invalid(format!("schedule {:?}: {why}", self.name))
+        };
+        let new = NewEvent::of(&self.event).map_err(|error| wrong(&error))?;
+        let asked = &self.periodic;
+        check(asked).map_err(|error| wrong(&error))?;
+        Ok(Declared {
+            name: self.name.clone(),
+            kind: new.kind,
+            payload: new.payload.map(|payload| payload.get().to_owned()),
+            times: times(asked),
+            group: asked.group.clone(),
+            start_within: asked.start_within.map(seconds),
+            catch_up: asked.catch_up,
+        })
+    }
+}
+
+fn seconds(time: Duration) -> i64 {
+    i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn times(asked: &Periodic) -> Times {
+    Times {
+        cron: asked.cron.clone(),
+        every: asked.every.map(seconds),
+        time_zone: asked.time_zone.clone().unwrap_or_else(|| "UTC".to_owned()),
+    }
+}
+
+/// Checks what the database cannot: that it can be read, and that there is a slot. Tells the first one from `now` on.
+pub(crate) fn check(asked: &Periodic) -> Result<String, Error> {
+    for (field, time) in [("every", asked.every), ("start_within", asked.start_within)] {
+        if let Some(time) = time.filter(|time| time.subsec_nanos() != 0) {
+            let got = humantime::format_duration(time);
+            return Err(Error::Invalid(format!(
+                "{field}: must be whole seconds, got {got}"
+            )));
+        }
+    }
+    if asked.cron.is_some() == asked.every.is_some() {
+        let got = if asked.cron.is_some() { "both" } else { "none" };
+        return Err(Error::Invalid(format!(
+            "cron, every: must be one of them, got {got}"
+        )));
+    }
+    let wrong = Error::Invalid;
+    let calendar = Calendar::read(&times(asked)).map_err(wrong)?;
+    let first = calendar.after(Timestamp::now().as_second());
+    first
+        .and_then(rfc3339)
+        .ok_or_else(|| wrong(NEVER.to_owned()))
+}
+
+/// Whether schedules are fired here.
+pub(crate) const BUILT_IN: bool = true;
+
+const NEVER: &str = "cron: must be due at some time, got one that never is";
+
+/// When a schedule is due, ready to be asked.
+enum Calendar {
+    Cron(Box<Cron>, TimeZone),
+    Every(i64),
+}
+
+impl Calendar {
+    fn read(times: &Times) -> Result<Self, String> {
+        let Some(expression) = &times.cron else {
+            return match times.every {
+                Some(every) if every > 0 => Ok(Self::Every(every)),
+                every => Err(format!("every: must be 1 second or longer, got {every:?}")),
+            };
+        };
+        let parser = CronParser::builder()
+            .seconds(Seconds::Disallowed)
+            .year(Year::Disallowed)
+            .build();
+        let cron = parser.parse(expression).map_err(|error| {
+            format!("cron: must be five fields such as 30 2 * * MON-FRI, or @daily, got {expression:?}: {error}")
+        })?;
+        Ok(Self::Cron(Box::new(cron), zone(&times.time_zone)?))
+    }
+
+    /// The first slot after an instant.
+    fn after(&self, instant: i64) -> Option<i64> {
+        match self {
+            Self::Every(every) => instant
+                .div_euclid(*every)
+                .checked_add(1)?
+                .checked_mul(*every),
+            Self::Cron(cron, zone) => {
+                let from = Timestamp::from_second(instant).ok()?.to_zoned(zone.clone());
+                let next = cron.find_next_occurrence(&from, false).ok()?;
+                Some(next.timestamp().as_second()).filter(|next| *next > instant)
+            }
+        }
+    }
+
+    /// The last slot until `now`, of which `slot` is one. By halving the time between: there may be millions of slots.
+    fn last_until(&self, slot: i64, now: i64) -> i64 {
+        let (mut last, mut end) = (slot, now);
+        while last < end {
+            let middle = last + (end - last) / 2;
+            match self.after(middle).filter(|next| *next <= now) {
+                Some(later) => last = later,
+                None => end = middle,
+            }
+        }
+        last
+    }
+}
+
+fn zone(name: &str) -> Result<TimeZone, String> {
+    if name == "UTC" {
+        return Ok(TimeZone::UTC);
+    }
+    TimeZoneDatabase::bundled().get(name).map_err(|_| {
+        format!("time_zone: must be a name of the IANA database such as Europe/Kyiv, got {name:?}")
+    })
+}
+
+/// What to fire of a schedule now, at most `most` events.
+#[must_use]
+pub fn plan(due: &DueSchedule, most: usize) -> Firing {
+    let mut firing = Firing {
+        id: due.id,
+        revision: due.revision,
+        from: due.next,
+        slots: Vec::new(),
+        next: None,
+        problem: None,
+    };
+    let calendar = match Calendar::read(&due.times) {
+        Ok(calendar) => calendar,
+        Err(why) => {
+            firing.problem = Some(why);
+            return firing;
+        }
+    };
+    let Some(first) = due.next.or_else(|| calendar.after(due.since)) else {
+        firing.problem = Some(NEVER.to_owned());
+        return firing;
+    };
+    if first > due.now {
+        firing.next = Some(first);
+        return firing;
+    }
+    let late = match due.catch_up {
+        CatchUp::None => Some(due.start_within.unwrap_or(LATE).min(LATE)),
+        CatchUp::Last | CatchUp::All => due.start_within,
+    };
+    // What nothing may be started for any more is passed over, without a look at each.
+    let worth = late.map_or(i64::MIN, |late| due.now.saturating_sub(late));
+    let first = if first > worth {
+        Some(first)
+    } else {
+        calendar.after(worth)
+    };
+    match first.filter(|first| *first <= due.now) {
+        None => firing.next = first,
+        Some(first) if due.catch_up == CatchUp::All => {
+            let slots = std::iter::successors(Some(first), |slot| calendar.after(*slot));
+            let slots = slots.take_while(|slot| *slot <= due.now);
+            firing.slots = slots.take(most.min(MOST_AT_ONCE)).collect();
+            let last = firing.slots.last().map_or(first - 1, |last| *last);
+            firing.next = calendar.after(last);
+        }
+        Some(first) => {
+            let last = calendar.last_until(first, due.now);
+            firing.slots.push(last);
+            firing.next = calendar.after(last);
+        }
+    }
+    firing
+}
+
+/// Whether more of it is due behind what is fired.
+pub(crate) fn has_more(firing: &Firing, now: i64) -> bool {
+    firing.next.is_some_and(|next| next <= now)
+}
+
+/// Fires what is due at this second, whatever the clock says: as a drain does, in one look. Tells how many events there are.
+///
+/// # Errors
+/// When the database fails or does not answer.
+#[cfg(feature = "internals")]
+pub async fn fire_at(client: &Client, kinds: &[&str], now: f64) -> Result<u64, Error> {
+    let due = queue::due_schedules(client, kinds, (0, 1000), Some(now)).await?;
+    let firings: Vec<Firing> = due.iter().map(|due| plan(due, MOST_AT_ONCE)).collect();
+    let fired = queue::fire_schedules(client, &firings).await?;
+    Ok(fired.iter().map(|one| one.published).sum())
+}
+
+/// Brings what a program declares into the database: what is new is added, what has changed is changed, and what the program
+/// does not declare any more is removed. What operators or other programs keep stays.
+///
+/// # Errors
+/// [`Error::Invalid`] names the schedule and what is wrong with it; else the database's failure.
+pub(crate) async fn sync(
+    client: &Client,
+    keeper: &str,
+    declared: &[Declared],
+) -> Result<usize, Error> {
+    let wrong = |name: &str, error: Error| match error {
+        Error::Invalid(why) => Error::Invalid(format!("schedule {name:?}: {why}")),
+        error => error,
+    };
+    for (at, one) in declared.iter().enumerate() {
+        if declared[..at].iter().any(|other| other.name == one.name) {
+            let why = "must be declared once, got two of this name";
+            return Err(Error::Invalid(format!("schedule {:?}: {why}", one.name)));
+        }
+    }
+    let stored = queue::declared_schedules(client, keeper).await?;
+    let mut changes = 0;
+    for one in &stored {
+        if !declared.iter().any(|other| other.name == one.name) {
+            let reason = "the program declares it no longer";
+            queue::drop_schedule(client, keeper, &one.name, reason).await?;
+            changes += 1;
+        }
+    }
+    for one in declared {
+        let payload = sealed(&one.kind, one.payload.clone()).await?;
+        let seals = payload != one.payload;
+        let before = stored.iter().find(|other| other.name == one.name);
+        if before.is_some_and(|before| is_same(before, one, seals)) {
+            continue;
+        }
+        let one = Declared {
+            payload,
+            ..one.clone()
+        };
+        let reason = "the program declares it";
+        let put = queue::put_schedule(client, keeper, &one, reason).await;
+        put.map_err(|error| wrong(&one.name, error))?;
+        changes += 1;
+    }
+    Ok(changes)
+}
+
+/// Whether what is stored is what is declared: under its seal, which is another one each time. What should be sealed and is
+/// not, or cannot be opened, is stored anew.
+fn is_same(stored: &Declared, declared: &Declared, seals: bool) -> bool {
+    let text = stored.payload.as_deref().map(str::as_bytes);
+    let Ok(opened) = seal::opened(&stored.kind, text) else {
+        return false;
+    };
+    let is_sealed = matches!(opened, Some(std::borrow::Cow::Owned(_)));
+    let payload = opened.map(|opened| String::from_utf8_lossy(&opened).into_owned());
+    is_sealed == seals
+        && Declared {
+            payload,
+            ..stored.clone()
+        } == *declared
+}
+
+/// A payload as it is stored: sealed, if this process has keys.
+///
+/// # Errors
+/// [`Error::Invalid`] when it is not allowed in an event.
+pub(crate) async fn sealed(kind: &str, payload: Option<String>) -> Result<Option<String>, Error> {
+    seal::keys().await?;
+    let payload = payload.map(RawValue::from_string).transpose();
+    let payload = payload.map_err(|error| Error::Invalid(format!("payload: {error}")))?;
+    let event = NewEvent::raw(kind, payload);
+    event.check()?;
+    let event = seal::sealed(&event)?;
+    Ok(event
+        .payload
+        .as_ref()
+        .map(|payload| payload.get().to_owned()))
+}
+
+/// Tells the next slot of one that no drain has computed yet.
+pub(crate) fn complete(status: &mut ScheduleStatus) {
+    if status.next_at.is_some() || status.problem.is_some() {
+        return;
+    }
+    let times = Times {
+        cron: status.cron.clone(),
+        every: status.every_s,
+        time_zone: status.time_zone.clone(),
+    };
+    let next = Calendar::read(&times)
+        .ok()
+        .and_then(|calendar| calendar.after(status.since_s));
+    status.next_at = next.and_then(rfc3339);
+}
+
+fn rfc3339(slot: i64) -> Option<String> {
+    let slot = Timestamp::from_second(slot).ok()?;
+    Some(slot.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> i64 {
+        text.parse::<Timestamp>().unwrap().as_second()
+    }
+
+    fn calendar(expression: &str, zone: &str) -> Calendar {
+        Calendar::read(&Times {
+            cron: Some(expression.to_owned()),
+            every: None,
+            time_zone: zone.to_owned(),
+        })
+        .unwrap()
+    }
+
+    fn slots(calendar: &Calendar, from: &str, until: &str) -> Vec<String> {
+        let first = calendar.after(at(from));
+        std::iter::successors(first, |slot| calendar.after(*slot))
+            .take_while(|slot| *slot <= at(until))
+            .map(|slot| Timestamp::from_second(slot).unwrap().to_string())
+            .collect()
+    }
+
+    fn due(times: Times, catch_up: CatchUp, next: Option<&str>, now: &str) -> DueSchedule {
+        DueSchedule {
+            id: 1,
+            name: "x".to_owned(),
+            revision: 1,
+            times,
+            catch_up,
+            start_within: None,
+            since: at("2026-01-01T00:00:00Z"),
+            next: next.map(at),
+            now: at(now),
+        }
+    }
+
+    fn every(seconds: i64) -> Times {
+        Times {
+            cron: None,
+            every: Some(seconds),
+            time_zone: "UTC".to_owned(),
+        }
+    }
+
+    /// From just before the first of them, these are the next three.
+    fn assert_slots(zone: &str, expression: &str, expected: [&str; 3]) {
+        let calendar = calendar(expression, zone);
+        let mut instant = at(expected[0]) - 1;
+        for slot in expected {
+            instant = calendar.after(instant).unwrap();
+            assert_eq!(instant, at(slot), "{zone} {expression}");
+        }
+    }
+
+    /// The time does not exist on the middle day; its slot is the end of the gap.
+    #[test]
+    fn a_daily_slot_in_the_hour_that_spring_leaves_out_comes_once_at_its_end() {
+        let expected = [
+            "2026-03-28T01:30:00Z",
+            "2026-03-29T01:00:00Z",
+            "2026-03-30T00:30:00Z",
+        ];
+        assert_slots("Europe/Kyiv", "30 3 * * *", expected);
+        let expected = [
+            "2026-03-07T07:30:00Z",
+            "2026-03-08T07:00:00Z",
+            "2026-03-09T06:30:00Z",
+        ];
+        assert_slots("America/New_York", "30 2 * * *", expected);
+        // Half an hour, from 02:00 on.
+        let expected = [
+            "2026-10-02T15:40:00Z",
+            "2026-10-03T15:30:00Z",
+            "2026-10-04T15:10:00Z",
+        ];
+        assert_slots("Australia/Lord_Howe", "10 2 * * *", expected);
+    }
+
+    /// The time comes twice on the middle day; its slot is the first.
+    #[test]
+    fn a_daily_slot_in_the_hour_that_autumn_repeats_comes_once_the_first_time() {
+        let expected = [
+            "2026-10-24T00:30:00Z",
+            "2026-10-25T00:30:00Z",
+            "2026-10-26T01:30:00Z",
+        ];
+        assert_slots("Europe/Kyiv", "30 3 * * *", expected);
+        let expected = [
+            "2026-10-31T05:30:00Z",
+            "2026-11-01T05:30:00Z",
+            "2026-11-02T06:30:00Z",
+        ];
+        assert_slots("America/New_York", "30 1 * * *", expected);
+        // Half an hour, from 01:30 on.
+        let expected = [
+            "2026-04-03T14:45:00Z",
+            "2026-04-04T14:45:00Z",
+            "2026-04-05T15:15:00Z",
+        ];
+        assert_slots("Australia/Lord_Howe", "45 1 * * *", expected);
+    }
+
+    #[test]
+    fn a_slot_of_every_quarter_or_hour_comes_at_every_quarter_or_hour_that_passes() {
+        let day =
+            |expression, zone, from, until| slots(&calendar(expression, zone), from, until).len();
+        // 23 hours, 25 hours, and half an hour more or less.
+        let spring = ("2026-03-07T05:00:00Z", "2026-03-09T04:00:00Z");
+        assert_eq!(day("0 * * * *", "America/New_York", spring.0, spring.1), 47);
+        let autumn = ("2026-10-31T04:00:00Z", "2026-11-02T05:00:00Z");
+        assert_eq!(day("0 * * * *", "America/New_York", autumn.0, autumn.1), 49);
+        assert_eq!(
+            day(
+                "*/15 * * * *",
+                "Europe/Kyiv",
+                "2026-10-24T21:00:00Z",
+                "2026-10-25T22:00:00Z"
+            ),
+            100
+        );
+        assert_eq!(
+            day(
+                "* * * * *",
+                "Australia/Lord_Howe",
+                "2026-04-04T13:00:00Z",
+                "2026-04-05T13:30:00Z"
+            ),
+            1470
+        );
+    }
+
+    #[test]
+    fn slots_only_ever_go_forward() {
+        for zone in [
+            "UTC",
+            "Europe/Kyiv",
+            "America/New_York",
+            "Australia/Lord_Howe",
+            "Africa/Casablanca",
+        ] {
+            for expression in [
+                "*/7 * * * *",
+                "30 2 * * *",
+                "15,45 1-3 * * *",
+                "0 0 L * *",
+                "0 9 * * MON#2",
+                "0 12 1 * +MON",
+                "0 0 29 2 *",
+            ] {
+                let calendar = calendar(expression, zone);
+                let mut instant = at("2026-03-01T00:00:00Z");
+                for _ in 0..300 {
+                    let Some(next) = calendar.after(instant) else {
+                        break;
+                    };
+                    assert!(next > instant, "{zone} {expression}");
+                    // From anywhere before it, the next one is the same.
+                    assert_eq!(
+                        calendar.after(instant + (next - instant) / 2),
+                        Some(next),
+                        "{zone} {expression} {instant}"
+                    );
+                    instant = next;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_interval_has_fixed_instants_whenever_it_was_begun() {
+        let calendar = Calendar::Every(7_200);
+        assert_eq!(
+            calendar.after(at("2026-03-29T00:59:59Z")),
+            Some(at("2026-03-29T02:00:00Z"))
+        );
+        assert_eq!(
+            calendar.after(at("2026-03-29T02:00:00Z")),
+            Some(at("2026-03-29T04:00:00Z"))
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_or_is_never_due_is_refused_by_its_field() {
+        for (asked, field) in [
+            (("61 * * * *", "UTC"), "cron: must be five fields"),
+            (("* * * * * *", "UTC"), "cron: must be five fields"),
+            (("", "UTC"), "cron: must be five fields"),
+            (("0 0 30 2 *", "UTC"), "cron: must be due at some time"),
+            (("0 0 * * *", "Europe/Kiev2"), "time_zone: must be a name"),
+            (("0 0 * * *", "+02:00"), "time_zone: must be a name"),
+        ] {
+            let asked = Periodic {
+                cron: Some(asked.0.to_owned()),
+                time_zone: Some(asked.1.to_owned()),
+                ..Periodic::default()
+            };
+            let told = check(&asked).unwrap_err().to_string();
+            assert!(told.contains(field), "{told}");
+        }
+        let broken = Times {
+            cron: Some("never".to_owned()),
+            ..every(1)
+        };
+        let firing = plan(
+            &due(broken, CatchUp::All, None, "2026-01-08T00:00:30Z"),
+            100,
+        );
+        assert_eq!((firing.slots.len(), firing.next), (0, None));
+        assert!(firing.problem.is_some());
+    }
+
+    #[test]
+    fn a_weeks_outage_of_a_minutes_schedule_is_made_up_for_as_it_says() {
+        let (from, now) = (Some("2026-01-01T00:01:00Z"), "2026-01-08T00:00:30Z");
+        let minutes = calendar("* * * * *", "UTC");
+        let times = Times {
+            cron: Some("* * * * *".to_owned()),
+            ..every(60)
+        };
+        let (last, next) = (at("2026-01-08T00:00:00Z"), Some(at("2026-01-08T00:01:00Z")));
+        for catch_up in [CatchUp::None, CatchUp::Last] {
+            let firing = plan(&due(times.clone(), catch_up, from, now), 1000);
+            assert_eq!((firing.slots, firing.next), (vec![last], next));
+        }
+        let (mut all, mut state) = (Vec::new(), due(times, CatchUp::All, from, now));
+        while state.next.is_some_and(|next| next <= state.now) {
+            let firing = plan(&state, 1000);
+            assert!(firing.slots.len() <= MOST_AT_ONCE);
+            assert_eq!(has_more(&firing, state.now), firing.next < next);
+            all.extend(firing.slots);
+            state.next = firing.next;
+        }
+        assert_eq!((all.len(), state.next), (10_080, next));
+        assert!(
+            all.is_sorted()
+                && all
+                    .iter()
+                    .all(|slot| minutes.after(slot - 1) == Some(*slot))
+        );
+    }
+
+    #[test]
+    fn a_slot_that_nobody_was_there_for_is_passed_over_unless_it_is_to_be_made_up_for() {
+        let daily = || Times {
+            cron: Some("0 2 * * *".to_owned()),
+            ..every(1)
+        };
+        let from = Some("2026-01-02T02:00:00Z");
+        let planned = |catch_up, now| plan(&due(daily(), catch_up, from, now), 100);
+        assert!(
+            planned(CatchUp::None, "2026-01-08T12:00:00Z")
+                .slots
+                .is_empty()
+        );
+        assert_eq!(
+            planned(CatchUp::None, "2026-01-08T12:00:00Z").next,
+            Some(at("2026-01-09T02:00:00Z"))
+        );
+        assert_eq!(
+            planned(CatchUp::None, "2026-01-08T02:14:59Z").slots,
+            [at("2026-01-08T02:00:00Z")]
+        );
+        assert_eq!(
+            planned(CatchUp::Last, "2026-01-08T12:00:00Z").slots,
+            [at("2026-01-08T02:00:00Z")]
+        );
+        assert_eq!(planned(CatchUp::All, "2026-01-08T12:00:00Z").slots.len(), 7);
+        // Nobody would start these any more.
+        let within = |hours: i64| DueSchedule {
+            start_within: Some(hours * 3600),
+            ..due(daily(), CatchUp::All, from, "2026-01-08T12:00:00Z")
+        };
+        assert_eq!(plan(&within(30), 100).slots.len(), 1);
+        assert!(plan(&within(1), 100).slots.is_empty());
+        assert_eq!(plan(&within(1), 100).next, Some(at("2026-01-09T02:00:00Z")));
+    }
+
+    #[test]
+    fn one_that_is_not_due_yet_only_learns_its_next_slot() {
+        let firing = plan(
+            &due(every(3600), CatchUp::Last, None, "2026-01-01T00:00:01Z"),
+            100,
+        );
+        assert_eq!(
+            (firing.slots, firing.next),
+            (vec![], Some(at("2026-01-01T01:00:00Z")))
+        );
+    }
+}
