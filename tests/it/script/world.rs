@@ -119,24 +119,7 @@ impl World {
                 self.unblock(model, &group_name(group), UnblockAction::Skip)
                     .await
             }
-            Step::CancelOne { pick } => {
-                let id = model.pick_id(pick);
-                let found = self.changed("cancel", id, "").await;
-                same(&model.cancel_one(id), &found)
-            }
-            Step::Reschedule {
-                pick,
-                delay,
-                expires_in,
-            } => {
-                let id = model.pick_id(pick);
-                let mut times = in_hours("available_at", delay);
-                if let Some(time) = expires_in {
-                    times += &in_hours("expires_at", time);
-                }
-                let found = self.changed("reschedule", id, &times).await;
-                same(&model.reschedule(id, delay, expires_in), &found)
-            }
+            Step::CancelOne { .. } | Step::Reschedule { .. } => self.change(model, step).await,
             Step::Replay { pick, renews } => self.replay(model, pick, renews).await,
             Step::End => self.end(model).await,
             Step::Cleanup => self.clean(model).await,
@@ -368,6 +351,31 @@ impl World {
         };
         let report = queue::requeue(&self.client, &request).await.unwrap();
         same(&u64::from(model.requeue(id)), &report.requeued)
+    }
+
+    /// What operators do by id, and a page at a time.
+    async fn change(&self, model: &mut Model, step: &Step) -> Result<(), String> {
+        match *step {
+            Step::CancelOne { pick } => {
+                let id = model.pick_id(pick);
+                let found = self.changed("cancel", id, "").await;
+                same(&model.cancel_one(id), &found)
+            }
+            Step::Reschedule {
+                pick,
+                delay,
+                expires_in,
+            } => {
+                let id = model.pick_id(pick);
+                let mut times = in_hours("available_at", delay);
+                if let Some(time) = expires_in {
+                    times += &in_hours("expires_at", time);
+                }
+                let found = self.changed("reschedule", id, &times).await;
+                same(&model.reschedule(id, delay, expires_in), &found)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// How many events a change by id has changed.
