@@ -174,6 +174,7 @@ async fn nothing_that_a_cancelled_handler_writes_in_the_queues_name_is_committed
             written.unwrap();
             begun.notify_one();
             go.notified().await;
+            assert!(ctx.progress(0.5, "half").await.is_err() && ctx.is_cancelled());
             let ended = transaction.complete(Done::ok()).await;
             assert!(ended.is_err() && ctx.is_cancelled());
             let step = ctx.once("after", async { Ok::<_, HandlerError>(1) }).await;

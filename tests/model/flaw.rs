@@ -77,6 +77,10 @@ pub enum Flaw {
     RequeueChargesNothing,
     /// `requeue` charges what it names and not what leaves with it.
     RequeueChargesNoFollower,
+    /// `cancel` charges nothing.
+    CancelChargesNothing,
+    /// `cancel` does not tell the worker.
+    CancelTellsNobody,
     /// A lapse leaves no mark on what may have started.
     LapseLeavesNoMark,
     /// A suspect may start with its lease.
@@ -110,7 +114,7 @@ pub enum Flaw {
 }
 
 impl Flaw {
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 52] = [
         Self::NoGroupLock,
         Self::NoRowLocks,
         Self::NoRowLocksNorConstraint,
@@ -146,6 +150,8 @@ impl Flaw {
         Self::LapseChargesNothing,
         Self::RequeueChargesNothing,
         Self::RequeueChargesNoFollower,
+        Self::CancelChargesNothing,
+        Self::CancelTellsNobody,
         Self::LapseLeavesNoMark,
         Self::SuspectStartsWithItsLease,
         Self::SuspectsInCompany,
@@ -206,6 +212,8 @@ impl Flaw {
             Self::LapseChargesNothing => (Scenario::ONE_EVENT, &[COUNTED]),
             Self::RequeueChargesNothing => (Scenario::ONE_REQUEUED, &[COUNTED]),
             Self::RequeueChargesNoFollower => (Scenario::REQUEUED, &[COUNTED]),
+            Self::CancelChargesNothing => (Scenario::ONE_CANCELLED, &[COUNTED]),
+            Self::CancelTellsNobody => (Scenario::CANCELLED, &[COUNTED]),
             Self::LapseLeavesNoMark => (Scenario::SUSPECTS, &[ALONE]),
             Self::SuspectStartsWithItsLease => (Scenario::SUSPECTS, &[ALONE]),
             Self::SuspectsInCompany => (Scenario::SUSPECTS, &[ALONE]),

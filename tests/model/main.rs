@@ -50,6 +50,7 @@ fn check(scenario: Scenario) {
 fn every_promise_is_kept_whatever_befalls_one_event() {
     check(Scenario::ONE_EVENT);
     check(Scenario::ONE_REQUEUED);
+    check(Scenario::ONE_CANCELLED);
     check(Scenario::REPLAYED);
 }
 
@@ -58,6 +59,7 @@ fn every_promise_is_kept_in_a_group() {
     check(Scenario::GROUP);
     check(Scenario::LOST);
     check(Scenario::REQUEUED);
+    check(Scenario::CANCELLED);
 }
 
 #[test]

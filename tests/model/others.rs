@@ -151,6 +151,22 @@ impl Protocol {
         }
     }
 
+    /// `cancel`: the event ends, whoever holds it; an attempt that may have begun counts, and its worker is told.
+    pub fn cancel(&self, state: &mut State, id: Id) {
+        state.spent.cancels += 1;
+        let owner = state.leases.iter_mut().find(|lease| lease.ids.has(id));
+        if let Some(lease) = owner {
+            lease.cuts += u8::from(!self.has(Flaw::CancelTellsNobody));
+            let before = lease.clone();
+            if id <= before.started_to && !self.has(Flaw::CancelChargesNothing) {
+                charge(state, &before, id);
+            } else if before.ran.has(id) {
+                state.breach(Breach::Uncounted);
+            }
+        }
+        self.finish(state, id, false, false);
+    }
+
     fn charge_requeued(&self, state: &mut State, lease: &Lease, id: Id, is_named: bool) {
         let is_spared = self.has(Flaw::RequeueChargesNothing)
             || !is_named && self.has(Flaw::RequeueChargesNoFollower);

@@ -84,6 +84,8 @@ pub enum Action {
     Resume,
     /// `requeue`.
     Requeue(Id),
+    /// `cancel`.
+    Cancel(Id),
     /// `replay`.
     Replay(Id),
     /// `replay` up to its insert. Only with [`Flaw::ReplaysNotSerialized`].
@@ -447,6 +449,9 @@ impl Protocol {
             if state.spent.requeues < allowed.requeues && self.can_requeue(state, row.id) {
                 actions.push(Action::Requeue(row.id));
             }
+            if state.spent.cancels < allowed.cancels && self.can_cancel(state, row.id) {
+                actions.push(Action::Cancel(row.id));
+            }
             if self.has(Flaw::ReplayOfLive) && state.spent.replays < allowed.replays {
                 actions.push(Action::Replay(row.id));
             }
@@ -468,6 +473,13 @@ impl Protocol {
                 actions.push(Action::Replay(ended.id));
             }
         }
+    }
+
+    /// A cancel waits for whoever has locked the event's lease, or the event.
+    fn can_cancel(&self, state: &State, id: Id) -> bool {
+        let leases = state.leases.iter().filter(|lease| lease.ids.has(id));
+        let tokens: Set = leases.map(|lease| lease.token).collect();
+        !self.is_locked(state, tokens, Set::one(id))
     }
 
     /// A requeue waits for whoever has locked a lease of the event's holder, or a row that leaves.
@@ -498,6 +510,7 @@ impl Protocol {
             Action::Sweep(worker) => self.sweep(state, worker),
             Action::Resume => state.resumed = true,
             Action::Requeue(id) => self.requeue(state, id),
+            Action::Cancel(id) => self.cancel(state, id),
             Action::Replay(id) => {
                 state.spent.replays += 1;
                 insert_replay(state, id);

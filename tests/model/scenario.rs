@@ -49,6 +49,7 @@ const NOTHING: Spent = Spent {
     lapses: 0,
     handed_back: 0,
     requeues: 0,
+    cancels: 0,
     replays: 0,
 };
 
@@ -91,6 +92,18 @@ impl Scenario {
             ..NOTHING
         },
         reaches: &[OVERLAP, ALL_END, REFUSED, RUNS_ALONE],
+        ..Self::ONE_EVENT
+    };
+    /// The same beside one who cancels it.
+    pub const ONE_CANCELLED: Self = Self {
+        name: "one event and a cancel",
+        allowed: Spent {
+            unheard: 1,
+            lapses: 1,
+            cancels: 1,
+            ..NOTHING
+        },
+        reaches: &[ALL_END, REFUSED, RUNS_ALONE],
         ..Self::ONE_EVENT
     };
     /// One that ends, is replayed and cleaned up.
@@ -181,6 +194,15 @@ impl Scenario {
         published: true,
         reaches: &[ALL_END, REFUSED, LEASES_ON],
         ..Self::GROUP
+    };
+    /// An operator ends events, and what stands behind them goes on.
+    pub const CANCELLED: Self = Self {
+        name: "two events of a group, one beside it, and a cancel",
+        allowed: Spent {
+            cancels: 1,
+            ..NOTHING
+        },
+        ..Self::REQUEUED
     };
     /// The statements of leases that meet a give-back.
     pub const APART: Self = Self {

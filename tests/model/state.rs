@@ -258,6 +258,7 @@ pub struct Spent {
     /// Events handed back that were not started.
     pub handed_back: u8,
     pub requeues: u8,
+    pub cancels: u8,
     pub replays: u8,
 }
 

@@ -103,7 +103,7 @@ impl Protocol {
     }
 
     /// The move to the log.
-    fn finish(&self, state: &mut State, id: Id, completed: bool, ran: bool) {
+    pub fn finish(&self, state: &mut State, id: Id, completed: bool, ran: bool) {
         let is_logged = state.ended(id).is_some();
         if self.has(Flaw::EndInTwoStatements) && !is_logged {
             let row = state.row(id).cloned();

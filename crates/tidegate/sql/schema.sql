@@ -2528,7 +2528,8 @@ BEGIN
     UPDATE tidegate.event_queue AS q
        SET reported = jsonb_build_object('handler', report_progress.handler, 'part', part, 'note', note, 'at', clock_timestamp())
      WHERE q.id = (SELECT o.id FROM tidegate.event_queue AS o WHERE o.id = report_progress.id FOR NO KEY UPDATE SKIP LOCKED);
-    RETURN true;
+    -- What was cancelled is still in its lease, and is no event any more.
+    RETURN FOUND OR EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = report_progress.id);
 END $$;
 
 CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) RETURNS jsonb

@@ -337,7 +337,10 @@ impl Context {
             Err(error) => Err(error),
         };
         match told {
-            Err(lost @ Error::LeaseLost(_)) => Err(lost).retryable(),
+            Err(lost @ Error::LeaseLost(_)) => {
+                self.note_refusal(&lost);
+                Err(lost).retryable()
+            }
             Err(error) => {
                 tracing::warn!(event.id = self.event.lease.id, %error, "progress is not noted");
                 Ok(())

@@ -141,7 +141,7 @@ impl Alone {
 }
 
 /// Changes of the database that scripts must notice.
-fn sabotage() -> [(&'static str, String); 8] {
+fn sabotage() -> [(&'static str, String); 10] {
     [
         (
             "a lapse charges what had not started",
@@ -179,6 +179,18 @@ fn sabotage() -> [(&'static str, String); 8] {
         (
             "what lapsed is leased with others",
             patch("lease", "        kept := 1;", "        NULL;"),
+        ),
+        (
+            "what is in hand is given another time",
+            patch("reschedule", "u.id <> ALL (held) AND", ""),
+        ),
+        (
+            "what has had an attempt is replaced",
+            patch(
+                "replace_waiting",
+                "AND q.attempts = 0 AND q.lapses = 0 AND q.progress IS NULL AND q.last_error IS NULL",
+                "",
+            ),
         ),
     ]
 }

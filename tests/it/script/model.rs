@@ -181,6 +181,53 @@ impl Model {
         self.tables.queue.iter().find(has_key).map(|row| row.id)
     }
 
+    /// An event is published while another one has its key: whether it takes that one's place; `None` when that is in another
+    /// group, and the publish is refused.
+    pub fn publish_again(&mut self, twin: i64, new: &Row, replaces: bool) -> Option<bool> {
+        let is_held = self.hold_of(twin).is_some();
+        let row = self.live(twin).filter(|_| replaces);
+        let Some(row) = row else {
+            return Some(false);
+        };
+        if row.group != new.group {
+            return None;
+        }
+        let is_seen = row.attempts > 0 || row.lapses > 0 || row.last_error.is_some();
+        if is_held || is_seen || row.replay_of.is_some() {
+            return Some(false);
+        }
+        if row.delayed || new.delayed {
+            row.available = new.available;
+            row.delayed = new.delayed;
+        }
+        row.max_attempts = new.max_attempts;
+        row.deadline = new.deadline;
+        Some(true)
+    }
+
+    pub fn cancel_one(&mut self, id: i64) -> i64 {
+        let is_live = self.live(id).is_some();
+        if is_live {
+            self.end_by_operator(id, "cancelled");
+        }
+        self.note("cancel", is_live.then_some(id));
+        i64::from(is_live)
+    }
+
+    /// What is in hand is left alone.
+    pub fn reschedule(&mut self, id: i64, delay: i64, expires_in: Option<i64>) -> i64 {
+        let is_held = self.hold_of(id).is_some();
+        let row = self.live(id).filter(|_| !is_held);
+        let is_changed = row.is_some();
+        if let Some(row) = row {
+            row.available = delay;
+            row.delayed = delay > 0;
+            row.deadline = expires_in.or(row.deadline);
+        }
+        self.note("reschedule", is_changed.then_some(id));
+        i64::from(is_changed)
+    }
+
     /// A new event; the database gives the id.
     pub fn insert(&mut self, row: Row) -> Result<(), String> {
         let last = self.ids.last().copied().unwrap_or(0);
@@ -439,8 +486,12 @@ impl Model {
             row.attempts += i32::from(charged);
             row.lapses *= i32::from(!charged);
             (row.available, row.delayed) = (delay, delay > 0);
-            row.last_error = Some("again: because".to_owned());
-            row.codes.push("again".to_owned());
+            let again = Some("again: because".to_owned());
+            // What is put off for one reason is listed once.
+            if charged || row.last_error != again {
+                row.codes.push("again".to_owned());
+            }
+            row.last_error = again;
         }
         left
     }

@@ -13,6 +13,8 @@ pub enum Step {
         delay: i64,
         expires_in: Option<i64>,
         max_attempts: u16,
+        /// Takes the place of what is live with its key.
+        replaces: bool,
     },
     Lease {
         worker: usize,
@@ -62,6 +64,14 @@ pub enum Step {
     },
     Cancel {
         group: u8,
+    },
+    CancelOne {
+        pick: usize,
+    },
+    Reschedule {
+        pick: usize,
+        delay: i64,
+        expires_in: Option<i64>,
     },
     Skip {
         group: u8,
@@ -117,6 +127,9 @@ pub fn step() -> impl Strategy<Value = Step> {
         3 => pick().prop_map(|pick| Step::Requeue { pick }),
         2 => (0..2u8).prop_map(|group| Step::Cancel { group }),
         2 => (0..2u8).prop_map(|group| Step::Skip { group }),
+        2 => pick().prop_map(|pick| Step::CancelOne { pick }),
+        3 => (pick(), few_hours(), proptest::option::weighted(0.2, 1..5i64))
+            .prop_map(|(pick, delay, expires_in)| Step::Reschedule { pick, delay, expires_in }),
         3 => (pick(), any::<bool>()).prop_map(|(pick, renews)| Step::Replay { pick, renews }),
         2 => Just(Step::End),
         1 => Just(Step::Cleanup),
@@ -133,15 +146,18 @@ fn publish() -> impl Strategy<Value = Step> {
         prop_oneof![3 => Just(0), 1 => 1..4i64],
         proptest::option::weighted(0.3, 1..5i64),
         1..4u16,
+        any::<bool>(),
     )
         .prop_map(
-            |(kind, group, dedup, delay, expires_in, max_attempts)| Step::Publish {
+            |(kind, group, dedup, delay, expires_in, max_attempts, replaces)| Step::Publish {
                 kind,
                 group,
                 dedup,
                 delay,
                 expires_in,
                 max_attempts,
+                // Without a key there is nothing to replace, and it is refused.
+                replaces: replaces && dedup.is_some(),
             },
         )
 }

@@ -52,6 +52,10 @@ fn sorted(mut ids: Vec<i64>) -> Vec<i64> {
     ids
 }
 
+fn in_hours(argument: &str, hours: i64) -> String {
+    format!(", {argument} => clock_timestamp() + interval '{hours} hours'")
+}
+
 fn group_name(group: u8) -> String {
     format!("group {group}")
 }
@@ -115,6 +119,7 @@ impl World {
                 self.unblock(model, &group_name(group), UnblockAction::Skip)
                     .await
             }
+            Step::CancelOne { .. } | Step::Reschedule { .. } => self.change(model, step).await,
             Step::Replay { pick, renews } => self.replay(model, pick, renews).await,
             Step::End => self.end(model).await,
             Step::Cleanup => self.clean(model).await,
@@ -134,6 +139,7 @@ impl World {
             delay,
             expires_in,
             max_attempts,
+            replaces,
         } = *step
         else {
             return Ok(());
@@ -161,10 +167,17 @@ impl World {
         if let Some(time) = expires_in {
             event = event.start_within(hours(time));
         }
-        let published = queue::publish(&self.client, &event).await.unwrap();
-        if let Some(twin) = model.twin(row.dedup.as_ref()) {
-            return same(&(twin, false), &(published.id, published.created));
+        if replaces {
+            event = event.replace();
         }
+        let published = queue::publish(&self.client, &event).await;
+        if let Some(twin) = model.twin(row.dedup.as_ref()) {
+            let found = published.map(|new| (new.id, new.created, new.replaced));
+            let expected = model.publish_again(twin, &row, replaces);
+            let expected = expected.map(|replaced| (twin, false, replaced));
+            return same(&expected, &found.ok());
+        }
+        let published = published.unwrap();
         same(&true, &published.created)?;
         row.id = published.id;
         model.insert(row)
@@ -338,6 +351,39 @@ impl World {
         };
         let report = queue::requeue(&self.client, &request).await.unwrap();
         same(&u64::from(model.requeue(id)), &report.requeued)
+    }
+
+    /// What operators do by id, and a page at a time.
+    async fn change(&self, model: &mut Model, step: &Step) -> Result<(), String> {
+        match *step {
+            Step::CancelOne { pick } => {
+                let id = model.pick_id(pick);
+                let found = self.changed("cancel", id, "").await;
+                same(&model.cancel_one(id), &found)
+            }
+            Step::Reschedule {
+                pick,
+                delay,
+                expires_in,
+            } => {
+                let id = model.pick_id(pick);
+                let mut times = in_hours("available_at", delay);
+                if let Some(time) = expires_in {
+                    times += &in_hours("expires_at", time);
+                }
+                let found = self.changed("reschedule", id, &times).await;
+                same(&model.reschedule(id, delay, expires_in), &found)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How many events a change by id has changed.
+    async fn changed(&self, verb: &str, id: i64, how: &str) -> i64 {
+        let sql = format!(
+            "SELECT (tidegate.{verb}(ARRAY[{id}], reason => 'the script says so'{how})->>'changed')::bigint"
+        );
+        self.client.query_one(&sql, &[]).await.unwrap().get(0)
     }
 
     async fn unblock(
