@@ -11,7 +11,7 @@ from pathlib import Path
 
 import local
 
-DIRECT, TOTAL, NAMES = 15, 130, 60
+DIRECT, TOTAL, NAMES = 15, 130, 61
 LISTED = re.compile(r'<li><a href="[^"]+">[^<]+</a></li>')
 
 
