@@ -1,6 +1,7 @@
 //! Operators change live events: they end by a cancel, whoever has them in hand, or start at another time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -53,12 +54,12 @@ async fn cancel(db: &TestDb, request: &CancelRequest) -> CancelReport {
     service(db).cancel(request).await.unwrap()
 }
 
-/// One event alone, in leases that are renewed every second.
+/// One event alone, in leases that are renewed after a third of their time: long before its handler's limit.
 fn one_event() -> DrainOptions {
     DrainOptions {
         max_events: Some(1),
-        lease_timeout: Duration::from_secs(3),
-        handler_timeout: Duration::from_millis(2700),
+        lease_timeout: Duration::from_secs(9),
+        handler_timeout: Duration::from_secs(8),
         ..options()
     }
 }
@@ -124,10 +125,10 @@ async fn waiting_events_that_a_filter_names_end_with_the_reason_and_their_groups
 async fn a_handler_is_told_at_its_drains_next_renewal_that_its_event_was_cancelled() {
     let db = probe_database().await;
     let client = db.client().await;
-    let begun = Arc::new(Notify::new());
-    let begins = begun.clone();
+    let (begun, told) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+    let (begins, tells) = (begun.clone(), told.clone());
     let app = ProbeApp::new(move |call, ctx| {
-        let begun = begins.clone();
+        let (begun, told) = (begins.clone(), tells.clone());
         Box::pin(async move {
             if call.name != "0" {
                 return Ok(Done::ok());
@@ -137,7 +138,7 @@ async fn a_handler_is_told_at_its_drains_next_renewal_that_its_event_was_cancell
             ctx.emit_new(act("follow-up"))?;
             // Without being told it hangs until its limit.
             ctx.cancelled().await;
-            assert!(ctx.is_cancelled());
+            told.store(ctx.is_cancelled(), Ordering::SeqCst);
             Ok(Done::ok())
         })
     });
@@ -149,6 +150,7 @@ async fn a_handler_is_told_at_its_drains_next_renewal_that_its_event_was_cancell
     assert_eq!((report.cancelled, report.begun), (1, 1), "{report:?}");
     let report = drained.await.unwrap().unwrap();
     assert_eq!((report.lease_lost, report.retried), (1, 0), "{report:?}");
+    assert!(told.load(Ordering::SeqCst), "it ran into its limit");
     // An attempt that has begun counts; nothing of it was published, and the group goes on.
     let end = ("FAILED".to_owned(), 1, vec!["cancelled".to_owned()]);
     assert_eq!(logged(&client, first).await, Some(end));
