@@ -82,7 +82,7 @@ mod internals {
     pub(crate) use super::operate::{Unsealed, rewrap, unsealed};
     pub(crate) use super::operate::{find_subject, forget, offspring, replay, requeue, retire};
     pub(crate) use super::read::{
-        others, overview, register_kinds, registered, stats, unregistered,
+        declare_policies, others, overview, register_kinds, registered, stats, unregistered,
     };
     #[cfg(feature = "schedules")]
     pub(crate) use super::schedule::{
