@@ -560,7 +560,7 @@ async fn i6_what_was_leased_between_a_leases_two_looks_is_not_taken_again() {
                 "CREATE FUNCTION pass() RETURNS boolean LANGUAGE plpgsql AS
                      $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN true; END $$;
                  DO $$ BEGIN EXECUTE replace(pg_get_functiondef('tidegate.lease'::regproc),
-                     'SELECT array_agg(k.kind) INTO left_out', 'PERFORM public.pass(); SELECT array_agg(k.kind) INTO left_out');
+                     'SELECT array_agg(k.kind) FILTER', 'PERFORM public.pass(); SELECT array_agg(k.kind) FILTER');
                  END $$;
                  ALTER TABLE tidegate.lease DROP CONSTRAINT an_event_is_in_one_lease;
                  SELECT pg_advisory_lock(1)",
