@@ -14,9 +14,10 @@ use crate::journal::Record;
 use crate::skip::skipped;
 use crate::world::World;
 
-/// Nothing lapses but what is left by runs that have ended.
+/// Nothing lapses but what is left by runs that have ended, and none ends by its time: a handler that is cut there is charged.
 fn patient(world: &World) -> Worker {
     Worker {
+        budget_ms: 60_000,
         lease_ms: 30_000,
         handler_ms: 20_000,
         concurrency: 8,
