@@ -16,8 +16,9 @@ SELECT s.id, s.name, s.revision, s.cron, extract(epoch FROM s.every)::int8, s.ti
        floor(extract(epoch FROM coalesce(to_timestamp($4), statement_timestamp())))::int8
   FROM tidegate.schedule AS s
   JOIN tidegate.event_kind AS k ON k.kind = s.kind AND NOT k.paused
- WHERE NOT s.paused AND s.next_at <= coalesce(to_timestamp($4), statement_timestamp()) AND s.kind = ANY ($1) AND s.id > $2
- ORDER BY s.id LIMIT $3",
+ WHERE NOT s.paused AND s.next_at <= coalesce(to_timestamp($4), statement_timestamp()) AND s.kind = ANY ($1)
+   AND s.id + 0 > $2
+ ORDER BY s.id + 0 LIMIT $3",
 };
 
 /// Publishes for slots, and moves on to the next ones.
