@@ -212,4 +212,12 @@ async fn so_many_of_a_kind_run_at_once_over_all_drains_and_its_neighbours_wait_f
     let id = queue::publish(&client, &act("a")).await.unwrap().id;
     drain(&db, &app, &options).await;
     assert_eq!(logged(&client, id).await.unwrap().0, "COMPLETED");
+    // And with the kind itself.
+    declare(&db, &[("act", Policy::default().concurrency(2))])
+        .await
+        .unwrap();
+    assert_eq!(number(&client, limits).await, 1);
+    let retire = "SELECT tidegate.retire('act', 'nobody handles it')";
+    client.batch_execute(retire).await.unwrap();
+    assert_eq!(number(&client, limits).await, 0);
 }

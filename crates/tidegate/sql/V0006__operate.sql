@@ -594,6 +594,8 @@ BEGIN
         RAISE EXCEPTION 'kind: % must have no live events, and has %', quote_literal(retire.kind),
             CASE WHEN live = most THEN most || ' or more' ELSE live::text END USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    -- Whoever registers the kind again finds no limit of an earlier one.
+    PERFORM tidegate.limit_kind(retire.kind);
     INSERT INTO tidegate.audit (action, actor, filter, count, reason)
     VALUES ('retire', retire.actor, jsonb_build_object('kind', retire.kind), 1, retire.reason);
     RETURN jsonb_build_object('action', 'retire', 'kind', retire.kind);
