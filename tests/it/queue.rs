@@ -408,9 +408,9 @@ async fn who_reads_one_event_locks_few_partitions_of_a_year_of_them() {
     let mut client = db.client().await;
     let a_year = "SELECT tidegate.make_log_partition((current_date + n)::date) FROM generate_series(0, 365) AS n";
     client.batch_execute(a_year).await.unwrap();
-    let ended = "INSERT INTO tidegate.event_log (id, kind, payload, status, attempts, max_attempts, errors, result, created_at, finished_at, expires_at)
+    let ended = "INSERT INTO tidegate.event_log (id, kind, payload, status, attempts, max_attempts, errors, result, created_at, finished_at, expires_at, parent_id)
                  SELECT 7000 + n, 'act', '{\"a\": 1e131071}', 'COMPLETED', 1, 5, '[]', '{}', clock_timestamp(), clock_timestamp(),
-                        clock_timestamp() + n * interval '1 day' FROM generate_series(0, 365, 73) AS n";
+                        clock_timestamp() + n * interval '1 day', nullif(7000 + n - 73, 6927) FROM generate_series(0, 365, 73) AS n";
     client.batch_execute(ended).await.unwrap();
     for id in [7000, 7073, 7365, 1] {
         let transaction = client.transaction().await.unwrap();
@@ -418,6 +418,7 @@ async fn who_reads_one_event_locks_few_partitions_of_a_year_of_them() {
         let shown = transaction.query(show, &[&i64::from(id)]).await.unwrap();
         let job = "SELECT status FROM tidegate.job($1)";
         let job = transaction.query(job, &[&i64::from(id)]).await.unwrap();
+        let lineage = queue::lineage(&transaction, i64::from(id)).await.unwrap();
         let locks = "SELECT count(*) FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation
                       WHERE l.pid = pg_backend_pid() AND c.relname LIKE 'event_log%'";
         let locks: i64 = transaction.query_one(locks, &[]).await.unwrap().get(0);
@@ -426,6 +427,11 @@ async fn who_reads_one_event_locks_few_partitions_of_a_year_of_them() {
         assert_eq!(
             (shown.len(), job.len()),
             (usize::from(found), usize::from(found)),
+            "{id}"
+        );
+        assert_eq!(
+            lineage.map(|lineage| lineage.events.len()),
+            found.then_some(6),
             "{id}"
         );
         if found {

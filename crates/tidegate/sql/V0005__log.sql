@@ -132,37 +132,137 @@ CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL) RET
      WHERE attrelid = 'tidegate.event_log'::regclass AND attnum > 0 AND NOT attisdropped
 $$;
 
--- An event in the log, by its id. A query of the log locks all its partitions and their indexes until its transaction ends:
--- with a year of them, a few readers at once are more than the server has locks for. This one has one partition's
--- at a time, and begins with those that an event is in which has just completed.
+-- What a query finds in one table: the queue, or one partition of the log. A query of the whole log locks all its partitions
+-- and their indexes until its transaction ends: with a year of them, a few readers at once are more than the server has
+-- locks for. This has one table's at a time, for what a block has locked that fails is locked no more. As JSON, what was
+-- found does not need its table any longer.
+CREATE FUNCTION tidegate.found_in(place text, query text, ids bigint[], most bigint) RETURNS json
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    found json;
+BEGIN
+    EXECUTE format(query, place) INTO found USING ids, most;
+    RAISE EXCEPTION USING ERRCODE = 'TG002';
+EXCEPTION
+    WHEN SQLSTATE 'TG002' THEN
+        RETURN found;
+    -- Its time was over, and it was dropped meanwhile.
+    WHEN undefined_table THEN
+        RETURN NULL;
+END $$;
+
+-- The partitions of the log, the last one first.
+CREATE FUNCTION tidegate.log_places() RETURNS SETOF name
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+    AS $$
+    SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+     WHERE i.inhparent = 'tidegate.event_log'::regclass AND c.relnamespace = 'tidegate'::regnamespace
+     ORDER BY c.relname DESC
+$$;
+
+-- An event in the log, by its id. Begins with the partitions that an event is in which has just completed.
 CREATE FUNCTION tidegate.logged(id bigint) RETURNS SETOF tidegate.event_log
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
     just_ended CONSTANT text := 'event_log_' || to_char(statement_timestamp() AT TIME ZONE 'UTC'
         + coalesce((SELECT min(k.retention_completed) FROM tidegate.event_kind AS k), '30 days'), 'YYYYMMDD');
-    name text;
+    place text;
     found json;
 BEGIN
-    FOR name IN
-        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-         WHERE i.inhparent = 'tidegate.event_log'::regclass AND c.relnamespace = 'tidegate'::regnamespace
-         ORDER BY c.relname > just_ended, c.relname DESC
-    LOOP
-        -- What a block has locked that fails is locked no more. As text the row does not need its partition any longer.
-        BEGIN
-            EXECUTE format('SELECT row_to_json(l) FROM tidegate.%I AS l WHERE l.id = $1 LIMIT 1', name) INTO found USING logged.id;
-            RAISE EXCEPTION USING ERRCODE = 'TG002';
-        EXCEPTION
-            WHEN SQLSTATE 'TG002' THEN NULL;
-            -- Its time was over, and it was dropped meanwhile.
-            WHEN undefined_table THEN NULL;
-        END;
+    FOR place IN SELECT p FROM tidegate.log_places() AS p ORDER BY p > just_ended, p DESC LOOP
+        found := tidegate.found_in(place, 'SELECT row_to_json(l) FROM tidegate.%I AS l WHERE l.id = ANY ($1) LIMIT $2', ARRAY[logged.id], 1);
         IF found IS NOT NULL THEN
             RETURN QUERY SELECT l.* FROM json_populate_record(NULL::tidegate.event_log, found) AS l;
             RETURN;
         END IF;
     END LOOP;
+END $$;
+
+-- The events that one came of, the nearest first, or those that came of some; behind those asked for, and at most so many.
+-- An event comes of the one it replays or else of its parent. The last of the first kind may be stored no longer.
+--
+-- What is in one table is followed there to its end; so one walk over the tables is enough for what came about in their
+-- order, and only what goes to and fro between them takes more.
+CREATE FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) RETURNS bigint[]
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    query CONSTANT text := CASE WHEN upwards THEN
+        'WITH RECURSIVE up (id) AS (
+             SELECT $1[cardinality($1)]
+             UNION
+             SELECT coalesce(e.replay_of, e.parent_id) FROM up JOIN tidegate.%1$I AS e ON e.id = up.id
+         )
+         SELECT json_agg(f.id) FROM (SELECT up.id FROM up LIMIT $2) AS f WHERE f.id <> ALL ($1)'
+    ELSE
+        'WITH RECURSIVE below (id) AS (
+             SELECT unnest($1)
+             UNION
+             SELECT e.id
+               FROM below CROSS JOIN LATERAL (
+                    SELECT c.id FROM tidegate.%1$I AS c WHERE c.parent_id = below.id AND c.replay_of IS NULL
+                    UNION ALL
+                    SELECT c.id FROM tidegate.%1$I AS c WHERE c.replay_of = below.id) AS e
+         )
+         SELECT json_agg(f.id) FROM (SELECT below.id FROM below LIMIT $2) AS f WHERE f.id <> ALL ($1)'
+    END;
+    places text[] := ARRAY(SELECT 'event_queue' UNION ALL SELECT p::text FROM tidegate.log_places() AS p);
+    kin bigint[] := asked;
+    place text;
+    before integer;
+BEGIN
+    LOOP
+        before := cardinality(kin);
+        FOREACH place IN ARRAY places LOOP
+            kin := kin || ARRAY(SELECT f::text::bigint FROM json_array_elements(tidegate.found_in(place, query, kin, most)) AS f);
+            IF cardinality(kin) >= most THEN
+                RETURN kin;
+            END IF;
+        END LOOP;
+        IF cardinality(kin) = before THEN
+            RETURN kin;
+        END IF;
+        places := ARRAY(SELECT u.place FROM unnest(places) WITH ORDINALITY AS u(place, n) ORDER BY u.n DESC);
+    END LOOP;
+END $$;
+
+-- An event's kin, each as an object: its ancestors, nearest first, then what came of it, then the rest of the family, at most
+-- so many in all. Of hundreds of small statements none is worth compiling.
+CREATE FUNCTION tidegate.lineage(id bigint, most bigint) RETURNS SETOF json
+    LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+    AS $$
+DECLARE
+    query CONSTANT text := 'SELECT json_agg(e) FROM (
+        SELECT l.id, l.kind, l.status, l.attempts, l.created_at, l.finished_at, l.parent_id, l.replay_of
+          FROM tidegate.%I AS l WHERE l.id = ANY ($1) LIMIT $2) AS e';
+    ancestors CONSTANT bigint[] := tidegate.kin(ARRAY[lineage.id], true, most);
+    places CONSTANT text[] := ARRAY(SELECT p::text FROM tidegate.log_places() AS p);
+    root bigint;
+    kin bigint[];
+BEGIN
+    -- The farthest of them that is stored.
+    SELECT a.id INTO root FROM unnest(ancestors) WITH ORDINALITY AS a(id, n)
+     WHERE EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = a.id) OR EXISTS (SELECT FROM tidegate.logged(a.id))
+     ORDER BY a.n DESC LIMIT 1;
+    kin := ancestors || tidegate.kin(ARRAY[lineage.id], false, most);
+    IF root <> lineage.id THEN
+        kin := kin || tidegate.kin(ARRAY[root], false, most);
+    END IF;
+    kin := ARRAY(SELECT k.id FROM unnest(kin) WITH ORDINALITY AS k(id, n) GROUP BY k.id ORDER BY min(k.n) LIMIT most);
+    RETURN QUERY
+        SELECT e.event
+          FROM (SELECT q.id, json_build_object('id', q.id, 'kind', q.kind,
+                           'status', CASE WHEN h.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END,
+                           'attempts', q.attempts + (q.id <= coalesce(h.started_to, 0) AND q.attempts < q.max_attempts)::int,
+                           'created_at', q.created_at, 'parent_id', q.parent_id, 'replay_of', q.replay_of) AS event
+                  FROM tidegate.event_queue AS q LEFT JOIN tidegate.lease AS h ON h.ids @> q.id
+                 WHERE q.id = ANY (kin)
+                UNION ALL
+                SELECT (f ->> 'id')::bigint, f
+                  FROM unnest(places) AS p, json_array_elements(tidegate.found_in(p, query, kin, most)) AS f) AS e
+         ORDER BY array_position(kin, e.id);
 END $$;
 
 -- Days that want a partition: those on which events expire that finish within a week, for each

@@ -32,6 +32,7 @@ GRANT USAGE ON SCHEMA tidegate TO tidegate_publish, tidegate_drain, tidegate_ope
 -- Jobs: one at a time, by id.
 GRANT EXECUTE ON FUNCTION tidegate.job TO tidegate_jobs, tidegate_drain, tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.logged TO tidegate_operate, tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.lineage TO tidegate_operate, tidegate_drain, tidegate_read;
 
 -- Publish. The columns are those that a producer decides on: no group, whose order needs the
 -- function's lock, no deduplication, whose answer needs it, and nothing of a lease.

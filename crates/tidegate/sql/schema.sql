@@ -906,6 +906,23 @@ BEGIN
     RETURN removed;
 END $$;
 
+CREATE FUNCTION tidegate.found_in(place text, query text, ids bigint[], most bigint) RETURNS json
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    found json;
+BEGIN
+    EXECUTE format(query, place) INTO found USING ids, most;
+    RAISE EXCEPTION USING ERRCODE = 'TG002';
+EXCEPTION
+    WHEN SQLSTATE 'TG002' THEN
+        RETURN found;
+    -- Its time was over, and it was dropped meanwhile.
+    WHEN undefined_table THEN
+        RETURN NULL;
+END $$;
+
 CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[] DEFAULT NULL::uuid[], ran bigint[] DEFAULT '{}'::bigint[], taken_away boolean DEFAULT false) RETURNS bigint[]
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1187,6 +1204,50 @@ CREATE FUNCTION tidegate.job(id bigint) RETURNS SETOF tidegate.jobs
            tidegate.job_status_code(l.status, l.errors), l.correlation_id, l.group_key, l.errors, l.result, l.created_at, l.finished_at
       FROM tidegate.logged(job.id) AS l WHERE NOT EXISTS (SELECT FROM live)
 $$;
+
+CREATE FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) RETURNS bigint[]
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+DECLARE
+    query CONSTANT text := CASE WHEN upwards THEN
+        'WITH RECURSIVE up (id) AS (
+             SELECT $1[cardinality($1)]
+             UNION
+             SELECT coalesce(e.replay_of, e.parent_id) FROM up JOIN tidegate.%1$I AS e ON e.id = up.id
+         )
+         SELECT json_agg(f.id) FROM (SELECT up.id FROM up LIMIT $2) AS f WHERE f.id <> ALL ($1)'
+    ELSE
+        'WITH RECURSIVE below (id) AS (
+             SELECT unnest($1)
+             UNION
+             SELECT e.id
+               FROM below CROSS JOIN LATERAL (
+                    SELECT c.id FROM tidegate.%1$I AS c WHERE c.parent_id = below.id AND c.replay_of IS NULL
+                    UNION ALL
+                    SELECT c.id FROM tidegate.%1$I AS c WHERE c.replay_of = below.id) AS e
+         )
+         SELECT json_agg(f.id) FROM (SELECT below.id FROM below LIMIT $2) AS f WHERE f.id <> ALL ($1)'
+    END;
+    places text[] := ARRAY(SELECT 'event_queue' UNION ALL SELECT p::text FROM tidegate.log_places() AS p);
+    kin bigint[] := asked;
+    place text;
+    before integer;
+BEGIN
+    LOOP
+        before := cardinality(kin);
+        FOREACH place IN ARRAY places LOOP
+            kin := kin || ARRAY(SELECT f::text::bigint FROM json_array_elements(tidegate.found_in(place, query, kin, most)) AS f);
+            IF cardinality(kin) >= most THEN
+                RETURN kin;
+            END IF;
+        END LOOP;
+        IF cardinality(kin) = before THEN
+            RETURN kin;
+        END IF;
+        places := ARRAY(SELECT u.place FROM unnest(places) WITH ORDINALITY AS u(place, n) ORDER BY u.n DESC);
+    END LOOP;
+END $_$;
 
 CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1502,6 +1563,43 @@ BEGIN
                               'max_running', made.max_running, 'per_second', made.per_second);
 END $$;
 
+CREATE FUNCTION tidegate.lineage(id bigint, most bigint) RETURNS SETOF json
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    AS $_$
+DECLARE
+    query CONSTANT text := 'SELECT json_agg(e) FROM (
+        SELECT l.id, l.kind, l.status, l.attempts, l.created_at, l.finished_at, l.parent_id, l.replay_of
+          FROM tidegate.%I AS l WHERE l.id = ANY ($1) LIMIT $2) AS e';
+    ancestors CONSTANT bigint[] := tidegate.kin(ARRAY[lineage.id], true, most);
+    places CONSTANT text[] := ARRAY(SELECT p::text FROM tidegate.log_places() AS p);
+    root bigint;
+    kin bigint[];
+BEGIN
+    -- The farthest of them that is stored.
+    SELECT a.id INTO root FROM unnest(ancestors) WITH ORDINALITY AS a(id, n)
+     WHERE EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = a.id) OR EXISTS (SELECT FROM tidegate.logged(a.id))
+     ORDER BY a.n DESC LIMIT 1;
+    kin := ancestors || tidegate.kin(ARRAY[lineage.id], false, most);
+    IF root <> lineage.id THEN
+        kin := kin || tidegate.kin(ARRAY[root], false, most);
+    END IF;
+    kin := ARRAY(SELECT k.id FROM unnest(kin) WITH ORDINALITY AS k(id, n) GROUP BY k.id ORDER BY min(k.n) LIMIT most);
+    RETURN QUERY
+        SELECT e.event
+          FROM (SELECT q.id, json_build_object('id', q.id, 'kind', q.kind,
+                           'status', CASE WHEN h.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END,
+                           'attempts', q.attempts + (q.id <= coalesce(h.started_to, 0) AND q.attempts < q.max_attempts)::int,
+                           'created_at', q.created_at, 'parent_id', q.parent_id, 'replay_of', q.replay_of) AS event
+                  FROM tidegate.event_queue AS q LEFT JOIN tidegate.lease AS h ON h.ids @> q.id
+                 WHERE q.id = ANY (kin)
+                UNION ALL
+                SELECT (f ->> 'id')::bigint, f
+                  FROM unnest(places) AS p, json_array_elements(tidegate.found_in(p, query, kin, most)) AS f) AS e
+         ORDER BY array_position(kin, e.id);
+END $_$;
+
 CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 100;
@@ -1589,6 +1687,15 @@ CREATE FUNCTION tidegate.log_partitions(now timestamp with time zone DEFAULT NUL
                                     WHERE t.tgrelid = bounds.oid AND t.tgname = 'event_log_unseal') AS is) AS guarded
 $$;
 
+CREATE FUNCTION tidegate.log_places() RETURNS SETOF name
+    LANGUAGE sql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+     WHERE i.inhparent = 'tidegate.event_log'::regclass AND c.relnamespace = 'tidegate'::regnamespace
+     ORDER BY c.relname DESC
+$$;
+
 CREATE FUNCTION tidegate.logged(id bigint) RETURNS SETOF tidegate.event_log
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1596,23 +1703,11 @@ CREATE FUNCTION tidegate.logged(id bigint) RETURNS SETOF tidegate.event_log
 DECLARE
     just_ended CONSTANT text := 'event_log_' || to_char(statement_timestamp() AT TIME ZONE 'UTC'
         + coalesce((SELECT min(k.retention_completed) FROM tidegate.event_kind AS k), '30 days'), 'YYYYMMDD');
-    name text;
+    place text;
     found json;
 BEGIN
-    FOR name IN
-        SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-         WHERE i.inhparent = 'tidegate.event_log'::regclass AND c.relnamespace = 'tidegate'::regnamespace
-         ORDER BY c.relname > just_ended, c.relname DESC
-    LOOP
-        -- What a block has locked that fails is locked no more. As text the row does not need its partition any longer.
-        BEGIN
-            EXECUTE format('SELECT row_to_json(l) FROM tidegate.%I AS l WHERE l.id = $1 LIMIT 1', name) INTO found USING logged.id;
-            RAISE EXCEPTION USING ERRCODE = 'TG002';
-        EXCEPTION
-            WHEN SQLSTATE 'TG002' THEN NULL;
-            -- Its time was over, and it was dropped meanwhile.
-            WHEN undefined_table THEN NULL;
-        END;
+    FOR place IN SELECT p FROM tidegate.log_places() AS p ORDER BY p > just_ended, p DESC LOOP
+        found := tidegate.found_in(place, 'SELECT row_to_json(l) FROM tidegate.%I AS l WHERE l.id = ANY ($1) LIMIT $2', ARRAY[logged.id], 1);
         IF found IS NOT NULL THEN
             RETURN QUERY SELECT l.* FROM json_populate_record(NULL::tidegate.event_log, found) AS l;
             RETURN;
@@ -4067,6 +4162,8 @@ REVOKE ALL ON FUNCTION tidegate.forget_received(batch integer, dry_run boolean, 
 
 REVOKE ALL ON FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text, dry_run boolean) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.found_in(place text, query text, ids bigint[], most bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[], ran bigint[], taken_away boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.has_nul(payload json) FROM PUBLIC;
@@ -4091,6 +4188,8 @@ REVOKE ALL ON FUNCTION tidegate.job_status_number(status text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.job(id bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) FROM PUBLIC;
@@ -4098,6 +4197,8 @@ REVOKE ALL ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over
 REVOKE ALL ON FUNCTION tidegate.limit_kind(kind text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.lineage(id bigint, most bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.listed_at_most() FROM PUBLIC;
 
@@ -4110,6 +4211,8 @@ REVOKE ALL ON FUNCTION tidegate.lock_slots(slots integer[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.log_columns(prefix text, changed text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.log_partitions(now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.log_places() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.logged(id bigint) FROM PUBLIC;
 

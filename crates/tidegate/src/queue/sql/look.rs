@@ -189,71 +189,12 @@ SELECT to_jsonb(e)::text
          ORDER BY id DESC LIMIT $3) AS e",
 };
 
-/// An event's kin, each as an object: its ancestors, nearest first, then what came of it, then the
-/// rest of the family, at most `$2` in all. An event hangs on the one it replays or else on its
-/// parent. `UNION` drops what was there already, so even a cycle would end; a recursion is read
-/// row by row, so its `LIMIT` also bounds the work. The rest of the family is what came of the
-/// farthest ancestor alone: of one start the planner expects little, and compiles nothing.
-/// For the same reason each state is looked up here and not in the view of events.
+/// An event's kin, each as an object: its ancestors, nearest first, then what came of it, then the rest of the family, at
+/// most `$2` in all.
 pub static LINEAGE: Statement = Statement {
     name: "lineage",
     params: &[Type::INT8, Type::INT8],
-    text: "\
-WITH RECURSIVE up (id, origin) AS (
-    SELECT q.id, coalesce(q.replay_of, q.parent_id) FROM tidegate.event_queue AS q WHERE q.id = $1
-    UNION
-    SELECT l.id, coalesce(l.replay_of, l.parent_id) FROM tidegate.event_log AS l WHERE l.id = $1
-    UNION
-    SELECT e.id, e.origin
-      FROM up CROSS JOIN LATERAL (
-           SELECT q.id, coalesce(q.replay_of, q.parent_id) AS origin FROM tidegate.event_queue AS q WHERE q.id = up.origin
-           UNION ALL
-           SELECT l.id, coalesce(l.replay_of, l.parent_id) FROM tidegate.event_log AS l WHERE l.id = up.origin) AS e
-), ancestors AS MATERIALIZED (
-    SELECT id, row_number() OVER () AS position FROM up LIMIT $2
-), below (id) AS (
-    SELECT $1
-    UNION
-    SELECT e.id
-      FROM below CROSS JOIN LATERAL (
-           SELECT q.id FROM tidegate.event_queue AS q WHERE q.parent_id = below.id
-           UNION ALL
-           SELECT q.id FROM tidegate.event_queue AS q WHERE q.replay_of = below.id
-           UNION ALL
-           SELECT l.id FROM tidegate.event_log AS l WHERE l.parent_id = below.id
-           UNION ALL
-           SELECT l.id FROM tidegate.event_log AS l WHERE l.replay_of = below.id) AS e
-), family (id) AS (
-    (SELECT id FROM ancestors ORDER BY position DESC LIMIT 1)
-    UNION
-    SELECT e.id
-      FROM family CROSS JOIN LATERAL (
-           SELECT q.id FROM tidegate.event_queue AS q WHERE q.parent_id = family.id
-           UNION ALL
-           SELECT q.id FROM tidegate.event_queue AS q WHERE q.replay_of = family.id
-           UNION ALL
-           SELECT l.id FROM tidegate.event_log AS l WHERE l.parent_id = family.id
-           UNION ALL
-           SELECT l.id FROM tidegate.event_log AS l WHERE l.replay_of = family.id) AS e
-), nearest AS MATERIALIZED (
-    SELECT n.id, min(n.rank) AS rank, min(n.position) AS position
-      FROM (SELECT id, 1 AS rank, position FROM ancestors
-            UNION ALL
-            (SELECT id, 2, row_number() OVER () FROM below LIMIT $2)
-            UNION ALL
-            (SELECT id, 3, row_number() OVER () FROM family LIMIT $2)) AS n
-     GROUP BY n.id
-     ORDER BY 2, 3
-     LIMIT $2)
-SELECT to_jsonb(e)::text
-  FROM nearest CROSS JOIN LATERAL (
-       SELECT q.id, q.kind, CASE WHEN h.token IS NULL THEN 'PENDING' ELSE 'PROCESSING' END AS status,
-              q.attempts + (q.id <= coalesce(h.started_to, 0) AND q.attempts < q.max_attempts)::int AS attempts,
-              q.created_at, NULL::timestamptz AS finished_at, q.parent_id, q.replay_of
-         FROM tidegate.event_queue AS q LEFT JOIN tidegate.lease AS h ON h.ids @> q.id WHERE q.id = nearest.id
-       UNION ALL
-       SELECT l.id, l.kind, l.status, l.attempts, l.created_at, l.finished_at, l.parent_id, l.replay_of
-         FROM tidegate.event_log AS l WHERE l.id = nearest.id) AS e",
+    text: "SELECT l::text FROM tidegate.lineage($1, $2) AS l",
 };
 
 /// Groups whose first event holds the others back, the one that has waited longest first.
