@@ -416,7 +416,9 @@ async fn f1_a_drain_reports_exactly_the_fields_of_its_contract() {
         "elapsed_ms",
         "budget_ms",
         "stop_reason",
+        "slot",
         "backlog",
+        "ready_left",
         "oldest_age_ms",
     ]);
     assert_eq!(fields, contract);

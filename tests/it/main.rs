@@ -54,6 +54,7 @@ mod seal;
 mod secret;
 mod service;
 mod shop;
+mod slots;
 mod snooze;
 mod starter;
 mod steady;

@@ -176,13 +176,14 @@ async fn f2_a_drain_on_a_port_where_nobody_answers_ends_at_its_limit_and_says_wh
     let database = Database::new(&url, 1).unwrap();
     let budget = Duration::from_secs(1);
     let failure = waits_in_vain(&database, budget).await;
-    assert_eq!(failure, unanswered("lease", budget));
+    assert_eq!(failure, unanswered("slot", budget));
 }
 
 #[tokio::test]
 async fn f2_a_drain_whose_statement_is_never_answered_ends_at_its_limit_and_says_which() {
     // Only the statement of this stage says so.
     for (word, stage) in [
+        ("tidegate.take_slot(", "slot"),
         ("FROM tidegate.lease(", "lease"),
         ("tidegate.complete(", "write outcomes"),
         ("SELECT CASE WHEN counted.n", "backlog"),

@@ -167,13 +167,14 @@ fn may_run(statement: &Statement) -> &'static [Role] {
     match statement.name {
         "lease" | "remove_ended" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep"
         | "promote" | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress"
-        | "report_progress" | "report_service" | "claim_service" | "fire_schedules" => &[Drain],
+        | "report_progress" | "report_service" | "claim_service" | "fire_schedules"
+        | "take_slot" | "keep_slot" | "leave_slot" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
         "unregistered" | "registered" => &[Intake, Drain, Operate, Read],
         "paused" | "backlog" | "others" | "list" | "retentions" | "pulse" | "lineage"
         | "missing_partitions" | "leases" | "untouched" | "strange_kinds" | "services"
         | "services_down" | "expiring" | "at_work" | "schedules" | "due_schedules"
-        | "troubled_schedules" => &[Drain, Operate, Read],
+        | "troubled_schedules" | "left_to_do" => &[Drain, Operate, Read],
         "publish_one" | "publish" | "receive" => &[Publish, Intake, Drain],
         "job" => &[Intake, Drain, Operate, Jobs],
         "ids" | "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"

@@ -127,6 +127,7 @@ pub fn drained(report: &DrainReport) -> String {
         StopReason::QueueEmpty => "the queue is empty",
         StopReason::BudgetSpent => "the budget is spent",
         StopReason::LimitReached => "the limit of events is reached",
+        StopReason::NoSlot => "as many drains as may be are at work",
         _ => "it stopped",
     };
     let mut table = counts(report);

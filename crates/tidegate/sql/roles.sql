@@ -57,6 +57,11 @@ GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.ranges, tidegate.r
                           tidegate.append_errors, tidegate.merge_progress, tidegate.open_after, tidegate.is_limited, tidegate.is_troubled, tidegate.is_watched,
                           tidegate.watched_services, tidegate.check_service, tidegate.report_service, tidegate.claim_service
    TO tidegate_drain;
+-- Slots: which of them are taken, and what is left to do.
+GRANT SELECT ON tidegate.drain_slot TO tidegate_drain, tidegate_operate, tidegate_read;
+GRANT UPDATE (worker, until, taken_at, rate) ON tidegate.drain_slot TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.take_slot, tidegate.keep_slot, tidegate.leave_slot TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.left_to_do TO tidegate_drain, tidegate_operate, tidegate_read;
 -- Periodic events: what they publish, its definition says, and nobody who fires can change that.
 GRANT SELECT (id, name, keeper, kind, cron, every, time_zone, group_key, start_within, catch_up, paused, since, next_at, last_at,
               last_event_id, fired_at, problem, revision) ON tidegate.schedule TO tidegate_drain, tidegate_read;

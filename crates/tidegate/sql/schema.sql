@@ -1205,6 +1205,18 @@ CREATE FUNCTION tidegate.job(id bigint) RETURNS SETOF tidegate.jobs
       FROM tidegate.logged(job.id) AS l WHERE NOT EXISTS (SELECT FROM live)
 $$;
 
+CREATE FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    UPDATE tidegate.drain_slot AS s
+       SET until = clock_timestamp() + make_interval(secs => keep_slot.seconds), rate = keep_slot.rate
+     WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
+                      WHERE m.slot = keep_slot.slot AND m.worker = keep_slot.worker FOR NO KEY UPDATE SKIP LOCKED);
+    RETURN FOUND OR EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.slot = keep_slot.slot AND s.worker = keep_slot.worker);
+END $$;
+
 CREATE FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1499,6 +1511,56 @@ BEGIN
             hashes, instant, instant, instant + make_interval(secs => seconds),
             -- Of what is ready before the end of a walk for a few kinds most was passed.
             CASE WHEN "join" IS NULL THEN 0 ELSE after END, clear_to, as_of);
+END $$;
+
+CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    UPDATE tidegate.drain_slot AS s
+       SET worker = NULL, until = '-infinity', taken_at = NULL, rate = NULL
+     WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
+                      WHERE m.slot = leave_slot.slot AND m.worker = leave_slot.worker FOR NO KEY UPDATE SKIP LOCKED)
+$$;
+
+CREATE FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamp with time zone) RETURNS record
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    active CONSTANT int8multirange := coalesce((SELECT range_agg(l.ids) FROM tidegate.lease AS l WHERE NOT l.ended), '{}');
+    taken CONSTANT text[] := ARRAY(
+        SELECT k.kind FROM tidegate.event_kind AS k
+         WHERE k.kind = ANY (left_to_do.kinds) AND NOT k.paused
+           AND NOT EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed' AND k.kind = ANY (s.kinds)));
+BEGIN
+    WITH first AS MATERIALIZED (
+        SELECT f.id, f.group_key
+          FROM (SELECT q.id, q.group_key, q.kind, q.available_at
+                  FROM tidegate.event_queue AS q WHERE NOT q.delayed ORDER BY q.id LIMIT 100000) AS f
+         WHERE f.available_at <= instant AND f.kind = ANY (taken) AND NOT (f.id <@ active)
+         ORDER BY f.id LIMIT most
+    ), grouped AS (
+        SELECT f.group_key, count(*) AS n, min(f.id) AS id FROM first AS f WHERE f.group_key IS NOT NULL GROUP BY f.group_key
+    )
+    SELECT (SELECT count(*) FROM first AS f WHERE f.group_key IS NULL)
+         + coalesce((SELECT sum(g.n) FROM grouped AS g
+                      -- OFFSET 0: asked group by group, by the index.
+                      WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS q
+                                         WHERE q.group_key = g.group_key AND q.id < g.id OFFSET 0)), 0)
+      INTO ready;
+    SELECT min(d.at) INTO next_due_at
+      FROM (SELECT p.available_at AS at
+              FROM (SELECT q.available_at, q.kind FROM tidegate.event_queue AS q WHERE q.delayed ORDER BY q.available_at LIMIT 1000) AS p
+             WHERE p.kind = ANY (taken)
+            UNION ALL
+            SELECT s.next_at FROM tidegate.schedule AS s WHERE NOT s.paused AND s.kind = ANY (taken) AND s.next_at < 'infinity'
+            UNION ALL
+            SELECT s.retry_at FROM tidegate.service AS s WHERE s.state IN ('open', 'probing') AND s.kinds && left_to_do.kinds) AS d;
 END $$;
 
 CREATE FUNCTION tidegate.limit_kind(kind text) RETURNS void
@@ -3324,6 +3386,20 @@ BEGIN
                               'changed', changes, 'paused', pauses);
 END $$;
 
+CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision) RETURNS integer
+    LANGUAGE sql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    UPDATE tidegate.drain_slot AS s
+       SET worker = take_slot.worker, taken_at = clock_timestamp(), rate = NULL,
+           until = clock_timestamp() + make_interval(secs => take_slot.seconds)
+     WHERE s.slot = (SELECT f.slot FROM tidegate.drain_slot AS f
+                      WHERE f.slot <= take_slot.most AND (f.until <= clock_timestamp() OR f.worker = take_slot.worker)
+                      -- The answer to an earlier try may have been lost.
+                      ORDER BY f.worker IS DISTINCT FROM take_slot.worker, f.slot LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
+    RETURNING s.slot
+$$;
+
 CREATE FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3644,6 +3720,15 @@ CREATE VIEW tidegate.daily_stats AS
            FROM tidegate.event_log
           GROUP BY (((event_log.finished_at AT TIME ZONE 'UTC'::text))::date), event_log.kind, event_log.status) counted
   GROUP BY day, kind, status;
+
+CREATE TABLE tidegate.drain_slot (
+    slot integer NOT NULL,
+    worker uuid,
+    until timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    taken_at timestamp with time zone,
+    rate double precision
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
 
 CREATE VIEW tidegate.ends AS
  SELECT id,
@@ -3980,6 +4065,9 @@ ALTER TABLE ONLY tidegate.lease
 ALTER TABLE ONLY tidegate.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY tidegate.drain_slot
+    ADD CONSTRAINT drain_slot_pkey PRIMARY KEY (slot);
+
 ALTER TABLE ONLY tidegate.event_kind
     ADD CONSTRAINT event_kind_pkey PRIMARY KEY (kind);
 
@@ -4188,11 +4276,17 @@ REVOKE ALL ON FUNCTION tidegate.job_status_number(status text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.job(id bigint) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.leave_slot(slot integer, worker uuid) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.limit_kind(kind text) FROM PUBLIC;
 
@@ -4349,6 +4443,8 @@ REVOKE ALL ON FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigin
 REVOKE ALL ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_than interval, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) FROM PUBLIC;
 

@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use futures_util::future::{OptionFuture, join, join5};
+use futures_util::future::{OptionFuture, join, join3, join5};
 use uuid::Uuid;
 
 use super::clocks::Reading;
 use super::limits::Turn;
 use super::scheduling::PAGE;
 use super::session::Session;
+use super::slots::Keep;
 use super::walk::Stretch;
 use crate::error::Error;
 use crate::queue::{
@@ -38,6 +39,8 @@ pub(super) struct LeaseOrder {
     pub ask: Ask,
     /// Of which kinds events are asked for.
     pub kinds: Vec<&'static str>,
+    /// What to tell of the drain's slot, if it is time to.
+    pub keep: Option<Keep>,
     /// Past which schedule to look for those that are due, if it is time to.
     pub look: Option<i64>,
     /// All kinds that this program handles.
@@ -126,6 +129,8 @@ pub(super) struct Brought {
     pub token: Uuid,
     /// The leases that are still there, each with how often something was taken from it.
     pub renewed: Option<Vec<(Uuid, i32)>>,
+    /// Whether the slot still is the drain's, if that was asked.
+    pub kept: Option<bool>,
 }
 
 /// The answer, with the session and the order handed back.
@@ -199,8 +204,16 @@ async fn attempt(
         OptionFuture::from(leased),
         OptionFuture::from(claimed),
     );
-    let scheduling = join(OptionFuture::from(fire), OptionFuture::from(look));
-    let ((renewed, swept, promoted, batch, grant), (fired, due)) = join(leasing, scheduling).await;
+    let keep = order
+        .keep
+        .map(|keep| queue::keep_slot(client, (keep.slot, order.worker), order.timeout, keep.rate));
+    let beside = join3(
+        OptionFuture::from(fire),
+        OptionFuture::from(look),
+        OptionFuture::from(keep),
+    );
+    let ((renewed, swept, promoted, batch, grant), (fired, due, kept)) =
+        join(leasing, beside).await;
     swept.transpose()?;
     let (fired, due) = (passes(fired)?, passes(due)?);
     Ok(Brought {
@@ -211,6 +224,7 @@ async fn attempt(
         due,
         fired,
         token,
+        kept: kept.transpose()?,
     })
 }
 

@@ -55,7 +55,8 @@ impl<D: Dispatch> Drain<D> {
         // Behind what was fired: whether somebody holds it is learnt first.
         let looks = !matches!(ask, Ask::Fire(_)) && !self.is_spent();
         let look = looks.then(|| self.scheduling.look(now)).flatten();
-        if matches!(ask, Ask::Nothing) && !renews && look.is_none() {
+        let keep = self.keep_slot(now);
+        if matches!(ask, Ask::Nothing) && !renews && look.is_none() && keep.is_none() {
             return;
         }
         let first_window = if self.hand.leases.has_suspect() {
@@ -78,6 +79,7 @@ impl<D: Dispatch> Drain<D> {
                 renews,
                 ask,
                 kinds,
+                keep,
                 look,
                 all_kinds: D::Event::KINDS,
                 first_window: u32::try_from(first_window).unwrap_or(u32::MAX),
@@ -153,6 +155,9 @@ impl<D: Dispatch> Drain<D> {
     fn take_brought(&mut self, order: LeaseOrder, brought: Brought) {
         if let Some(renewed) = brought.renewed {
             self.take_renewed(&order.held, &renewed, order.sent);
+        }
+        if let Some(ours) = brought.kept {
+            self.slot_kept(ours, order.sent.steady);
         }
         if let Some(fired) = brought.fired {
             let published = self.scheduling.fired(fired);

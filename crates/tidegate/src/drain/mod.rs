@@ -29,6 +29,7 @@ mod scheduling;
 pub(crate) mod services;
 mod session;
 pub(crate) mod settle;
+mod slots;
 mod walk;
 mod watchers;
 mod writer;
@@ -58,6 +59,7 @@ pub use self::report::{DrainReport, StopReason};
 use self::scheduling::Scheduling;
 use self::services::Services;
 use self::session::Slot;
+use self::slots::DrainSlot;
 use self::walk::Cursor;
 use self::watchers::Watchers;
 use self::writer::Round;
@@ -204,6 +206,8 @@ struct Drain<D: Dispatch> {
     report: DrainReport,
     /// Names this run in the leases that it takes.
     worker: Uuid,
+    slot: Option<DrainSlot>,
+    slot_lost: bool,
     walk: Cursor,
     hand: Hand,
     /// What was handed to the lanes and has not ended.
@@ -256,6 +260,8 @@ impl<D: Dispatch> Drain<D> {
                 options.xray.and_then(Exporter::open),
             ),
             worker: Uuid::new_v4(),
+            slot: None,
+            slot_lost: false,
             walk: Cursor::new(options.concurrency, options.batch),
             hand: Hand::default(),
             running: BTreeMap::new(),
@@ -324,7 +330,9 @@ impl<D: Dispatch> Drain<D> {
 
     /// What a run that was cut would have gone on with.
     fn waits_for(&self) -> &'static str {
-        if !self.writing.is_idle() {
+        if self.slot.is_none() && !self.slot_lost {
+            "slot"
+        } else if !self.writing.is_idle() {
             "write outcomes"
         } else if !self.leasing.is_idle() {
             "lease"
@@ -337,6 +345,10 @@ impl<D: Dispatch> Drain<D> {
 
     /// The loop. Each pass starts what can start, then waits for the next thing to happen.
     async fn run(&mut self) -> Result<(), Error> {
+        if !self.take_slot().await? {
+            self.report.stop_reason = StopReason::NoSlot;
+            return Ok(());
+        }
         loop {
             self.cut_overdue();
             self.start_handlers();
@@ -392,6 +404,9 @@ impl<D: Dispatch> Drain<D> {
     fn stop_reason(&mut self) -> Option<StopReason> {
         if !self.is_idle() || !self.leasing.is_idle() {
             return None;
+        }
+        if self.slot_lost {
+            return Some(StopReason::NoSlot);
         }
         if self.is_spent() {
             return Some(StopReason::BudgetSpent);
@@ -452,11 +467,14 @@ impl<D: Dispatch> Drain<D> {
             return Ok(());
         };
         let client = session.client().await?;
-        let (removed, backlog) =
-            futures_util::future::join(queue::remove_ended(client, &ended), queue::backlog(client))
-                .await;
+        let (removed, backlog, left) = futures_util::future::join3(
+            queue::remove_ended(client, &ended),
+            queue::backlog(client),
+            queue::left_to_do(client, D::Event::KINDS),
+        )
+        .await;
         removed?;
-        let backlog = backlog?;
+        let (backlog, left) = (backlog?, left?);
         for claim in self.limits.give_back() {
             queue::claim_service(client, self.worker, &claim).await?;
         }
@@ -465,6 +483,8 @@ impl<D: Dispatch> Drain<D> {
         }
         self.report.backlog = backlog.events;
         self.report.oldest_age_ms = backlog.oldest_age_ms;
+        self.report.ready_left = left.ready;
+        self.report.next_due_at = left.next_due_at;
         if backlog.events > 0 {
             let kinds = queue::expiring(client).await?;
             self.report.expiring = kinds.iter().map(|kind| kind.events).sum();
@@ -473,6 +493,7 @@ impl<D: Dispatch> Drain<D> {
         if backlog.events > 0 && self.report.stop_reason == StopReason::QueueEmpty {
             self.report.unhandled = queue::others(client, D::Event::KINDS).await?;
         }
+        self.leave_slot().await;
         Ok(())
     }
 }

@@ -27,6 +27,9 @@ pub struct DrainOptions {
     pub linger: Duration,
     /// Lease at most this many.
     pub max_events: Option<u64>,
+    /// So many drains work on the queue at once at most: [`DrainOptions::MAX_DRAINS`]. One that finds so many at work ends at
+    /// once. Programs that drain one queue should say the same.
+    pub max_drains: u16,
     /// Backoff between attempts.
     pub retry: RetryPolicy,
     /// The X-Ray daemon that is told of events under a sampled trace; `None` tells nobody.
@@ -43,6 +46,7 @@ impl Default for DrainOptions {
             handler_timeout: Duration::from_secs(30),
             linger: Duration::ZERO,
             max_events: None,
+            max_drains: 8,
             retry: RetryPolicy::default(),
             xray: None,
         }
@@ -54,9 +58,11 @@ impl DrainOptions {
     pub const BATCH: RangeInclusive<u32> = 1..=10_000;
     /// How many handlers may run at once.
     pub const CONCURRENCY: RangeInclusive<usize> = 1..=1000;
+    /// How many drains may work at once.
+    pub const MAX_DRAINS: RangeInclusive<u16> = 1..=1000;
 
     /// Reads the drain's options: `TIDEGATE_BUDGET`, `_BATCH`, `_CONCURRENCY`, `_LEASE_TIMEOUT`,
-    /// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`, `_XRAY`.
+    /// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`, `_MAX_DRAINS`, `_XRAY`.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -75,6 +81,12 @@ impl DrainOptions {
             handler_timeout: duration(lookup, "TIDEGATE_HANDLER_TIMEOUT", default.handler_timeout)?,
             linger: duration(lookup, "TIDEGATE_LINGER", default.linger)?,
             max_events: None,
+            max_drains: number(
+                lookup,
+                "TIDEGATE_MAX_DRAINS",
+                default.max_drains,
+                &Self::MAX_DRAINS,
+            )?,
             retry: RetryPolicy {
                 base: duration(lookup, "TIDEGATE_BACKOFF_BASE", default.retry.base)?,
                 max: duration(lookup, "TIDEGATE_BACKOFF_MAX", default.retry.max)?,
@@ -90,7 +102,9 @@ impl DrainOptions {
     pub fn check(&self) -> Result<(), Error> {
         let in_batch = in_range("batch", self.batch, &Self::BATCH);
         let in_concurrency = in_range("concurrency", self.concurrency, &Self::CONCURRENCY);
-        in_batch.and(in_concurrency).map_err(Error::Config)?;
+        let in_drains = in_range("max drains", self.max_drains, &Self::MAX_DRAINS);
+        let in_ranges = in_batch.and(in_concurrency).and(in_drains);
+        in_ranges.map_err(Error::Config)?;
         if self.handler_timeout.is_zero() || self.handler_timeout > self.lease_timeout.mul_f64(0.9)
         {
             return Err(Error::Config(format!(
@@ -129,6 +143,7 @@ mod tests {
             ("TIDEGATE_BUDGET", "11y", "longer than ten years"),
             ("TIDEGATE_BATCH", "0", "1 to 10000"),
             ("TIDEGATE_CONCURRENCY", "many", "1 to 1000"),
+            ("TIDEGATE_MAX_DRAINS", "0", "1 to 1000"),
         ] {
             let error =
                 DrainOptions::from_settings(&|name| (name == variable).then(|| value.to_owned()))

@@ -18,6 +18,8 @@ pub enum StopReason {
     BudgetSpent,
     /// `max_events` were leased.
     LimitReached,
+    /// As many drains as may be were at work, or this one has lost its place among them.
+    NoSlot,
 }
 
 /// What a drain did. Always `leased = completed + completed_with_errors + failed + retried +
@@ -67,8 +69,19 @@ pub struct DrainReport {
     pub budget_ms: u64,
     /// Why it ended.
     pub stop_reason: StopReason,
+    /// The slot of this drain, one of [`DrainOptions::max_drains`](crate::DrainOptions::max_drains); 0 when it had none.
+    #[serde(default)]
+    pub slot: u16,
     /// Live events left, whatever their state.
     pub backlog: u64,
+    /// Of them, those that a drain of this program could take now: not planned, retried, held back by their group, a pause or an
+    /// outside service, nor in another drain's hands. 10,000 at most.
+    #[serde(default)]
+    pub ready_left: u64,
+    /// When there will be more to do next, if that is known, by a plan, a retry, a schedule or a service's next try; RFC 3339, now if
+    /// it is overdue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_due_at: Option<String>,
     /// Age of the oldest of them.
     pub oldest_age_ms: u64,
     /// Of them, those that will pass their deadline before they are started (B13).

@@ -18,6 +18,7 @@ pub(crate) mod retention;
 pub mod retention;
 mod schedule;
 mod service;
+mod slot;
 #[cfg(not(feature = "internals"))]
 pub(crate) mod sql;
 #[cfg(feature = "internals")]
@@ -67,6 +68,7 @@ mod internals {
     pub use super::service::{
         Claim, Grant, Limited, ServiceReport, Watched, claim_service, report_service,
     };
+    pub use super::slot::{Left, MOST_LEFT, keep_slot, leave_slot, left_to_do, take_slot};
 }
 #[cfg(not(feature = "internals"))]
 mod internals {
@@ -94,6 +96,7 @@ mod internals {
     pub(crate) use super::service::{
         Claim, Grant, Limited, ServiceReport, Watched, claim_service, report_service,
     };
+    pub(crate) use super::slot::{keep_slot, leave_slot, left_to_do, take_slot};
 }
 pub(crate) use finalize::{commit, complete_and_commit};
 #[cfg(feature = "internals")]

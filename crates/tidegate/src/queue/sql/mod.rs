@@ -9,6 +9,7 @@ pub mod operate;
 pub mod retention;
 pub mod schedule;
 pub mod service;
+pub mod slot;
 
 use tokio_postgres::types::Type;
 
@@ -32,5 +33,6 @@ pub static ALL: &[&[&Statement]] = &[
     retention::ALL,
     schedule::ALL,
     service::ALL,
+    slot::ALL,
     doctor::ALL,
 ];

@@ -1,0 +1,91 @@
+-- How many drains work at once, and what there is for them to do.
+
+-- So many drains may work at once at most as there are slots up to the number that is allowed: each has one while it runs,
+-- however often one function is invoked. A slot whose drain has said nothing until then is free again, when its leases are.
+CREATE TABLE tidegate.drain_slot (
+    slot     integer     PRIMARY KEY,
+    worker   uuid,
+    until    timestamptz NOT NULL DEFAULT '-infinity',
+    taken_at timestamptz,
+    -- Events that its drain ends in a second; null until that is known.
+    rate     float8
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+INSERT INTO tidegate.drain_slot (slot) SELECT generate_series(1, 1000);
+
+-- Takes a slot for so many seconds, the lowest of the first `most` that is free. Null: none is. One that somebody else is about to
+-- take is passed.
+CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision) RETURNS integer
+    LANGUAGE sql SET search_path = pg_catalog, pg_temp
+    AS $$
+    UPDATE tidegate.drain_slot AS s
+       SET worker = take_slot.worker, taken_at = clock_timestamp(), rate = NULL,
+           until = clock_timestamp() + make_interval(secs => take_slot.seconds)
+     WHERE s.slot = (SELECT f.slot FROM tidegate.drain_slot AS f
+                      WHERE f.slot <= take_slot.most AND (f.until <= clock_timestamp() OR f.worker = take_slot.worker)
+                      -- The answer to an earlier try may have been lost.
+                      ORDER BY f.worker IS DISTINCT FROM take_slot.worker, f.slot LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
+    RETURNING s.slot
+$$;
+
+-- The drain is at work, and ends so many events in a second: its slot holds for so many seconds from now. Tells whether it still
+-- has it. Waits for nobody: a row that somebody keeps locked is prolonged the next time.
+CREATE FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision) RETURNS boolean
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    UPDATE tidegate.drain_slot AS s
+       SET until = clock_timestamp() + make_interval(secs => keep_slot.seconds), rate = keep_slot.rate
+     WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
+                      WHERE m.slot = keep_slot.slot AND m.worker = keep_slot.worker FOR NO KEY UPDATE SKIP LOCKED);
+    RETURN FOUND OR EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.slot = keep_slot.slot AND s.worker = keep_slot.worker);
+END $$;
+
+-- The drain ends. Waits for nobody, as above: the slot is free in time.
+CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
+    LANGUAGE sql SET search_path = pg_catalog, pg_temp
+    AS $$
+    UPDATE tidegate.drain_slot AS s
+       SET worker = NULL, until = '-infinity', taken_at = NULL, rate = NULL
+     WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
+                      WHERE m.slot = leave_slot.slot AND m.worker = leave_slot.worker FOR NO KEY UPDATE SKIP LOCKED)
+$$;
+
+-- What a drain for these kinds could take now, up to `most`, and when there will be more next: what is planned, retried or
+-- held back by its group, its kind's pause or an outside service is not ready, and what another drain has in hand is not
+-- left. Looks at the first 100,000 events that are not planned and the first 1,000 that are.
+CREATE FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamptz)
+    LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+    AS $$
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    active CONSTANT int8multirange := coalesce((SELECT range_agg(l.ids) FROM tidegate.lease AS l WHERE NOT l.ended), '{}');
+    taken CONSTANT text[] := ARRAY(
+        SELECT k.kind FROM tidegate.event_kind AS k
+         WHERE k.kind = ANY (left_to_do.kinds) AND NOT k.paused
+           AND NOT EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed' AND k.kind = ANY (s.kinds)));
+BEGIN
+    WITH first AS MATERIALIZED (
+        SELECT f.id, f.group_key
+          FROM (SELECT q.id, q.group_key, q.kind, q.available_at
+                  FROM tidegate.event_queue AS q WHERE NOT q.delayed ORDER BY q.id LIMIT 100000) AS f
+         WHERE f.available_at <= instant AND f.kind = ANY (taken) AND NOT (f.id <@ active)
+         ORDER BY f.id LIMIT most
+    ), grouped AS (
+        SELECT f.group_key, count(*) AS n, min(f.id) AS id FROM first AS f WHERE f.group_key IS NOT NULL GROUP BY f.group_key
+    )
+    SELECT (SELECT count(*) FROM first AS f WHERE f.group_key IS NULL)
+         + coalesce((SELECT sum(g.n) FROM grouped AS g
+                      -- OFFSET 0: asked group by group, by the index.
+                      WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS q
+                                         WHERE q.group_key = g.group_key AND q.id < g.id OFFSET 0)), 0)
+      INTO ready;
+    SELECT min(d.at) INTO next_due_at
+      FROM (SELECT p.available_at AS at
+              FROM (SELECT q.available_at, q.kind FROM tidegate.event_queue AS q WHERE q.delayed ORDER BY q.available_at LIMIT 1000) AS p
+             WHERE p.kind = ANY (taken)
+            UNION ALL
+            SELECT s.next_at FROM tidegate.schedule AS s WHERE NOT s.paused AND s.kind = ANY (taken) AND s.next_at < 'infinity'
+            UNION ALL
+            SELECT s.retry_at FROM tidegate.service AS s WHERE s.state IN ('open', 'probing') AND s.kinds && left_to_do.kinds) AS d;
+END $$;

@@ -1,0 +1,40 @@
+//! Slots of drains, and what is left to do.
+
+use tokio_postgres::types::Type;
+
+use super::Statement;
+
+/// Takes one of the first `$2` slots for `$3` seconds.
+pub static TAKE_SLOT: Statement = Statement {
+    name: "take_slot",
+    params: &[Type::UUID, Type::INT4, Type::FLOAT8],
+    text: "SELECT tidegate.take_slot($1, $2, $3)",
+};
+
+/// Keeps a slot for `$3` seconds more, and tells the drain's rate.
+pub static KEEP_SLOT: Statement = Statement {
+    name: "keep_slot",
+    params: &[Type::INT4, Type::UUID, Type::FLOAT8, Type::FLOAT8],
+    text: "SELECT tidegate.keep_slot($1, $2, $3, $4)",
+};
+
+/// Gives a slot back.
+pub static LEAVE_SLOT: Statement = Statement {
+    name: "leave_slot",
+    params: &[Type::INT4, Type::UUID],
+    text: "SELECT tidegate.leave_slot($1, $2)",
+};
+
+/// What a drain could take now, up to `$2`, and when there will be more. What is overdue is due now.
+pub static LEFT_TO_DO: Statement = Statement {
+    name: "left_to_do",
+    params: &[Type::TEXT_ARRAY, Type::INT8],
+    text: "\
+SELECT l.ready, CASE WHEN l.next_due_at < 'infinity' THEN
+           to_char(greatest(l.next_due_at, clock_timestamp()) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"') END
+  FROM tidegate.left_to_do($1, $2) AS l",
+};
+
+/// All of this file.
+#[cfg(feature = "internals")]
+pub static ALL: &[&Statement] = &[&TAKE_SLOT, &KEEP_SLOT, &LEAVE_SLOT, &LEFT_TO_DO];
