@@ -22,6 +22,7 @@ mod cli;
 mod connect;
 mod doctor;
 mod drain;
+mod elastic;
 mod forget;
 mod forms;
 mod function;

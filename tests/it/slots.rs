@@ -1,24 +1,30 @@
 //! How many drains work at once, and what they say is left to do.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+use tidegate::chain::{Chain, StartDrain};
 use tidegate::drain::StopReason;
-use tidegate::queue::{self, Left};
-use tidegate::{Done, DrainOptions, DrainReport, HandlerError, drain};
+use tidegate::queue::{self, Left, Taken};
+use tidegate::{
+    Database, Done, DrainOptions, DrainReport, Error, HandlerError, Hooks, NewEvent, drain,
+    drain_with,
+};
+use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::probe::{ProbeApp, act, number, options, probe_database, publish_acts};
-use crate::support::{PATIENCE, wait_until};
+use crate::support::{PATIENCE, ended, wait_until};
 
 const KINDS: &[&str] = &["act", "note", "pair"];
 
 const TAKEN: &str = "SELECT count(*) FROM tidegate.drain_slot WHERE until > clock_timestamp()";
 
 async fn left(client: &Client) -> Left {
-    queue::left_to_do(client, KINDS).await.unwrap()
+    queue::left_to_do(client, KINDS, 10_000).await.unwrap()
 }
 
 async fn due(client: &Client) -> Option<f64> {
@@ -53,7 +59,7 @@ async fn what_is_left_is_what_a_drain_could_take() {
     assert_eq!(left(&client).await, Left::default());
     let resume = "UPDATE tidegate.event_kind SET paused = false";
     client.execute(resume, &[]).await.unwrap();
-    let others = queue::left_to_do(&client, &["note"]).await.unwrap();
+    let others = queue::left_to_do(&client, &["note"], 10_000).await.unwrap();
     assert_eq!(others, Left::default());
     let down = "INSERT INTO tidegate.service (service, state, kinds, retry_at)
                 VALUES ('s', 'open', '{act}', clock_timestamp() + interval '1 minute')";
@@ -144,22 +150,25 @@ async fn the_slot_of_a_drain_that_is_gone_is_free_when_its_leases_are() {
     let client = db.client().await;
     let (gone, next) = (Uuid::new_v4(), Uuid::new_v4());
     let short = Duration::from_millis(300);
-    let slot = queue::take_slot(&client, gone, 1, short).await.unwrap();
-    assert_eq!(slot, Some(1));
+    let take = async |worker, chain, timeout| {
+        queue::take_slot(&client, worker, 1, timeout, chain)
+            .await
+            .unwrap()
+    };
+    let first = Chain::begin();
+    assert_eq!(take(gone, first, short).await, Taken::Slot(1));
     // The answer was lost and it asks again.
-    let slot = queue::take_slot(&client, gone, 1, short).await.unwrap();
-    assert_eq!(slot, Some(1));
-    let other = queue::take_slot(&client, next, 1, PATIENCE).await.unwrap();
-    assert_eq!(other, None);
+    assert_eq!(take(gone, first, short).await, Taken::Slot(1));
+    assert_eq!(take(next, first, PATIENCE).await, Taken::None);
     wait_until("a free slot", async || {
-        let taken = queue::take_slot(&client, next, 1, PATIENCE).await.unwrap();
-        taken == Some(1)
+        take(next, Chain::begin(), PATIENCE).await == Taken::Slot(1)
     })
     .await;
     let keep = async |worker| {
         queue::keep_slot(&client, (1, worker), PATIENCE, Some(7.0))
             .await
             .unwrap()
+            .ours
     };
     assert!(!keep(gone).await && keep(next).await);
     queue::leave_slot(&client, 1, gone).await.unwrap();
@@ -201,4 +210,230 @@ async fn a_drain_that_has_lost_its_slot_gives_back_what_it_has_not_started() {
         1,
         "the other's slot is its own"
     );
+}
+
+#[tokio::test]
+async fn a_start_that_arrives_twice_runs_once_and_a_chain_goes_on() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let id = Uuid::new_v4();
+    let take = async |hop| {
+        let (worker, chain) = (Uuid::new_v4(), Chain { id, hop });
+        let taken = queue::take_slot(&client, worker, 8, PATIENCE, chain)
+            .await
+            .unwrap();
+        matches!(taken, Taken::Slot(_))
+    };
+    assert!(take(1).await && !take(1).await);
+    assert!(take(2).await && !take(1).await && !take(2).await);
+    let reports = {
+        let options = options();
+        let chain = Chain { id, hop: 3 };
+        let hooks = || Hooks {
+            chain: Some(chain),
+            ..Hooks::default()
+        };
+        let (database, app) = (db.database(), ProbeApp::succeeding());
+        let drains = (0..20).map(|_| drain_with(&database, app.clone(), &options, hooks()));
+        futures_util::future::join_all(drains).await
+    };
+    let reasons: Vec<StopReason> = reports
+        .into_iter()
+        .map(|report| report.unwrap().stop_reason)
+        .collect();
+    let ran = reasons
+        .iter()
+        .filter(|reason| **reason == StopReason::QueueEmpty);
+    assert_eq!(ran.count(), 1, "{reasons:?}");
+    assert!(reasons.contains(&StopReason::AlreadyRun));
+    let old = "UPDATE tidegate.drain_chain SET at = at - interval '2 days'";
+    client.execute(old, &[]).await.unwrap();
+    let (worker, next) = (
+        Uuid::new_v4(),
+        Chain {
+            hop: 1,
+            ..Chain::begin()
+        },
+    );
+    queue::take_slot(&client, worker, 8, PATIENCE, next)
+        .await
+        .unwrap();
+    let chains = "SELECT count(*) FROM tidegate.drain_chain";
+    assert_eq!(number(&client, chains).await, 1);
+}
+
+/// Remembers what it was to start.
+#[derive(Default)]
+struct Starts(Mutex<Vec<Chain>>);
+
+impl StartDrain for Starts {
+    fn start(&self, chain: Chain) -> BoxFuture<'_, Result<(), Error>> {
+        self.0.lock().unwrap().push(chain);
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl Starts {
+    fn seen(&self) -> Vec<Chain> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// An application whose handlers take so long.
+fn slow(time: Duration) -> Arc<ProbeApp> {
+    ProbeApp::new(move |_, _| {
+        Box::pin(async move {
+            tokio::time::sleep(time).await;
+            Ok(Done::ok())
+        })
+    })
+}
+
+/// Drains for a moment, with something left.
+async fn brief(
+    db: &crate::support::TestDb,
+    app: Arc<ProbeApp>,
+    hop: u16,
+) -> (DrainReport, Vec<Chain>) {
+    let options = DrainOptions {
+        budget: Duration::from_secs(1),
+        ..DrainOptions::default()
+    };
+    let starts = Arc::new(Starts::default());
+    let hooks = Hooks {
+        chain: Some(Chain {
+            hop,
+            ..Chain::begin()
+        }),
+        starter: Some(starts.clone()),
+        ..Hooks::default()
+    };
+    let report = drain_with(&db.database(), app, &options, hooks)
+        .await
+        .unwrap();
+    (report, starts.seen())
+}
+
+#[tokio::test]
+async fn a_drain_whose_budget_is_spent_starts_the_next_one_while_it_gets_on() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 2000).await;
+    let (report, started) = brief(&db, slow(Duration::from_millis(50)), 3).await;
+    assert_eq!(report.stop_reason, StopReason::BudgetSpent, "{report:?}");
+    assert!(report.ready_left > 0 && report.completed > 0, "{report:?}");
+    assert_eq!((started.len(), started[0].hop), (1, 4));
+    assert_eq!(report.started_drains, 1);
+    // The chain is at its end.
+    let (report, started) = brief(&db, slow(Duration::from_millis(50)), 12).await;
+    assert_eq!(report.stop_reason, StopReason::BudgetSpent, "{report:?}");
+    assert_eq!((started.len(), report.started_drains), (0, 0));
+    // Nothing ends.
+    let (report, started) = brief(&db, slow(Duration::from_secs(20)), 0).await;
+    assert_eq!((report.completed, started.len()), (0, 0), "{report:?}");
+    // Others are enough for what is left.
+    let busy = "UPDATE tidegate.drain_slot SET worker = gen_random_uuid(), until = 'infinity' WHERE slot <= 7";
+    client.execute(busy, &[]).await.unwrap();
+    let remove = "DELETE FROM tidegate.event_queue WHERE id NOT IN (SELECT id FROM tidegate.event_queue ORDER BY id LIMIT 300)";
+    client.execute(remove, &[]).await.unwrap();
+    let (report, started) = brief(&db, slow(Duration::from_millis(50)), 0).await;
+    assert!(report.ready_left > 0 && report.completed > 0, "{report:?}");
+    assert_eq!((report.slot, started.len()), (8, 0), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_backlog_without_anything_ready_starts_nobody() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let planned: Vec<NewEvent> = (0..500)
+        .map(|n| act(&n.to_string()).delay(Duration::from_hours(1)))
+        .collect();
+    queue::publish_batch(&client, &planned).await.unwrap();
+    let (report, started) = brief(&db, ProbeApp::succeeding(), 0).await;
+    assert_eq!((report.backlog, report.ready_left), (500, 0), "{report:?}");
+    assert_eq!(started, []);
+}
+
+/// Starts drains in this process.
+struct Here {
+    database: Database,
+    app: Arc<ProbeApp>,
+    options: DrainOptions,
+    itself: Weak<Here>,
+    begun: Mutex<Vec<JoinHandle<DrainReport>>>,
+}
+
+impl Here {
+    fn begin(self: &Arc<Self>, chain: Option<Chain>) {
+        let here = self.clone();
+        let drained = tokio::spawn(async move {
+            let hooks = Hooks {
+                chain,
+                starter: Some(here.clone()),
+                ..Hooks::default()
+            };
+            drain_with(&here.database, here.app.clone(), &here.options, hooks)
+                .await
+                .unwrap()
+        });
+        self.begun.lock().unwrap().push(drained);
+    }
+
+    /// Everybody's reports, once all have ended.
+    async fn reports(&self) -> Vec<DrainReport> {
+        let mut reports = Vec::new();
+        loop {
+            let next = self.begun.lock().unwrap().pop();
+            let Some(next) = next else { return reports };
+            reports.push(next.await.unwrap());
+        }
+    }
+}
+
+impl StartDrain for Here {
+    fn start(&self, chain: Chain) -> BoxFuture<'_, Result<(), Error>> {
+        let here = self.itself.upgrade();
+        Box::pin(async move {
+            // Each arrives twice.
+            if let Some(here) = here {
+                here.begin(Some(chain));
+                here.begin(Some(chain));
+            }
+            Ok(())
+        })
+    }
+}
+
+#[tokio::test]
+async fn one_wake_up_empties_the_queue_with_as_many_drains_as_help() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 3000).await;
+    let options = DrainOptions {
+        empty_within: Duration::from_secs(1),
+        max_drains: 4,
+        concurrency: 4,
+        ..options()
+    };
+    let app = slow(Duration::from_millis(40));
+    let here = Arc::new_cyclic(|itself| Here {
+        database: db.database(),
+        app: app.clone(),
+        options,
+        itself: itself.clone(),
+        begun: Mutex::default(),
+    });
+    here.begin(None);
+    let reports = ended("all drains", here.reports()).await;
+    let completed: u64 = reports.iter().map(|report| report.completed).sum();
+    assert_eq!((completed, app.calls().len()), (3000, 3000));
+    let most = reports.iter().map(|report| report.slot).max();
+    assert!((2..=4).contains(&most.unwrap()), "{most:?}");
+    let repeated = reports
+        .iter()
+        .filter(|report| report.stop_reason == StopReason::AlreadyRun);
+    let started: u64 = reports.iter().map(|report| report.started_drains).sum();
+    assert!(started >= 1, "{reports:?}");
+    assert_eq!(repeated.count() as u64, started, "{reports:?}");
+    assert_eq!(number(&client, TAKEN).await, 0);
 }

@@ -19,7 +19,9 @@ use futures_util::future::BoxFuture;
 use lambda_runtime::tower::{self, layer::layer_fn};
 use lambda_runtime::{Diagnostic, LambdaEvent, LambdaInvocation, Runtime, service_fn};
 use serde_json::Value;
+use tidegate::chain::StartDrain;
 use tidegate::config::environment;
+use tidegate::connect::{Invoked, SelfInvoke};
 use tidegate::logs::{details_of_ours_alone, log_filter};
 use tidegate::program::{Failure, Service, log_panics};
 use tidegate::{Hooks, Program};
@@ -129,11 +131,17 @@ async fn serve(
     tokio::spawn(exit_on_signal(stop, idle));
     let spoiled = Arc::new(AtomicBool::new(false));
     let noted = spoiled.clone();
+    let invoker = Arc::<SelfInvoke>::default();
     let handler = service_fn(move |event: LambdaEvent<Value>| {
         let (ready, noted) = (ready.clone(), noted.clone());
+        let starts = ready
+            .as_ref()
+            .as_ref()
+            .is_ok_and(|service| service.starts_drains);
         let hooks = Hooks {
             stop: Some(stopped.clone()),
             handlers: Some(handlers.clone()),
+            starter: starts.then(|| starter(&invoker, &event.context)),
             ..Hooks::default()
         };
         async move { logged(event, ready.as_ref().as_ref(), hooks, &noted).await }
@@ -147,6 +155,15 @@ async fn serve(
     // Only now: a panic of the runtime's start names the variable that it misses.
     log_panics();
     runtime.run().await
+}
+
+/// What starts further drains: this function, invoked as it was.
+fn starter(invoker: &Arc<SelfInvoke>, context: &lambda_runtime::Context) -> Arc<dyn StartDrain> {
+    Arc::new(Invoked {
+        by: invoker.clone(),
+        arn: context.invoked_function_arn.clone(),
+        trace: context.xray_trace_id.clone(),
+    })
 }
 
 /// Answers an invocation, and says so in the log.

@@ -12,24 +12,52 @@ CREATE TABLE tidegate.drain_slot (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 INSERT INTO tidegate.drain_slot (slot) SELECT generate_series(1, 1000);
 
+-- How far a chain of drains has come, each of which starts the next. A start may arrive twice, and runs once.
+CREATE TABLE tidegate.drain_chain (
+    chain  uuid        PRIMARY KEY,
+    hop    integer     NOT NULL,
+    worker uuid        NOT NULL,
+    at     timestamptz NOT NULL
+);
+CREATE INDEX drain_chain_at ON tidegate.drain_chain (at);
+
 -- Takes a slot for so many seconds, the lowest of the first `most` that is free. Null: none is. One that somebody else is about to
--- take is passed.
-CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision) RETURNS integer
-    LANGUAGE sql SET search_path = pg_catalog, pg_temp
+-- take is passed. `repeated`: this hop of the chain has been taken by another worker, so nothing is.
+CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer,
+                                   OUT slot integer, OUT repeated boolean)
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
+BEGIN
+    repeated := false;
+    IF hop > 0 THEN
+        -- No start is a day late.
+        DELETE FROM tidegate.drain_chain AS c WHERE c.chain IN (
+            SELECT o.chain FROM tidegate.drain_chain AS o WHERE o.at < clock_timestamp() - interval '1 day'
+             LIMIT 100 FOR UPDATE SKIP LOCKED);
+        INSERT INTO tidegate.drain_chain AS c VALUES (take_slot.chain, take_slot.hop, take_slot.worker, clock_timestamp())
+            ON CONFLICT ON CONSTRAINT drain_chain_pkey
+            DO UPDATE SET hop = excluded.hop, worker = excluded.worker, at = excluded.at
+             -- The answer to an earlier try may have been lost.
+             WHERE c.hop < excluded.hop OR c.hop = excluded.hop AND c.worker = excluded.worker;
+        IF NOT FOUND THEN
+            repeated := true;
+            RETURN;
+        END IF;
+    END IF;
     UPDATE tidegate.drain_slot AS s
        SET worker = take_slot.worker, taken_at = clock_timestamp(), rate = NULL,
            until = clock_timestamp() + make_interval(secs => take_slot.seconds)
      WHERE s.slot = (SELECT f.slot FROM tidegate.drain_slot AS f
                       WHERE f.slot <= take_slot.most AND (f.until <= clock_timestamp() OR f.worker = take_slot.worker)
-                      -- The answer to an earlier try may have been lost.
                       ORDER BY f.worker IS DISTINCT FROM take_slot.worker, f.slot LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
-    RETURNING s.slot
-$$;
+    RETURNING s.slot INTO slot;
+END $$;
 
 -- The drain is at work, and ends so many events in a second: its slot holds for so many seconds from now. Tells whether it still
--- has it. Waits for nobody: a row that somebody keeps locked is prolonged the next time.
-CREATE FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision) RETURNS boolean
+-- has it, and whether no drain at work has a lower one. Waits for nobody: a row that somebody keeps locked is prolonged the
+-- next time.
+CREATE FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision,
+                                   OUT ours boolean, OUT first boolean)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
@@ -37,7 +65,9 @@ BEGIN
        SET until = clock_timestamp() + make_interval(secs => keep_slot.seconds), rate = keep_slot.rate
      WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
                       WHERE m.slot = keep_slot.slot AND m.worker = keep_slot.worker FOR NO KEY UPDATE SKIP LOCKED);
-    RETURN FOUND OR EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.slot = keep_slot.slot AND s.worker = keep_slot.worker);
+    ours := FOUND OR EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.slot = keep_slot.slot AND s.worker = keep_slot.worker);
+    first := ours AND NOT EXISTS (SELECT FROM tidegate.drain_slot AS s
+                                   WHERE s.slot < keep_slot.slot AND s.until > clock_timestamp());
 END $$;
 
 -- The drain ends. Waits for nobody, as above: the slot is free in time.
@@ -52,8 +82,10 @@ $$;
 
 -- What a drain for these kinds could take now, up to `most`, and when there will be more next: what is planned, retried or
 -- held back by its group, its kind's pause or an outside service is not ready, and what another drain has in hand is not
--- left. Looks at the first 100,000 events that are not planned and the first 1,000 that are.
-CREATE FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamptz)
+-- left. And how many drains are at work on it, of how many it is not known how fast they are, and how many events the others end
+-- in a second together. Looks at the first 100,000 events that are not planned and the first 1,000 that are.
+CREATE FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamptz,
+                                    OUT at_work integer, OUT unrated integer, OUT rate double precision)
     LANGUAGE plpgsql STABLE
     SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
     AS $$
@@ -65,6 +97,8 @@ DECLARE
          WHERE k.kind = ANY (left_to_do.kinds) AND NOT k.paused
            AND NOT EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed' AND k.kind = ANY (s.kinds)));
 BEGIN
+    SELECT count(*), count(*) FILTER (WHERE s.rate IS NULL), coalesce(sum(s.rate), 0) INTO at_work, unrated, rate
+      FROM tidegate.drain_slot AS s WHERE s.until > instant;
     WITH first AS MATERIALIZED (
         SELECT f.id, f.group_key
           FROM (SELECT q.id, q.group_key, q.kind, q.available_at

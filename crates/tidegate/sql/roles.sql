@@ -60,6 +60,7 @@ GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.ranges, tidegate.r
 -- Slots: which of them are taken, and what is left to do.
 GRANT SELECT ON tidegate.drain_slot TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT UPDATE (worker, until, taken_at, rate) ON tidegate.drain_slot TO tidegate_drain;
+GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.drain_chain TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.take_slot, tidegate.keep_slot, tidegate.leave_slot TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.left_to_do TO tidegate_drain, tidegate_operate, tidegate_read;
 -- Periodic events: what they publish, its definition says, and nobody who fires can change that.

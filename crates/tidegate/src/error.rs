@@ -40,6 +40,9 @@ pub enum Error {
         /// The limit that passed.
         limit: Duration,
     },
+    /// A further drain could not be started.
+    #[error("start of a drain: {0}")]
+    Start(String),
     /// The schema could not be brought up to date.
     #[error("migrate: {0}")]
     Migrate(String),

@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 pub use self::fit::{ANSWER_LIMIT, fit};
+use crate::chain::Chain;
 use crate::config::{Lookup, named, parse_duration};
 use crate::drain::DrainOptions;
 use crate::error::Error;
@@ -351,6 +352,8 @@ pub struct DrainRequest {
     pub linger: Option<Duration>,
     /// Lease at most this many.
     pub max_events: Option<u64>,
+    /// Where it stands in a chain of drains that start each other; what starts it says so.
+    pub chain: Option<Chain>,
 }
 
 /// Options of a cleanup.

@@ -81,6 +81,10 @@
 #![cfg_attr(not(feature = "operate"), allow(dead_code, unused_imports))]
 
 mod budget;
+#[cfg(not(feature = "operate"))]
+mod chain;
+#[cfg(feature = "operate")]
+pub mod chain;
 mod change;
 pub mod config;
 pub mod connect;

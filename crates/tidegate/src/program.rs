@@ -248,6 +248,7 @@ impl Program {
             max_group_delay: max_group_delay(lookup)?,
             takes_plaintext: takes_plaintext(lookup)?,
             actor: actor(lookup),
+            starts_drains: starts_drains(lookup)?,
             metrics: Metrics::from_settings(lookup)?,
             metrics_to: |line| eprintln!("{line}"),
             actions: Actions::from_setting(lookup, further, self.intake.is_some())?,
@@ -295,6 +296,20 @@ fn takes_plaintext(lookup: Lookup<'_>) -> Result<Option<bool>, Error> {
     }
 }
 
+/// Whether drains may start others, if `TIDEGATE_START_DRAINS` says so.
+///
+/// # Errors
+/// [`Error::Config`] when it is neither `on` nor `off`.
+fn starts_drains(lookup: Lookup<'_>) -> Result<bool, Error> {
+    match lookup("TIDEGATE_START_DRAINS").as_deref() {
+        None | Some("off") => Ok(false),
+        Some("on") => Ok(true),
+        Some(other) => Err(Error::Config(format!(
+            "TIDEGATE_START_DRAINS: must be on or off, got {other:?}"
+        ))),
+    }
+}
+
 /// Who operates, for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. A claim; what the
 /// database knows for sure is its own user.
 fn actor(lookup: Lookup<'_>) -> Option<String> {
@@ -315,6 +330,8 @@ pub struct Service {
     pub takes_plaintext: Option<bool>,
     /// Who asks, for the audit, unless a request says otherwise.
     pub actor: Option<String>,
+    /// Whether its drains may start others.
+    pub starts_drains: bool,
     /// What is told of each drain, if metrics are configured.
     pub metrics: Option<Metrics>,
     /// Takes each line of metrics.
@@ -398,6 +415,8 @@ impl Service {
         let mut options = asked.over(&self.options);
         options.check().map_err(the_callers)?;
         options.budget = time.map_or(options.budget, |time| time.min(options.budget));
+        let chain = asked.chain.or(hooks.chain);
+        let hooks = Hooks { chain, ..hooks };
         Ok(serde_json::to_value(self.drain(&options, hooks).await?)?)
     }
 

@@ -21,7 +21,7 @@ pub use finalize::{Finalized, finalize, finalize_one};
 pub use pooler::{Pooler, cannot_be_pooled};
 pub use program::{command, terminate};
 pub use proxy::{Harm, Proxy};
-pub use runtime_api::{Answer, Deadline, RuntimeApi};
+pub use runtime_api::{Answer, Deadline, FUNCTION_ARN, RuntimeApi, TRACE};
 pub use secrets::{Secrets, Version, aws_variables};
 pub use tls::{Authority, Certified};
 

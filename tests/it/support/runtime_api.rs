@@ -21,6 +21,12 @@ use tokio::task::AbortHandle;
 /// AWS takes no longer answer, in bytes.
 const ANSWER_LIMIT: usize = 6 * 1024 * 1024;
 
+/// The function that is invoked.
+pub const FUNCTION_ARN: &str = "arn:aws:lambda:eu-central-1:123456789012:function:tidegate";
+
+/// The trace of each invocation, not sampled.
+pub const TRACE: &str = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=0;Lineage=1:a87bd80c:0";
+
 /// When an invocation must be answered.
 #[derive(Debug, Clone, Copy)]
 pub enum Deadline {
@@ -142,8 +148,9 @@ async fn next(State(shared): State<Arc<Shared>>) -> Response {
         ("lambda-runtime-deadline-ms", deadline.to_string()),
         (
             "lambda-runtime-invoked-function-arn",
-            "arn:aws:lambda:eu-central-1:123456789012:function:tidegate".to_owned(),
+            FUNCTION_ARN.to_owned(),
         ),
+        ("lambda-runtime-trace-id", TRACE.to_owned()),
         ("content-type", "application/json".to_owned()),
     ];
     let handed_out = (Instant::now(), invocation.answer);

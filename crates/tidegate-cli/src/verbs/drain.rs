@@ -20,6 +20,7 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
         concurrency: args.concurrency.map(usize::from),
         linger: args.linger,
         max_events: args.max_events,
+        chain: None,
     };
     let options = asked.over(&service.options);
     // A runtime of their own: handlers that block all of its threads keep nobody from stopping this.

@@ -36,7 +36,7 @@ use deadpool::managed::{
 use tokio_postgres::Client;
 
 #[cfg(feature = "aws")]
-pub use self::aws::SecretText;
+pub use self::aws::{Invoked, SecretText, SelfInvoke};
 use self::login::Login;
 use self::settings::DatabaseAccess;
 use self::source::{Logins, Source};

@@ -150,6 +150,11 @@ impl<H: Run> Lanes<H> {
         }
     }
 
+    /// Where handlers run.
+    pub(super) fn runtime(&self) -> Handle {
+        self.shared.runtime.clone()
+    }
+
     /// How many events may be handed over and not ended. A single lane is handed one, so that the whole queue
     /// is in order (A2): the next of a group can only be handed over when the one before it has ended.
     pub(super) fn room(&self) -> usize {

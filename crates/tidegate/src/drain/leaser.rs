@@ -10,7 +10,7 @@ use super::clocks::Reading;
 use super::limits::Turn;
 use super::scheduling::PAGE;
 use super::session::Session;
-use super::slots::Keep;
+use super::slots::{SlotAsk, SlotTold};
 use super::walk::Stretch;
 use crate::error::Error;
 use crate::queue::{
@@ -39,8 +39,8 @@ pub(super) struct LeaseOrder {
     pub ask: Ask,
     /// Of which kinds events are asked for.
     pub kinds: Vec<&'static str>,
-    /// What to tell of the drain's slot, if it is time to.
-    pub keep: Option<Keep>,
+    /// What is asked of slots.
+    pub slots: SlotAsk,
     /// Past which schedule to look for those that are due, if it is time to.
     pub look: Option<i64>,
     /// All kinds that this program handles.
@@ -129,8 +129,8 @@ pub(super) struct Brought {
     pub token: Uuid,
     /// The leases that are still there, each with how often something was taken from it.
     pub renewed: Option<Vec<(Uuid, i32)>>,
-    /// Whether the slot still is the drain's, if that was asked.
-    pub kept: Option<bool>,
+    /// What is told of slots.
+    pub slots: SlotTold,
 }
 
 /// The answer, with the session and the order handed back.
@@ -204,15 +204,11 @@ async fn attempt(
         OptionFuture::from(leased),
         OptionFuture::from(claimed),
     );
-    let keep = order
-        .keep
-        .map(|keep| queue::keep_slot(client, (keep.slot, order.worker), order.timeout, keep.rate));
-    let beside = join3(
-        OptionFuture::from(fire),
-        OptionFuture::from(look),
-        OptionFuture::from(keep),
-    );
-    let ((renewed, swept, promoted, batch, grant), (fired, due, kept)) =
+    let slots = order
+        .slots
+        .ask(client, order.worker, order.timeout, order.all_kinds);
+    let beside = join3(OptionFuture::from(fire), OptionFuture::from(look), slots);
+    let ((renewed, swept, promoted, batch, grant), (fired, due, slots)) =
         join(leasing, beside).await;
     swept.transpose()?;
     let (fired, due) = (passes(fired)?, passes(due)?);
@@ -224,7 +220,7 @@ async fn attempt(
         due,
         fired,
         token,
-        kept: kept.transpose()?,
+        slots: slots?,
     })
 }
 

@@ -13,9 +13,10 @@ use super::leaser::{Arrival, Ask, Brought, LEASE_BYTES, LeaseOrder, lease};
 use super::leases::Window;
 use super::{Drain, Slot};
 use crate::dispatch::Dispatch;
+use crate::error::Error;
 use crate::event::Event;
 use crate::lease::{Fate, Lease};
-use crate::queue::LeasedBatch;
+use crate::queue::{DueSchedule, Fired, LeasedBatch};
 
 /// A window is this much work: about what passes until the database has been told of the next one, several times over.
 const WINDOW: Duration = Duration::from_millis(50);
@@ -55,8 +56,9 @@ impl<D: Dispatch> Drain<D> {
         // Behind what was fired: whether somebody holds it is learnt first.
         let looks = !matches!(ask, Ask::Fire(_)) && !self.is_spent();
         let look = looks.then(|| self.scheduling.look(now)).flatten();
-        let keep = self.keep_slot(now);
-        if matches!(ask, Ask::Nothing) && !renews && look.is_none() && keep.is_none() {
+        let slots = self.ask_of_slots(now);
+        let beside = look.is_some() || !slots.is_empty();
+        if matches!(ask, Ask::Nothing) && !renews && !beside {
             return;
         }
         let first_window = if self.hand.leases.has_suspect() {
@@ -79,7 +81,7 @@ impl<D: Dispatch> Drain<D> {
                 renews,
                 ask,
                 kinds,
-                keep,
+                slots,
                 look,
                 all_kinds: D::Event::KINDS,
                 first_window: u32::try_from(first_window).unwrap_or(u32::MAX),
@@ -156,19 +158,8 @@ impl<D: Dispatch> Drain<D> {
         if let Some(renewed) = brought.renewed {
             self.take_renewed(&order.held, &renewed, order.sent);
         }
-        if let Some(ours) = brought.kept {
-            self.slot_kept(ours, order.sent.steady);
-        }
-        if let Some(fired) = brought.fired {
-            let published = self.scheduling.fired(fired);
-            self.report.scheduled += published;
-            if published > 0 {
-                self.look_again();
-            }
-        }
-        if let Some(due) = brought.due {
-            self.scheduling.found(due);
-        }
+        self.told_of_slots(&brought.slots, order.sent.steady);
+        self.take_scheduled(brought.fired, brought.due);
         let mut batch = brought.batch;
         match order.ask {
             Ask::Nothing | Ask::Fire(_) => return,
@@ -214,6 +205,24 @@ impl<D: Dispatch> Drain<D> {
         self.lose(stale);
         for id in batch.unreadable {
             self.outbox.note().unreadable.push(Lease { id, token });
+        }
+    }
+
+    /// What has become of schedules.
+    fn take_scheduled(
+        &mut self,
+        fired: Option<Result<Vec<Fired>, Error>>,
+        due: Option<Result<Vec<DueSchedule>, Error>>,
+    ) {
+        if let Some(fired) = fired {
+            let published = self.scheduling.fired(fired);
+            self.report.scheduled += published;
+            if published > 0 {
+                self.look_again();
+            }
+        }
+        if let Some(due) = due {
+            self.scheduling.found(due);
         }
     }
 

@@ -59,11 +59,12 @@ pub use self::report::{DrainReport, StopReason};
 use self::scheduling::Scheduling;
 use self::services::Services;
 use self::session::Slot;
-use self::slots::DrainSlot;
+use self::slots::Slots;
 use self::walk::Cursor;
 use self::watchers::Watchers;
 use self::writer::Round;
 use crate::budget::{Budget, millis};
+use crate::chain::{Chain, StartDrain};
 use crate::connect::Database;
 use crate::context::Context;
 use crate::dispatch::Dispatch;
@@ -96,6 +97,11 @@ pub struct Hooks {
     /// Where handlers run; the caller's runtime when `None`. Handlers that block every thread of it keep it from everything
     /// else: who must answer in time whatever they do gives them one of their own.
     pub handlers: Option<Handle>,
+    /// Where it stands in a chain of drains that start each other; `None` begins one.
+    pub chain: Option<Chain>,
+    /// Starts further drains: beside this one while there is more to do than it can in time, and behind it when its budget
+    /// is spent and something is left. `None` leaves that to the schedule.
+    pub starter: Option<Arc<dyn StartDrain>>,
 }
 
 /// Drains the queue with `app`'s handlers.
@@ -206,8 +212,7 @@ struct Drain<D: Dispatch> {
     report: DrainReport,
     /// Names this run in the leases that it takes.
     worker: Uuid,
-    slot: Option<DrainSlot>,
-    slot_lost: bool,
+    slots: Slots,
     walk: Cursor,
     hand: Hand,
     /// What was handed to the lanes and has not ended.
@@ -260,8 +265,7 @@ impl<D: Dispatch> Drain<D> {
                 options.xray.and_then(Exporter::open),
             ),
             worker: Uuid::new_v4(),
-            slot: None,
-            slot_lost: false,
+            slots: Slots::new(hooks.chain, hooks.starter, lanes.runtime()),
             walk: Cursor::new(options.concurrency, options.batch),
             hand: Hand::default(),
             running: BTreeMap::new(),
@@ -290,6 +294,7 @@ impl<D: Dispatch> Drain<D> {
     async fn run_to_end(mut self) -> Result<DrainReport, DrainError> {
         let ended = self.run_in_time().await;
         self.close_lanes().await;
+        self.start_next().await;
         self.report.elapsed_ms = millis(self.budget.elapsed());
         self.watchers.ended();
         match ended {
@@ -330,7 +335,7 @@ impl<D: Dispatch> Drain<D> {
 
     /// What a run that was cut would have gone on with.
     fn waits_for(&self) -> &'static str {
-        if self.slot.is_none() && !self.slot_lost {
+        if self.slots.is_waiting() {
             "slot"
         } else if !self.writing.is_idle() {
             "write outcomes"
@@ -345,8 +350,8 @@ impl<D: Dispatch> Drain<D> {
 
     /// The loop. Each pass starts what can start, then waits for the next thing to happen.
     async fn run(&mut self) -> Result<(), Error> {
-        if !self.take_slot().await? {
-            self.report.stop_reason = StopReason::NoSlot;
+        if let Some(reason) = self.take_slot().await? {
+            self.report.stop_reason = reason;
             return Ok(());
         }
         loop {
@@ -405,7 +410,7 @@ impl<D: Dispatch> Drain<D> {
         if !self.is_idle() || !self.leasing.is_idle() {
             return None;
         }
-        if self.slot_lost {
+        if self.slots.lost {
             return Some(StopReason::NoSlot);
         }
         if self.is_spent() {
@@ -467,14 +472,11 @@ impl<D: Dispatch> Drain<D> {
             return Ok(());
         };
         let client = session.client().await?;
-        let (removed, backlog, left) = futures_util::future::join3(
-            queue::remove_ended(client, &ended),
-            queue::backlog(client),
-            queue::left_to_do(client, D::Event::KINDS),
-        )
-        .await;
+        let (removed, backlog) =
+            futures_util::future::join(queue::remove_ended(client, &ended), queue::backlog(client))
+                .await;
         removed?;
-        let (backlog, left) = (backlog?, left?);
+        let backlog = backlog?;
         for claim in self.limits.give_back() {
             queue::claim_service(client, self.worker, &claim).await?;
         }
@@ -483,8 +485,6 @@ impl<D: Dispatch> Drain<D> {
         }
         self.report.backlog = backlog.events;
         self.report.oldest_age_ms = backlog.oldest_age_ms;
-        self.report.ready_left = left.ready;
-        self.report.next_due_at = left.next_due_at;
         if backlog.events > 0 {
             let kinds = queue::expiring(client).await?;
             self.report.expiring = kinds.iter().map(|kind| kind.events).sum();
@@ -493,7 +493,9 @@ impl<D: Dispatch> Drain<D> {
         if backlog.events > 0 && self.report.stop_reason == StopReason::QueueEmpty {
             self.report.unhandled = queue::others(client, D::Event::KINDS).await?;
         }
-        self.leave_slot().await;
+        let left = self.leave_slot().await?;
+        self.report.ready_left = left.ready;
+        self.report.next_due_at = left.next_due_at;
         Ok(())
     }
 }

@@ -30,6 +30,9 @@ pub struct DrainOptions {
     /// So many drains work on the queue at once at most: [`DrainOptions::MAX_DRAINS`]. One that finds so many at work ends at
     /// once. Programs that drain one queue should say the same.
     pub max_drains: u16,
+    /// How soon the queue is to be empty: so many drains are started, where drains can be started from drains
+    /// ([`Hooks::starter`](crate::Hooks::starter)), up to `max_drains` and while more of them help.
+    pub empty_within: Duration,
     /// Backoff between attempts.
     pub retry: RetryPolicy,
     /// The X-Ray daemon that is told of events under a sampled trace; `None` tells nobody.
@@ -47,6 +50,7 @@ impl Default for DrainOptions {
             linger: Duration::ZERO,
             max_events: None,
             max_drains: 8,
+            empty_within: Duration::from_secs(30),
             retry: RetryPolicy::default(),
             xray: None,
         }
@@ -62,7 +66,8 @@ impl DrainOptions {
     pub const MAX_DRAINS: RangeInclusive<u16> = 1..=1000;
 
     /// Reads the drain's options: `TIDEGATE_BUDGET`, `_BATCH`, `_CONCURRENCY`, `_LEASE_TIMEOUT`,
-    /// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`, `_MAX_DRAINS`, `_XRAY`.
+    /// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`, `_MAX_DRAINS`,
+    /// `_EMPTY_WITHIN`, `_XRAY`.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -87,6 +92,7 @@ impl DrainOptions {
                 default.max_drains,
                 &Self::MAX_DRAINS,
             )?,
+            empty_within: duration(lookup, "TIDEGATE_EMPTY_WITHIN", default.empty_within)?,
             retry: RetryPolicy {
                 base: duration(lookup, "TIDEGATE_BACKOFF_BASE", default.retry.base)?,
                 max: duration(lookup, "TIDEGATE_BACKOFF_MAX", default.retry.max)?,

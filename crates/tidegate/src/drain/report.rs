@@ -20,6 +20,8 @@ pub enum StopReason {
     LimitReached,
     /// As many drains as may be were at work, or this one has lost its place among them.
     NoSlot,
+    /// Another drain has started it twice, and it has run.
+    AlreadyRun,
 }
 
 /// What a drain did. Always `leased = completed + completed_with_errors + failed + retried +
@@ -78,6 +80,9 @@ pub struct DrainReport {
     /// outside service, nor in another drain's hands. 10,000 at most.
     #[serde(default)]
     pub ready_left: u64,
+    /// Further drains that it has started, beside it and behind it.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub started_drains: u64,
     /// When there will be more to do next, if that is known, by a plan, a retry, a schedule or a service's next try; RFC 3339, now if
     /// it is overdue.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -68,7 +68,9 @@ mod internals {
     pub use super::service::{
         Claim, Grant, Limited, ServiceReport, Watched, claim_service, report_service,
     };
-    pub use super::slot::{Left, MOST_LEFT, keep_slot, leave_slot, left_to_do, take_slot};
+    pub use super::slot::{
+        Kept, Left, MOST_LEFT, Taken, keep_slot, leave_slot, left_to_do, take_slot,
+    };
 }
 #[cfg(not(feature = "internals"))]
 mod internals {
@@ -96,7 +98,9 @@ mod internals {
     pub(crate) use super::service::{
         Claim, Grant, Limited, ServiceReport, Watched, claim_service, report_service,
     };
-    pub(crate) use super::slot::{keep_slot, leave_slot, left_to_do, take_slot};
+    pub(crate) use super::slot::{
+        Kept, Left, MOST_LEFT, Taken, keep_slot, leave_slot, left_to_do, take_slot,
+    };
 }
 pub(crate) use finalize::{commit, complete_and_commit};
 #[cfg(feature = "internals")]

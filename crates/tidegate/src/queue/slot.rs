@@ -3,24 +3,52 @@
 use std::time::Duration;
 
 use tokio_postgres::GenericClient;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::{query, sql};
+use crate::chain::Chain;
 use crate::error::Error;
 
-/// So much of what is left is counted.
+/// A drain's report counts so much of what is left.
 pub const MOST_LEFT: i64 = 10_000;
 
-/// What is left to do.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What is left to do, and who is at work.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Left {
-    /// What a drain could take now, [`MOST_LEFT`] at most.
+    /// What a drain could take now, as many as were asked for at most.
     pub ready: u64,
     /// When there will be more next, if that is known; RFC 3339.
     pub next_due_at: Option<String>,
+    /// Drains that have a slot.
+    pub at_work: u16,
+    /// Of them, those of which it is not known yet how fast they are.
+    pub unrated: u16,
+    /// Events that the others end in a second, together.
+    pub rate: f64,
 }
 
-/// Takes one of the first `most` slots for so long; `None`: all are taken.
+/// What became of the wish for a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// It is this one.
+    Slot(i32),
+    /// All are taken.
+    None,
+    /// Another worker was started as the same hop of the chain.
+    Repeated,
+}
+
+/// What became of a slot that was kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    /// It still is its drain's.
+    pub ours: bool,
+    /// No drain at work has a lower one.
+    pub first: bool,
+}
+
+/// Takes one of the first `most` slots for so long, as a hop of a chain.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -29,13 +57,22 @@ pub async fn take_slot(
     worker: Uuid,
     most: i32,
     timeout: Duration,
-) -> Result<Option<i32>, Error> {
-    let seconds = timeout.as_secs_f64();
-    let rows = query(client, &sql::slot::TAKE_SLOT, &[&worker, &most, &seconds]).await?;
-    Ok(rows.first().and_then(|row| row.get(0)))
+    chain: Chain,
+) -> Result<Taken, Error> {
+    let (seconds, hop) = (timeout.as_secs_f64(), i32::from(chain.hop));
+    let values: [&(dyn ToSql + Sync); 5] = [&worker, &most, &seconds, &chain.id, &hop];
+    let rows = query(client, &sql::slot::TAKE_SLOT, &values).await?;
+    let Some(row) = rows.first() else {
+        return Ok(Taken::None);
+    };
+    Ok(match (row.get(0), row.get(1)) {
+        (_, true) => Taken::Repeated,
+        (Some(slot), false) => Taken::Slot(slot),
+        (None, false) => Taken::None,
+    })
 }
 
-/// Keeps the slot for so long from now, and tells how many events its drain ends in a second. Whether it still is its drain's.
+/// Keeps the slot for so long from now, and tells how many events its drain ends in a second.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -44,11 +81,14 @@ pub async fn keep_slot(
     (slot, worker): (i32, Uuid),
     timeout: Duration,
     rate: Option<f64>,
-) -> Result<bool, Error> {
+) -> Result<Kept, Error> {
     let seconds = timeout.as_secs_f64();
-    let values: [&(dyn tokio_postgres::types::ToSql + Sync); 4] = [&slot, &worker, &seconds, &rate];
+    let values: [&(dyn ToSql + Sync); 4] = [&slot, &worker, &seconds, &rate];
     let rows = query(client, &sql::slot::KEEP_SLOT, &values).await?;
-    Ok(rows.first().is_some_and(|row| row.get(0)))
+    Ok(Kept {
+        ours: rows.first().is_some_and(|row| row.get(0)),
+        first: rows.first().is_some_and(|row| row.get(1)),
+    })
 }
 
 /// Gives the slot back.
@@ -65,17 +105,22 @@ pub async fn leave_slot(
         .map(drop)
 }
 
-/// What a drain for these kinds could take now, and when there will be more.
+/// What a drain for these kinds could take now, up to `most`, when there will be more, and who is at work.
 ///
 /// # Errors
 /// When the database fails or does not answer.
 pub async fn left_to_do(
     client: &(impl GenericClient + Sync),
     kinds: &[&str],
+    most: i64,
 ) -> Result<Left, Error> {
-    let rows = query(client, &sql::slot::LEFT_TO_DO, &[&kinds, &MOST_LEFT]).await?;
+    let rows = query(client, &sql::slot::LEFT_TO_DO, &[&kinds, &most]).await?;
+    let count = |count: i32| u16::try_from(count).unwrap_or(u16::MAX);
     Ok(rows.first().map_or_else(Left::default, |row| Left {
         ready: row.get::<_, i64>(0).unsigned_abs(),
         next_due_at: row.get(1),
+        at_work: count(row.get(2)),
+        unrated: count(row.get(3)),
+        rate: row.get(4),
     }))
 }

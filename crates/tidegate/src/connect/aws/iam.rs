@@ -14,6 +14,7 @@ use aws_sigv4::sign::v4;
 use futures_util::future::{BoxFuture, FutureExt};
 use tokio_postgres::config::Host;
 
+use super::encoded;
 use super::sdk::{Aws, CALL_TIMEOUT};
 use crate::connect::login::Login;
 use crate::connect::source::{Keeper, Version};
@@ -155,23 +156,6 @@ impl Iam {
 
 fn failed(why: impl std::fmt::Display) -> Error {
     Error::Secret(format!("DATABASE_AUTH=iam: {why}"))
-}
-
-/// Percent-encoded but for what RFC 3986 leaves unreserved, as the signature demands.
-fn encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                encoded.push(char::from(byte));
-            }
-            other => {
-                // Writing to a String does not fail.
-                let _ = write!(encoded, "%{other:02X}");
-            }
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]

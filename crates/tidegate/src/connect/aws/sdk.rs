@@ -57,7 +57,7 @@ async fn load() -> Result<SdkConfig, Error> {
     Ok(loader.load().await)
 }
 
-async fn http_client() -> Result<reqwest::Client, Error> {
+pub(super) async fn http_client() -> Result<reqwest::Client, Error> {
     let trust = match environment("AWS_CA_BUNDLE") {
         None => Trust::system(),
         Some(path) => Trust::only(&read_file("AWS_CA_BUNDLE", &path)?, &"AWS_CA_BUNDLE")?,

@@ -4,18 +4,18 @@ use tokio_postgres::types::Type;
 
 use super::Statement;
 
-/// Takes one of the first `$2` slots for `$3` seconds.
+/// Takes one of the first `$2` slots for `$3` seconds, as the hop `$5` of the chain `$4`.
 pub static TAKE_SLOT: Statement = Statement {
     name: "take_slot",
-    params: &[Type::UUID, Type::INT4, Type::FLOAT8],
-    text: "SELECT tidegate.take_slot($1, $2, $3)",
+    params: &[Type::UUID, Type::INT4, Type::FLOAT8, Type::UUID, Type::INT4],
+    text: "SELECT t.slot, t.repeated FROM tidegate.take_slot($1, $2, $3, $4, $5) AS t",
 };
 
 /// Keeps a slot for `$3` seconds more, and tells the drain's rate.
 pub static KEEP_SLOT: Statement = Statement {
     name: "keep_slot",
     params: &[Type::INT4, Type::UUID, Type::FLOAT8, Type::FLOAT8],
-    text: "SELECT tidegate.keep_slot($1, $2, $3, $4)",
+    text: "SELECT k.ours, k.first FROM tidegate.keep_slot($1, $2, $3, $4) AS k",
 };
 
 /// Gives a slot back.
@@ -31,7 +31,8 @@ pub static LEFT_TO_DO: Statement = Statement {
     params: &[Type::TEXT_ARRAY, Type::INT8],
     text: "\
 SELECT l.ready, CASE WHEN l.next_due_at < 'infinity' THEN
-           to_char(greatest(l.next_due_at, clock_timestamp()) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"') END
+           to_char(greatest(l.next_due_at, clock_timestamp()) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"') END,
+       l.at_work, l.unrated, l.rate
   FROM tidegate.left_to_do($1, $2) AS l",
 };
 

@@ -1,0 +1,206 @@
+//! Owns how a function on AWS Lambda invokes itself: one request a start, signed with the function's credentials, over the HTTP
+//! client that reads secrets too. The SDK's own crate for Lambda would be larger than all the rest of it.
+//! <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>
+
+use std::time::SystemTime;
+
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::ProvideCredentials;
+use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
+use aws_sigv4::sign::v4;
+use futures_util::future::{BoxFuture, FutureExt};
+use serde_json::json;
+use tokio::sync::OnceCell;
+
+use super::encoded;
+use super::sdk::{Aws, http_client};
+use crate::chain::{Chain, StartDrain};
+use crate::config::environment;
+use crate::error::Error;
+
+/// So much of a refusal is told.
+const MOST_TOLD: usize = 300;
+
+/// A function that starts drains by invoking itself, without waiting for the answer. It may do so with `lambda:InvokeFunction`.
+#[derive(Default)]
+pub struct SelfInvoke {
+    aws: Aws,
+    http: OnceCell<reqwest::Client>,
+}
+
+/// The function as one invocation knows it.
+pub struct Invoked {
+    /// What invokes it.
+    pub by: std::sync::Arc<SelfInvoke>,
+    /// Its ARN, with the alias or version that was invoked.
+    pub arn: String,
+    /// The invocation's X-Ray trace header, by which Lambda sees functions that call each other in a circle.
+    pub trace: Option<String>,
+}
+
+impl StartDrain for Invoked {
+    fn start(&self, chain: Chain) -> BoxFuture<'_, Result<(), Error>> {
+        self.invoke(chain).boxed()
+    }
+}
+
+impl Invoked {
+    async fn invoke(&self, chain: Chain) -> Result<(), Error> {
+        let body = json!({"action": "drain", "chain": chain}).to_string();
+        let request = self.request(body).await?;
+        let http = self.by.http.get_or_try_init(http_client).await?;
+        let answer = http.execute(request).await.map_err(failed)?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(());
+        }
+        let why = answer.text().await.unwrap_or_default();
+        let why: String = why.chars().take(MOST_TOLD).collect();
+        Err(failed(format!("Lambda answered {status}: {why}")))
+    }
+
+    async fn request(&self, body: String) -> Result<reqwest::Request, Error> {
+        let config = self.by.aws.config().await?;
+        let place = Place::of(&self.arn)?;
+        let provider = config.credentials_provider();
+        let provider = provider.ok_or_else(|| failed("no source of credentials"))?;
+        let credentials = provider.provide_credentials().await.map_err(failed)?;
+        let own = environment("AWS_ENDPOINT_URL_LAMBDA");
+        let own = own.or_else(|| config.endpoint_url().map(str::to_owned));
+        let host = own.unwrap_or_else(|| place.endpoint());
+        let url = format!(
+            "{}/2015-03-31/functions/{}/invocations",
+            host.trim_end_matches('/'),
+            encoded(&self.arn)
+        );
+        let signed = signed(
+            &url,
+            place.region,
+            credentials,
+            &body,
+            self.trace.as_deref(),
+        );
+        let request = signed.map_err(|error| failed(format!("it cannot be signed: {error}")))?;
+        reqwest::Request::try_from(request.map(|()| body)).map_err(failed)
+    }
+}
+
+/// Where a function is, by its ARN: `arn:aws:lambda:eu-central-1:123456789012:function:name`.
+struct Place<'a> {
+    partition: &'a str,
+    region: &'a str,
+}
+
+impl<'a> Place<'a> {
+    fn of(arn: &'a str) -> Result<Self, Error> {
+        let mut parts = arn.split(':');
+        match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some("arn"), Some(partition), Some("lambda"), Some(region)) => {
+                Ok(Self { partition, region })
+            }
+            _ => Err(failed(format!("{arn:?} is no ARN of a function"))),
+        }
+    }
+
+    fn endpoint(&self) -> String {
+        let suffix = match self.partition {
+            "aws-cn" => "amazonaws.com.cn",
+            _ => "amazonaws.com",
+        };
+        format!("https://lambda.{}.{suffix}", self.region)
+    }
+}
+
+/// The request without its body.
+fn signed(
+    url: &str,
+    region: &str,
+    credentials: Credentials,
+    body: &str,
+    trace: Option<&str>,
+) -> Result<http::Request<()>, Box<dyn std::error::Error + Send + Sync>> {
+    let identity = credentials.into();
+    let params = v4::SigningParams::builder()
+        .identity(&identity)
+        .region(region)
+        .name("lambda")
+        .time(SystemTime::now())
+        .settings(SigningSettings::default())
+        .build()?
+        .into();
+    let mut headers = vec![
+        ("content-type", "application/json"),
+        ("x-amz-invocation-type", "Event"),
+    ];
+    headers.extend(trace.map(|trace| ("x-amzn-trace-id", trace)));
+    let signable = SignableRequest::new(
+        "POST",
+        url,
+        headers.iter().copied(),
+        SignableBody::Bytes(body.as_bytes()),
+    )?;
+    let (instructions, _) = sign(signable, &params)?.into_parts();
+    let mut request = http::Request::post(url);
+    for (name, value) in headers {
+        request = request.header(name, value);
+    }
+    let mut request = request.body(())?;
+    instructions.apply_to_request_http1x(&mut request);
+    Ok(request)
+}
+
+fn failed(why: impl std::fmt::Display) -> Error {
+    Error::Start(why.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_invoked_where_it_is() {
+        let endpoint = |arn| Place::of(arn).map(|place| place.endpoint());
+        for (arn, url) in [
+            (
+                "arn:aws:lambda:eu-central-1:1:function:f:live",
+                "https://lambda.eu-central-1.amazonaws.com",
+            ),
+            (
+                "arn:aws-cn:lambda:cn-north-1:1:function:f",
+                "https://lambda.cn-north-1.amazonaws.com.cn",
+            ),
+            (
+                "arn:aws-us-gov:lambda:us-gov-west-1:1:function:f",
+                "https://lambda.us-gov-west-1.amazonaws.com",
+            ),
+        ] {
+            assert_eq!(endpoint(arn).unwrap(), url);
+        }
+        let error = endpoint("tidegate").unwrap_err().to_string();
+        assert!(error.contains("\"tidegate\" is no ARN"), "{error}");
+    }
+
+    #[test]
+    fn what_is_sent_is_signed_with_the_way_that_led_here() {
+        let credentials =
+            Credentials::new("akid", "secret", Some("token".to_owned()), None, "test");
+        let request = signed(
+            "https://lambda.eu-central-1.amazonaws.com/2015-03-31/functions/f/invocations",
+            "eu-central-1",
+            credentials,
+            "{}",
+            Some("Root=1-2-3;Lineage=a:1"),
+        )
+        .unwrap();
+        let header = |name| request.headers().get(name).unwrap().to_str().unwrap();
+        assert_eq!(header("x-amzn-trace-id"), "Root=1-2-3;Lineage=a:1");
+        assert_eq!(header("x-amz-invocation-type"), "Event");
+        assert_eq!(header("x-amz-security-token"), "token");
+        let signature = header("authorization");
+        assert!(
+            signature.contains("eu-central-1/lambda/aws4_request")
+                && signature.contains("x-amz-invocation-type"),
+            "{signature}"
+        );
+    }
+}
