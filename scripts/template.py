@@ -28,7 +28,7 @@ EVERYTHING = {
     **NEEDED, "OwnerSecretArn": f"{SECRET}-owner", "OperatorSecretArn": f"{SECRET}-operator", "IntakeSecretArn": f"{SECRET}-intake",
     "Tracing": "Active",
     "SecretKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/0a1b2c3d", "SubnetIds": "subnet-0a,subnet-0b",
-    "SecurityGroupIds": "sg-0a", "Architecture": "arm64", "ParallelDrains": "8", "DrainRate": "rate(5 minutes)",
+    "SecurityGroupIds": "sg-0a", "Architecture": "arm64", "MaxDrains": "8", "DrainRate": "rate(5 minutes)",
     "JobsHttp": "public", "HttpAuth": "keys,jwt", "HttpJwtIssuer": "https://issuer.example.org", "HttpJwtAudience": "tidegate",
     "MessageQueue": "on", "OperatorPrincipalArn": "arn:aws:iam::123456789012:role/on-call", "CreateDatabaseRoles": "true", "MetricsByKind": "true",
     "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:on-call", "LogDays": 90, "ArchiveSecretArn": f"{SECRET}-archive",
@@ -37,7 +37,7 @@ EVERYTHING = {
 }
 SETTINGS = {
     "defaults": NEEDED, "everything": EVERYTHING, "HTTP for AWS identities": {**NEEDED, "JobsHttp": "iam"},
-    "no concurrency set apart": {**NEEDED, "ReserveConcurrency": "false", "ParallelDrains": "3"},
+    "no concurrency set apart": {**NEEDED, "ReserveConcurrency": "false", "MaxDrains": "2"},
 }
 # Parameters that CloudFormation must refuse together, whatever each of them is alone.
 REFUSED = {

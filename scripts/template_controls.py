@@ -18,11 +18,15 @@ def _statements(template, role):
 
 
 def rate(template):
-    _event(template, "DrainFunction", "Third")["ScheduleExpression"] = "rate(1 minutes)"
+    _event(template, "DrainFunction", "Tick")["ScheduleExpression"] = "rate(1 minutes)"
+
+
+def drain_alone(template):
+    del _statements(template, "DrainRole")[2]
 
 
 def tick_input(template):
-    _event(template, "DrainFunction", "Eighth")["Input"] = '{"action": "dran"}'
+    _event(template, "DrainFunction", "Tick")["Input"] = '{"action": "dran"}'
 
 
 def cleanup_input(template):
@@ -34,11 +38,11 @@ def migration_input(template):
 
 
 def tick_retries(template):
-    del _event(template, "DrainFunction", "First")["RetryPolicy"]
+    del _event(template, "DrainFunction", "Tick")["RetryPolicy"]
 
 
 def tick_age(template):
-    _event(template, "DrainFunction", "First")["RetryPolicy"]["MaximumEventAgeInSeconds"] = 86400
+    _event(template, "DrainFunction", "Tick")["RetryPolicy"]["MaximumEventAgeInSeconds"] = 86400
 
 
 def background_retries(template):
@@ -49,12 +53,12 @@ def no_destination(template):
     del _properties(template, "CleanupFunction")["EventInvokeConfig"]["DestinationConfig"]
 
 
-def one_tick_less(template):
-    del _properties(template, "DrainFunction")["Events"]["Eighth"]
+def no_tick(template):
+    del _properties(template, "DrainFunction")["Events"]["Tick"]
 
 
 def tick_of_another(template):
-    _properties(template, "OperateFunction")["Events"] = {"Often": _properties(template, "DrainFunction")["Events"]["First"]}
+    _properties(template, "OperateFunction")["Events"] = {"Often": _properties(template, "DrainFunction")["Events"]["Tick"]}
 
 
 def every_resource(template):
@@ -192,7 +196,7 @@ def migration_only_once(template):
 
 
 def too_little_concurrency(template):
-    template["Mappings"]["Ticks"]["8"]["Reserved"] = "7"
+    template["Mappings"]["Drains"]["8"]["Reserved"] = "7"
 
 
 def http_open(template):
@@ -270,14 +274,15 @@ def public_without_a_rule(template):
 
 CONTROLS = [
     ("a rate in bad grammar", rate, "AWS refuses the expression 'rate(1 minutes)'"),
-    ("a tick with another input", tick_input, "DrainFunctionEighth: Input"),
+    ("a tick with another input", tick_input, "DrainFunctionTick: Input"),
+    ("a drain that may not start itself", drain_alone, "DrainRole: must be allowed to lambda:InvokeFunction"),
     ("a cleanup with another input", cleanup_input, "CleanupFunctionDaily: Input"),
     ("a migration with another input", migration_input, "Migration: Input"),
-    ("a tick with the scheduler's own retries", tick_retries, "DrainFunctionFirst: RetryPolicy"),
-    ("a tick that may be a day old", tick_age, "DrainFunctionFirst: RetryPolicy"),
+    ("a tick with the scheduler's own retries", tick_retries, "DrainFunctionTick: RetryPolicy"),
+    ("a tick that may be a day old", tick_age, "DrainFunctionTick: RetryPolicy"),
     ("a drain that is tried again", background_retries, "DrainFunction: MaximumRetryAttempts"),
     ("failures that go nowhere", no_destination, "background: 'OnFailure' is missing"),
-    ("a tick less than asked for", one_tick_less, "7 drains start at once, 8 were asked for"),
+    ("no tick", no_tick, "0 drains start with each tick"),
     ("a schedule for another function", tick_of_another, "only drain and cleanup have any"),
     ("a policy on every resource", every_resource, "DrainRole: * is allowed nowhere"),
     ("a policy with every action", every_action, "OwnerSecretPolicy: secretsmanager:* is allowed nowhere"),
@@ -317,7 +322,7 @@ CONTROLS = [
     ("a log level that drops metrics", filtered_metrics, "DrainFunction: must log JSON, unfiltered"),
     ("a drain that does not wait for the schema", drain_before_migration, "DrainFunction: must depend on the migration"),
     ("a migration on the first deployment alone", migration_only_once, "Migration: must name the version"),
-    ("too little concurrency", too_little_concurrency, "7 at once do not allow 8"),
+    ("too little concurrency", too_little_concurrency, "7 at once are less than twice MaxDrains"),
     ("HTTP that takes all connections", http_without_end, "JobsHttpFunction: None at once"),
     ("HTTP with the drain's login", http_drains, "JobsHttpFunction: DATABASE_SECRET_ID is another secret"),
     ("messages that are lost with their batch", whole_batches, "Lambda must be told of single failures"),

@@ -146,14 +146,14 @@ def _schedules(moto, deployed):
     for name, made in deployed.of_type("AWS::Scheduler::Schedule").items():
         client.create_schedule(**{**made, "Name": name})
     found = []
-    for name, file, function in (("DrainFunctionFirst", "drain.json", "drain"), ("CleanupFunctionDaily", "cleanup.json", "cleanup")):
+    for name, file, function in (("DrainFunctionTick", "drain.json", "drain"), ("CleanupFunctionDaily", "cleanup.json", "cleanup")):
         made = client.get_schedule(Name=name)
         if json.loads(made["Target"]["Input"]) != json.loads((EVENTS / file).read_text()):
             found.append(f"{name}: sends {made['Target']['Input']}, not {file}")
         if not made["Target"]["Arn"].endswith(f":function:{NAME}-{function}"):
             found.append(f"{name}: wakes {made['Target']['Arn']}")
     on = [each["Name"] for each in client.list_schedules()["Schedules"] if each["State"] == "ENABLED"]
-    return found if sorted(on) == ["CleanupFunctionDaily", "DrainFunctionFirst"] else [*found, f"schedules: {on} are on"]
+    return found if sorted(on) == ["CleanupFunctionDaily", "DrainFunctionTick"] else [*found, f"schedules: {on} are on"]
 
 
 def _roles(moto, secret):

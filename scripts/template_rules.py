@@ -90,8 +90,8 @@ def schedules(stack):
     if len(drains) + len(daily) != len(schedules):
         found.append(f"schedules: only drain and cleanup have any, got {sorted(schedules)}")
     on = sum(made.get("State", "ENABLED") == "ENABLED" for made in drains.values())
-    if on != int(stack.parameters["ParallelDrains"]):
-        found.append(f"schedules: {on} drains start at once, {stack.parameters['ParallelDrains']} were asked for")
+    if on != 1:
+        found.append(f"schedules: {on} drains start with each tick, which starts one")
     if len(daily) != 1:
         found.append("schedules: one cleanup a day is needed")
     for name, made in drains.items():
@@ -225,6 +225,8 @@ def _wanted_permissions(stack):
     invoke = "lambda:InvokeFunction"
     wanted["MigrationRunnerRole"] = _log("MigrationRunner") | {
         (invoke, "{MigrateFunction.Arn}:*"), ("cloudformation:DescribeStacks", PSEUDO["AWS::StackId"])}
+    lambdas = f"arn:{PSEUDO['AWS::Partition']}:lambda:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:function"
+    wanted["DrainRole"] |= {(invoke, f"{lambdas}:{PSEUDO['AWS::StackName']}-drain")}
     wanted["TickRole"] = {(invoke, "{DrainFunction.Arn}")}
     wanted["CleanupTickRole"] = {(invoke, "{CleanupFunction.Arn}")}
     wanted["OperatorRole"] = {(invoke, "{OperateFunction.Arn}")}
@@ -389,8 +391,8 @@ def concurrency(stack):
         return [f"{name}: sets concurrency apart, though it must not" for name, most in reserved.items() if most is not None]
     found = []
     drains, http = reserved["DrainFunction"], reserved.get("JobsHttpFunction")
-    if drains is None or int(drains) < int(stack.parameters["ParallelDrains"]):
-        found.append(f"DrainFunction: {drains} at once do not allow {stack.parameters['ParallelDrains']} parallel drains")
+    if drains is None or int(drains) < 2 * int(stack.parameters["MaxDrains"]):
+        found.append(f"DrainFunction: {drains} at once are less than twice MaxDrains, {stack.parameters['MaxDrains']}")
     if "JobsHttpFunction" in reserved and str(http) != str(stack.parameters["HttpConcurrency"]):
         found.append(f"JobsHttpFunction: {http} at once are not the {stack.parameters['HttpConcurrency']} that were asked for")
     return found

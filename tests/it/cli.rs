@@ -434,6 +434,27 @@ async fn f1_a_drain_reports_exactly_the_fields_of_its_contract() {
 }
 
 #[tokio::test]
+async fn a_drain_goes_on_until_the_queue_is_empty_if_it_is_to() {
+    let db = support::database().await;
+    let services = Services::start().await;
+    services.set("archive", Mode::Slow { delay_ms: 100 });
+    publish_letters(&db.client().await, 60).await;
+    let mut cli = Cli::on(&db)
+        .with("TIDEGATE_CONCURRENCY", "1")
+        .with("TIDEGATE_BUDGET", "2s");
+    for (name, url) in services.variables() {
+        cli = cli.with(name, &url);
+    }
+    let one = cli.drain(&[]).await;
+    assert!(one.goes_on() && one.ready_left > 0, "{one:?}");
+    let all = cli.drain(&["--until-empty"]).await;
+    assert!(all.is_balanced(), "{all:?}");
+    assert_eq!((all.ready_left, all.backlog), (0, 0), "{all:?}");
+    assert!(all.budget_ms >= 4000, "{all:?}");
+    assert_eq!(services.calls("archive").len(), 60);
+}
+
+#[tokio::test]
 async fn f2_a_drain_takes_no_more_events_than_it_is_told() {
     let db = support::database().await;
     let client = db.client().await;

@@ -183,7 +183,9 @@ impl Worker {
                 ..Hooks::default()
             };
             match drain_with(&database, app.clone(), &options, hooks).await {
-                Ok(report) => journal.write(Record::Reported { report }),
+                Ok(report) => journal.write(Record::Reported {
+                    report: Box::new(report),
+                }),
                 Err(error) => {
                     journal.write(Record::Failed {
                         error: error.to_string(),
@@ -224,6 +226,8 @@ impl Worker {
                 base: Duration::from_millis(20),
                 max: Duration::from_millis(200),
             },
+            // Of those that are killed, too, until their leases are over.
+            max_drains: 1000,
             ..DrainOptions::default()
         }
     }

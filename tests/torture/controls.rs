@@ -458,6 +458,8 @@ fn unbalanced(history: &mut History) {
     report.leased = 1;
     history.journals[1].lines.push(Line {
         at: 90,
-        record: Record::Reported { report },
+        record: Record::Reported {
+            report: Box::new(report),
+        },
     });
 }

@@ -52,7 +52,7 @@ pub enum Record {
         verdict: Verdict,
     },
     /// A drain ended.
-    Reported { report: DrainReport },
+    Reported { report: Box<DrainReport> },
     /// A drain ended because the database stayed away.
     Failed { error: String },
     /// The most memory that a worker had at once, told at its end.

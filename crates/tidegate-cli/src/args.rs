@@ -238,6 +238,9 @@ pub struct DrainArgs {
     /// Lease at most this many.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub max_events: Option<u64>,
+    /// Go on when the budget is spent, while something is left that can be done now and is getting done.
+    #[arg(long, conflicts_with = "max_events")]
+    pub until_empty: bool,
 }
 
 #[derive(Args)]

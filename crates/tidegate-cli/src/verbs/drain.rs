@@ -28,28 +28,45 @@ pub async fn drain(service: &Service, args: &DrainArgs, json: bool) -> Result<An
         .enable_all()
         .build()
         .map_err(|error| Error::Config(format!("no threads for handlers: {error}")))?;
-    let mut hooks = Hooks {
-        stop: Some(stopped_by_signal()),
+    let (bar, progress) = if std::io::stderr().is_terminal() && !json {
+        let (bar, progress) = progress_bar(service).await?;
+        (Some(bar), Some(progress))
+    } else {
+        (None, None)
+    };
+    let stop = stopped_by_signal();
+    let hooks = || Hooks {
+        stop: Some(stop.clone()),
         handlers: Some(handlers.handle().clone()),
+        progress: progress.clone(),
         ..Hooks::default()
     };
-    let bar = if std::io::stderr().is_terminal() && !json {
-        Some(progress_bar(service, &mut hooks).await?)
-    } else {
-        None
-    };
-    let report = service.drain(&options, hooks).await;
+    let mut drained = service.drain(&options, hooks()).await;
+    while let Ok(report) = &drained {
+        if !args.until_empty || *stop.borrow() || !report.goes_on() {
+            break;
+        }
+        let before = report.clone();
+        let next = service.drain(&options, hooks()).await;
+        let gets_on = next.as_ref().is_ok_and(DrainReport::goes_on);
+        drained = next.map(|next| before.followed_by(next));
+        if !gets_on {
+            break;
+        }
+    }
     handlers.shutdown_background();
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    let report = report?;
+    let report = drained?;
     let text = text::drained(&report);
     Ok(Answer::new(document(&report)?, text))
 }
 
 /// A bar that follows the run's counts: done of what is there, rate, time left.
-async fn progress_bar(service: &Service, hooks: &mut Hooks) -> Result<ProgressBar, Failed> {
+async fn progress_bar(
+    service: &Service,
+) -> Result<(ProgressBar, watch::Sender<DrainReport>), Failed> {
     let client = service.database.connect().await?;
     let backlog = queue::backlog(&client).await?.events;
     let bar = ProgressBar::new(backlog);
@@ -64,16 +81,21 @@ async fn progress_bar(service: &Service, hooks: &mut Hooks) -> Result<ProgressBa
         );
     }
     let (sender, mut progress) = watch::channel(DrainReport::default());
-    hooks.progress = Some(sender);
     let shown = bar.clone();
     tokio::spawn(async move {
+        // Of the runs that have ended, one behind the other.
+        let mut before = DrainReport::default();
+        let mut last = DrainReport::default();
         while progress.changed().await.is_ok() {
-            let report = progress.borrow_and_update();
-            let done =
-                report.completed + report.completed_with_errors + report.failed + report.retried;
-            shown.set_length((backlog + report.published).max(done));
+            let report = progress.borrow_and_update().clone();
+            if report.ended() < last.ended() {
+                before = before.followed_by(last);
+            }
+            last = report;
+            let done = before.ended() + before.retried + last.ended() + last.retried;
+            shown.set_length((backlog + before.published + last.published).max(done));
             shown.set_position(done);
         }
     });
-    Ok(bar)
+    Ok((bar, sender))
 }

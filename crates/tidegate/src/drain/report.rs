@@ -106,6 +106,44 @@ fn is_none(count: &u64) -> bool {
 }
 
 impl DrainReport {
+    /// Events that have ended.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.completed + self.completed_with_errors + self.failed
+    }
+
+    /// Whether another run would get on with what is left now: this one had no time for it, and has ended something.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        self.stop_reason == StopReason::BudgetSpent && self.ready_left > 0 && self.ended() > 0
+    }
+
+    /// The report of this run and the next one behind it: what both have done, and what the next one has left.
+    #[must_use]
+    pub fn followed_by(self, next: Self) -> Self {
+        Self {
+            leased: self.leased + next.leased,
+            completed: self.completed + next.completed,
+            completed_with_errors: self.completed_with_errors + next.completed_with_errors,
+            failed: self.failed + next.failed,
+            retried: self.retried + next.retried,
+            deferred: self.deferred + next.deferred,
+            snoozed: self.snoozed + next.snoozed,
+            released: self.released + next.released,
+            lease_lost: self.lease_lost + next.lease_lost,
+            expired: self.expired + next.expired,
+            abandoned: self.abandoned + next.abandoned,
+            published: self.published + next.published,
+            scheduled: self.scheduled + next.scheduled,
+            still_running: self.still_running + next.still_running,
+            batches: self.batches + next.batches,
+            elapsed_ms: self.elapsed_ms + next.elapsed_ms,
+            budget_ms: self.budget_ms + next.budget_ms,
+            started_drains: self.started_drains + next.started_drains,
+            ..next
+        }
+    }
+
     /// Whether every leased event is accounted for.
     #[must_use]
     pub fn is_balanced(&self) -> bool {

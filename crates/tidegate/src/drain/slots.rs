@@ -213,8 +213,7 @@ impl<D: Dispatch> Drain<D> {
         if now < held.kept_at + often {
             return None;
         }
-        let report = &self.report;
-        let ended = report.completed + report.completed_with_errors + report.failed;
+        let ended = self.report.ended();
         let (before, since) = self.slots.counted;
         let passed = now - since;
         if passed >= SETTLED {
@@ -278,11 +277,8 @@ impl<D: Dispatch> Drain<D> {
     /// Starts the drain that goes on behind this one, if those at work are too few for what is left. Not behind one that has ended
     /// nothing: then something else than time is wanting. All starts together have what is left of the run's overrun.
     pub(super) async fn start_next(&mut self) {
-        let report = &self.report;
-        let ended = report.completed + report.completed_with_errors + report.failed;
-        let goes_on = report.stop_reason == StopReason::BudgetSpent && self.slots.left.ready > 0;
-        if goes_on && ended > 0 {
-            let count = f64::from(u32::try_from(ended).unwrap_or(u32::MAX));
+        if self.report.goes_on() {
+            let count = f64::from(u32::try_from(self.report.ended()).unwrap_or(u32::MAX));
             let rate = count / self.budget.elapsed().as_secs_f64();
             let left = &self.slots.left;
             let wanted = wanted(left.ready, rate, self.options.empty_within);
