@@ -31,6 +31,9 @@ RIGHTS = next(path.relative_to(PROJECT) for path in PROJECT.glob("crates/tidegat
 CHANGE = "crates/tidegate/sql/V0010__change.sql"
 SCHEDULE = "crates/tidegate/sql/V0011__schedule.sql"
 SCHEDULING = "crates/tidegate/src/drain/scheduling.rs"
+SLOT = "crates/tidegate/sql/V0013__slot.sql"
+SLOTS = "crates/tidegate/src/drain/slots.rs"
+REPORT = "crates/tidegate/src/drain/report.rs"
 BUILD_LIMIT_S = 900
 RUN_LIMIT_S = 300
 
@@ -64,6 +67,10 @@ def limit(name):
 
 def periodic(name):
     return "it", f"periodic::{name}"
+
+
+def slot(name):
+    return "it", f"slots::{name}"
 
 
 class Mutant:
@@ -356,6 +363,16 @@ MUTANTS = [
            (SCHEDULE, "AND NOT t.paused\n               FOR UPDATE SKIP LOCKED;", "AND NOT t.paused\n               FOR UPDATE;", 1)),
     Mutant("fire: waits for whoever has the group", periodic("what_somebody_holds_for_ever_keeps_no_other_schedule_and_no_drain"),
            (SCHEDULE, "tidegate.mutex_slot(s.group_key) FOR UPDATE SKIP LOCKED;", "tidegate.mutex_slot(s.group_key) FOR UPDATE;", 1)),
+    Mutant("a slot is taken that a drain has", slot("however_often_one_is_invoked_so_many_drains_work_at_once"),
+           (SLOT, "AND (f.until <= clock_timestamp() OR f.worker = take_slot.worker)", "", 1)),
+    Mutant("a start that arrives twice runs twice", slot("a_start_that_arrives_twice_runs_once_and_a_chain_goes_on"),
+           (SLOT, "WHERE c.hop < excluded.hop OR c.hop = excluded.hop AND c.worker = excluded.worker;", ";", 1)),
+    Mutant("a drain goes on without its slot", slot("a_drain_that_has_lost_its_slot_gives_back_what_it_has_not_started"),
+           (SLOTS, "if !kept.ours {", "if false {", 1)),
+    Mutant("a chain goes on though nothing ends", slot("a_drain_whose_budget_is_spent_starts_the_next_one_while_it_gets_on"),
+           (REPORT, " && self.ended() > 0", "", 1)),
+    Mutant("a drain is started though those at work are enough", slot("a_drain_whose_budget_is_spent_starts_the_next_one_while_it_gets_on"),
+           (SLOTS, "if wanted > u64::from(left.at_work) {", "{", 1)),
     Mutant("schedules: a program takes over what another one keeps",
            periodic("what_a_program_declares_follows_it_and_what_operators_did_stays"),
            (SCHEDULE, "     WHERE s.keeper IS NOT DISTINCT FROM excluded.keeper\n", "", 1)),

@@ -294,7 +294,7 @@ async fn a_secret_service_that_hangs_is_given_up_within_seconds_and_within_the_i
     // The invocation's time is over first, or the service's own.
     for (action, deadline, says) in [
         ("stats", 3, "invocation: no answer"),
-        ("drain", 3, "lease: no answer"),
+        ("drain", 3, "slot: no answer"),
         ("stats", 180, "secret: night/database: no answer"),
     ] {
         let payload = json!({"action": action}).to_string();

@@ -1205,7 +1205,7 @@ CREATE FUNCTION tidegate.job(id bigint) RETURNS SETOF tidegate.jobs
       FROM tidegate.logged(job.id) AS l WHERE NOT EXISTS (SELECT FROM live)
 $$;
 
-CREATE FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision) RETURNS boolean
+CREATE FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision, OUT ours boolean, OUT first boolean) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1214,7 +1214,9 @@ BEGIN
        SET until = clock_timestamp() + make_interval(secs => keep_slot.seconds), rate = keep_slot.rate
      WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
                       WHERE m.slot = keep_slot.slot AND m.worker = keep_slot.worker FOR NO KEY UPDATE SKIP LOCKED);
-    RETURN FOUND OR EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.slot = keep_slot.slot AND s.worker = keep_slot.worker);
+    ours := FOUND OR EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.slot = keep_slot.slot AND s.worker = keep_slot.worker);
+    first := ours AND NOT EXISTS (SELECT FROM tidegate.drain_slot AS s
+                                   WHERE s.slot < keep_slot.slot AND s.until > clock_timestamp());
 END $$;
 
 CREATE FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) RETURNS bigint[]
@@ -1523,7 +1525,7 @@ CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
                       WHERE m.slot = leave_slot.slot AND m.worker = leave_slot.worker FOR NO KEY UPDATE SKIP LOCKED)
 $$;
 
-CREATE FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamp with time zone) RETURNS record
+CREATE FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamp with time zone, OUT at_work integer, OUT unrated integer, OUT rate double precision) RETURNS record
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -1538,6 +1540,8 @@ DECLARE
          WHERE k.kind = ANY (left_to_do.kinds) AND NOT k.paused
            AND NOT EXISTS (SELECT FROM tidegate.service AS s WHERE s.state <> 'closed' AND k.kind = ANY (s.kinds)));
 BEGIN
+    SELECT count(*), count(*) FILTER (WHERE s.rate IS NULL), coalesce(sum(s.rate), 0) INTO at_work, unrated, rate
+      FROM tidegate.drain_slot AS s WHERE s.until > instant;
     WITH first AS MATERIALIZED (
         SELECT f.id, f.group_key
           FROM (SELECT q.id, q.group_key, q.kind, q.available_at
@@ -3386,19 +3390,35 @@ BEGIN
                               'changed', changes, 'paused', pauses);
 END $$;
 
-CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision) RETURNS integer
-    LANGUAGE sql
+CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean) RETURNS record
+    LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+BEGIN
+    repeated := false;
+    IF hop > 0 THEN
+        -- No start is a day late.
+        DELETE FROM tidegate.drain_chain AS c WHERE c.chain IN (
+            SELECT o.chain FROM tidegate.drain_chain AS o WHERE o.at < clock_timestamp() - interval '1 day'
+             LIMIT 100 FOR UPDATE SKIP LOCKED);
+        INSERT INTO tidegate.drain_chain AS c VALUES (take_slot.chain, take_slot.hop, take_slot.worker, clock_timestamp())
+            ON CONFLICT ON CONSTRAINT drain_chain_pkey
+            DO UPDATE SET hop = excluded.hop, worker = excluded.worker, at = excluded.at
+             -- The answer to an earlier try may have been lost.
+             WHERE c.hop < excluded.hop OR c.hop = excluded.hop AND c.worker = excluded.worker;
+        IF NOT FOUND THEN
+            repeated := true;
+            RETURN;
+        END IF;
+    END IF;
     UPDATE tidegate.drain_slot AS s
        SET worker = take_slot.worker, taken_at = clock_timestamp(), rate = NULL,
            until = clock_timestamp() + make_interval(secs => take_slot.seconds)
      WHERE s.slot = (SELECT f.slot FROM tidegate.drain_slot AS f
                       WHERE f.slot <= take_slot.most AND (f.until <= clock_timestamp() OR f.worker = take_slot.worker)
-                      -- The answer to an earlier try may have been lost.
                       ORDER BY f.worker IS DISTINCT FROM take_slot.worker, f.slot LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
-    RETURNING s.slot
-$$;
+    RETURNING s.slot INTO slot;
+END $$;
 
 CREATE FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) RETURNS jsonb
     LANGUAGE plpgsql
@@ -3720,6 +3740,13 @@ CREATE VIEW tidegate.daily_stats AS
            FROM tidegate.event_log
           GROUP BY (((event_log.finished_at AT TIME ZONE 'UTC'::text))::date), event_log.kind, event_log.status) counted
   GROUP BY day, kind, status;
+
+CREATE TABLE tidegate.drain_chain (
+    chain uuid NOT NULL,
+    hop integer NOT NULL,
+    worker uuid NOT NULL,
+    at timestamp with time zone NOT NULL
+);
 
 CREATE TABLE tidegate.drain_slot (
     slot integer NOT NULL,
@@ -4065,6 +4092,9 @@ ALTER TABLE ONLY tidegate.lease
 ALTER TABLE ONLY tidegate.audit
     ADD CONSTRAINT audit_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY tidegate.drain_chain
+    ADD CONSTRAINT drain_chain_pkey PRIMARY KEY (chain);
+
 ALTER TABLE ONLY tidegate.drain_slot
     ADD CONSTRAINT drain_slot_pkey PRIMARY KEY (slot);
 
@@ -4106,6 +4136,8 @@ ALTER TABLE ONLY tidegate.service_place
 
 ALTER TABLE ONLY tidegate.stats_archive
     ADD CONSTRAINT stats_archive_pkey PRIMARY KEY (day, kind, status);
+
+CREATE INDEX drain_chain_at ON tidegate.drain_chain USING btree (at);
 
 CREATE INDEX event_log_correlation ON ONLY tidegate.event_log USING btree (correlation_id) WHERE (correlation_id IS NOT NULL);
 
@@ -4276,7 +4308,7 @@ REVOKE ALL ON FUNCTION tidegate.job_status_number(status text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.job(id bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision, OUT ours boolean, OUT first boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) FROM PUBLIC;
 
@@ -4286,7 +4318,7 @@ REVOKE ALL ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over
 
 REVOKE ALL ON FUNCTION tidegate.leave_slot(slot integer, worker uuid) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamp with time zone) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamp with time zone, OUT at_work integer, OUT unrated integer, OUT rate double precision) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.limit_kind(kind text) FROM PUBLIC;
 
@@ -4444,7 +4476,7 @@ REVOKE ALL ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_t
 
 REVOKE ALL ON FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) FROM PUBLIC;
 

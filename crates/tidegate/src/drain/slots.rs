@@ -31,7 +31,7 @@ const SETTLED: Duration = Duration::from_secs(1);
 const START: Duration = Duration::from_secs(2);
 
 /// So much of what is left is counted to find how many drains it is worth.
-const MOST_SURVEYED: i64 = 100_000;
+const MOST_SURVEYED: i32 = 100_000;
 
 /// The slot of a drain, and what it knows of the others.
 pub(super) struct Slots {
@@ -93,7 +93,7 @@ impl SlotAsk {
             .map(|(slot, rate)| queue::keep_slot(client, (slot, worker), timeout, rate));
         let survey = self
             .surveys
-            .then(|| queue::left_to_do(client, kinds, MOST_SURVEYED));
+            .then(|| queue::left_to_do(client, kinds, MOST_SURVEYED.into()));
         let (kept, surveyed) = join(OptionFuture::from(keep), OptionFuture::from(survey)).await;
         Ok(SlotTold {
             kept: kept.transpose()?,
@@ -235,7 +235,15 @@ impl<D: Dispatch> Drain<D> {
         if let Some(held) = &mut self.slots.held {
             held.kept_at = sent;
         }
-        self.slots.surveys = kept.first && self.slots.starter.is_some() && !self.is_spent();
+        self.slots.surveys =
+            kept.first && self.slots.starter.is_some() && self.may_be_slow() && !self.is_spent();
+    }
+
+    /// Whether what can be counted may be more than this drain ends in time; if not, counting it would only keep it from leasing.
+    fn may_be_slow(&self) -> bool {
+        let within = self.options.empty_within.as_secs_f64();
+        let rate = self.slots.rate;
+        rate.is_some_and(|rate| rate * within < f64::from(MOST_SURVEYED))
     }
 
     /// What a look at all drains has brought: starts more, if they would help. While it is not known yet how fast the last ones are,
