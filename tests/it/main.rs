@@ -14,6 +14,7 @@ mod services;
 mod skip;
 mod support;
 
+mod batch;
 mod callers;
 mod change;
 mod checks;
@@ -23,6 +24,7 @@ mod connect;
 mod doctor;
 mod drain;
 mod elastic;
+mod fan_in;
 mod forget;
 mod forms;
 mod function;

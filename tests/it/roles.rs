@@ -168,13 +168,13 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "lease" | "remove_ended" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep"
         | "promote" | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress"
         | "report_progress" | "report_service" | "claim_service" | "fire_schedules"
-        | "take_slot" | "keep_slot" | "leave_slot" => &[Drain],
+        | "take_slot" | "keep_slot" | "leave_slot" | "release_waiting" | "members" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
         "unregistered" | "registered" => &[Intake, Drain, Operate, Read],
         "paused" | "backlog" | "others" | "list" | "retentions" | "pulse" | "lineage"
         | "missing_partitions" | "leases" | "untouched" | "strange_kinds" | "services"
         | "services_down" | "expiring" | "at_work" | "schedules" | "due_schedules"
-        | "troubled_schedules" | "left_to_do" => &[Drain, Operate, Read],
+        | "troubled_schedules" | "left_to_do" | "wait_of" => &[Drain, Operate, Read],
         "publish_one" | "publish" | "receive" => &[Publish, Intake, Drain],
         "job" => &[Intake, Drain, Operate, Jobs],
         "ids" | "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"

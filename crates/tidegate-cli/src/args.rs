@@ -207,6 +207,14 @@ pub struct PublishArgs {
     /// The business object it belongs to.
     #[arg(long)]
     pub correlation_id: Option<String>,
+    /// Begins when these events have ended: their ids, such as 7,8,9.
+    #[arg(
+        long,
+        value_name = "IDS",
+        value_delimiter = ',',
+        conflicts_with = "replace"
+    )]
+    pub after: Vec<i64>,
     /// Not handled before this time has passed, such as 30s.
     #[arg(long, value_parser = parse_duration)]
     pub delay: Option<Duration>,
@@ -524,8 +532,14 @@ pub struct PolicyArgs {
     /// So many events run at once, over all drains, 1 to 10,000.
     #[arg(long, value_name = "EVENTS", allow_negative_numbers = true)]
     pub concurrency: Option<u32>,
-    /// This is again as the program declares it: attempts, handler-timeout, backoff, backoff-max or concurrency. May be given
-    /// several times.
+    /// So many events share one call of a batch, 1 to 1,000.
+    #[arg(long, value_name = "EVENTS", allow_negative_numbers = true)]
+    pub batch: Option<u16>,
+    /// The first of them waits for the others no longer than this, such as 200ms; 1m at most.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub batch_within: Option<Duration>,
+    /// This is again as the program declares it: attempts, handler-timeout, backoff, backoff-max, concurrency, batch or
+    /// batch-within. May be given several times.
     #[arg(long, value_name = "FIELD")]
     pub reset: Vec<String>,
     /// Why, for the audit; must be given when anything is to change.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tidegate::doctor::DoctorReport;
 use tidegate::invocation::StatsReport;
 use tidegate::operate::{ExpiringKind, ScheduleStatus};
-use tidegate::queue::{Lineage, RelatedEvent, Relation};
+use tidegate::queue::{Lineage, RelatedEvent, Relation, Wait};
 use tidegate::{DrainReport, ServiceState, ServiceStatus, StopReason};
 
 /// What is in the queue and how it is doing: the whole, then a line for each kind.
@@ -208,6 +208,19 @@ pub fn event(event: &Value) -> String {
         let _ = writeln!(text, "{name:22} {value}");
     }
     text
+}
+
+/// What an event waits for, or has waited for.
+pub fn wait(wait: &Wait) -> String {
+    let told = match (wait.waits_for, &wait.released_at) {
+        (Some(id), _) => format!(
+            "for {} events, of which at least {} have ended; now for event {id}",
+            wait.members, wait.ended_at_least
+        ),
+        (None, Some(at)) => format!("for {} events, until {at}", wait.members),
+        (None, None) => format!("for {} events", wait.members),
+    };
+    format!("{:22} {told}\n", "waits")
 }
 
 /// Where an event comes from and what came of it, as a tree.

@@ -16,14 +16,19 @@ CREATE FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigi
 CREATE FUNCTION tidegate.policy_refusal(policy jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN policy IS NULL OR jsonb_typeof(policy) <> 'object' THEN 'policy: must be an object of fields'
-                WHEN policy - ARRAY['max_attempts', 'handler_timeout_ms', 'backoff_ms', 'backoff_max_ms', 'concurrency'] <> '{}'
-                THEN 'policy: must have no fields but max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms and concurrency, got '
-                     || left((policy - ARRAY['max_attempts', 'handler_timeout_ms', 'backoff_ms', 'backoff_max_ms', 'concurrency'])::text, 100)
+                WHEN policy - ARRAY['max_attempts', 'handler_timeout_ms', 'backoff_ms', 'backoff_max_ms', 'concurrency', 'batch',
+                                    'batch_within_ms'] <> '{}'
+                THEN 'policy: must have no fields but max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, batch '
+                     || 'and batch_within_ms, got '
+                     || left((policy - ARRAY['max_attempts', 'handler_timeout_ms', 'backoff_ms', 'backoff_max_ms', 'concurrency', 'batch',
+                                             'batch_within_ms'])::text, 100)
                 ELSE coalesce(tidegate.policy_field_refusal(policy, 'max_attempts', 1, 1000),
                               tidegate.policy_field_refusal(policy, 'handler_timeout_ms', 1, 900000),
                               tidegate.policy_field_refusal(policy, 'backoff_ms', 1, 86400000),
                               tidegate.policy_field_refusal(policy, 'backoff_max_ms', 1, 86400000),
-                              tidegate.policy_field_refusal(policy, 'concurrency', 1, 10000)) END;
+                              tidegate.policy_field_refusal(policy, 'concurrency', 1, 10000),
+                              tidegate.policy_field_refusal(policy, 'batch', 1, 1000),
+                              tidegate.policy_field_refusal(policy, 'batch_within_ms', 0, 60000)) END;
 
 CREATE TABLE tidegate.event_kind (
     kind                text        PRIMARY KEY CHECK (char_length(kind) BETWEEN 1 AND 100),

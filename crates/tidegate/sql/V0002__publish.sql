@@ -189,7 +189,8 @@ BEGIN
                expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
                max_attempts = replace_waiting.max_attempts,
                -- One that is ready stays so with the same time, so that no index takes a new entry.
-               available_at = CASE WHEN q.delayed OR replace_waiting.available_at > instant
+               available_at = CASE WHEN q.available_at = tidegate.unreleased() THEN q.available_at
+                                   WHEN q.delayed OR replace_waiting.available_at > instant
                                    THEN coalesce(replace_waiting.available_at, instant) ELSE q.available_at END
          WHERE q.id = first.id AND q.attempts = 0 AND q.lapses = 0 AND q.progress IS NULL AND q.last_error IS NULL
            AND q.replay_of IS NULL AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id);
@@ -197,6 +198,9 @@ BEGIN
             -- What is not replaced is locked no more.
             RAISE EXCEPTION USING ERRCODE = 'TG003';
         END IF;
+        -- One that waits for others goes on doing so.
+        UPDATE tidegate.fan_in AS w SET available_at = coalesce(replace_waiting.available_at, instant)
+         WHERE w.event_id = first.id AND w.released_at IS NULL;
         RETURN true;
     EXCEPTION WHEN SQLSTATE 'TG003' THEN
         RETURN false;
@@ -207,7 +211,7 @@ END $$;
 -- whatever state the first one is in by now, `replaced` if `on_duplicate` is replace and it could be. What publish() and the Rust interface stand on: it takes the text as it will be stored.
 CREATE FUNCTION tidegate.publish_one(
     kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamptz,
-    expires_at timestamptz, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'
+    expires_at timestamptz, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep', after bigint[] DEFAULT NULL
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -226,7 +230,11 @@ BEGIN
         refused := coalesce(refused, CASE
             WHEN publish_one.on_duplicate IS DISTINCT FROM 'replace'
                 THEN 'on_duplicate: must be keep or replace, got ' || coalesce(quote_literal(publish_one.on_duplicate), 'NULL')
-            WHEN publish_one.dedup_key IS NULL THEN 'dedup_key: must be given with on_duplicate replace, got NULL' END);
+            WHEN publish_one.dedup_key IS NULL THEN 'dedup_key: must be given with on_duplicate replace, got NULL'
+            WHEN publish_one.after <> '{}' THEN 'after: must not be given with on_duplicate replace' END);
+    END IF;
+    IF publish_one.after <> '{}' THEN
+        refused := coalesce(refused, tidegate.members_refusal(publish_one.after));
     END IF;
     IF refused IS NOT NULL THEN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
@@ -253,6 +261,9 @@ BEGIN
             publish_one.created := true;
             publish_one.status := 'PENDING';
             publish_one.attempts := 0;
+            IF publish_one.after <> '{}' THEN
+                PERFORM tidegate.await_members(publish_one.id, publish_one.after);
+            END IF;
             RETURN NEXT;
             RETURN;
         END IF;
@@ -286,14 +297,15 @@ CREATE FUNCTION tidegate.publish(
     expires_at     timestamptz DEFAULT NULL,
     max_attempts   integer     DEFAULT NULL,
     traceparent    text        DEFAULT NULL,
-    on_duplicate   text        DEFAULT 'keep'
+    on_duplicate   text        DEFAULT 'keep',
+    after          bigint[]    DEFAULT NULL
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
     SELECT p.id, p.created, p.status, p.attempts, p.replaced
       FROM tidegate.publish_one(publish.kind, tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
                                 publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts,
-                                publish.traceparent, publish.on_duplicate) AS p
+                                publish.traceparent, publish.on_duplicate, publish.after) AS p
 $$;
 
 -- How many attempts events of kinds have whose policy says so; null if there are none.

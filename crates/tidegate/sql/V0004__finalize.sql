@@ -19,7 +19,9 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
                      || CASE WHEN progress ? 'deferred' OR added ? 'deferred' THEN jsonb_build_object(
                      'deferred', coalesce(progress->'deferred', '{}') || coalesce(added->'deferred', '{}')) ELSE '{}' END
                      || CASE WHEN progress ? 'snoozed' OR added ? 'snoozed' THEN jsonb_build_object(
-                     'snoozed', coalesce(added->'snoozed', progress->'snoozed')) ELSE '{}' END END;
+                     'snoozed', coalesce(added->'snoozed', progress->'snoozed')) ELSE '{}' END
+                     || CASE WHEN progress ? 'together' OR added ? 'together' THEN jsonb_build_object(
+                     'together', coalesce(added->'together', progress->'together')) ELSE '{}' END END;
 
 -- Moves completed events that leave nothing but their rows to the log; starts more of leases, and marks leases of which
 -- nothing is left in hand as ended. One element a lease, in the order of the tokens, which is the order of their locks:
@@ -118,7 +120,7 @@ CREATE FUNCTION tidegate.finalize(
     token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean,
     next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[],
     next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamptz[], next_max_attempts integer[],
-    next_expires_in double precision[], next_traceparents text[],
+    next_expires_in double precision[], next_traceparents text[], next_sets uuid[], next_waits uuid[],
     OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer
 ) LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
@@ -129,6 +131,7 @@ DECLARE
     lease record;
     instant CONSTANT timestamptz := clock_timestamp();
     busy text[];
+    put record;
 BEGIN
     ended_ids := '{}';
     busy_ids := '{}';
@@ -180,20 +183,32 @@ BEGIN
                array_agg(coalesce(f.expires_at, instant + make_interval(secs => f.expires_in)) ORDER BY f.position) AS expires_ats,
                array_agg(f.max_attempts ORDER BY f.position) AS max_attempts,
                array_agg(g.id ORDER BY f.position) AS parent_ids,
-               array_agg(coalesce(f.traceparent, g.traceparent) ORDER BY f.position) AS traceparents
+               array_agg(coalesce(f.traceparent, g.traceparent) ORDER BY f.position) AS traceparents,
+               array_agg(f.set ORDER BY f.position) AS sets,
+               array_agg(f.waits ORDER BY f.position) AS waits
           FROM unnest(next_parent_ids, next_kinds, next_payloads, next_group_keys, next_dedup_keys, next_correlation_ids,
-                      next_delays, next_expires_ats, next_max_attempts, next_expires_in, next_traceparents) WITH ORDINALITY
+                      next_delays, next_expires_ats, next_max_attempts, next_expires_in, next_traceparents, next_sets, next_waits)
+                      WITH ORDINALITY
                AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at,
-                    max_attempts, expires_in, traceparent, position)
+                    max_attempts, expires_in, traceparent, set, waits, position)
           JOIN gone AS g ON g.id = f.parent_id
         HAVING count(*) > 0
     ), put AS (
-        SELECT count(*) FILTER (WHERE p.created) AS created
+        SELECT p.id, p.created, p.position
           FROM follow_ups AS f,
                tidegate.publish_children(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
                                          f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids,
-                                         f.traceparents) AS p)
-    SELECT coalesce(array_agg(logged.id), '{}'), coalesce((SELECT created FROM put), 0) INTO ended_ids, published FROM logged;
+                                         f.traceparents)
+                   WITH ORDINALITY AS p(id, created, status, attempts, position))
+    SELECT array_agg(logged.id) AS ended, (SELECT array_agg(p.id ORDER BY p.position) FROM put AS p) AS ids,
+           (SELECT array_agg(p.created ORDER BY p.position) FROM put AS p) AS created, (SELECT f.sets FROM follow_ups AS f) AS sets,
+           (SELECT f.waits FROM follow_ups AS f) AS waits
+      INTO put FROM logged;
+    ended_ids := coalesce(put.ended, '{}');
+    published := coalesce(cardinality(array_positions(put.created, true)), 0);
+    IF array_remove(put.waits, NULL) <> '{}' THEN
+        PERFORM tidegate.await_follow_ups(put.ids, put.created, put.sets, put.waits);
+    END IF;
 END $$;
 
 -- Ends an event whose payload cannot be read. It is thrown away first: to move it to the log would be to read it.
@@ -210,7 +225,7 @@ BEGIN
         end_unreadable.token, ARRAY[end_unreadable.id], ARRAY['FAILED'], ARRAY[false],
         ARRAY[jsonb_build_array(jsonb_build_object('handler', NULL, 'code', 'unreadable', 'message', end_unreadable.message,
                                                    'attempt', 0))::text],
-        ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
+        ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
 END $$;
 
 -- Events that shall be tried again later, with what they have done so far; those that are under their tokens no more are left

@@ -17,7 +17,10 @@ BEGIN
         RAISE EXCEPTION 'policy of %: %', wrong.kind, wrong.why USING ERRCODE = 'invalid_parameter_value';
     END IF;
     FOR changed IN
-        UPDATE tidegate.event_kind AS k SET declared = d.policy::jsonb
+        UPDATE tidegate.event_kind AS k
+           SET declared = d.policy::jsonb,
+               overridden = CASE WHEN d.policy::jsonb ? 'batch' THEN k.overridden
+                                 ELSE k.overridden - ARRAY['batch', 'batch_within_ms'] END
           FROM unnest(kinds, policies) AS d(kind, policy)
          WHERE k.kind = d.kind AND k.declared <> d.policy::jsonb
         RETURNING k.kind
@@ -65,6 +68,11 @@ BEGIN
     SELECT k.* INTO known FROM tidegate.event_kind AS k WHERE k.kind = set_policy.kind FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION '%', tidegate.unregistered(set_policy.kind) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- So many would run at once, each on its own, where handlers share no call.
+    IF jsonb_strip_nulls(set_policy.policy) ?| ARRAY['batch', 'batch_within_ms'] AND NOT known.declared ? 'batch' THEN
+        RAISE EXCEPTION 'batch: must be of a kind whose program declares one, % is handled one by one', set_policy.kind
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
     next := jsonb_strip_nulls(known.overridden || set_policy.policy);
     IF set_policy.policy <> '{}' THEN

@@ -62,6 +62,12 @@ GRANT SELECT ON tidegate.drain_slot TO tidegate_drain, tidegate_operate, tidegat
 GRANT UPDATE (worker, until, taken_at, rate) ON tidegate.drain_slot TO tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.drain_chain TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.take_slot, tidegate.keep_slot, tidegate.leave_slot TO tidegate_drain;
+-- Events that wait for others.
+GRANT EXECUTE ON FUNCTION tidegate.release_waiting, tidegate.members, tidegate.await_follow_ups TO tidegate_drain;
+GRANT SELECT (event_id, members, reached, waits_for, available_at, created_at, released_at) ON tidegate.fan_in
+   TO tidegate_drain, tidegate_operate, tidegate_read;
+GRANT SELECT ON tidegate.waiting TO tidegate_drain, tidegate_operate, tidegate_read;
+GRANT EXECUTE ON FUNCTION tidegate.unreleased TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT EXECUTE ON FUNCTION tidegate.left_to_do TO tidegate_drain, tidegate_operate, tidegate_read;
 -- Periodic events: what they publish, its definition says, and nobody who fires can change that.
 GRANT SELECT (id, name, keeper, kind, cron, every, time_zone, group_key, start_within, catch_up, paused, since, next_at, last_at,

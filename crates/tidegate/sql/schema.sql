@@ -67,6 +67,47 @@ BEGIN
     RETURN NEXT;
 END $_$;
 
+CREATE FUNCTION tidegate.await_follow_ups(ids bigint[], created boolean[], sets uuid[], waits uuid[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT tidegate.await_members(w.id, ARRAY(SELECT m.id FROM unnest(ids, sets) AS m(id, set) WHERE m.set = w.set AND m.id <> w.id))
+      FROM unnest(ids, created, waits) AS w(id, created, set) WHERE w.created AND w.set IS NOT NULL
+$$;
+
+CREATE FUNCTION tidegate.await_members(id bigint, members bigint[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    each CONSTANT bigint[] := ARRAY(SELECT DISTINCT m FROM unnest(members) AS m ORDER BY m);
+BEGIN
+    IF each = '{}' THEN
+        RETURN;
+    END IF;
+    INSERT INTO tidegate.fan_in (event_id, members, waits_for, available_at)
+    SELECT q.id, each, each[1], q.available_at FROM tidegate.event_queue AS q WHERE q.id = await_members.id;
+    UPDATE tidegate.event_queue AS q SET available_at = tidegate.unreleased() WHERE q.id = await_members.id;
+END $$;
+
+CREATE FUNCTION tidegate.await_replays(originals bigint[], replays bigint[]) RETURNS void
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    WITH pair AS MATERIALIZED (
+        SELECT p.original, p.replay FROM unnest(originals, replays) AS p(original, replay)
+          JOIN tidegate.event_queue AS r ON r.id = p.replay
+         WHERE r.group_key IS NULL OR NOT EXISTS (
+               SELECT FROM tidegate.event_queue AS q JOIN tidegate.fan_in AS w ON w.event_id = q.id
+                WHERE q.group_key = r.group_key AND q.id < r.id AND w.released_at IS NULL)
+    )
+    UPDATE tidegate.fan_in AS w
+       SET members = (SELECT array_agg(coalesce(p.replay, m.id) ORDER BY m.place) FROM unnest(w.members) WITH ORDINALITY AS m(id, place)
+                        LEFT JOIN pair AS p ON p.original = m.id),
+           reached = 0
+     WHERE w.released_at IS NULL AND w.members && ARRAY(SELECT p.original FROM pair AS p)
+$$;
+
 CREATE FUNCTION tidegate.begin_step() RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -371,7 +412,10 @@ BEGIN
         RAISE EXCEPTION 'policy of %: %', wrong.kind, wrong.why USING ERRCODE = 'invalid_parameter_value';
     END IF;
     FOR changed IN
-        UPDATE tidegate.event_kind AS k SET declared = d.policy::jsonb
+        UPDATE tidegate.event_kind AS k
+           SET declared = d.policy::jsonb,
+               overridden = CASE WHEN d.policy::jsonb ? 'batch' THEN k.overridden
+                                 ELSE k.overridden - ARRAY['batch', 'batch_within_ms'] END
           FROM unnest(kinds, policies) AS d(kind, policy)
          WHERE k.kind = d.kind AND k.declared <> d.policy::jsonb
         RETURNING k.kind
@@ -628,7 +672,7 @@ BEGIN
         end_unreadable.token, ARRAY[end_unreadable.id], ARRAY['FAILED'], ARRAY[false],
         ARRAY[jsonb_build_array(jsonb_build_object('handler', NULL, 'code', 'unreadable', 'message', end_unreadable.message,
                                                    'attempt', 0))::text],
-        ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
+        ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
 END $$;
 
 CREATE FUNCTION tidegate.expired_rows(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(partition text, events bigint)
@@ -642,7 +686,7 @@ CREATE FUNCTION tidegate.expired_rows(now timestamp with time zone DEFAULT NULL:
       JOIN pg_class AS c ON c.oid = l.tableoid
 $$;
 
-CREATE FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) RETURNS record
+CREATE FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], next_sets uuid[], next_waits uuid[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -655,6 +699,7 @@ DECLARE
     lease record;
     instant CONSTANT timestamptz := clock_timestamp();
     busy text[];
+    put record;
 BEGIN
     ended_ids := '{}';
     busy_ids := '{}';
@@ -706,20 +751,32 @@ BEGIN
                array_agg(coalesce(f.expires_at, instant + make_interval(secs => f.expires_in)) ORDER BY f.position) AS expires_ats,
                array_agg(f.max_attempts ORDER BY f.position) AS max_attempts,
                array_agg(g.id ORDER BY f.position) AS parent_ids,
-               array_agg(coalesce(f.traceparent, g.traceparent) ORDER BY f.position) AS traceparents
+               array_agg(coalesce(f.traceparent, g.traceparent) ORDER BY f.position) AS traceparents,
+               array_agg(f.set ORDER BY f.position) AS sets,
+               array_agg(f.waits ORDER BY f.position) AS waits
           FROM unnest(next_parent_ids, next_kinds, next_payloads, next_group_keys, next_dedup_keys, next_correlation_ids,
-                      next_delays, next_expires_ats, next_max_attempts, next_expires_in, next_traceparents) WITH ORDINALITY
+                      next_delays, next_expires_ats, next_max_attempts, next_expires_in, next_traceparents, next_sets, next_waits)
+                      WITH ORDINALITY
                AS f(parent_id, kind, payload, group_key, dedup_key, correlation_id, delay, expires_at,
-                    max_attempts, expires_in, traceparent, position)
+                    max_attempts, expires_in, traceparent, set, waits, position)
           JOIN gone AS g ON g.id = f.parent_id
         HAVING count(*) > 0
     ), put AS (
-        SELECT count(*) FILTER (WHERE p.created) AS created
+        SELECT p.id, p.created, p.position
           FROM follow_ups AS f,
                tidegate.publish_children(f.kinds, f.payloads, f.group_keys, f.dedup_keys, f.correlation_ids,
                                          f.available_ats, f.expires_ats, f.max_attempts, f.parent_ids,
-                                         f.traceparents) AS p)
-    SELECT coalesce(array_agg(logged.id), '{}'), coalesce((SELECT created FROM put), 0) INTO ended_ids, published FROM logged;
+                                         f.traceparents)
+                   WITH ORDINALITY AS p(id, created, status, attempts, position))
+    SELECT array_agg(logged.id) AS ended, (SELECT array_agg(p.id ORDER BY p.position) FROM put AS p) AS ids,
+           (SELECT array_agg(p.created ORDER BY p.position) FROM put AS p) AS created, (SELECT f.sets FROM follow_ups AS f) AS sets,
+           (SELECT f.waits FROM follow_ups AS f) AS waits
+      INTO put FROM logged;
+    ended_ids := coalesce(put.ended, '{}');
+    published := coalesce(cardinality(array_positions(put.created, true)), 0);
+    IF array_remove(put.waits, NULL) <> '{}' THEN
+        PERFORM tidegate.await_follow_ups(put.ids, put.created, put.sets, put.waits);
+    END IF;
 END $$;
 
 CREATE FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) RETURNS SETOF bigint
@@ -802,6 +859,21 @@ BEGIN
         END;
         RETURN NEXT;
     END LOOP;
+END $$;
+
+CREATE FUNCTION tidegate.first_live(members bigint[], reached integer, OUT waits_for bigint, OUT now_reached integer) RETURNS record
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    FOR place IN first_live.reached + 1 .. cardinality(members) LOOP
+        IF EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = members[place]) THEN
+            waits_for := members[place];
+            now_reached := place - 1;
+            RETURN;
+        END IF;
+    END LOOP;
+    now_reached := cardinality(members);
 END $$;
 
 CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NULL::text, dry_run boolean DEFAULT false) RETURNS jsonb
@@ -1029,12 +1101,13 @@ CREATE FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only
     AS $$
 DECLARE
     drawn bigint[];
+    made record;
 BEGIN
     PERFORM tidegate.lock_groups(ARRAY(
         SELECT DISTINCT l.group_key FROM tidegate.event_log AS l
          WHERE l.id = ANY (originals) AND l.group_key IS NOT NULL));
     drawn := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(originals)) AS n ORDER BY n);
-    RETURN QUERY
+    WITH inserted AS (
     INSERT INTO tidegate.event_queue AS q
            (id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of)
     OVERRIDING SYSTEM VALUE
@@ -1047,7 +1120,12 @@ BEGIN
       JOIN tidegate.event_log AS l ON l.id = pair.id
      ORDER BY l.id
     ON CONFLICT DO NOTHING
-    RETURNING q.id, q.replay_of;
+    RETURNING q.id, q.replay_of)
+    SELECT array_agg(i.id) AS ids, array_agg(i.replay_of) AS originals INTO made FROM inserted AS i;
+    IF made.ids IS NOT NULL THEN
+        PERFORM tidegate.await_replays(made.originals, made.ids);
+    END IF;
+    RETURN QUERY SELECT m.id, m.original FROM unnest(made.ids, made.originals) AS m(id, original);
 END $$;
 
 CREATE TABLE tidegate.service (
@@ -1560,7 +1638,7 @@ BEGIN
     SELECT min(d.at) INTO next_due_at
       FROM (SELECT p.available_at AS at
               FROM (SELECT q.available_at, q.kind FROM tidegate.event_queue AS q WHERE q.delayed ORDER BY q.available_at LIMIT 1000) AS p
-             WHERE p.kind = ANY (taken)
+             WHERE p.kind = ANY (taken) AND p.available_at < tidegate.unreleased()
             UNION ALL
             SELECT s.next_at FROM tidegate.schedule AS s WHERE NOT s.paused AND s.kind = ANY (taken) AND s.next_at < 'infinity'
             UNION ALL
@@ -1855,9 +1933,53 @@ CREATE FUNCTION tidegate.max_group_delay() RETURNS interval
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN '30 days'::interval;
 
+CREATE FUNCTION tidegate.members(id bigint) RETURNS jsonb
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    f tidegate.fan_in;
+BEGIN
+    FOR step IN 1..100 LOOP
+        SELECT w.* INTO f FROM tidegate.fan_in AS w WHERE w.event_id = members.id;
+        IF FOUND THEN
+            RETURN coalesce(f.verdicts, tidegate.verdicts(f.members));
+        END IF;
+        SELECT q.replay_of INTO members.id FROM tidegate.event_queue AS q WHERE q.id = members.id;
+        IF NOT FOUND THEN
+            SELECT l.replay_of INTO members.id FROM tidegate.logged(members.id) AS l;
+        END IF;
+        EXIT WHEN members.id IS NULL;
+    END LOOP;
+    RETURN '[]';
+END $$;
+
+CREATE FUNCTION tidegate.members_refusal(members bigint[]) RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    unknown bigint[];
+BEGIN
+    IF cardinality(members) > 10000 OR array_position(members, NULL) IS NOT NULL THEN
+        RETURN CASE WHEN cardinality(members) > 10000 THEN 'after: must have at most 10000 ids, got ' || cardinality(members)
+                    ELSE 'after: must have no NULL among its ids' END;
+    END IF;
+    unknown := ARRAY(SELECT m.id FROM unnest(members) AS m(id)
+                      WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = m.id OFFSET 0));
+    IF unknown <> '{}' THEN
+        unknown := ARRAY(SELECT u.id FROM unnest(unknown) AS u(id)
+                          WHERE u.id <> ALL (ARRAY(SELECT (v->>'id')::bigint FROM jsonb_array_elements(tidegate.verdicts(unknown)) AS v
+                                                    WHERE v->>'kind' IS NOT NULL))
+                          ORDER BY u.id);
+    END IF;
+    RETURN CASE WHEN unknown <> '{}' THEN format('after: must be ids of events that are there and committed, got %s%s', unknown[1],
+               CASE WHEN cardinality(unknown) > 1 THEN format(' and %s more that are not', cardinality(unknown) - 1) ELSE '' END) END;
+END $$;
+
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
-    RETURN CASE WHEN (added IS NULL) THEN progress WHEN (progress IS NULL) THEN added ELSE ((jsonb_build_object('handlers', (COALESCE((progress -> 'handlers'::text), '{}'::jsonb) || COALESCE((added -> 'handlers'::text), '{}'::jsonb)), 'steps', (COALESCE((progress -> 'steps'::text), '{}'::jsonb) || COALESCE((added -> 'steps'::text), '{}'::jsonb))) || CASE WHEN ((progress ? 'deferred'::text) OR (added ? 'deferred'::text)) THEN jsonb_build_object('deferred', (COALESCE((progress -> 'deferred'::text), '{}'::jsonb) || COALESCE((added -> 'deferred'::text), '{}'::jsonb))) ELSE '{}'::jsonb END) || CASE WHEN ((progress ? 'snoozed'::text) OR (added ? 'snoozed'::text)) THEN jsonb_build_object('snoozed', COALESCE((added -> 'snoozed'::text), (progress -> 'snoozed'::text))) ELSE '{}'::jsonb END) END;
+    RETURN CASE WHEN (added IS NULL) THEN progress WHEN (progress IS NULL) THEN added ELSE (((jsonb_build_object('handlers', (COALESCE((progress -> 'handlers'::text), '{}'::jsonb) || COALESCE((added -> 'handlers'::text), '{}'::jsonb)), 'steps', (COALESCE((progress -> 'steps'::text), '{}'::jsonb) || COALESCE((added -> 'steps'::text), '{}'::jsonb))) || CASE WHEN ((progress ? 'deferred'::text) OR (added ? 'deferred'::text)) THEN jsonb_build_object('deferred', (COALESCE((progress -> 'deferred'::text), '{}'::jsonb) || COALESCE((added -> 'deferred'::text), '{}'::jsonb))) ELSE '{}'::jsonb END) || CASE WHEN ((progress ? 'snoozed'::text) OR (added ? 'snoozed'::text)) THEN jsonb_build_object('snoozed', COALESCE((added -> 'snoozed'::text), (progress -> 'snoozed'::text))) ELSE '{}'::jsonb END) || CASE WHEN ((progress ? 'together'::text) OR (added ? 'together'::text)) THEN jsonb_build_object('together', COALESCE((added -> 'together'::text), (progress -> 'together'::text))) ELSE '{}'::jsonb END) END;
 
 CREATE FUNCTION tidegate.missing_log_days(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF date
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -1960,7 +2082,7 @@ CREATE FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigi
 
 CREATE FUNCTION tidegate.policy_refusal(policy jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN ((policy IS NULL) OR (jsonb_typeof(policy) <> 'object'::text)) THEN 'policy: must be an object of fields'::text WHEN ((policy - ARRAY['max_attempts'::text, 'handler_timeout_ms'::text, 'backoff_ms'::text, 'backoff_max_ms'::text, 'concurrency'::text]) <> '{}'::jsonb) THEN ('policy: must have no fields but max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms and concurrency, got '::text || "left"(((policy - ARRAY['max_attempts'::text, 'handler_timeout_ms'::text, 'backoff_ms'::text, 'backoff_max_ms'::text, 'concurrency'::text]))::text, 100)) ELSE COALESCE(tidegate.policy_field_refusal(policy, 'max_attempts'::text, (1)::bigint, (1000)::bigint), tidegate.policy_field_refusal(policy, 'handler_timeout_ms'::text, (1)::bigint, (900000)::bigint), tidegate.policy_field_refusal(policy, 'backoff_ms'::text, (1)::bigint, (86400000)::bigint), tidegate.policy_field_refusal(policy, 'backoff_max_ms'::text, (1)::bigint, (86400000)::bigint), tidegate.policy_field_refusal(policy, 'concurrency'::text, (1)::bigint, (10000)::bigint)) END;
+    RETURN CASE WHEN ((policy IS NULL) OR (jsonb_typeof(policy) <> 'object'::text)) THEN 'policy: must be an object of fields'::text WHEN ((policy - ARRAY['max_attempts'::text, 'handler_timeout_ms'::text, 'backoff_ms'::text, 'backoff_max_ms'::text, 'concurrency'::text, 'batch'::text, 'batch_within_ms'::text]) <> '{}'::jsonb) THEN (('policy: must have no fields but max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, batch '::text || 'and batch_within_ms, got '::text) || "left"(((policy - ARRAY['max_attempts'::text, 'handler_timeout_ms'::text, 'backoff_ms'::text, 'backoff_max_ms'::text, 'concurrency'::text, 'batch'::text, 'batch_within_ms'::text]))::text, 100)) ELSE COALESCE(tidegate.policy_field_refusal(policy, 'max_attempts'::text, (1)::bigint, (1000)::bigint), tidegate.policy_field_refusal(policy, 'handler_timeout_ms'::text, (1)::bigint, (900000)::bigint), tidegate.policy_field_refusal(policy, 'backoff_ms'::text, (1)::bigint, (86400000)::bigint), tidegate.policy_field_refusal(policy, 'backoff_max_ms'::text, (1)::bigint, (86400000)::bigint), tidegate.policy_field_refusal(policy, 'concurrency'::text, (1)::bigint, (10000)::bigint), tidegate.policy_field_refusal(policy, 'batch'::text, (1)::bigint, (1000)::bigint), tidegate.policy_field_refusal(policy, 'batch_within_ms'::text, (0)::bigint, (60000)::bigint)) END;
 
 CREATE TABLE tidegate.event_kind (
     kind text NOT NULL,
@@ -2032,14 +2154,14 @@ CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bi
     SELECT count(*), min(id) FROM ready
 $$;
 
-CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text, on_duplicate text DEFAULT 'keep'::text) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
+CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text, on_duplicate text DEFAULT 'keep'::text, after bigint[] DEFAULT NULL::bigint[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     SELECT p.id, p.created, p.status, p.attempts, p.replaced
       FROM tidegate.publish_one(publish.kind, tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
                                 publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts,
-                                publish.traceparent, publish.on_duplicate) AS p
+                                publish.traceparent, publish.on_duplicate, publish.after) AS p
 $$;
 
 CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
@@ -2197,7 +2319,7 @@ BEGIN
                                   a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents) AS p;
 END $$;
 
-CREATE FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'::text) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
+CREATE FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'::text, after bigint[] DEFAULT NULL::bigint[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -2216,7 +2338,11 @@ BEGIN
         refused := coalesce(refused, CASE
             WHEN publish_one.on_duplicate IS DISTINCT FROM 'replace'
                 THEN 'on_duplicate: must be keep or replace, got ' || coalesce(quote_literal(publish_one.on_duplicate), 'NULL')
-            WHEN publish_one.dedup_key IS NULL THEN 'dedup_key: must be given with on_duplicate replace, got NULL' END);
+            WHEN publish_one.dedup_key IS NULL THEN 'dedup_key: must be given with on_duplicate replace, got NULL'
+            WHEN publish_one.after <> '{}' THEN 'after: must not be given with on_duplicate replace' END);
+    END IF;
+    IF publish_one.after <> '{}' THEN
+        refused := coalesce(refused, tidegate.members_refusal(publish_one.after));
     END IF;
     IF refused IS NOT NULL THEN
         RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
@@ -2243,6 +2369,9 @@ BEGIN
             publish_one.created := true;
             publish_one.status := 'PENDING';
             publish_one.attempts := 0;
+            IF publish_one.after <> '{}' THEN
+                PERFORM tidegate.await_members(publish_one.id, publish_one.after);
+            END IF;
             RETURN NEXT;
             RETURN;
         END IF;
@@ -2453,6 +2582,84 @@ BEGIN
         USING ERRCODE = 'check_violation';
 END $$;
 
+CREATE FUNCTION tidegate.release_waiting(after bigint, most integer, OUT looked_to bigint, OUT released bigint, OUT lowest bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    page record;
+    candidate bigint;
+    f tidegate.fan_in;
+    next record;
+    done bigint[] := '{}';
+    asked bigint[] := '{}';
+    told jsonb;
+BEGIN
+    released := 0;
+    SELECT count(*) AS events, max(p.event_id) AS last, array_agg(p.event_id ORDER BY p.event_id) FILTER (WHERE p.changed) AS changed
+      INTO page
+      FROM (SELECT w.event_id,
+                   NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = w.waits_for OFFSET 0)
+                OR NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = w.event_id AND q.delayed OFFSET 0) AS changed
+              FROM tidegate.fan_in AS w WHERE w.released_at IS NULL AND w.event_id > release_waiting.after
+             ORDER BY w.event_id LIMIT most) AS p;
+    IF page.events >= most THEN
+        looked_to := page.last;
+    ELSE
+        DELETE FROM tidegate.fan_in AS w WHERE w.event_id IN (
+            SELECT o.event_id FROM tidegate.fan_in AS o WHERE o.keep_until < instant
+               AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = o.event_id)
+             ORDER BY o.keep_until LIMIT 100 FOR UPDATE SKIP LOCKED);
+    END IF;
+    FOREACH candidate IN ARRAY coalesce(page.changed, '{}'::bigint[]) LOOP
+        IF cardinality(asked) >= 20000 THEN
+            looked_to := candidate - 1;
+            EXIT;
+        END IF;
+        SELECT w.* INTO f FROM tidegate.fan_in AS w WHERE w.event_id = candidate AND w.released_at IS NULL FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        SELECT * INTO next FROM tidegate.first_live(f.members, f.reached);
+        IF next.waits_for IS NULL OR NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = candidate AND q.delayed) THEN
+            -- A publisher, an operator or a cleanup may hold it for as long as it likes.
+            PERFORM FROM tidegate.event_queue AS q WHERE q.id = candidate FOR NO KEY UPDATE SKIP LOCKED;
+            IF FOUND OR NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = candidate) THEN
+                done := done || candidate;
+                asked := asked || f.members;
+            END IF;
+        ELSE
+            UPDATE tidegate.fan_in AS w SET waits_for = next.waits_for, reached = next.now_reached WHERE w.event_id = candidate;
+        END IF;
+    END LOOP;
+    IF done = '{}' THEN
+        RETURN;
+    END IF;
+    told := tidegate.verdicts(ARRAY(SELECT DISTINCT u FROM unnest(asked) AS u));
+    WITH verdict AS MATERIALIZED (
+        SELECT (v->>'id')::bigint AS id, v AS told FROM jsonb_array_elements(told) AS v
+    ), each AS MATERIALIZED (
+        SELECT w.event_id, (SELECT jsonb_agg(v.told ORDER BY m.place) FROM unnest(w.members) WITH ORDINALITY AS m(id, place)
+                              JOIN verdict AS v ON v.id = m.id) AS verdicts,
+               (SELECT greatest(k.retention_completed, k.retention_failed) FROM tidegate.event_queue AS q
+                  JOIN tidegate.event_kind AS k ON k.kind = q.kind WHERE q.id = w.event_id) AS kept
+          FROM tidegate.fan_in AS w WHERE w.event_id = ANY (done)
+    )
+    UPDATE tidegate.fan_in AS w
+       SET released_at = instant, waits_for = NULL, verdicts = e.verdicts,
+           keep_until = instant + coalesce(e.kept, '90 days') + interval '7 days'
+      FROM each AS e WHERE w.event_id = e.event_id;
+    WITH ready AS (
+        UPDATE tidegate.event_queue AS q
+           SET available_at = greatest(w.available_at, instant), stray = q.stray OR q.group_key IS NOT NULL
+          FROM tidegate.fan_in AS w
+         WHERE q.id = w.event_id AND w.event_id = ANY (done) AND q.delayed AND q.available_at = tidegate.unreleased()
+        RETURNING q.id)
+    SELECT count(*), min(r.id) INTO released, lowest FROM ready AS r;
+END $$;
+
 CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2507,7 +2714,8 @@ BEGIN
                expires_at = replace_waiting.expires_at, traceparent = replace_waiting.traceparent,
                max_attempts = replace_waiting.max_attempts,
                -- One that is ready stays so with the same time, so that no index takes a new entry.
-               available_at = CASE WHEN q.delayed OR replace_waiting.available_at > instant
+               available_at = CASE WHEN q.available_at = tidegate.unreleased() THEN q.available_at
+                                   WHEN q.delayed OR replace_waiting.available_at > instant
                                    THEN coalesce(replace_waiting.available_at, instant) ELSE q.available_at END
          WHERE q.id = first.id AND q.attempts = 0 AND q.lapses = 0 AND q.progress IS NULL AND q.last_error IS NULL
            AND q.replay_of IS NULL AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id);
@@ -2515,6 +2723,9 @@ BEGIN
             -- What is not replaced is locked no more.
             RAISE EXCEPTION USING ERRCODE = 'TG003';
         END IF;
+        -- One that waits for others goes on doing so.
+        UPDATE tidegate.fan_in AS w SET available_at = coalesce(replace_waiting.available_at, instant)
+         WHERE w.event_id = first.id AND w.released_at IS NULL;
         RETURN true;
     EXCEPTION WHEN SQLSTATE 'TG003' THEN
         RETURN false;
@@ -3134,6 +3345,11 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION '%', tidegate.unregistered(set_policy.kind) USING ERRCODE = 'invalid_parameter_value';
     END IF;
+    -- So many would run at once, each on its own, where handlers share no call.
+    IF jsonb_strip_nulls(set_policy.policy) ?| ARRAY['batch', 'batch_within_ms'] AND NOT known.declared ? 'batch' THEN
+        RAISE EXCEPTION 'batch: must be of a kind whose program declares one, % is handled one by one', set_policy.kind
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     next := jsonb_strip_nulls(known.overridden || set_policy.policy);
     IF set_policy.policy <> '{}' THEN
         UPDATE tidegate.event_kind AS k SET overridden = next WHERE k.kind = set_policy.kind AND k.overridden <> next;
@@ -3532,6 +3748,10 @@ CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
     LANGUAGE sql STABLE
     RETURN format('kind: %L is not registered; registered are: %s'::text, kind, COALESCE((SELECT string_agg(k.kind, ', '::text ORDER BY k.kind) AS string_agg FROM tidegate.event_kind k), 'none'::text));
 
+CREATE FUNCTION tidegate.unreleased() RETURNS timestamp with time zone
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN '9999-12-31 00:00:00+00'::timestamp with time zone;
+
 CREATE FUNCTION tidegate.unseal_log_partition() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3612,6 +3832,39 @@ BEGIN
     VALUES (CASE WHEN requeues THEN 'requeue' ELSE 'update' END, changed, ARRAY[OLD.id], 1);
     RETURN NEW;
 END $$;
+
+CREATE FUNCTION tidegate.verdicts(ids bigint[]) RETURNS jsonb
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    AS $_$
+DECLARE
+    query CONSTANT text := 'SELECT json_agg(json_build_object(''id'', l.id, ''kind'', l.kind, ''status'', l.status, ''codes'',
+        (SELECT coalesce(json_agg(DISTINCT e->>''code''), ''[]'') FROM jsonb_array_elements(l.errors) AS e)))
+        FROM (SELECT * FROM tidegate.%I AS o WHERE o.id = ANY ($1) LIMIT $2) AS l';
+    lately CONSTANT text[] := ARRAY(
+        SELECT DISTINCT 'event_log_' || to_char((statement_timestamp() + kept.days - d.day * interval '1 day') AT TIME ZONE 'UTC', 'YYYYMMDD')
+          FROM (SELECT k.retention_completed FROM tidegate.event_kind AS k UNION SELECT k.retention_failed FROM tidegate.event_kind AS k
+                UNION VALUES (interval '30 days'), (interval '90 days')) AS kept(days), generate_series(0, 1) AS d(day));
+    left_over bigint[] := ids;
+    found jsonb := '[]';
+    place text;
+    here jsonb;
+BEGIN
+    FOR place IN SELECT p FROM tidegate.log_places() AS p ORDER BY p = ANY (lately) DESC, p DESC LOOP
+        EXIT WHEN left_over = '{}';
+        here := tidegate.found_in(place, query, left_over, cardinality(left_over));
+        IF here IS NOT NULL THEN
+            found := found || here;
+            left_over := ARRAY(SELECT u.id FROM unnest(left_over) AS u(id)
+                                WHERE u.id <> ALL (ARRAY(SELECT (h->>'id')::bigint FROM jsonb_array_elements(here) AS h)));
+        END IF;
+    END LOOP;
+    RETURN (SELECT coalesce(jsonb_agg(v.verdict ORDER BY v.id), '[]')
+              FROM (SELECT (f->>'id')::bigint AS id, f AS verdict FROM jsonb_array_elements(found) AS f
+                    UNION ALL
+                    SELECT u.id, jsonb_build_object('id', u.id) FROM unnest(left_over) AS u(id)) AS v);
+END $_$;
 
 CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
     LANGUAGE sql STABLE
@@ -3891,6 +4144,18 @@ CREATE VIEW tidegate.events AS
   WHERE ((status = 'PROCESSING'::text) OR (NOT (id <@ ( SELECT held.ids
            FROM tidegate.held))));
 
+CREATE TABLE tidegate.fan_in (
+    event_id bigint NOT NULL,
+    members bigint[] NOT NULL,
+    reached integer DEFAULT 0 NOT NULL,
+    waits_for bigint,
+    available_at timestamp with time zone NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    released_at timestamp with time zone,
+    verdicts jsonb,
+    keep_until timestamp with time zone
+);
+
 CREATE VIEW tidegate.leases AS
  SELECT l.token,
     l.worker,
@@ -4084,6 +4349,20 @@ CREATE VIEW tidegate.stuck_events AS
      JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)))))
   WHERE (l.expires_at <= clock_timestamp());
 
+CREATE VIEW tidegate.waiting AS
+ SELECT w.event_id AS id,
+    q.kind,
+    q.group_key,
+    q.correlation_id,
+    cardinality(w.members) AS members,
+    (cardinality(w.members) - w.reached) AS left_at_most,
+    w.waits_for,
+    w.created_at,
+    q.expires_at
+   FROM (tidegate.fan_in w
+     JOIN tidegate.event_queue q ON ((q.id = w.event_id)))
+  WHERE (w.released_at IS NULL);
+
 ALTER TABLE ONLY tidegate.event_log ATTACH PARTITION tidegate.event_log_default DEFAULT;
 
 ALTER TABLE ONLY tidegate.lease
@@ -4103,6 +4382,9 @@ ALTER TABLE ONLY tidegate.event_kind
 
 ALTER TABLE ONLY tidegate.event_queue
     ADD CONSTRAINT event_queue_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY tidegate.fan_in
+    ADD CONSTRAINT fan_in_pkey PRIMARY KEY (event_id);
 
 ALTER TABLE ONLY tidegate.lease
     ADD CONSTRAINT lease_pkey PRIMARY KEY (token);
@@ -4181,6 +4463,10 @@ CREATE UNIQUE INDEX event_queue_replay ON tidegate.event_queue USING btree (repl
 
 CREATE INDEX event_queue_stray ON tidegate.event_queue USING btree (group_key, id) WHERE (stray AND (group_key IS NOT NULL));
 
+CREATE INDEX fan_in_over ON tidegate.fan_in USING btree (keep_until) WHERE (keep_until IS NOT NULL);
+
+CREATE INDEX fan_in_waiting ON tidegate.fan_in USING btree (event_id) WHERE (released_at IS NULL);
+
 CREATE INDEX lease_born ON tidegate.lease USING btree (born);
 
 CREATE INDEX lease_worker ON tidegate.lease USING btree (worker);
@@ -4221,6 +4507,12 @@ ALTER TABLE ONLY tidegate.sealed_stats
 REVOKE ALL ON FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.apply_retention(kind text, partition text, since text, batch integer, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.await_follow_ups(ids bigint[], created boolean[], sets uuid[], waits uuid[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.await_members(id bigint, members bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.await_replays(originals bigint[], replays bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.begin_step() FROM PUBLIC;
 
@@ -4270,11 +4562,13 @@ REVOKE ALL ON FUNCTION tidegate.end_unreadable(token uuid, id bigint, message te
 
 REVOKE ALL ON FUNCTION tidegate.expired_rows(now timestamp with time zone) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], next_sets uuid[], next_waits uuid[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.fire_schedules(firings jsonb) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.first_live(members bigint[], reached integer, OUT waits_for bigint, OUT now_reached integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.forget(ids bigint[], reason text, actor text, dry_run boolean) FROM PUBLIC;
 
@@ -4350,6 +4644,10 @@ REVOKE ALL ON FUNCTION tidegate.mark_delayed() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.max_group_delay() FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.members(id bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.members_refusal(members bigint[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.missing_log_days(now timestamp with time zone) FROM PUBLIC;
@@ -4380,7 +4678,7 @@ REVOKE ALL ON FUNCTION tidegate.printed(payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, after bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) FROM PUBLIC;
 
@@ -4388,7 +4686,7 @@ REVOKE ALL ON FUNCTION tidegate.publish_children(kinds text[], payloads json[], 
 
 REVOKE ALL ON FUNCTION tidegate.publish_many(events jsonb) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, after bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.put_schedule(keeper text, name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text, reason text, actor text) FROM PUBLIC;
 
@@ -4413,6 +4711,8 @@ REVOKE ALL ON FUNCTION tidegate.refuse_insert() FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.refuse_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.refuse_status_change() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.release_waiting(after bigint, most integer, OUT looked_to bigint, OUT released bigint, OUT lowest bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.remove_ended(tokens uuid[]) FROM PUBLIC;
 
@@ -4488,11 +4788,15 @@ REVOKE ALL ON FUNCTION tidegate.unordered_leases(most bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.unregistered(kind text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.unreleased() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.unseal_log_partition() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.update_event() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.verdicts(ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.watched_services() FROM PUBLIC;
 

@@ -14,16 +14,18 @@ use futures_util::StreamExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OnceCell, watch};
 use tokio::time::Instant;
 use tokio_postgres::{Client, SimpleQueryStream};
+use uuid::Uuid;
 
 use crate::connect::{Database, Pooled};
 use crate::error::Error;
 use crate::event::{Event, NewEvent};
 use crate::handler::{Committed, Done, Fault, HandlerError, HandlerResult, Verdicts, kept};
 use crate::lease::LeasedEvent;
-use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
+use crate::outcome::{HandlerEnd, HandlerRecord, Member, Progress, Status};
+use crate::policy::Sharing;
 use crate::queue::{self, Follow, ending};
 use crate::seal;
 use crate::trace::TraceContext;
@@ -35,6 +37,11 @@ pub struct Context {
     /// `None` in a test without one.
     database: Option<Database>,
     flushed: Flushed,
+    sharing: Sharing,
+    /// Names the run: events of one run share calls.
+    run: Uuid,
+    /// What the event waited for, once it was asked.
+    members: OnceCell<Vec<Member>>,
     /// The number of this event's completion, once it has one; 0 when it is in the database already.
     completion: OnceLock<u64>,
     state: Mutex<State>,
@@ -116,11 +123,20 @@ impl Context {
             event,
             database,
             flushed,
+            sharing: Sharing::NONE,
+            run: Uuid::nil(),
+            members: OnceCell::new(),
             completion: OnceLock::new(),
             state: Mutex::new(state),
             taken_away: AtomicBool::new(false),
             told: Notify::new(),
         }
+    }
+
+    /// Its event may share calls with others of this run.
+    pub(crate) fn sharing_calls(mut self, sharing: Sharing, run: Uuid) -> Self {
+        (self.sharing, self.run) = (sharing, run);
+        self
     }
 
     /// A handler's panic must not hide what the others did.
@@ -261,9 +277,32 @@ impl Context {
         if event.replaces {
             return Err(HandlerError::reject("emit", queue::ALONE));
         }
+        if !event.after.is_empty() {
+            return Err(HandlerError::reject("emit", queue::AFTER));
+        }
         let event = seal::sealed(&event).reject("emit")?.into_owned();
         self.state().emitted.push(event);
         Ok(())
+    }
+
+    /// The events that this one waited for, in the order of their ids, and how they ended; none if it did not wait. The same in every
+    /// attempt; a replay has what its original had. What they returned is in the log, `event_log.result`.
+    ///
+    /// # Errors
+    /// A retry when the database fails.
+    pub async fn members(&self) -> Result<&[Member], HandlerError> {
+        let read = async || {
+            let client = self.pooled().await?;
+            queue::members(&*client, self.event_id()).await.retryable()
+        };
+        self.members.get_or_try_init(read).await.map(Vec::as_slice)
+    }
+
+    /// In a test: it has waited for these.
+    #[cfg(feature = "testing")]
+    pub(crate) fn having_waited_for(self, members: Option<Vec<Member>>) -> Self {
+        let members = OnceCell::new_with(members);
+        Self { members, ..self }
     }
 
     /// Runs a sub-step once: its result is stored with the event as soon as it is there, and a later
@@ -445,6 +484,16 @@ impl Context {
 
     pub(crate) fn skip_handler(&self, end: HandlerEnd) {
         self.state().ends.push(end);
+    }
+
+    /// With how many others the event may share a call.
+    pub(crate) fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    /// The run that the event is handled in.
+    pub(crate) fn run(&self) -> Uuid {
+        self.run
     }
 
     pub(crate) fn event(&self) -> &LeasedEvent {

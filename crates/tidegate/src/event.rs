@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
 use crate::config::in_range;
 use crate::error::Error;
@@ -274,6 +275,15 @@ pub struct NewEvent {
     /// Of a follow-up it is never true.
     #[serde(skip)]
     pub(crate) replaces: bool,
+    /// Of a follow-up it is always empty.
+    #[serde(skip)]
+    pub(crate) after: Vec<i64>,
+    /// The set of follow-ups that it is a member of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) set: Option<Uuid>,
+    /// The set of follow-ups that it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) waits: Option<Uuid>,
 }
 
 impl NewEvent {
@@ -303,6 +313,9 @@ impl NewEvent {
             max_attempts: None,
             traceparent: None,
             replaces: false,
+            after: Vec::new(),
+            set: None,
+            waits: None,
         }
     }
 
@@ -329,6 +342,16 @@ impl NewEvent {
     #[must_use]
     pub fn replace(mut self) -> Self {
         self.replaces = true;
+        self
+    }
+
+    /// Begins when all of these events have ended, however they did; up to 10,000 ids of events that are committed or published in
+    /// the same transaction. Until then it is live and waits in its place, in its group too. Its handlers learn with
+    /// [`Context::members`](crate::Context::members) how they ended. One that is replayed meanwhile is waited for again. Not for batches;
+    /// follow-ups wait for each other by [`Context::emit_all`](crate::Context::emit_all).
+    #[must_use]
+    pub fn after(mut self, ids: impl IntoIterator<Item = i64>) -> Self {
+        self.after = ids.into_iter().collect();
         self
     }
 

@@ -1,6 +1,7 @@
 //! Owns what a handler may answer, and the helpers that put the verdict on the line that failed. What a verdict
 //! means for the event is decided elsewhere ([`crate::outcome`]).
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::fmt::{self, Display};
 use std::time::Duration;
@@ -99,6 +100,17 @@ pub struct HandlerError {
     unavailable: bool,
     /// The event waits for this service.
     pub(crate) deferred: Option<&'static str>,
+    /// It is that of a call which several events shared.
+    pub(crate) shared: Option<SharedFailure>,
+}
+
+/// A call's failure, as one of the events has it that shared the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SharedFailure {
+    /// So many may share the next call; as many as ever, if it was its service's fault.
+    pub together: Option<u16>,
+    /// Of its events the one that tells the service's failure: there was one call.
+    pub is_first: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,13 +135,19 @@ pub struct Fault {
 impl HandlerError {
     /// Try again, with the usual backoff.
     pub fn retry(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
+        let verdict = Verdict::Retry { after: None };
+        Self::of(verdict, vec![Fault::new(code, message)])
+    }
+
+    fn of(verdict: Verdict, faults: Vec<Fault>) -> Self {
         Self {
-            verdict: Verdict::Retry { after: None },
-            faults: vec![Fault::new(code, message)],
+            verdict,
+            faults,
             blameless: false,
             snoozed: false,
             unavailable: false,
             deferred: None,
+            shared: None,
         }
     }
 
@@ -161,27 +179,13 @@ impl HandlerError {
 
     /// Final: the event ends `COMPLETED_WITH_ERRORS`.
     pub fn reject(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
-        Self {
-            verdict: Verdict::Reject,
-            faults: vec![Fault::new(code, message)],
-            blameless: false,
-            snoozed: false,
-            unavailable: false,
-            deferred: None,
-        }
+        Self::of(Verdict::Reject, vec![Fault::new(code, message)])
     }
 
     /// Final, with a list of errors, of which a hundred are kept (C8).
     #[must_use]
     pub fn reject_all(faults: Vec<Fault>) -> Self {
-        Self {
-            verdict: Verdict::Reject,
-            faults,
-            blameless: false,
-            snoozed: false,
-            unavailable: false,
-            deferred: None,
-        }
+        Self::of(Verdict::Reject, faults)
     }
 
     /// Whether it is final: the event is not tried again.
@@ -236,10 +240,55 @@ impl HandlerError {
         self.unavailable
     }
 
-    /// The event waits for this service, and keeps its attempt.
+    /// The event waits for this service, and keeps its attempt. What it shared a call with had no part in it.
     pub(crate) fn deferred(mut self, service: &'static str) -> Self {
         self.deferred = Some(service);
+        if let Some(shared) = &mut self.shared {
+            shared.together = None;
+        }
         self.blameless()
+    }
+
+    /// A handler, or what it called, that was stopped: by its own limit, or because the run ended.
+    pub(crate) fn timed_out(limit: Duration, cut: bool) -> Self {
+        if cut {
+            return Self::retry(
+                "cut",
+                format!("the run ended after the handler had had {limit:.1?}"),
+            );
+        }
+        Self::retry(
+            "timeout",
+            format!("the handler took longer than its limit of {limit:.1?}"),
+        )
+    }
+
+    /// A handler, or what it called, that panicked.
+    pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
+        let message = panic
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Self::retry("panic", message.unwrap_or("the handler panicked"))
+    }
+
+    /// The failure of a call as one of `count` events has it that shared the call, the first of them or another. While there are
+    /// several it is nobody's fault, and final for nobody: each is tried again at once, with a quarter as many.
+    pub(crate) fn of_call(mut self, count: usize, is_first: bool) -> Self {
+        if count == 1 || self.snoozed {
+            return self;
+        }
+        for fault in &mut self.faults {
+            fault.message = format!("of a call that {count} events shared: {}", fault.message);
+        }
+        let quarter = u16::try_from(count / 4).unwrap_or(u16::MAX).max(1);
+        self.shared = Some(SharedFailure {
+            together: Some(quarter),
+            is_first,
+        });
+        let failed = self.into_retry().blameless();
+        let delay = failed.delay().unwrap_or_default();
+        failed.after(delay)
     }
 
     /// When to try again, if that was said.

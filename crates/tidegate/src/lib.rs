@@ -63,7 +63,8 @@
 //! 1. `budget`: how long the run has;
 //! 2. `queue`: lease a batch (all SQL is there);
 //! 3. `event`: decode each row in hand (`lease`) into the program's enum;
-//! 4. `dispatch`: one `match` lists the handlers, `context` is what they may ask for, `handler` what they answer;
+//! 4. `dispatch`: one `match` lists the handlers, `context` is what they may ask for, `batch` a call that they
+//!    share, `fan_in` one that waits for others, `handler` what they answer;
 //! 5. `outcome`: from verdicts to what is stored;
 //! 6. `queue` again: finalize, retry, release;
 //! 7. `drain`: the loop around it all, and its report.
@@ -80,6 +81,7 @@
 // What operators ask for is there without `operate` too; then only this crate sees it, and uses little of it.
 #![cfg_attr(not(feature = "operate"), allow(dead_code, unused_imports))]
 
+mod batch;
 mod budget;
 #[cfg(not(feature = "operate"))]
 mod chain;
@@ -92,6 +94,7 @@ mod context;
 mod dispatch;
 mod error;
 mod event;
+mod fan_in;
 mod figures;
 mod handler;
 #[cfg(feature = "logging")]
@@ -169,6 +172,7 @@ mod queue;
 #[cfg(feature = "operate")]
 pub mod queue;
 
+pub use batch::Batch;
 pub use config::Lookup;
 pub use connect::Database;
 pub use context::{Context, Transaction};
@@ -176,9 +180,10 @@ pub use dispatch::{Dispatch, Handlers};
 pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain, drain_with};
 pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, PAYLOAD_LIMIT, dedup_key};
+pub use fan_in::EmittedSet;
 pub use handler::{Done, Fault, HandlerError, HandlerResult, Verdicts};
 pub use operate::{ServiceState, ServiceStatus};
-pub use outcome::RetryPolicy;
+pub use outcome::{Member, RetryPolicy};
 pub use policy::Policy;
 pub use program::Program;
 pub use queue::{Job, JobStatus, Published, job, publish, publish_batch};

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::config::in_range;
 use crate::error::Error;
 use crate::operate::{Moment, ScheduleStatus, ServiceStatus, since, until};
-use crate::queue::{Lineage, ListFilter};
+use crate::queue::{Lineage, ListFilter, Wait};
 
 /// How much a list may hold.
 pub const LIMIT: RangeInclusive<u32> = 1..=10_000;
@@ -117,6 +117,9 @@ pub struct ShowReport {
     /// Where it comes from and what came of it. `None` if it has just ended and been cleaned up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
+    /// That it waits for others, or did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Wait>,
 }
 
 /// A page of events.

@@ -35,6 +35,42 @@ impl Status {
     }
 }
 
+/// An event that another one waited for, and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
+pub struct Member {
+    /// Its id; that of its replay, if it was replayed meanwhile.
+    pub id: i64,
+    /// Its kind. `None` if the log has it no more.
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// How it ended. `None` if the log has it no more, or if it is live: an operator has started the waiting event before that.
+    #[serde(default)]
+    pub status: Option<Status>,
+    /// The codes of its errors, each once.
+    #[serde(default)]
+    pub codes: Vec<String>,
+}
+
+impl Member {
+    /// A member for a test of a handler that asks for them.
+    #[must_use]
+    pub fn ended(id: i64, kind: impl Into<String>, status: Status) -> Self {
+        Self {
+            id,
+            kind: Some(kind.into()),
+            status: Some(status),
+            codes: Vec::new(),
+        }
+    }
+
+    /// Whether every handler of it is done.
+    #[must_use]
+    pub fn is_completed(&self) -> bool {
+        self.status == Some(Status::Completed)
+    }
+}
+
 /// What is stored for an event after it ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disposition {
@@ -179,6 +215,9 @@ pub struct Progress {
     /// That it was put off by its handlers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snoozed: Option<Snoozed>,
+    /// So many events may share its calls from now on: one that more of them shared has failed as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together: Option<u16>,
 }
 
 /// How often an event was put off by its handlers, and why the last time.

@@ -19,7 +19,8 @@ use crate::outcome::RetryPolicy;
 ///     .attempts(3)
 ///     .handler_timeout(Duration::from_secs(5))
 ///     .backoff(Duration::from_secs(10), Duration::from_hours(1))
-///     .concurrency(4);
+///     .concurrency(4)
+///     .batch(100, Duration::from_millis(200));
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[must_use = "declare it with Program::policy"]
@@ -34,6 +35,10 @@ pub struct Policy {
     pub(crate) backoff_max_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) concurrency: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) batch: Option<u16>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) batch_within_ms: Option<u64>,
 }
 
 fn millis(time: Duration) -> u64 {
@@ -66,22 +71,84 @@ impl Policy {
         self.concurrency = Some(events);
         self
     }
+
+    /// Up to so many events, 1 to 1,000, share one call of a [`Batch`](crate::Batch), for which the first of them waits no
+    /// longer than `within`, at most 1 min. They take one place among the handlers that run at once; so declare it only of a
+    /// kind whose handlers share a call. Operators can change it only where it is declared.
+    pub fn batch(mut self, events: u16, within: Duration) -> Self {
+        self.batch = Some(events);
+        self.batch_within_ms = Some(millis(within));
+        self
+    }
+}
+
+/// How long the first event of a batch waits for others where nobody says it.
+const USUAL_WAIT: Duration = Duration::from_millis(100);
+
+/// With how many others an event may share a call, and how long it waits for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sharing {
+    /// Events of one call; 1 is alone.
+    pub most: usize,
+    /// From the first of them to the call.
+    pub within: Duration,
+}
+
+impl Sharing {
+    /// Each event has its own call.
+    pub(crate) const NONE: Self = Self {
+        most: 1,
+        within: Duration::ZERO,
+    };
+}
+
+impl Policy {
+    fn sharing(&self) -> Sharing {
+        let most = self.batch.map_or(1, usize::from);
+        // No more of them run at once, and the rest would be waited for in vain.
+        let at_once = self
+            .concurrency
+            .and_then(|events| usize::try_from(events).ok());
+        Sharing {
+            most: most.min(at_once.unwrap_or(usize::MAX)).max(1),
+            within: self
+                .batch_within_ms
+                .map_or(USUAL_WAIT, Duration::from_millis),
+        }
+    }
 }
 
 /// The policies of all kinds that have one, as a drain has heard of them last.
 #[derive(Debug, Default)]
-pub(crate) struct Policies(BTreeMap<String, Policy>);
+pub(crate) struct Policies {
+    kinds: BTreeMap<String, Policy>,
+    /// The largest batch of any kind.
+    most_shared: usize,
+}
 
 impl Policies {
     /// Those that hold from now on.
     pub(crate) fn learn(&mut self, policies: Vec<(String, Policy)>) {
-        self.0 = policies.into_iter().collect();
+        self.kinds = policies.into_iter().collect();
+        let shared = self.kinds.values().map(|policy| policy.sharing().most);
+        self.most_shared = shared.max().unwrap_or(1);
+    }
+
+    /// How events of a kind share calls.
+    pub(crate) fn sharing(&self, kind: &str) -> Sharing {
+        let policy = self.kinds.get(kind).filter(|_| self.most_shared > 1);
+        policy.map_or(Sharing::NONE, Policy::sharing)
+    }
+
+    /// So many events share a call at most, of any kind.
+    pub(crate) fn most_shared(&self) -> usize {
+        self.most_shared.max(1)
     }
 
     /// How long a handler of a kind may take, where all may take `usual` and none more than `most`.
     pub(crate) fn handler_timeout(&self, kind: &str, usual: Duration, most: Duration) -> Duration {
         let own = self
-            .0
+            .kinds
             .get(kind)
             .and_then(|policy| policy.handler_timeout_ms);
         own.map_or(usual, |limit| Duration::from_millis(limit).min(most))
@@ -89,7 +156,7 @@ impl Policies {
 
     /// When events of a kind are tried again, where it is `usual` for all.
     pub(crate) fn retry(&self, kind: &str, usual: RetryPolicy) -> RetryPolicy {
-        let Some(policy) = self.0.get(kind) else {
+        let Some(policy) = self.kinds.get(kind) else {
             return usual;
         };
         RetryPolicy {

@@ -20,7 +20,7 @@ use crate::event::{Event, NewEvent};
 use crate::handler::HandlerError;
 use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::migrate::Migrate;
-use crate::outcome::{Disposition, Progress, RetryPolicy};
+use crate::outcome::{Disposition, Member, Progress, RetryPolicy};
 
 pub use crate::outcome::Status;
 
@@ -73,6 +73,7 @@ const NO_RUN_IS_LONGER: Duration = Duration::from_hours(24);
 pub struct Attempt {
     event: LeasedEvent,
     limit: Duration,
+    members: Option<Vec<Member>>,
 }
 
 /// What the handlers of an event did in one attempt.
@@ -128,7 +129,11 @@ impl Attempt {
             traceparent: None,
         };
         let limit = DrainOptions::default().handler_timeout;
-        Self { event, limit }
+        Self {
+            event,
+            limit,
+            members: None,
+        }
     }
 
     /// Out of this many attempts.
@@ -166,6 +171,13 @@ impl Attempt {
         self
     }
 
+    /// It waited for these events, which ended so; see [`Context::members`].
+    #[must_use]
+    pub fn waited_for(mut self, members: impl IntoIterator<Item = Member>) -> Self {
+        self.members = Some(members.into_iter().collect());
+        self
+    }
+
     /// A handler's step that an earlier attempt has done: it is not done again.
     #[must_use]
     pub fn done_before(mut self, handler: &str, step: &str, result: Value) -> Self {
@@ -179,7 +191,7 @@ impl Attempt {
     pub async fn run<D: Dispatch>(mut self, app: &D, event: &D::Event) -> Ran {
         event.kind().clone_into(&mut self.event.kind);
         let (attempt, most) = (self.event.attempts, self.event.max_attempts);
-        let context = context(self.event, self.limit);
+        let context = context(self.event, self.limit).having_waited_for(self.members);
         let began = Instant::now();
         let limits = Limits {
             handler: self.limit,

@@ -195,12 +195,43 @@ fn sabotage() -> [(&'static str, String); 10] {
     ]
 }
 
+/// And of what waits for others.
+fn sabotage_of_waits() -> [(&'static str, String); 3] {
+    [
+        (
+            "of those that are waited for the last one does not count",
+            patch(
+                "first_live",
+                ".. cardinality(members) LOOP",
+                ".. cardinality(members) - 1 LOOP",
+            ),
+        ),
+        (
+            "a replay is not waited for",
+            patch(
+                "await_replays",
+                "WHERE w.released_at IS NULL AND w.members",
+                "WHERE false AND w.members",
+            ),
+        ),
+        (
+            "what waits for others is replaced by what starts at once",
+            patch(
+                "replace_waiting",
+                "CASE WHEN q.available_at = tidegate.unreleased() THEN q.available_at",
+                "CASE",
+            ),
+        ),
+    ]
+}
+
 #[test]
 fn scripts_notice_what_is_wrong_with_a_database_and_are_cut_down_to_what_shows_it() {
     let runtime = runtime();
     let server = runtime.block_on(Alone::start());
     let mut missed = Vec::new();
-    for (number, (name, sql)) in sabotage().into_iter().enumerate() {
+    let all = sabotage().into_iter().chain(sabotage_of_waits());
+    for (number, (name, sql)) in all.enumerate() {
         let world = runtime.block_on(server.world(&format!("sabotage_{number}"), &sql));
         let config = Config {
             failure_persistence: None,

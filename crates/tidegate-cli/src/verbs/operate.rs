@@ -134,6 +134,8 @@ pub async fn policy(service: &Service, args: PolicyArgs) -> Result<Answer, Faile
             backoff: args.backoff,
             backoff_max: args.backoff_max,
             concurrency: args.concurrency,
+            batch: args.batch,
+            batch_within: args.batch_within,
             reset: args
                 .reset
                 .iter()

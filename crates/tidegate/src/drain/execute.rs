@@ -1,7 +1,6 @@
 //! Runs the handlers of one event: in order, each within its time limit, panics caught, those that
 //! an earlier attempt finished skipped. It writes nothing down; the ends stay in the [`Context`].
 
-use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +66,7 @@ pub(crate) async fn execute<D: Dispatch>(
     let handlers = match listed {
         Ok(handlers) => handlers.0,
         Err(panic) => {
-            ctx.end_handler(Err(panicked(&*panic)));
+            ctx.end_handler(Err(HandlerError::panicked(&*panic)));
             return false;
         }
     };
@@ -110,29 +109,7 @@ fn skip_finished<'a>(ctx: &Context, handlers: Vec<Handler<'a>>) -> Vec<Handler<'
 async fn run(handler: Handler<'_>, limit: Duration, cut: bool) -> HandlerResult {
     match tokio::time::timeout(limit, AssertUnwindSafe(handler.work).catch_unwind()).await {
         Ok(Ok(result)) => result,
-        Ok(Err(panic)) => Err(panicked(&*panic)),
-        Err(_) => Err(timed_out(limit, cut)),
+        Ok(Err(panic)) => Err(HandlerError::panicked(&*panic)),
+        Err(_) => Err(HandlerError::timed_out(limit, cut)),
     }
-}
-
-/// A handler that was stopped: by its own limit, or because the run ended.
-pub(super) fn timed_out(limit: Duration, cut: bool) -> HandlerError {
-    if cut {
-        return HandlerError::retry(
-            "cut",
-            format!("the run ended after the handler had had {limit:.1?}"),
-        );
-    }
-    HandlerError::retry(
-        "timeout",
-        format!("the handler took longer than its limit of {limit:.1?}"),
-    )
-}
-
-fn panicked(panic: &(dyn Any + Send)) -> HandlerError {
-    let message = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    HandlerError::retry("panic", message.unwrap_or("the handler panicked"))
 }

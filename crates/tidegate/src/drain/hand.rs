@@ -58,6 +58,16 @@ pub(super) struct Pick {
     pub large: bool,
 }
 
+/// What is to start next of a lease.
+pub(super) struct Wanted<'a> {
+    /// When fewer than these can start.
+    pub few: usize,
+    /// So many events, or as many more as share calls.
+    pub window: usize,
+    /// With how many an event shares its calls.
+    pub sharing: &'a dyn Fn(&LeasedEvent) -> usize,
+}
+
 /// More of a lease is to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Start {
@@ -200,26 +210,27 @@ impl Hand {
         self.ready.values().any(|event| self.is_startable(event))
     }
 
-    /// The next window to open, if one should be: when fewer than `few` events can start before the first that cannot. That
+    /// The next window to open, if one should be: when fewer than a few events can start before the first that cannot. That
     /// one goes first, because a younger lease may have come with a larger window.
     ///
     /// While a suspect is ready, windows are left to run dry. It starts when nothing else is between its start and its end,
     /// and `alone` says that no lease under way will change that. A suspect in its group's line stops nothing: what is ahead
     /// of it may have no window yet.
-    pub(super) fn start_more(&self, few: usize, window: usize, alone: bool) -> Option<Start> {
+    pub(super) fn start_more(&self, wanted: &Wanted<'_>, alone: bool) -> Option<Start> {
         match self.ready_suspect() {
             Some(suspect) if self.leases.open() == 0 => alone.then(|| Start::of(suspect)),
             Some(_) => self.ahead_of_open().map(Start::of),
             None if self.leases.runs_suspect() => None,
-            None => self.next_window(few, window),
+            None => self.next_window(wanted),
         }
     }
 
-    fn next_window(&self, few: usize, window: usize) -> Option<Start> {
+    fn next_window(&self, wanted: &Wanted<'_>) -> Option<Start> {
         let may_start = self.ready.values().filter(|event| !self.is_barred(event));
-        let mut next = may_start.take(few);
+        let mut next = may_start.take(wanted.few);
         let shut = next.find(|event| !self.is_startable(event))?;
-        let upto = self.leases.window_end(shut.lease, window)?;
+        let most = |id: i64| self.ready.get(&id).map_or(1, wanted.sharing);
+        let upto = self.leases.window_end(shut.lease, wanted.window, most)?;
         Some(Start {
             token: shut.lease.token,
             upto,
@@ -480,6 +491,14 @@ mod tests {
         hand
     }
 
+    fn wanted(few: usize, window: usize) -> Wanted<'static> {
+        Wanted {
+            few,
+            window,
+            sharing: &|_| 1,
+        }
+    }
+
     fn ids(events: &[LeasedEvent]) -> Vec<i64> {
         let mut ids: Vec<i64> = events.iter().map(|event| event.lease.id).collect();
         ids.sort_unstable();
@@ -496,6 +515,31 @@ mod tests {
 
     fn end(hand: &mut Hand, id: i64, token: Uuid) {
         hand.let_go(Lease { id, token });
+    }
+
+    #[test]
+    fn events_that_share_a_call_count_as_one_of_a_window() {
+        let ungrouped: Vec<(i64, Option<&str>)> = (1..=20).map(|id| (id, None)).collect();
+        let hand = hand(&ungrouped, 0);
+        let upto = |first_alone: i64| {
+            let sharing = move |event: &LeasedEvent| match event.lease.id {
+                id if id < first_alone => 4,
+                _ => 1,
+            };
+            let wanted = Wanted {
+                sharing: &sharing,
+                ..wanted(8, 3)
+            };
+            hand.start_more(&wanted, true).unwrap().upto
+        };
+        assert_eq!(upto(1), 3);
+        assert_eq!(upto(21), 12);
+        assert_eq!(upto(5), 6);
+        assert_eq!(
+            upto(7),
+            7,
+            "half a place is left, and an event needs a whole one"
+        );
     }
 
     #[test]
@@ -522,7 +566,7 @@ mod tests {
         let mut hand = hand(&[(1, None), (2, None), (3, None), (4, None)], 1);
         assert_eq!(popped(&mut hand), [1]);
         assert!(!hand.has_startable());
-        let start = hand.start_more(1, 2, true).unwrap();
+        let start = hand.start_more(&wanted(1, 2), true).unwrap();
         assert_eq!((start.token, start.upto), (ONE, 3));
         hand.leases.started(start.token, start.upto);
         assert_eq!(popped(&mut hand), [2, 3]);
@@ -541,7 +585,7 @@ mod tests {
         // The event of the second lease may start, and waits for one of the first that may not.
         assert!(!hand.has_startable());
         assert_eq!(
-            hand.start_more(1, 1, true),
+            hand.start_more(&wanted(1, 1), true),
             Some(Start {
                 token: ONE,
                 upto: 1
@@ -561,25 +605,29 @@ mod tests {
         );
         assert_eq!(hand.leases.trusted(), [ONE]);
         assert_eq!(popped(&mut hand), [1]);
-        assert_eq!(hand.start_more(8, 8, true), None, "event 1 has not ended");
+        assert_eq!(
+            hand.start_more(&wanted(8, 8), true),
+            None,
+            "event 1 has not ended"
+        );
         end(&mut hand, 1, ONE);
         assert_eq!(
-            hand.start_more(8, 8, false),
+            hand.start_more(&wanted(8, 8), false),
             None,
             "a lease under way brings more"
         );
-        let start = hand.start_more(8, 8, true).unwrap();
+        let start = hand.start_more(&wanted(8, 8), true).unwrap();
         assert_eq!((start.token, start.upto), (TWO, 3));
         hand.leases.started(start.token, start.upto);
         assert_eq!(popped(&mut hand), [3]);
         assert_eq!(
-            hand.start_more(8, 8, true),
+            hand.start_more(&wanted(8, 8), true),
             None,
             "and the others wait for it"
         );
         end(&mut hand, 3, TWO);
         assert_eq!(
-            hand.start_more(8, 8, true),
+            hand.start_more(&wanted(8, 8), true),
             Some(Start {
                 token: ONE,
                 upto: 2
@@ -592,7 +640,7 @@ mod tests {
         let mut hand = hand(&[(1, Some("a")), (2, None)], 0);
         let suspect = vec![event(3, Some("a"), TWO)];
         hand.take_in(TWO, suspect, &[], window(0, true), Reading::now());
-        let start = hand.start_more(8, 1, true).unwrap();
+        let start = hand.start_more(&wanted(8, 1), true).unwrap();
         assert_eq!((start.token, start.upto), (ONE, 1));
     }
 
@@ -659,7 +707,7 @@ mod tests {
                     "seed {seed}: a suspect runs beside another"
                 );
                 let (few, window) = (random.usize(1..4), random.usize(1..4));
-                let start = hand.start_more(few, window, running.is_empty());
+                let start = hand.start_more(&wanted(few, window), running.is_empty());
                 let goes_on = start.is_some() || !running.is_empty();
                 assert!(goes_on, "seed {seed}: nothing goes on");
                 if let Some(start) = start {
@@ -855,7 +903,7 @@ mod tests {
             token: ONE,
             upto: 1,
         };
-        assert_eq!(hand.start_more(2, 1, true), Some(start));
+        assert_eq!(hand.start_more(&wanted(2, 1), true), Some(start));
         hand.leases.started(start.token, start.upto);
         let started = |event: Option<LeasedEvent>| event.unwrap().lease.id;
         assert_eq!(started(hand.pop(IN_ORDER)), 1);
@@ -868,7 +916,7 @@ mod tests {
             token: ONE,
             upto: 2,
         };
-        assert_eq!(hand.start_more(1, 1, true), Some(start));
+        assert_eq!(hand.start_more(&wanted(1, 1), true), Some(start));
     }
 
     #[test]
@@ -878,7 +926,7 @@ mod tests {
         hand.take_in(ONE, suspect, &[], window(0, true), Reading::now());
         let other = vec![event(2, None, TWO)];
         hand.take_in(TWO, other, &[], window(2, false), Reading::now());
-        assert_eq!(hand.start_more(1, 1, true), None);
+        assert_eq!(hand.start_more(&wanted(1, 1), true), None);
         assert_eq!(hand.pop(IN_ORDER).unwrap().lease.id, 2);
     }
 
@@ -900,7 +948,7 @@ mod tests {
         suspect.attempts = 2;
         hand.take_in(TWO, vec![suspect], &[], window(0, true), Reading::now());
         assert!(
-            hand.start_more(1, 1, true).is_some(),
+            hand.start_more(&wanted(1, 1), true).is_some(),
             "a suspect's turn comes"
         );
     }

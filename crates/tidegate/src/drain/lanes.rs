@@ -31,6 +31,9 @@ const IN_HAND: (usize, usize) = (4, 32);
 /// processor to each other for every second event of a drain of quick handlers (14 % slower; six turns, four won).
 const SHORT: Duration = Duration::from_micros(200);
 
+/// A place among the handlers that run at once, in parts: events that share a call share a place.
+pub(super) const PLACE: usize = 1_000_000;
+
 /// What was cut and waits for something is gone after this.
 const LEAVING: Duration = Duration::from_millis(50);
 
@@ -46,6 +49,8 @@ pub(super) struct Work<H> {
     pub lease: Lease,
     /// Not to be started from then on: its lease may have run out, for instance while the process was frozen.
     pub start_by: Reading,
+    /// How much of a [`PLACE`] it takes.
+    pub part: usize,
     pub handlers: H,
     /// What stands behind it in its group: the lane goes on with it as long as all goes well.
     pub then: VecDeque<Work<H>>,
@@ -94,6 +99,8 @@ struct Line<H> {
     ended: Vec<Ended>,
     /// What each lane runs, by its number. A lane that does not find itself here was cut and ends.
     lanes: BTreeMap<u64, Lane<H>>,
+    /// The parts of places that they take.
+    taken: usize,
     /// Those that were cut and have not come to notice: their handlers keep their threads.
     cut: BTreeSet<u64>,
     made: u64,
@@ -103,6 +110,7 @@ struct Line<H> {
 
 struct Lane<H> {
     lease: Lease,
+    part: usize,
     started: Instant,
     /// Its handler waits for something, and its thread is free.
     waits: bool,
@@ -198,7 +206,7 @@ impl<H: Run> Lanes<H> {
     /// When to do so again, if a handler that keeps its thread to itself may be ahead of others in line.
     pub(super) fn open_at(&self) -> Option<Instant> {
         let line = self.shared.line();
-        let held_up = !line.waiting.is_empty() && line.lanes.len() < self.shared.most;
+        let held_up = !line.waiting.is_empty() && line.has_place(self.shared.most);
         held_up.then(|| Instant::now() + QUICK)
     }
 
@@ -249,7 +257,7 @@ impl<H: Run> Lanes<H> {
         let Some(number) = found.map(|(number, _)| *number) else {
             return false;
         };
-        let Some(removed) = line.lanes.remove(&number) else {
+        let Some(removed) = line.remove(number) else {
             return false;
         };
         line.cut.insert(number);
@@ -285,6 +293,7 @@ impl<H> Shared<H> {
         let mut line = self.line();
         line.waiting.clear();
         let lanes = std::mem::take(&mut line.lanes);
+        line.taken = 0;
         line.cut.extend(lanes.keys());
         drop(line);
         for abort in lanes.into_values().filter_map(|lane| lane.abort) {
@@ -356,6 +365,7 @@ impl<H> Line<H> {
             waiting: VecDeque::new(),
             ended: Vec::new(),
             lanes: BTreeMap::new(),
+            taken: 0,
             cut: BTreeSet::new(),
             made: 0,
             typical: None,
@@ -381,13 +391,15 @@ impl<H> Line<H> {
 
     /// The next lane's number and first work, if another lane is needed.
     fn begin(&mut self, most: usize) -> Option<(u64, Work<H>)> {
-        if self.lanes.len() >= most || self.is_looked_after(Instant::now()) {
+        if !self.has_place(most) || self.is_looked_after(Instant::now()) {
             return None;
         }
         let mut work = self.waiting.pop_front()?;
         self.made += 1;
+        self.taken += work.part;
         let lane = Lane {
             lease: work.lease,
+            part: work.part,
             started: Instant::now(),
             waits: false,
             abort: None,
@@ -395,6 +407,19 @@ impl<H> Line<H> {
         };
         self.lanes.insert(self.made, lane);
         Some((self.made, work))
+    }
+
+    /// Whether what is first in line may have a lane.
+    fn has_place(&self, most: usize) -> bool {
+        let part = self.waiting.front().map_or(PLACE, |work| work.part);
+        self.taken + part <= most * PLACE
+    }
+
+    /// A lane ends.
+    fn remove(&mut self, number: u64) -> Option<Lane<H>> {
+        let removed = self.lanes.remove(&number)?;
+        self.taken -= removed.part;
+        Some(removed)
     }
 
     /// Whether what is in line is little, and there is a lane that will soon come to it.
@@ -433,19 +458,19 @@ impl<H> Line<H> {
         if !goes_on {
             self.leave(std::mem::take(&mut then));
         }
+        let mut lane = self.remove(number)?;
         let mut next = then.pop_front();
-        if next.is_none() {
+        if next.is_none() && self.has_place(shared.most) {
             next = self.waiting.pop_front();
             then = next
                 .as_mut()
                 .map_or_else(VecDeque::new, |work| std::mem::take(&mut work.then));
         }
-        match (&next, self.lanes.get_mut(&number)) {
-            (Some(work), Some(lane)) => {
-                (lane.lease, lane.started, lane.waits) = (work.lease, Instant::now(), false);
-                lane.then = then;
-            }
-            _ => drop(self.lanes.remove(&number)),
+        if let Some(work) = &next {
+            (lane.lease, lane.part, lane.then) = (work.lease, work.part, then);
+            (lane.started, lane.waits) = (Instant::now(), false);
+            self.taken += lane.part;
+            self.lanes.insert(number, lane);
         }
         if next.is_none() || self.ended.len() >= self.notify_at(shared.most) {
             shared.ended_signal.notify_one();
@@ -502,6 +527,7 @@ mod tests {
         Work {
             lease: lease(id),
             start_by: Reading::now() + Duration::from_mins(1),
+            part: PLACE,
             handlers: Box::pin(handlers.map(move |()| well)),
             then: VecDeque::new(),
         }
@@ -548,6 +574,38 @@ mod tests {
         first.send(()).unwrap();
         assert_eq!(ids(&lanes.ended().await), [1]);
         assert_eq!(running(&lanes), [4]);
+    }
+
+    #[tokio::test]
+    async fn what_shares_a_place_runs_at_once_and_what_has_one_of_its_own_waits_for_a_whole_one() {
+        let lanes = Lanes::new(2, Handle::current());
+        let (told, mut ends) = (Vec::from([1, 2, 3, 4].map(|_| waiting())), Vec::new());
+        for (id, (tell, handlers)) in (1..).zip(told) {
+            ends.push(tell);
+            let part = PLACE / 4;
+            start(
+                &lanes,
+                Work {
+                    part,
+                    ..work(id, handlers)
+                },
+            );
+        }
+        for id in [5, 6] {
+            start(&lanes, work(id, std::future::pending()));
+        }
+        tokio::task::yield_now().await;
+        let running = |lanes: &Lanes<Boxed>| -> Vec<i64> {
+            lanes.running().iter().map(|(lease, _)| lease.id).collect()
+        };
+        assert_eq!(running(&lanes), [1, 2, 3, 4, 5]);
+        // A quarter of a place is not enough for it.
+        for (left, tell) in ends.into_iter().enumerate() {
+            tell.send(()).unwrap();
+            lanes.ended().await;
+            lanes.open();
+            assert_eq!(running(&lanes).contains(&6), left == 3);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::{OptionFuture, join, join3, join5};
+use futures_util::future::{OptionFuture, join, join4, join5};
 use uuid::Uuid;
 
 use super::clocks::Reading;
@@ -11,10 +11,11 @@ use super::limits::Turn;
 use super::scheduling::PAGE;
 use super::session::Session;
 use super::slots::{SlotAsk, SlotTold};
+use super::waiting;
 use super::walk::Stretch;
 use crate::error::Error;
 use crate::queue::{
-    self, Claim, DueSchedule, Fired, Firing, Grant, LeaseRequest, LeasedBatch, Walk,
+    self, Claim, DueSchedule, Fired, Firing, Grant, LeaseRequest, LeasedBatch, Released, Walk,
 };
 
 /// Delayed events made ready at once.
@@ -43,6 +44,8 @@ pub(super) struct LeaseOrder {
     pub slots: SlotAsk,
     /// Past which schedule to look for those that are due, if it is time to.
     pub look: Option<i64>,
+    /// Behind which waiting event to look for those that wait no more, if it is time to.
+    pub waiting: Option<i64>,
     /// All kinds that this program handles.
     pub all_kinds: &'static [&'static str],
     pub first_window: u32,
@@ -126,6 +129,8 @@ pub(super) struct Brought {
     pub due: Option<Result<Vec<DueSchedule>, Error>>,
     /// What became of those that were to be fired.
     pub fired: Option<Result<Vec<Fired>, Error>>,
+    /// What was released of those that waited for others.
+    pub released: Option<Result<Released, Error>>,
     pub token: Uuid,
     /// The leases that are still there, each with how often something was taken from it.
     pub renewed: Option<Vec<(Uuid, i32)>>,
@@ -207,11 +212,14 @@ async fn attempt(
     let slots = order
         .slots
         .ask(client, order.worker, order.timeout, order.all_kinds);
-    let beside = join3(OptionFuture::from(fire), OptionFuture::from(look), slots);
-    let ((renewed, swept, promoted, batch, grant), (fired, due, slots)) =
+    let release = |after| queue::release_waiting(client, after, waiting::PAGE);
+    let release = OptionFuture::from(order.waiting.map(release));
+    let (fire, look) = (OptionFuture::from(fire), OptionFuture::from(look));
+    let beside = join4(fire, look, release, slots);
+    let ((renewed, swept, promoted, batch, grant), (fired, due, released, slots)) =
         join(leasing, beside).await;
     swept.transpose()?;
-    let (fired, due) = (passes(fired)?, passes(due)?);
+    let (fired, due, released) = (passes(fired)?, passes(due)?, passes(released)?);
     Ok(Brought {
         renewed: renewed.transpose()?,
         promoted: promoted.transpose()?.and_then(|(_, lowest)| lowest),
@@ -219,12 +227,13 @@ async fn attempt(
         grant: grant.transpose()?.unwrap_or_default(),
         due,
         fired,
+        released,
         token,
         slots: slots?,
     })
 }
 
-/// Schedules keep no drain from draining: what failed is told, unless the connection is lost, which concerns all.
+/// Schedules and waiting events keep no drain from draining: what failed is told, unless the connection is lost, which concerns all.
 fn passes<T>(answer: Option<Result<T, Error>>) -> Result<Option<Result<T, Error>>, Error> {
     match answer {
         Some(Err(error)) if error.is_connection_lost() => Err(error),

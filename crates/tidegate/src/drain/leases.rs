@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::clocks::Reading;
+use super::lanes::PLACE;
 use crate::lease::{Lease, LeasedEvent};
 
 /// A lease, while something of it is in hand.
@@ -116,12 +117,24 @@ impl Leases {
         self.suspects > 0 && leases.any(|held| held.suspect && held.open > 0)
     }
 
-    /// The last event of a window of this size that begins with this event, which is behind the present one.
-    pub(super) fn window_end(&self, event: Lease, window: usize) -> Option<i64> {
+    /// The last event of a window of this size that begins with this event, which is behind the present one. Events that share
+    /// a call count as one; `sharing` tells how many may.
+    pub(super) fn window_end(
+        &self,
+        event: Lease,
+        window: usize,
+        sharing: impl Fn(i64) -> usize,
+    ) -> Option<i64> {
         let rest = &self.held.get(&event.token)?.rest;
         let at = rest.partition_point(|id| *id < event.id);
-        let last = rest.get(at + window.max(1) - 1).or_else(|| rest.back());
-        last.copied()
+        let mut room = window.max(1) * PLACE;
+        let fits = |id: &&i64| {
+            let part = PLACE / sharing(**id);
+            let fits = part <= room;
+            room = room.saturating_sub(part);
+            fits
+        };
+        rest.range(at..).take_while(fits).last().copied()
     }
 
     /// The database knows that a lease may start up to here.

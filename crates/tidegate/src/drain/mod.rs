@@ -30,6 +30,7 @@ pub(crate) mod services;
 mod session;
 pub(crate) mod settle;
 mod slots;
+mod waiting;
 mod walk;
 mod watchers;
 mod writer;
@@ -60,6 +61,7 @@ use self::scheduling::Scheduling;
 use self::services::Services;
 use self::session::Slot;
 use self::slots::Slots;
+use self::waiting::Waiting;
 use self::walk::Cursor;
 use self::watchers::Watchers;
 use self::writer::Round;
@@ -222,6 +224,7 @@ struct Drain<D: Dispatch> {
     limits: ServiceLimits,
     policies: Policies,
     scheduling: Scheduling,
+    waiting: Waiting,
     outbox: Outbox,
     /// Either the idle session or the work it is busy with.
     leasing: Slot<Arrival>,
@@ -274,6 +277,7 @@ impl<D: Dispatch> Drain<D> {
             limits: ServiceLimits::new(options.concurrency, options.batch, options.lease_timeout),
             policies: Policies::default(),
             scheduling: Scheduling::new(),
+            waiting: Waiting::new(),
             outbox: Outbox::new(),
             leasing: Slot::new(&database),
             writing: Slot::new(&database),

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::Drain;
 use super::clocks::Reading;
-use super::execute::{EventRun, Limits, timed_out};
+use super::execute::{EventRun, Limits};
 use super::hand::Pick;
-use super::lanes::{Came, Ended, Work};
+use super::lanes::{Came, Ended, PLACE, Work};
 use super::settle::{Settled, count, log_end, settle};
 use super::writer::{Back, Class, End};
 use crate::context::{Context, Flushed};
@@ -20,6 +20,7 @@ use crate::event::{DecodeError, Event};
 use crate::handler::{Fault, HandlerError, Unhandled};
 use crate::lease::{Fate, LeasedEvent};
 use crate::outcome::{HandlerEnd, Status};
+use crate::policy::Sharing;
 use crate::queue::{Finalization, Retried, ending};
 use crate::seal;
 use crate::trace::TraceContext;
@@ -43,8 +44,9 @@ impl<D: Dispatch> Drain<D> {
         self.follow_limits();
         // What stands behind others takes no place of its own.
         let taken = self.running.len().saturating_sub(self.lanes.chained());
-        let mut places = self.lanes.room().saturating_sub(taken);
-        let mut for_large = self.lanes.room_for_large().saturating_sub(taken);
+        let taken = (taken * PLACE).saturating_sub(self.spared());
+        let mut places = (self.lanes.room() * PLACE).saturating_sub(taken);
+        let mut for_large = (self.lanes.room_for_large() * PLACE).saturating_sub(taken);
         let most_unwritten = self.most_unwritten();
         let in_order = self.options.concurrency == 1;
         let (now, spent) = (Instant::now(), self.is_spent());
@@ -55,13 +57,17 @@ impl<D: Dispatch> Drain<D> {
                 large: for_large > 0,
             };
             match self.hand.pop(pick) {
-                Some(event) if self.may_start(&event, now) => self.start(event, now),
+                Some(event) if self.may_start(&event, now) => {
+                    let part = PLACE / self.sharing(&event).most;
+                    self.start(event, now);
+                    if self.running.len() > before {
+                        places = places.saturating_sub(part);
+                        for_large = for_large.saturating_sub(part);
+                    }
+                }
                 Some(event) => self.give_back(event),
                 None => break,
             }
-            let place = usize::from(self.running.len() > before);
-            places -= place;
-            for_large = for_large.saturating_sub(place);
         }
         self.lanes.open();
     }
@@ -132,7 +138,8 @@ impl<D: Dispatch> Drain<D> {
                     self.hand.barred = self.limits.barred(&self.services, now);
                 }
                 let mut work = self.prepare(event, leased, None);
-                if let Some(group) = group.filter(|_| self.lanes.chains() && !limited) {
+                let shares = work.part < PLACE;
+                if let Some(group) = group.filter(|_| self.lanes.chains() && !limited && !shares) {
                     self.chain(&mut work, &group, now);
                 }
                 self.lanes.push(work);
@@ -204,6 +211,7 @@ impl<D: Dispatch> Drain<D> {
                 .hand
                 .behind(group)
                 .filter(|next| self.may_start(next, now) && !self.limits.has_kind(&next.kind))
+                .filter(|next| self.sharing(next).most == 1)
             else {
                 return;
             };
@@ -248,12 +256,9 @@ impl<D: Dispatch> Drain<D> {
         let usual = self.options.handler_timeout;
         let most = self.options.lease_timeout.mul_f64(0.9);
         let limit = self.policies.handler_timeout(&leased.kind, usual, most);
-        let ctx = Arc::new(Context::new(
-            leased,
-            Some(self.database.clone()),
-            flushed,
-            limit,
-        ));
+        let sharing = self.sharing(&leased);
+        let ctx = Context::new(leased, Some(self.database.clone()), flushed, limit);
+        let ctx = Arc::new(ctx.sharing_calls(sharing, self.worker));
         let limits = Limits {
             handler: limit,
             cut: self.budget.cut(),
@@ -279,9 +284,33 @@ impl<D: Dispatch> Drain<D> {
         Work {
             lease,
             start_by,
+            part: PLACE / sharing.most,
             handlers,
             then: VecDeque::new(),
         }
+    }
+
+    /// With how many others an event shares its calls. With none where the order of all is to be kept.
+    pub(super) fn sharing(&self, event: &LeasedEvent) -> Sharing {
+        if self.options.concurrency == 1 {
+            return Sharing::NONE;
+        }
+        let usual = self.policies.sharing(&event.kind);
+        let progress = event.progress.as_ref();
+        let together = progress.and_then(|progress| progress.together);
+        Sharing {
+            most: together.map_or(usual.most, |most| usual.most.min(most.into()).max(1)),
+            ..usual
+        }
+    }
+
+    /// What the running events leave of places because they share them.
+    fn spared(&self) -> usize {
+        if self.policies.most_shared() == 1 {
+            return 0;
+        }
+        let sharing = self.running.values().map(|ctx| ctx.sharing().most);
+        sharing.map(|most| PLACE - PLACE / most).sum()
     }
 
     /// Takes up the events whose handlers have ended.
@@ -387,7 +416,7 @@ impl<D: Dispatch> Drain<D> {
                 continue;
             };
             let (mut ends, published) = ctx.take_ends();
-            let error = timed_out(started.elapsed(), now >= cut);
+            let error = HandlerError::timed_out(started.elapsed(), now >= cut);
             let handler = ctx.running_handler();
             ends.push(HandlerEnd {
                 handler,

@@ -186,10 +186,12 @@ impl Services {
         let mut known = self.watch();
         let probed = known.end_probe(event.lease, service);
         let known = known.services.entry(service.to_owned()).or_default();
-        known.in_row += 1;
+        // One call that many events share is one failure.
+        let calls = u32::from(error.shared.is_none_or(|shared| shared.is_first));
+        known.in_row += calls;
         known.wait(&event.kind);
         let report = known.report();
-        report.failed += 1;
+        report.failed += calls;
         report.probed |= probed;
         report.code = error.faults().first().map(|fault| fault.code.to_string());
         report.retry_after = report.retry_after.max(error.delay());
@@ -333,5 +335,25 @@ impl Services {
     fn has(&self, asked: impl Fn(&Service) -> bool) -> bool {
         let known = self.known();
         known.is_some_and(|known| known.services.values().any(asked))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_many_events_share_has_failed_once_and_is_the_services_fault() {
+        let services = Services::default();
+        let failed = HandlerError::unavailable("503", "down");
+        for id in 0..100 {
+            let event = LeasedEvent::sample(id, None);
+            let failed = failed.clone().of_call(100, id == 0);
+            let judged = services.judge("search", &event, Err(failed)).unwrap_err();
+            assert_eq!(judged.deferred, Some("search"));
+            assert_eq!(judged.shared.unwrap().together, None);
+            assert!(services.refuse("search", &event).is_none());
+        }
+        assert_eq!(services.take_reports()[0].failed, 1);
     }
 }

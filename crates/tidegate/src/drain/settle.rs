@@ -64,22 +64,26 @@ pub(super) fn settle(
             charged: is_charged(ends),
             delay,
             errors: ending::errors(event, ends),
-            progress: with_snooze(event, ends),
+            progress: progress(event, ends),
             deferred: deferred(ends),
         }),
     }
 }
 
-/// What need not be done again, and that handlers put the event off.
-fn with_snooze(event: &LeasedEvent, ends: &[HandlerEnd]) -> Option<Progress> {
-    let progress = ending::progress(ends);
-    match Progress::snoozed(event.progress.as_ref(), ends) {
-        Some(snoozed) => Some(Progress {
-            snoozed: Some(snoozed),
-            ..progress.unwrap_or_default()
-        }),
-        None => progress,
+/// What need not be done again, that handlers put the event off, and how many may share its next call.
+fn progress(event: &LeasedEvent, ends: &[HandlerEnd]) -> Option<Progress> {
+    let done = ending::progress(ends);
+    let snoozed = Progress::snoozed(event.progress.as_ref(), ends);
+    let errors = ends.iter().filter_map(|end| end.result.as_ref().err());
+    let together = errors.filter_map(|error| error.shared?.together).min();
+    if snoozed.is_none() && together.is_none() {
+        return done;
     }
+    Some(Progress {
+        snoozed,
+        together,
+        ..done.unwrap_or_default()
+    })
 }
 
 /// The services that an event waits for.

@@ -9,6 +9,7 @@ use futures_util::future::FutureExt;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::hand::Wanted;
 use super::settle::count;
 use super::writer::{Back, Class, End, Round, WriteBatch, Written, write};
 use super::{Drain, Slot};
@@ -156,11 +157,22 @@ impl<D: Dispatch> Drain<D> {
             return;
         }
         let alone = !self.between.brings_window && self.running.is_empty();
-        let window = self.window();
-        if let Some(start) = self
-            .hand
-            .start_more(self.options.concurrency, window, alone)
-        {
+        let shared = if self.options.concurrency == 1 {
+            1
+        } else {
+            self.policies.most_shared()
+        };
+        let wanted = Wanted {
+            few: self.options.concurrency * shared,
+            window: self.window(),
+            sharing: &|event| {
+                if shared == 1 {
+                    return 1;
+                }
+                self.sharing(event).most
+            },
+        };
+        if let Some(start) = self.hand.start_more(&wanted, alone) {
             self.outbox.next.starts.push(start);
         }
     }

@@ -27,7 +27,13 @@ pub struct PolicyRequest {
     pub backoff_max: Option<Duration>,
     /// So many events run at once, over all drains, 1 to 10,000.
     pub concurrency: Option<u32>,
-    /// These are again as the program declares them: `attempts`, `handler_timeout`, `backoff`, `backoff_max`, `concurrency`.
+    /// So many events share one call of a batch, 1 to 1,000.
+    pub batch: Option<u16>,
+    /// The first of them waits for the others no longer than this, at most 1 min.
+    #[serde(default, deserialize_with = "batch_within")]
+    pub batch_within: Option<Duration>,
+    /// These are again as the program declares them: `attempts`, `handler_timeout`, `backoff`, `backoff_max`, `concurrency`,
+    /// `batch`, `batch_within`.
     #[serde(default)]
     pub reset: Vec<String>,
     /// For the audit; not blank, at most 1,000 characters. Must be given if anything is to change.
@@ -37,12 +43,14 @@ pub struct PolicyRequest {
 }
 
 /// Fields as people name them, and as they are stored.
-const FIELDS: [(&str, &str); 5] = [
+const FIELDS: [(&str, &str); 7] = [
     ("attempts", "max_attempts"),
     ("handler_timeout", "handler_timeout_ms"),
     ("backoff", "backoff_ms"),
     ("backoff_max", "backoff_max_ms"),
     ("concurrency", "concurrency"),
+    ("batch", "batch"),
+    ("batch_within", "batch_within_ms"),
 ];
 
 impl PolicyRequest {
@@ -60,6 +68,8 @@ impl PolicyRequest {
             millis(self.backoff),
             millis(self.backoff_max),
             self.concurrency.map(Value::from),
+            self.batch.map(Value::from),
+            millis(self.batch_within),
         ];
         let fields = FIELDS.iter().zip(given);
         let mut change: Map<String, Value> = fields
@@ -114,6 +124,10 @@ fn backoff<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration
 
 fn backoff_max<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     named("backoff_max", parse_duration, deserializer)
+}
+
+fn batch_within<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    named("batch_within", parse_duration, deserializer)
 }
 
 #[cfg(test)]

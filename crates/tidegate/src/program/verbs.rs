@@ -68,7 +68,12 @@ impl Service {
         let event = queue::show(&client, asked.id).await?;
         let event = event.ok_or(Error::UnknownEvent(asked.id))?;
         let lineage = queue::lineage(&client, asked.id).await?;
-        Ok(ShowReport { event, lineage })
+        let wait = queue::wait_of(&client, asked.id).await?;
+        Ok(ShowReport {
+            event,
+            lineage,
+            wait,
+        })
     }
 
     /// A page of events, newest first.

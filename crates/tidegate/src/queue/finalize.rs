@@ -297,6 +297,8 @@ pub async fn finalize_under(
             &events.max_attempts,
             &events.expires_ins,
             &events.traceparents,
+            &events.sets,
+            &events.waits,
         ],
     )
     .await?;
@@ -362,6 +364,10 @@ pub(super) struct EventColumns<'a> {
     pub expires_ins: Vec<Option<f64>>,
     pub max_attempts: Vec<Option<i32>>,
     pub traceparents: Vec<Option<&'a str>>,
+    /// The sets that follow-ups are members of.
+    pub sets: Vec<Option<Uuid>>,
+    /// The sets that they wait for.
+    pub waits: Vec<Option<Uuid>>,
 }
 
 impl<'a> EventColumns<'a> {
@@ -379,6 +385,8 @@ impl<'a> EventColumns<'a> {
             }),
             max_attempts: column(events, |event| event.max_attempts.map(i32::from)),
             traceparents: column(events, |event| event.traceparent.as_deref()),
+            sets: column(events, |event| event.set),
+            waits: column(events, |event| event.waits),
         }
     }
 }

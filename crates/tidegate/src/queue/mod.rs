@@ -6,6 +6,7 @@
 //! Every call has a time limit; after [`Error::is_connection_lost`] the connection must be dropped.
 
 pub(crate) mod ending;
+mod fan_in;
 mod finalize;
 mod lease;
 mod lineage;
@@ -29,9 +30,10 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 
+pub use fan_in::Wait;
 pub use lineage::{Lineage, RelatedEvent, Relation};
 pub use operate::{change_service, pause, resume, set_policy, unblock};
-pub(crate) use publish::ALONE;
+pub(crate) use publish::{AFTER, ALONE};
 pub use publish::{Published, publish, publish_batch, receive};
 pub use read::{
     Backlog, EXPIRY_WINDOW, Job, JobStatus, ListFilter, MOST_EXPIRING, Pulse, backlog,
@@ -44,6 +46,7 @@ pub use service::{services, services_down};
 /// What the drain and this project's own tests know of the queue, and nobody else.
 #[cfg(feature = "internals")]
 mod internals {
+    pub use super::fan_in::{Released, members, release_waiting, wait_of};
     pub use super::finalize::{
         Completed, Completion, ErrorEntry, Finalization, Flushed, Follow, Retried, complete,
         end_unreadable, finalize_under, finished_under, report_progress, retry, save_progress,
@@ -74,6 +77,7 @@ mod internals {
 }
 #[cfg(not(feature = "internals"))]
 mod internals {
+    pub(crate) use super::fan_in::{Released, members, release_waiting, wait_of};
     pub(crate) use super::finalize::{
         Completed, Completion, ErrorEntry, Finalization, Follow, Retried, complete, end_unreadable,
         finalize_under, finished_under, report_progress, retry, save_progress,

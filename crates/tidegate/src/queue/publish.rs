@@ -83,6 +83,7 @@ pub async fn publish(
             &expires_in,
             &event.traceparent.as_ref().or(here.as_ref()),
             &(if event.replaces { "replace" } else { "keep" }),
+            &event.after,
         ],
     )
     .await
@@ -94,6 +95,10 @@ pub async fn publish(
 /// What to say of an event that shall replace another one and is not published alone.
 pub(crate) const ALONE: &str =
     "on_duplicate: must be keep of a batch's events and of follow-ups, got replace";
+
+/// What to say of an event that shall wait for others and is not published alone.
+pub(crate) const AFTER: &str = "after: must be empty of a batch's events and of follow-ups; a handler's wait for each other by \
+                                emit_all(…).then(…)";
 
 /// Publishes events in order, all or none. Returns one row for each, in the same order.
 ///
@@ -108,6 +113,9 @@ pub async fn publish_batch(
     }
     if events.iter().any(|event| event.replaces) {
         return Err(Error::Invalid(ALONE.to_owned()));
+    }
+    if events.iter().any(|event| !event.after.is_empty()) {
+        return Err(Error::Invalid(AFTER.to_owned()));
     }
     let here = position();
     seal::keys().await?;

@@ -3,6 +3,7 @@
 //! whole transaction.
 
 pub mod doctor;
+pub mod fan_in;
 pub mod live;
 pub mod look;
 pub mod operate;
@@ -34,5 +35,6 @@ pub static ALL: &[&[&Statement]] = &[
     schedule::ALL,
     service::ALL,
     slot::ALL,
+    fan_in::ALL,
     doctor::ALL,
 ];

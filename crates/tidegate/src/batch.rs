@@ -1,0 +1,388 @@
+//! Owns calls that events share: each event's handler joins the call that is being gathered, and goes on with its own answer.
+//! It decides nothing about an event; that is its own handler's verdict, as ever.
+//!
+//! A call that fails as a whole is nobody's fault while several share it. Each of them goes back at no cost, and shares its next
+//! call with a quarter as many, in the end with none. So one event that spoils the calls it is in costs its neighbours a few
+//! calls, and no attempt.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join_all};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use tracing::Instrument;
+use uuid::Uuid;
+
+use crate::context::Context;
+use crate::handler::HandlerError;
+
+/// What a call answers: of each item, in the order of the items, or that it has failed as a whole.
+type Answers<R> = Result<Vec<Result<R, HandlerError>>, HandlerError>;
+
+type Call<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Answers<R>> + Send + Sync;
+
+/// One call for many events, to an API that takes many at once. Each event has its own handler, its own answer and its own
+/// verdict; attempts, limits, order and the log are as without it.
+///
+/// How many events share a call, and how long the first waits for the others, is the kind's
+/// [`Policy::batch`](crate::Policy::batch); without one, and in a drain of concurrency 1, each has a call of its own. The wait is
+/// within the handler's time limit. Events of one group are never in one call, and those of different kinds are not either.
+///
+/// A call that fails as a whole (an error, a panic, no answer in time, or not one for each item) costs nobody an attempt while
+/// several events share it: each is tried again with a quarter as many, in the end alone. Answer for each item on its own if you
+/// can. A handler that was cut or whose event was taken away leaves its item in a call that has begun; the others go on.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Batch, Context, Dispatch, Done, HandlerError, Handlers, Policy};
+///
+/// tidegate::events! {
+///     pub enum Search {
+///         Changed(String) = "document_changed",
+///     }
+/// }
+///
+/// struct Indexing {
+///     index: Batch<String, u64>,
+/// }
+///
+/// impl Indexing {
+///     fn new() -> Self {
+///         Self {
+///             index: Batch::new(|documents: Vec<String>| async move {
+///                 // One request for all of them; an answer for each.
+///                 let sizes = documents.iter().map(|text| match text.len() {
+///                     0 => Err(HandlerError::reject("empty", "there is nothing to index")),
+///                     size => Ok(size as u64),
+///                 });
+///                 Ok(sizes.collect())
+///             }),
+///         }
+///     }
+/// }
+///
+/// impl Dispatch for Indexing {
+///     type Event = Search;
+///
+///     fn handlers<'a>(&'a self, event: &'a Search, ctx: &'a Context) -> Handlers<'a> {
+///         match event {
+///             Search::Changed(text) => Handlers::one("index", async move {
+///                 let size = self.index.call(ctx, text.clone()).await?;
+///                 Done::with(&size)
+///             }),
+///         }
+///     }
+/// }
+///
+/// // Beside the program's handlers: up to 100 in a call, none waits longer than 200 ms for it.
+/// let policy = Policy::default().batch(100, Duration::from_millis(200));
+/// ```
+pub struct Batch<T, R> {
+    shared: Arc<Shared<T, R>>,
+}
+
+struct Shared<T, R> {
+    call: Box<Call<T, R>>,
+    gathering: Mutex<Gathering<T, R>>,
+}
+
+/// Calls that have not begun.
+struct Gathering<T, R> {
+    calls: HashMap<Key, Gathered<T, R>>,
+    made: u64,
+}
+
+/// Who shares a call.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    run: Uuid,
+    kind: String,
+    most: usize,
+}
+
+struct Gathered<T, R> {
+    number: u64,
+    members: Vec<Member<T, R>>,
+    timer: AbortHandle,
+}
+
+struct Member<T, R> {
+    event: i64,
+    item: T,
+    /// When its handler will be cut.
+    deadline: Instant,
+    begun: oneshot::Sender<()>,
+    answer: oneshot::Sender<Result<R, HandlerError>>,
+}
+
+impl<T: Send + 'static, R: Send + 'static> Batch<T, R> {
+    /// `call` is given up to as many items as the kind's policy says, in the order that their events were published, and
+    /// answers for each of them, in the same order.
+    pub fn new<F, A>(call: F) -> Self
+    where
+        F: Fn(Vec<T>) -> A + Send + Sync + 'static,
+        A: Future<Output = Answers<R>> + Send + 'static,
+    {
+        let gathering = Gathering {
+            calls: HashMap::new(),
+            made: 0,
+        };
+        let shared = Shared {
+            call: Box::new(move |items| call(items).boxed()),
+            gathering: Mutex::new(gathering),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// This event's item, in a call that it may share, and the answer for it.
+    ///
+    /// # Errors
+    /// The item's own verdict, or that the call failed: while others shared it, a retry that costs no attempt.
+    pub async fn call(&self, ctx: &Context, item: T) -> Result<R, HandlerError> {
+        let sharing = ctx.sharing();
+        if sharing.most == 1 {
+            let mut answers = checked(1, (self.shared.call)(vec![item]).await)?;
+            return answers.pop().unwrap_or_else(|| Err(miscounted(1, 0)));
+        }
+        let ((begun, begins), (answer, answers)) = (oneshot::channel(), oneshot::channel());
+        let key = Key {
+            run: ctx.run(),
+            kind: ctx.event().kind.clone(),
+            most: sharing.most,
+        };
+        let member = Member {
+            event: ctx.event_id(),
+            item,
+            deadline: ctx.deadline(),
+            begun,
+            answer,
+        };
+        self.shared.join(key, sharing.within, member);
+        tokio::select! {
+            biased;
+            _ = begins => {}
+            () = ctx.cancelled() => {
+                return Err(HandlerError::retry("cancelled", "taken away before its call"));
+            }
+        }
+        let gone =
+            || HandlerError::retry("batch", "the call that it shared was given up").blameless();
+        answers.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
+    fn gathering(&self) -> MutexGuard<'_, Gathering<T, R>> {
+        self.gathering
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds to what is gathered. When it is full the call begins; the first sees to it that it does in time.
+    fn join(self: &Arc<Self>, key: Key, within: Duration, member: Member<T, R>) {
+        let most = key.most;
+        let mut gathering = self.gathering();
+        gathering.made += 1;
+        let number = gathering.made;
+        let mut gathered = match gathering.calls.entry(key) {
+            Entry::Occupied(gathered) => gathered,
+            Entry::Vacant(first) => {
+                // What is left of its handler's time is for the call.
+                let left = member.deadline.saturating_duration_since(Instant::now());
+                let timer =
+                    self.clone()
+                        .begin_after(within.min(left / 2), first.key().clone(), number);
+                first.insert_entry(Gathered {
+                    number,
+                    members: Vec::new(),
+                    timer: tokio::spawn(timer).abort_handle(),
+                })
+            }
+        };
+        gathered.get_mut().members.push(member);
+        if gathered.get().members.len() >= most {
+            let full = gathered.remove();
+            drop(gathering);
+            full.timer.abort();
+            tokio::spawn(self.clone().begin(full.members));
+        }
+    }
+
+    async fn begin_after(self: Arc<Self>, wait: Duration, key: Key, number: u64) {
+        tokio::time::sleep(wait).await;
+        let due = match self.gathering().calls.entry(key) {
+            Entry::Occupied(gathered) if gathered.get().number == number => gathered.remove(),
+            _ => return,
+        };
+        self.begin(due.members).await;
+    }
+
+    /// Makes the call and has everyone know. It is given up when nobody waits for it any more.
+    async fn begin(self: Arc<Self>, mut members: Vec<Member<T, R>>) {
+        members.retain(|member| !member.answer.is_closed());
+        members.sort_unstable_by_key(|member| member.event);
+        let Some(deadline) = members.iter().map(|member| member.deadline).min() else {
+            return;
+        };
+        let (mut items, mut waiting) = (Vec::new(), Vec::new());
+        for member in members {
+            items.push(member.item);
+            waiting.push(member.answer);
+            // It has left if it does not hear this.
+            let _ = member.begun.send(());
+        }
+        let count = waiting.len();
+        let span = tracing::info_span!("batch", events = count);
+        let answered = tokio::select! {
+            biased;
+            answered = self.answered(items, deadline).instrument(span) => answered,
+            _ = join_all(waiting.iter_mut().map(oneshot::Sender::closed)) => return,
+        };
+        match answered {
+            Ok(answers) => {
+                for (waits, answer) in waiting.into_iter().zip(answers) {
+                    let _ = waits.send(answer);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(events = count, %error, "a call that events share failed as a whole");
+                for (index, waits) in waiting.into_iter().enumerate() {
+                    let _ = waits.send(Err(error.clone().of_call(count, index == 0)));
+                }
+            }
+        }
+    }
+
+    /// Answers for all items. One item's handler has its own limit; a call of several ends before the first of theirs does, for
+    /// then it would be their fault.
+    async fn answered(&self, items: Vec<T>, deadline: Instant) -> Answers<R> {
+        let count = items.len();
+        let left = deadline.saturating_duration_since(Instant::now());
+        let limit = if count == 1 { left } else { left.mul_f64(0.9) };
+        // Made within: a panic while it is made is one of the call, too.
+        let call = AssertUnwindSafe(async { (self.call)(items).await }).catch_unwind();
+        match tokio::time::timeout(limit, call).await {
+            Ok(Ok(answers)) => checked(count, answers),
+            Ok(Err(panic)) => Err(HandlerError::panicked(&*panic)),
+            Err(_) => Err(HandlerError::timed_out(limit, false)),
+        }
+    }
+}
+
+/// An answer for each item.
+fn checked<R>(items: usize, answers: Answers<R>) -> Answers<R> {
+    match answers {
+        Ok(answers) if answers.len() != items => Err(miscounted(items, answers.len())),
+        answers => answers,
+    }
+}
+
+fn miscounted(items: usize, answers: usize) -> HandlerError {
+    let why = format!("the call must answer for each of its {items} items, got {answers} answers");
+    HandlerError::retry("batch", why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::context::Flushed;
+    use crate::lease::LeasedEvent;
+    use crate::policy::Sharing;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    fn context(id: i64, most: usize) -> Context {
+        let (_, progress) = watch::channel(0);
+        let flushed = Flushed {
+            ahead: None,
+            after: 0,
+            progress,
+        };
+        let sharing = Sharing {
+            most,
+            within: Duration::from_secs(1),
+        };
+        let event = LeasedEvent::sample(id, None);
+        Context::new(event, None, flushed, LIMIT).sharing_calls(sharing, Uuid::nil())
+    }
+
+    /// Says how many items its calls had.
+    fn counting() -> Batch<i64, usize> {
+        Batch::new(|items: Vec<i64>| async move {
+            let count = items.len();
+            Ok(items.iter().map(|_| Ok(count)).collect())
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_taken_away_before_its_call_is_not_in_it() {
+        let (batch, gone, stays) = (counting(), context(1, 10), context(2, 10));
+        let taken = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            gone.note_taken_away();
+        };
+        let (left, (), stayed) = tokio::join!(batch.call(&gone, 1), taken, batch.call(&stays, 2));
+        assert_eq!(left.unwrap_err().faults()[0].code, "cancelled");
+        assert_eq!(stayed, Ok(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_cut_does_not_end_the_call_and_the_last_one_does() {
+        let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let counts = (begun.clone(), ended.clone());
+        let batch = Batch::new(move |items: Vec<i64>| {
+            let (begun, ended) = counts.clone();
+            async move {
+                begun.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_secs(5)).await;
+                ended.fetch_add(1, Ordering::SeqCst);
+                Ok(items.iter().map(|_| Ok(())).collect())
+            }
+        });
+        let soon = Duration::from_secs(2);
+        let contexts = [1, 2, 3, 4].map(|id| context(id, 2));
+        let cut = tokio::time::timeout(soon, batch.call(&contexts[0], 1));
+        let (cut, whole) = tokio::join!(cut, batch.call(&contexts[1], 2));
+        assert!(cut.is_err());
+        assert_eq!(whole, Ok(()));
+        let cut = |of: usize| tokio::time::timeout(soon, batch.call(&contexts[of], 0));
+        let both = tokio::join!(cut(2), cut(3));
+        assert!(both.0.is_err() && both.1.is_err());
+        tokio::time::sleep(LIMIT).await;
+        let counted = |count: &AtomicUsize| count.load(Ordering::SeqCst);
+        assert_eq!((counted(&begun), counted(&ended)), (2, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_fails_is_nobodys_fault_while_several_share_it_and_its_own_events_else() {
+        let batch =
+            Batch::<i64, ()>::new(|_| async { Err(HandlerError::reject("no", "none of it")) });
+        let contexts: Vec<Context> = (1..=8).map(|id| context(id, 8)).collect();
+        let calls = contexts.iter().map(|ctx| batch.call(ctx, 0));
+        for failed in join_all(calls).await {
+            let error = failed.unwrap_err();
+            assert!(error.blameless && !error.is_rejection(), "{error}");
+            assert_eq!(error.delay(), Some(Duration::ZERO));
+            assert_eq!(error.shared.unwrap().together, Some(2));
+            let told = "retry: no: of a call that 8 events shared: none of it";
+            assert_eq!(error.to_string(), told);
+        }
+        // By its wait, and by its size.
+        for most in [8, 1] {
+            let alone = batch.call(&context(9, most), 0).await.unwrap_err();
+            assert!(alone.is_rejection() && !alone.blameless && alone.shared.is_none());
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Events that wait for others.
+
+use serde::{Deserialize, Serialize};
+use tokio_postgres::GenericClient;
+
+use super::{query, sql};
+use crate::error::Error;
+use crate::outcome::Member;
+
+/// What became of a look at waiting events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Released {
+    /// Where to go on; nothing at the end.
+    pub looked_to: Option<i64>,
+    /// The lowest id of those that were released.
+    pub lowest: Option<i64>,
+}
+
+/// The wait of an event for others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Wait {
+    /// For so many.
+    pub members: u32,
+    /// So many of them have been found ended.
+    pub ended_at_least: u32,
+    /// The one that is waited for now; `None` when all have ended.
+    pub waits_for: Option<i64>,
+    /// When it was over, RFC 3339.
+    pub released_at: Option<String>,
+}
+
+/// Releases those of `most` waiting events behind `after` whose members have all ended.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn release_waiting(
+    client: &(impl GenericClient + Sync),
+    after: i64,
+    most: i32,
+) -> Result<Released, Error> {
+    let rows = query(client, &sql::fan_in::RELEASE_WAITING, &[&after, &most]).await?;
+    let row = rows.first();
+    Ok(row.map_or_else(Released::default, |row| Released {
+        looked_to: row.get(0),
+        lowest: row.get(1),
+    }))
+}
+
+/// What the event waited for, and how that ended.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn members(client: &(impl GenericClient + Sync), id: i64) -> Result<Vec<Member>, Error> {
+    let rows = query(client, &sql::fan_in::MEMBERS, &[&id]).await?;
+    let Some(row) = rows.first() else {
+        return Ok(Vec::new());
+    };
+    let read = serde_json::from_str(row.get(0));
+    read.map_err(|error| Error::Unreadable(format!("members: {error}")))
+}
+
+/// The wait of an event, if it was published to wait for others.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn wait_of(client: &(impl GenericClient + Sync), id: i64) -> Result<Option<Wait>, Error> {
+    let rows = query(client, &sql::fan_in::WAIT_OF, &[&id]).await?;
+    let read = rows.first().map(|row| serde_json::from_str(row.get(0)));
+    read.transpose()
+        .map_err(|error| Error::Unreadable(format!("wait: {error}")))
+}
