@@ -111,10 +111,16 @@ pub enum Flaw {
     ReplayOfLive,
     /// `replay` has no lock.
     ReplaysNotSerialized,
+    /// `release_waiting` does not look at the last event of a set.
+    LastMemberNotAsked,
+    /// What is replayed is not waited for.
+    ReplayNotAwaited,
+    /// Nor does it matter where the replay stands.
+    ReplayAwaitedBehind,
 }
 
 impl Flaw {
-    pub const ALL: [Self; 52] = [
+    pub const ALL: [Self; 55] = [
         Self::NoGroupLock,
         Self::NoRowLocks,
         Self::NoRowLocksNorConstraint,
@@ -167,6 +173,9 @@ impl Flaw {
         Self::CleanupIgnoresState,
         Self::ReplayOfLive,
         Self::ReplaysNotSerialized,
+        Self::LastMemberNotAsked,
+        Self::ReplayNotAwaited,
+        Self::ReplayAwaitedBehind,
     ];
 
     /// Where it shows, and promises it breaks there.
@@ -174,7 +183,7 @@ impl Flaw {
     pub fn breaks(self) -> (Scenario, &'static [&'static str]) {
         use promise::{
             ALONE, ATTEMPTS, CLEAR, COUNTED, EFFECT, ENDS, FENCED, GOES_ON, NO_CLASH, ONE_HOLDER,
-            ONE_PLACE, ORDER, OWN_ROWS, RUN, UNCHARGED,
+            ONE_PLACE, ORDER, OWN_ROWS, RUN, UNCHARGED, WAITS,
         };
         match self {
             Self::NoGroupLock => (Scenario::GROUP, &[RUN, ORDER]),
@@ -229,6 +238,9 @@ impl Flaw {
             Self::CleanupIgnoresState => (Scenario::REPLAYED, &[ONE_PLACE, OWN_ROWS]),
             Self::ReplayOfLive => (Scenario::REPLAYED, &[OWN_ROWS]),
             Self::ReplaysNotSerialized => (Scenario::REPLAYED, &[OWN_ROWS]),
+            Self::LastMemberNotAsked => (Scenario::FAN_IN_OF_TWO, &[WAITS]),
+            Self::ReplayNotAwaited => (Scenario::FAN_IN, &[WAITS]),
+            Self::ReplayAwaitedBehind => (Scenario::FAN_IN_GROUP, &[ENDS]),
         }
     }
 }

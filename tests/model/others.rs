@@ -20,7 +20,8 @@ impl Protocol {
     fn commit(&self, state: &mut State, index: usize) {
         if let Publish::Open(id) = state.publishes[index] {
             let group = self.scenario.groups[index];
-            let delayed = self.scenario.delayed == Some(index);
+            let waits = self.scenario.waits_of(index);
+            let delayed = self.scenario.delayed == Some(index) || !waits.is_empty();
             state.insert(Row {
                 id,
                 group,
@@ -29,6 +30,7 @@ impl Protocol {
                 max_attempts: self.scenario.max_attempts,
                 suspect: false,
                 delayed,
+                waits,
                 stray: delayed && group.is_some() && !self.has(Flaw::DelayedIsNoStray),
                 replay_of: None,
             });
@@ -146,8 +148,59 @@ impl Protocol {
         }
         if let Some(row) = state.row_mut(id) {
             row.delayed = false;
+            row.waits = Set::default();
             row.stray |= row.group.is_some();
             row.max_attempts = row.max_attempts.max(row.attempts + 1);
+        }
+    }
+
+    /// Whether `release_waiting` finds that an event waits for nothing live any more.
+    pub fn is_released(&self, state: &State, row: &Row) -> bool {
+        let mut members: Vec<Id> = row.waits.iter().collect();
+        if self.has(Flaw::LastMemberNotAsked) {
+            members.pop();
+        }
+        !row.waits.is_empty() && members.iter().all(|id| state.row(*id).is_none())
+    }
+
+    /// `release_waiting`, of one event.
+    pub fn release(state: &mut State, id: Id) {
+        let Some(row) = state.row(id).cloned() else {
+            return;
+        };
+        let counts = |other: &&Row| {
+            let of_it = |id: Id| row.waits.has(id) && !row.blocks(other);
+            row.waits.has(other.id) || other.replay_of.is_some_and(of_it)
+        };
+        if state.queue.iter().any(|other| counts(&other)) {
+            state.breach(Breach::BegunEarly);
+        }
+        if let Some(row) = state.row_mut(id) {
+            row.delayed = false;
+            row.waits = Set::default();
+            row.stray |= row.group.is_some();
+        }
+    }
+
+    /// `insert_replays`: what waits for the original waits for its replay, unless that stands behind it, or behind another
+    /// one that waits.
+    pub fn replay(&self, state: &mut State, original: Id) {
+        insert_replay(state, original);
+        let Some(replay) = state.queue.last().cloned() else {
+            return;
+        };
+        let blocked = state
+            .queue
+            .iter()
+            .any(|row| !row.waits.is_empty() && row.blocks(&replay));
+        if replay.replay_of != Some(original)
+            || self.has(Flaw::ReplayNotAwaited)
+            || blocked && !self.has(Flaw::ReplayAwaitedBehind)
+        {
+            return;
+        }
+        for row in state.queue.iter_mut().filter(|row| row.waits.has(original)) {
+            row.waits = row.waits.minus(Set::one(original)).or(Set::one(replay.id));
         }
     }
 
@@ -246,6 +299,7 @@ pub fn insert_replay(state: &mut State, original: Id) {
         max_attempts,
         suspect: false,
         delayed: false,
+        waits: Set::default(),
         stray: false,
         replay_of: Some(original),
     });

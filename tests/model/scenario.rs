@@ -1,7 +1,7 @@
 //! Small worlds, each with what its flaws and promises need.
 
 use crate::promise::{ALL_END, BESIDE, GIVEN_UP, LEASES_ON, OVERLAP, REFUSED, RUNS_ALONE};
-use crate::state::{Group, Spent, Worker};
+use crate::state::{Group, Id, Set, Spent, Worker};
 
 /// How much there is of everything: it bounds the search.
 #[expect(clippy::struct_excessive_bools, reason = "switches, each by itself")]
@@ -38,6 +38,8 @@ pub struct Scenario {
     pub paused: Option<usize>,
     /// What becomes ready later.
     pub delayed: Option<usize>,
+    /// What waits for others, and for which; all are published in order.
+    pub waits: Option<(usize, &'static [usize])>,
     /// What must be reachable here.
     pub reaches: &'static [&'static str],
 }
@@ -80,6 +82,7 @@ impl Scenario {
         published: false,
         paused: None,
         delayed: None,
+        waits: None,
         reaches: &[OVERLAP, ALL_END, REFUSED, RUNS_ALONE, GIVEN_UP],
     };
     /// The same beside an operator.
@@ -319,6 +322,61 @@ impl Scenario {
         reaches: &[OVERLAP, BESIDE, ALL_END, REFUSED, RUNS_ALONE, GIVEN_UP],
         ..Self::SUSPECTS
     };
+}
+
+// What waits for others.
+impl Scenario {
+    /// One that waits for another, which is replayed or cancelled.
+    pub const FAN_IN: Self = Self {
+        name: "an event that waits for another, a lapse, a replay and a cancel",
+        groups: &[None, None],
+        max_attempts: 1,
+        first_windows: &[1],
+        retries: false,
+        allowed: Spent {
+            lapses: 1,
+            cancels: 1,
+            replays: 1,
+            ..NOTHING
+        },
+        published: true,
+        waits: Some((1, &[0])),
+        reaches: &[ALL_END, GIVEN_UP],
+        ..Self::ONE_EVENT
+    };
+    /// One that waits for two, and that an operator may start.
+    pub const FAN_IN_OF_TWO: Self = Self {
+        name: "an event that waits for two others, and a requeue",
+        groups: &[None, None, None],
+        workers: 1,
+        allowed: Spent {
+            requeues: 1,
+            ..NOTHING
+        },
+        waits: Some((2, &[0, 1])),
+        reaches: &[ALL_END],
+        ..Self::FAN_IN
+    };
+    /// One that waits for another of its group, whose replay comes to stand behind it.
+    pub const FAN_IN_GROUP: Self = Self {
+        name: "an event of a group that waits for one ahead of it, and a replay",
+        groups: &[Some(1), Some(1)],
+        most: 2,
+        allowed: Spent {
+            lapses: 1,
+            replays: 1,
+            ..NOTHING
+        },
+        ..Self::FAN_IN
+    };
+
+    /// The events that the one of this publish waits for.
+    pub fn waits_of(&self, index: usize) -> Set {
+        let waits = self.waits.filter(|(waiting, _)| *waiting == index);
+        let members = waits.map_or(&[][..], |(_, members)| members);
+        let id = |index: &usize| Id::try_from(index + 1).expect("a model is small");
+        members.iter().map(id).collect()
+    }
 }
 
 // Wider, for a long search.

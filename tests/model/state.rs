@@ -66,6 +66,8 @@ pub struct Row {
     /// `lapses > 0`: a worker has died under it.
     pub suspect: bool,
     pub delayed: bool,
+    /// It is delayed until none of these is live.
+    pub waits: Set,
     /// It may be free behind a cursor.
     pub stray: bool,
     pub replay_of: Option<Id>,
@@ -295,6 +297,8 @@ pub enum Breach {
     TooOften,
     /// Charged beside a suspect.
     NeighbourCharged,
+    /// Begun while something is live that it was to wait for.
+    BegunEarly,
     /// An operator's verb, a sweep or the cleanup touched what was not its to touch.
     Forbidden,
 }
@@ -476,6 +480,11 @@ impl Hand {
 impl Row {
     pub fn is_exhausted(&self) -> bool {
         self.attempts >= self.max_attempts
+    }
+
+    /// Whether another event stands behind it in its group.
+    pub fn blocks(&self, other: &Self) -> bool {
+        self.group.is_some() && self.group == other.group && self.id < other.id
     }
 }
 
