@@ -16,7 +16,7 @@ EXCEPTION WHEN duplicate_object OR unique_violation THEN
 END $$;
 
 GRANT USAGE ON SCHEMA tidegate TO tidegate_intake;
-GRANT EXECUTE ON FUNCTION tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
+GRANT EXECUTE ON FUNCTION tidegate.should_wake, tidegate.publish, tidegate.publish_one, tidegate.publish_many, tidegate.publish_batch,
                           tidegate.receive, tidegate.default_max_attempts, tidegate.job
    TO tidegate_intake;
 GRANT USAGE ON SCHEMA forms, checks, medical TO tidegate_intake;

@@ -6,11 +6,11 @@
 
 use tidegate::config::environment;
 use tidegate::program::log_panics;
-use tidegate::{Database, Error};
+use tidegate::{Database, Error, wake};
 
 #[cfg(doc)]
 use super::REQUEST_TIMEOUT;
-use super::{Access, router, unconfigured};
+use super::{Access, Wakes, router, unconfigured, waking};
 
 /// A function has one request at a time.
 const CONNECTIONS: usize = 1;
@@ -29,23 +29,37 @@ pub fn run() -> Result<(), lambda_http::Error> {
     runtime.block_on(serve(settings))
 }
 
-async fn serve(settings: Result<(Database, Access), Error>) -> Result<(), lambda_http::Error> {
+struct Settings {
+    database: Database,
+    access: Access,
+    /// The function that drains, if it is to be woken.
+    wakes: Option<String>,
+}
+
+async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Error> {
     // While the first request is fetched.
-    if let Ok((database, _)) = &settings {
-        database.prepare();
+    if let Ok(settings) = &settings {
+        settings.database.prepare();
     }
     let router = settings.map_or_else(
         |error| {
             tracing::error!(error = %error, "settings do not hold; every request will fail");
             unconfigured()
         },
-        |(database, access)| router(database, access),
+        |Settings {
+             database,
+             access,
+             wakes,
+         }| {
+            let wakes = Wakes::function(&database, wakes, true);
+            waking(router(database, access), wakes)
+        },
     );
     lambda_http::run(router).await
 }
 
 /// A function may be open to everybody, and cannot tell: it has to be told that nobody need be asked.
-fn settings() -> Result<(Database, Access), Error> {
+fn settings() -> Result<Settings, Error> {
     let access = Access::from_settings(&environment)?;
     if access.is_undecided() {
         return Err(Error::Config(
@@ -53,5 +67,9 @@ fn settings() -> Result<(Database, Access), Error> {
         ));
     }
     tidegate::seal::from_settings(&environment)?;
-    Ok((Database::from_settings(&environment, CONNECTIONS)?, access))
+    Ok(Settings {
+        database: Database::from_settings(&environment, CONNECTIONS)?,
+        access,
+        wakes: wake::from_settings(&environment)?,
+    })
 }

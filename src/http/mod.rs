@@ -37,15 +37,18 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{FromRef, State};
+use axum::extract::{FromRef, Request, State};
+use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use tokio_postgres::{Client, Transaction};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use tidegate::connect::Pooled;
+use tidegate::wake::Waker;
 use tidegate::{Database, Error};
 
 pub use callers::Access;
@@ -118,6 +121,44 @@ pub fn router(database: Database, access: Access) -> Router {
         document: Arc::new(Described { document, text }),
     };
     limits::around(routes.with_state(shared))
+}
+
+/// How a drain is woken behind a request that has published something.
+#[derive(Clone)]
+pub struct Wakes {
+    waker: Arc<Waker>,
+    /// The process may be frozen as soon as it has answered: the answer waits until a drain is started.
+    waits: bool,
+}
+
+impl Wakes {
+    /// Wakes this function, in the background or before the answer.
+    #[must_use]
+    pub fn function(database: &Database, arn: Option<String>, waits: bool) -> Option<Self> {
+        let waker = Arc::new(Waker::function(database.clone(), arn?));
+        Some(Self { waker, waits })
+    }
+}
+
+/// The router, which wakes drains if it is to.
+pub fn waking(router: Router, wakes: Option<Wakes>) -> Router {
+    match wakes {
+        Some(wakes) => router.layer(from_fn_with_state(wakes, wake_behind)),
+        None => router,
+    }
+}
+
+async fn wake_behind(State(wakes): State<Wakes>, request: Request, next: Next) -> Response {
+    let is_post = request.method() == Method::POST;
+    let answer = next.run(request).await;
+    if is_post && answer.status().is_success() {
+        if !wakes.waits {
+            wakes.waker.published();
+        } else if let Err(error) = wakes.waker.wake().await {
+            tracing::warn!(%error, "no drain could be woken; the next tick finds what was published");
+        }
+    }
+    answer
 }
 
 /// The router of a function whose settings do not hold: it says so, to everyone, and goes on living.

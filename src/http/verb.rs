@@ -15,7 +15,7 @@ use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, Ask};
 use tokio::net::TcpListener;
 
-use super::{Access, router, serve};
+use super::{Access, Wakes, router, serve, waking};
 
 /// Serve the HTTP interface of the jobs and forms until SIGTERM or Ctrl-C.
 ///
@@ -55,7 +55,9 @@ pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
     let listener = TcpListener::bind(listen).await.map_err(failed)?;
     let url = format!("http://{}", listener.local_addr().map_err(failed)?);
     ask.say(&format!("listening on {url}"));
-    let router = router(ask.service.database.clone(), access);
+    let database = &ask.service.database;
+    let wakes = Wakes::function(database, ask.service.wakes.clone(), false);
+    let router = waking(router(database.clone(), access), wakes);
     let served = serve(listener, router, stop_signal()).await;
     served.map_err(failed)?;
     Ok(Answer::new(

@@ -16,14 +16,21 @@ use tidegate::{DrainReport, StopReason};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+use crate::cli::Cli;
 use crate::function::{AMPLE, Function};
 use crate::probe::number;
 use crate::services::{Mode, Services};
 use crate::support::{self, TRACE, TestDb, aws_variables, ended, publish_letters};
 
+const LIVE: &str = "SELECT count(*) FROM tidegate.event_queue";
+
 /// What Lambda does with a start.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Delivery {
+    /// Each once.
+    Once,
+    /// Every third start is lost.
+    Lossy,
     /// Some arrive twice.
     Often,
     /// It has no room for any.
@@ -80,6 +87,10 @@ impl Lambda {
     /// Wakes the function once, and waits until none of those that it has started is at work.
     async fn wake(self: &Arc<Self>) -> Vec<DrainReport> {
         self.run(json!({"action": "drain"}));
+        self.all_ended().await
+    }
+
+    async fn all_ended(&self) -> Vec<DrainReport> {
         let mut reports = Vec::new();
         loop {
             let next = self.running.lock().unwrap().pop();
@@ -113,7 +124,12 @@ async fn invoke(
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     assert_eq!(name, support::FUNCTION_ARN);
     assert_eq!(header("x-amz-invocation-type"), Some("Event"));
-    assert_eq!(header("x-amzn-trace-id"), Some(TRACE));
+    let by_a_drain = lambda.delivery != Delivery::Once && lambda.delivery != Delivery::Lossy;
+    assert_eq!(
+        header("x-amzn-trace-id"),
+        by_a_drain.then_some(TRACE),
+        "a chain is known by it, and a producer begins none"
+    );
     let signed = header("authorization").unwrap();
     assert!(
         signed.contains("/eu-central-1/lambda/aws4_request"),
@@ -125,12 +141,16 @@ async fn invoke(
         starts.push(payload.clone());
         starts.len()
     };
-    if lambda.delivery == Delivery::Throttled {
-        return (StatusCode::TOO_MANY_REQUESTS, "Rate Exceeded.").into_response();
-    }
-    lambda.run(payload.clone());
-    if number % 2 == 1 {
-        lambda.run(payload);
+    match lambda.delivery {
+        Delivery::Throttled => {
+            return (StatusCode::TOO_MANY_REQUESTS, "Rate Exceeded.").into_response();
+        }
+        Delivery::Lossy if number % 3 == 0 => {}
+        Delivery::Often if number % 2 == 1 => {
+            lambda.run(payload.clone());
+            lambda.run(payload);
+        }
+        Delivery::Once | Delivery::Lossy | Delivery::Often => lambda.run(payload),
     }
     StatusCode::ACCEPTED.into_response()
 }
@@ -179,4 +199,70 @@ async fn where_nothing_can_be_started_a_drain_ends_as_it_would_have() {
     assert_eq!(report.started_drains, 0);
     let asked = lambda.starts.lock().unwrap().len();
     assert!(asked >= 1, "it has tried");
+}
+
+/// The command line publishes, and wakes the function behind its commit.
+async fn publish_and_wake(lambda: &Lambda) {
+    let mut cli = Cli::without_database().with("TIDEGATE_WAKE", support::FUNCTION_ARN);
+    for (name, value) in &lambda.settings {
+        cli = cli.with(name, value);
+    }
+    let payload = json!({"letter_id": "canary", "grant": {"grant_number": "canary",
+        "measure": {"case_number": "canary", "measure_id": "M1"}, "company_number": "000000001",
+        "amount": 1, "valid_from": "2027-01-11", "valid_to": "2027-06-30"}});
+    let payload = payload.to_string();
+    let ran = cli
+        .run(&["publish", "external_letter_received", "--payload", &payload])
+        .await;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(ran.stderr, "", "it was woken, or need not be");
+}
+
+#[tokio::test]
+async fn who_publishes_into_an_empty_queue_has_the_function_woken_and_no_tick_is_needed() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let services = Services::start().await;
+    let lambda = Lambda::before(&db, &services, Delivery::Once).await;
+    let publishes = 20;
+    for _ in 0..publishes {
+        publish_and_wake(&lambda).await;
+        let reports = ended("the invocation", lambda.all_ended()).await;
+        assert_eq!(reports.len(), 1, "nobody was at work: {reports:?}");
+        assert_eq!(number(&client, LIVE).await, 0);
+    }
+    let starts = lambda.starts.lock().unwrap().clone();
+    assert_eq!(starts.len(), publishes);
+    assert!(starts.iter().all(|start| start["chain"]["hop"] == 0));
+    let sql = "SELECT percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY
+                      extract(epoch FROM processing_started_at - created_at)::float8 * 1000) FROM tidegate.event_log WHERE parent_id IS NULL";
+    let row = client.query_one(sql, &[]).await.unwrap();
+    let [p50, p95] = row.get::<_, Vec<f64>>(0)[..] else {
+        panic!("two were asked for");
+    };
+    println!(
+        "from publish to lease: p50 {p50:.0} ms, p95 {p95:.0} ms, the start of the process among it"
+    );
+}
+
+#[tokio::test]
+async fn a_wake_up_that_is_lost_costs_a_tick_and_no_event() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let services = Services::start().await;
+    let lambda = Lambda::before(&db, &services, Delivery::Lossy).await;
+    let forget = "UPDATE tidegate.wake SET sent_at = '-infinity'";
+    for _ in 0..6 {
+        publish_and_wake(&lambda).await;
+        lambda.all_ended().await;
+        client.batch_execute(forget).await.unwrap();
+    }
+    publish_and_wake(&lambda).await;
+    lambda.all_ended().await;
+    let starts = lambda.starts.lock().unwrap().len();
+    assert_eq!(starts, 7, "each found nobody at work");
+    lambda.wake().await;
+    assert_eq!(number(&client, LIVE).await, 0);
+    let ended = "SELECT count(*) FROM tidegate.event_log WHERE parent_id IS NULL AND attempts = 1";
+    assert_eq!(number(&client, ended).await, 7);
 }

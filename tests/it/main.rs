@@ -64,5 +64,6 @@ mod steady;
 mod trace;
 mod upgrade;
 mod versions;
+mod wake;
 mod walk;
 mod xray;

@@ -163,19 +163,21 @@ async fn run(
 }
 
 /// Who may run a statement of the program's. Every statement must be named here.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn may_run(statement: &Statement) -> &'static [Role] {
     match statement.name {
         "lease" | "remove_ended" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep"
         | "promote" | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress"
         | "report_progress" | "report_service" | "claim_service" | "fire_schedules"
-        | "take_slot" | "keep_slot" | "leave_slot" | "release_waiting" | "members" => &[Drain],
+        | "take_slot" | "keep_slot" | "close_slot" | "leave_slot" | "release_waiting"
+        | "members" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
         "unregistered" | "registered" => &[Intake, Drain, Operate, Read],
         "paused" | "backlog" | "others" | "list" | "retentions" | "pulse" | "lineage"
         | "missing_partitions" | "leases" | "untouched" | "strange_kinds" | "services"
         | "services_down" | "expiring" | "at_work" | "schedules" | "due_schedules"
         | "troubled_schedules" | "left_to_do" | "wait_of" => &[Drain, Operate, Read],
-        "publish_one" | "publish" | "receive" => &[Publish, Intake, Drain],
+        "publish_one" | "publish" | "receive" | "should_wake" => &[Publish, Intake, Drain],
         "job" => &[Intake, Drain, Operate, Jobs],
         "ids" | "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
         | "disorder" => &[Operate, Read],

@@ -156,12 +156,12 @@ async fn the_slot_of_a_drain_that_is_gone_is_free_when_its_leases_are() {
             .unwrap()
     };
     let first = Chain::begin();
-    assert_eq!(take(gone, first, short).await, Taken::Slot(1));
+    assert_eq!(take(gone, first, short).await, Taken::Slot(1, false));
     // The answer was lost and it asks again.
-    assert_eq!(take(gone, first, short).await, Taken::Slot(1));
+    assert_eq!(take(gone, first, short).await, Taken::Slot(1, false));
     assert_eq!(take(next, first, PATIENCE).await, Taken::None);
     wait_until("a free slot", async || {
-        take(next, Chain::begin(), PATIENCE).await == Taken::Slot(1)
+        take(next, Chain::begin(), PATIENCE).await == Taken::Slot(1, false)
     })
     .await;
     let keep = async |worker| {
@@ -222,7 +222,7 @@ async fn a_start_that_arrives_twice_runs_once_and_a_chain_goes_on() {
         let taken = queue::take_slot(&client, worker, 8, PATIENCE, chain)
             .await
             .unwrap();
-        matches!(taken, Taken::Slot(_))
+        matches!(taken, Taken::Slot(..))
     };
     assert!(take(1).await && !take(1).await);
     assert!(take(2).await && !take(1).await && !take(2).await);

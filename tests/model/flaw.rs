@@ -179,7 +179,11 @@ impl Flaw {
     ];
 
     /// Where it shows, and promises it breaks there.
-    #[expect(clippy::match_same_arms, reason = "one line for each guard")]
+    #[expect(
+        clippy::match_same_arms,
+        clippy::too_many_lines,
+        reason = "one line for each guard"
+    )]
     pub fn breaks(self) -> (Scenario, &'static [&'static str]) {
         use promise::{
             ALONE, ATTEMPTS, CLEAR, COUNTED, EFFECT, ENDS, FENCED, GOES_ON, NO_CLASH, ONE_HOLDER,

@@ -8,7 +8,9 @@ CREATE TABLE tidegate.drain_slot (
     until    timestamptz NOT NULL DEFAULT '-infinity',
     taken_at timestamptz,
     -- Events that its drain ends in a second; null until that is known.
-    rate     float8
+    rate     float8,
+    -- Its drain has found nothing and looks a last time: who publishes from now on wakes another one.
+    closing  boolean     NOT NULL DEFAULT false
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 INSERT INTO tidegate.drain_slot (slot) SELECT generate_series(1, 1000);
 
@@ -21,14 +23,49 @@ CREATE TABLE tidegate.drain_chain (
 );
 CREATE INDEX drain_chain_at ON tidegate.drain_chain (at);
 
+-- When drains were woken last, and when it was last asked whether one should be; one row.
+CREATE TABLE tidegate.wake (
+    one      boolean     PRIMARY KEY DEFAULT true CHECK (one),
+    sent_at  timestamptz NOT NULL DEFAULT '-infinity',
+    asked_at timestamptz NOT NULL DEFAULT '-infinity'
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+INSERT INTO tidegate.wake DEFAULT VALUES;
+
+-- Whether who has just published should wake a drain: none is at work that will still look, and nobody has woken one within two
+-- seconds. True is said to one of those who ask; who is told so starts a drain, by whatever way there is.
+--
+-- To be asked behind the publish's COMMIT, in a transaction of its own. No event is missed so: a drain says that it closes before it
+-- looks a last time, so who saw it at work has committed before that look.
+CREATE FUNCTION tidegate.should_wake() RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    is_awake CONSTANT boolean := EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.until > instant AND NOT s.closing);
+BEGIN
+    IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        RAISE EXCEPTION 'should_wake: must be asked when what was published is committed, in a transaction of its own'
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    -- That it is asked is noted once in a quarter of an hour. Waits for nobody: who has the row is told.
+    UPDATE tidegate.wake AS w SET sent_at = CASE WHEN is_awake THEN w.sent_at ELSE instant END, asked_at = instant
+     WHERE w.one = (SELECT o.one FROM tidegate.wake AS o
+                      WHERE o.asked_at < instant - interval '15 minutes' AND is_awake
+                         OR o.sent_at < instant - interval '2 seconds' AND NOT is_awake
+                        FOR NO KEY UPDATE SKIP LOCKED);
+    RETURN FOUND AND NOT is_awake;
+END $$;
+
 -- Takes a slot for so many seconds, the lowest of the first `most` that is free. Null: none is. One that somebody else is about to
--- take is passed. `repeated`: this hop of the chain has been taken by another worker, so nothing is.
+-- take is passed. `repeated`: this hop of the chain has been taken by another worker, so nothing is. `wakes`: publishers have asked
+-- within an hour whether to wake drains, so they must be told before this one ends.
 CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer,
-                                   OUT slot integer, OUT repeated boolean)
+                                   OUT slot integer, OUT repeated boolean, OUT wakes boolean)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
     repeated := false;
+    wakes := EXISTS (SELECT FROM tidegate.wake AS w WHERE w.asked_at > clock_timestamp() - interval '1 hour');
     IF hop > 0 THEN
         -- No start is a day late.
         DELETE FROM tidegate.drain_chain AS c WHERE c.chain IN (
@@ -45,7 +82,7 @@ BEGIN
         END IF;
     END IF;
     UPDATE tidegate.drain_slot AS s
-       SET worker = take_slot.worker, taken_at = clock_timestamp(), rate = NULL,
+       SET worker = take_slot.worker, taken_at = clock_timestamp(), rate = NULL, closing = false,
            until = clock_timestamp() + make_interval(secs => take_slot.seconds)
      WHERE s.slot = (SELECT f.slot FROM tidegate.drain_slot AS f
                       WHERE f.slot <= take_slot.most AND (f.until <= clock_timestamp() OR f.worker = take_slot.worker)
@@ -70,12 +107,27 @@ BEGIN
                                    WHERE s.slot < keep_slot.slot AND s.until > clock_timestamp());
 END $$;
 
--- The drain ends. Waits for nobody, as above: the slot is free in time.
+-- The drain has found nothing and will look a last time, or has found something after all. Tells whether that is known now: a row
+-- that somebody keeps locked is left alone.
+CREATE FUNCTION tidegate.close_slot(slot integer, worker uuid, closing boolean) RETURNS boolean
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    UPDATE tidegate.drain_slot AS s SET closing = close_slot.closing
+     WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
+                      WHERE m.slot = close_slot.slot AND m.worker = close_slot.worker FOR NO KEY UPDATE SKIP LOCKED);
+    RETURN FOUND;
+END $$;
+
+-- The drain ends. Waits for nobody, as above: the slot is free in time. Who publishes now wakes the next one, however short ago
+-- this one was woken.
 CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
     LANGUAGE sql SET search_path = pg_catalog, pg_temp
     AS $$
+    UPDATE tidegate.wake AS w SET sent_at = '-infinity'
+     WHERE w.one = (SELECT o.one FROM tidegate.wake AS o WHERE o.sent_at > '-infinity' FOR NO KEY UPDATE SKIP LOCKED);
     UPDATE tidegate.drain_slot AS s
-       SET worker = NULL, until = '-infinity', taken_at = NULL, rate = NULL
+       SET worker = NULL, until = '-infinity', taken_at = NULL, rate = NULL, closing = false
      WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
                       WHERE m.slot = leave_slot.slot AND m.worker = leave_slot.worker FOR NO KEY UPDATE SKIP LOCKED)
 $$;

@@ -59,7 +59,10 @@ GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.ranges, tidegate.r
    TO tidegate_drain;
 -- Slots: which of them are taken, and what is left to do.
 GRANT SELECT ON tidegate.drain_slot TO tidegate_drain, tidegate_operate, tidegate_read;
-GRANT UPDATE (worker, until, taken_at, rate) ON tidegate.drain_slot TO tidegate_drain;
+GRANT UPDATE (worker, until, taken_at, rate, closing) ON tidegate.drain_slot TO tidegate_drain;
+GRANT SELECT, UPDATE ON tidegate.wake TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.close_slot TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.should_wake TO tidegate_publish, tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.drain_chain TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.take_slot, tidegate.keep_slot, tidegate.leave_slot TO tidegate_drain;
 -- Events that wait for others.

@@ -325,6 +325,17 @@ BEGIN
     END IF;
 END $$;
 
+CREATE FUNCTION tidegate.close_slot(slot integer, worker uuid, closing boolean) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    UPDATE tidegate.drain_slot AS s SET closing = close_slot.closing
+     WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
+                      WHERE m.slot = close_slot.slot AND m.worker = close_slot.worker FOR NO KEY UPDATE SKIP LOCKED);
+    RETURN FOUND;
+END $$;
+
 CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[], OUT ended bigint[], OUT cuts integer[]) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1597,8 +1608,10 @@ CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+    UPDATE tidegate.wake AS w SET sent_at = '-infinity'
+     WHERE w.one = (SELECT o.one FROM tidegate.wake AS o WHERE o.sent_at > '-infinity' FOR NO KEY UPDATE SKIP LOCKED);
     UPDATE tidegate.drain_slot AS s
-       SET worker = NULL, until = '-infinity', taken_at = NULL, rate = NULL
+       SET worker = NULL, until = '-infinity', taken_at = NULL, rate = NULL, closing = false
      WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
                       WHERE m.slot = leave_slot.slot AND m.worker = leave_slot.worker FOR NO KEY UPDATE SKIP LOCKED)
 $$;
@@ -3435,6 +3448,27 @@ BEGIN
                               'known', known);
 END $$;
 
+CREATE FUNCTION tidegate.should_wake() RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    is_awake CONSTANT boolean := EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.until > instant AND NOT s.closing);
+BEGIN
+    IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        RAISE EXCEPTION 'should_wake: must be asked when what was published is committed, in a transaction of its own'
+            USING ERRCODE = 'invalid_transaction_state';
+    END IF;
+    -- That it is asked is noted once in a quarter of an hour. Waits for nobody: who has the row is told.
+    UPDATE tidegate.wake AS w SET sent_at = CASE WHEN is_awake THEN w.sent_at ELSE instant END, asked_at = instant
+     WHERE w.one = (SELECT o.one FROM tidegate.wake AS o
+                      WHERE o.asked_at < instant - interval '15 minutes' AND is_awake
+                         OR o.sent_at < instant - interval '2 seconds' AND NOT is_awake
+                        FOR NO KEY UPDATE SKIP LOCKED);
+    RETURN FOUND AND NOT is_awake;
+END $$;
+
 CREATE FUNCTION tidegate.slot_name(name text, slot timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE
     RETURN ((('schedule:'::text || name) || '@'::text) || to_char((slot AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS"Z"'::text));
@@ -3606,12 +3640,13 @@ BEGIN
                               'changed', changes, 'paused', pauses);
 END $$;
 
-CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean) RETURNS record
+CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean, OUT wakes boolean) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
     repeated := false;
+    wakes := EXISTS (SELECT FROM tidegate.wake AS w WHERE w.asked_at > clock_timestamp() - interval '1 hour');
     IF hop > 0 THEN
         -- No start is a day late.
         DELETE FROM tidegate.drain_chain AS c WHERE c.chain IN (
@@ -3628,7 +3663,7 @@ BEGIN
         END IF;
     END IF;
     UPDATE tidegate.drain_slot AS s
-       SET worker = take_slot.worker, taken_at = clock_timestamp(), rate = NULL,
+       SET worker = take_slot.worker, taken_at = clock_timestamp(), rate = NULL, closing = false,
            until = clock_timestamp() + make_interval(secs => take_slot.seconds)
      WHERE s.slot = (SELECT f.slot FROM tidegate.drain_slot AS f
                       WHERE f.slot <= take_slot.most AND (f.until <= clock_timestamp() OR f.worker = take_slot.worker)
@@ -4006,7 +4041,8 @@ CREATE TABLE tidegate.drain_slot (
     worker uuid,
     until timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
     taken_at timestamp with time zone,
-    rate double precision
+    rate double precision,
+    closing boolean DEFAULT false NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
 
@@ -4363,6 +4399,14 @@ CREATE VIEW tidegate.waiting AS
      JOIN tidegate.event_queue q ON ((q.id = w.event_id)))
   WHERE (w.released_at IS NULL);
 
+CREATE TABLE tidegate.wake (
+    one boolean DEFAULT true NOT NULL,
+    sent_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    asked_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
+    CONSTRAINT wake_one_check CHECK (one)
+)
+WITH (fillfactor='10', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
+
 ALTER TABLE ONLY tidegate.event_log ATTACH PARTITION tidegate.event_log_default DEFAULT;
 
 ALTER TABLE ONLY tidegate.lease
@@ -4418,6 +4462,9 @@ ALTER TABLE ONLY tidegate.service_place
 
 ALTER TABLE ONLY tidegate.stats_archive
     ADD CONSTRAINT stats_archive_pkey PRIMARY KEY (day, kind, status);
+
+ALTER TABLE ONLY tidegate.wake
+    ADD CONSTRAINT wake_pkey PRIMARY KEY (one);
 
 CREATE INDEX drain_chain_at ON tidegate.drain_chain USING btree (at);
 
@@ -4533,6 +4580,8 @@ REVOKE ALL ON FUNCTION tidegate.check_selection(ids bigint[], kind text, dedup_k
 REVOKE ALL ON FUNCTION tidegate.check_service(service text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.claim_service(service text, worker uuid, running integer, wanted integer, starts integer, seconds double precision, OUT places integer, OUT starting integer, OUT first_in double precision, OUT apart double precision) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.close_slot(slot integer, worker uuid, closing boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[], OUT ended bigint[], OUT cuts integer[]) FROM PUBLIC;
 
@@ -4766,6 +4815,8 @@ REVOKE ALL ON FUNCTION tidegate.set_schedule(name text, kind text, payload json,
 
 REVOKE ALL ON FUNCTION tidegate.set_service(action text, service text, state text, reason text, actor text) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.should_wake() FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.slot_name(name text, slot timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.step_end(partition text, since tid, pages bigint) FROM PUBLIC;
@@ -4776,7 +4827,7 @@ REVOKE ALL ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_t
 
 REVOKE ALL ON FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean, OUT wakes boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) FROM PUBLIC;
 

@@ -71,7 +71,7 @@
 //!
 //! Beside it: `config` and `connect` (settings, secrets, TLS, connections), `migrate` (the schema), `retention` (cleanup: how
 //! finished events leave the log), `schedule` (when periodic events are due), `operate` (what operators may ask for), `forget` (nothing is left of a person), `look` (what they may look at), `doctor` (is
-//! everything well?), `figures` and `metrics` (what CloudWatch is told), `trace` (a trace crosses the queue), `xray` (and is
+//! everything well?), `figures` and `metrics` (what CloudWatch is told), `wake` (a producer wakes a drain), `trace` (a trace crosses the queue), `xray` (and is
 //! shown in X-Ray), `invocation` (both ends of the wire to Lambda and the command line), `intake` (messages from outside, each
 //! once), `program` (a whole program, ready for a shell).
 //!
@@ -121,6 +121,10 @@ mod seal;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod trace;
+#[cfg(not(feature = "operate"))]
+mod wake;
+#[cfg(feature = "operate")]
+pub mod wake;
 mod xray;
 
 #[cfg(not(feature = "operate"))]

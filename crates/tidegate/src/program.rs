@@ -35,6 +35,7 @@ use crate::retention::{self, CleanupHooks, CleanupOptions, CleanupReport};
 #[cfg(feature = "schedules")]
 use crate::schedule::Schedule;
 use crate::seal;
+use crate::wake;
 
 /// What a program is made of: the handlers of its events, its own migrations, its own actions. A shell runs it.
 ///
@@ -249,6 +250,7 @@ impl Program {
             takes_plaintext: takes_plaintext(lookup)?,
             actor: actor(lookup),
             starts_drains: starts_drains(lookup)?,
+            wakes: wake::from_settings(lookup)?,
             metrics: Metrics::from_settings(lookup)?,
             metrics_to: |line| eprintln!("{line}"),
             actions: Actions::from_setting(lookup, further, self.intake.is_some())?,
@@ -332,6 +334,8 @@ pub struct Service {
     pub actor: Option<String>,
     /// Whether its drains may start others.
     pub starts_drains: bool,
+    /// The function that is woken when something was published.
+    pub wakes: Option<String>,
     /// What is told of each drain, if metrics are configured.
     pub metrics: Option<Metrics>,
     /// Takes each line of metrics.

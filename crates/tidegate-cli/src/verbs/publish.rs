@@ -42,6 +42,9 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
     event.check()?;
     let client = service.database.connect().await?;
     let published = queue::publish(&client, &event).await?;
+    if args.delay.is_none() {
+        service.wake().await;
+    }
     let text = if published.created {
         format!("published event {}", published.id)
     } else if published.replaced {

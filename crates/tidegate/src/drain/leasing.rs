@@ -150,7 +150,14 @@ impl<D: Dispatch> Drain<D> {
         self.leasing = Slot::Idle(Box::new(session));
         self.between.brings_window = false;
         match brought {
-            Ok(brought) => self.take_brought(order, brought),
+            Ok(brought) => {
+                let closed = brought.slots.closes();
+                self.take_brought(order, brought);
+                // What this lease has found it found before.
+                if closed {
+                    self.closed();
+                }
+            }
             // What is in hand is brought to its end as far as that goes, and given back.
             Err(error) => self.fail(error),
         }

@@ -433,7 +433,7 @@ impl<D: Dispatch> Drain<D> {
         } else {
             StopReason::QueueEmpty
         };
-        self.is_settled_empty().then_some(reason)
+        (self.is_settled_empty() && self.may_end_empty()).then_some(reason)
     }
 
     /// Whether there is time for no kind of event any more.

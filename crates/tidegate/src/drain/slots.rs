@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{OptionFuture, join};
+use futures_util::future::{OptionFuture, join3};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -48,9 +48,24 @@ pub(super) struct Slots {
     rate: Option<f64>,
     /// The next lease is to look at all drains.
     surveys: bool,
+    /// Publishers wake drains when none is at work: before this one ends, it says so and looks a last time.
+    closing: Closing,
     /// What is left when the run has ended.
     left: Left,
     starts: JoinSet<bool>,
+}
+
+/// Whether publishers know that they must wake another drain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Closing {
+    /// There are none that do.
+    NeedNot,
+    /// They count on this one.
+    Open,
+    /// It is to be told.
+    Asked,
+    /// It is known.
+    Told,
 }
 
 #[derive(Clone, Copy)]
@@ -66,13 +81,24 @@ pub(super) struct SlotAsk {
     keep: Option<(i32, Option<f64>)>,
     /// To look at all drains.
     surveys: bool,
+    /// To tell that the drain of this one looks a last time, or that it goes on.
+    closes: Option<(i32, bool)>,
 }
 
 /// What came of it.
 #[derive(Default)]
 pub(super) struct SlotTold {
     kept: Option<Kept>,
+    /// What was told is known, or cannot be told.
+    closes: bool,
     surveyed: Option<Left>,
+}
+
+impl SlotTold {
+    /// Whether something was told to publishers.
+    pub(super) fn closes(&self) -> bool {
+        self.closes
+    }
 }
 
 impl SlotAsk {
@@ -94,9 +120,18 @@ impl SlotAsk {
         let survey = self
             .surveys
             .then(|| queue::left_to_do(client, kinds, MOST_SURVEYED.into()));
-        let (kept, surveyed) = join(OptionFuture::from(keep), OptionFuture::from(survey)).await;
+        let close = self
+            .closes
+            .map(|(slot, closing)| queue::close_slot(client, (slot, worker), closing));
+        let (kept, surveyed, closed) = join3(
+            OptionFuture::from(keep),
+            OptionFuture::from(survey),
+            OptionFuture::from(close),
+        )
+        .await;
         Ok(SlotTold {
             kept: kept.transpose()?,
+            closes: closed.transpose()?.is_some(),
             surveyed: surveyed.transpose()?,
         })
     }
@@ -118,6 +153,7 @@ impl Slots {
             counted: (0, Instant::now()),
             rate: None,
             surveys: false,
+            closing: Closing::NeedNot,
             left: Left::default(),
             starts: JoinSet::new(),
         }
@@ -179,7 +215,12 @@ impl<D: Dispatch> Drain<D> {
         };
         session.recovered();
         let number = match taken {
-            Taken::Slot(number) => number,
+            Taken::Slot(number, wakes) => {
+                if wakes {
+                    self.slots.closing = Closing::Open;
+                }
+                number
+            }
             Taken::None => return Ok(Some(StopReason::NoSlot)),
             Taken::Repeated => return Ok(Some(StopReason::AlreadyRun)),
         };
@@ -193,7 +234,30 @@ impl<D: Dispatch> Drain<D> {
         SlotAsk {
             keep: self.keep_slot(now),
             surveys: std::mem::take(&mut self.slots.surveys),
+            closes: self.close_slot(),
         }
+    }
+
+    /// What to tell publishers now: that this drain looks a last time, or that it has found something and goes on.
+    fn close_slot(&mut self) -> Option<(i32, bool)> {
+        let number = self.slots.held?.number;
+        match self.slots.closing {
+            Closing::Asked => Some((number, true)),
+            Closing::Told if !self.is_idle() => {
+                self.slots.closing = Closing::Open;
+                Some((number, false))
+            }
+            Closing::NeedNot | Closing::Open | Closing::Told => None,
+        }
+    }
+
+    /// Whether a drain that has found the queue empty may end: nobody counts on it any more who has published since. If that is not
+    /// so yet, it will be, and another look follows.
+    pub(super) fn may_end_empty(&mut self) -> bool {
+        if self.slots.closing == Closing::Open {
+            self.slots.closing = Closing::Asked;
+        }
+        self.slots.held.is_none() || self.slots.closing != Closing::Asked
     }
 
     /// What has come of it.
@@ -203,6 +267,14 @@ impl<D: Dispatch> Drain<D> {
         }
         if let Some(left) = &told.surveyed {
             self.surveyed(left);
+        }
+    }
+
+    /// Publishers have been told, as far as that goes.
+    pub(super) fn closed(&mut self) {
+        if self.slots.closing == Closing::Asked {
+            self.slots.closing = Closing::Told;
+            self.look_again();
         }
     }
 

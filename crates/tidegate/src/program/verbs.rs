@@ -59,6 +59,18 @@ impl Service {
         .await
     }
 
+    /// Something was published and is committed: wakes the function that `TIDEGATE_WAKE` names, if none is at work. What was published
+    /// is, whatever comes of it; a failure is logged.
+    pub async fn wake(&self) {
+        #[cfg(feature = "aws")]
+        if let Some(function) = self.wakes.clone() {
+            let waker = crate::wake::Waker::function(self.database.clone(), function);
+            if let Err(error) = waker.wake().await {
+                tracing::warn!(%error, "no drain could be woken; the next tick finds what was published");
+            }
+        }
+    }
+
     /// Everything stored about one event, live or finished.
     ///
     /// # Errors

@@ -31,8 +31,8 @@ pub struct Left {
 /// What became of the wish for a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// It is this one.
-    Slot(i32),
+    /// It is this one; and whether publishers wake drains, and must be told before it ends.
+    Slot(i32, bool),
     /// All are taken.
     None,
     /// Another worker was started as the same hop of the chain.
@@ -67,7 +67,7 @@ pub async fn take_slot(
     };
     Ok(match (row.get(0), row.get(1)) {
         (_, true) => Taken::Repeated,
-        (Some(slot), false) => Taken::Slot(slot),
+        (Some(slot), false) => Taken::Slot(slot, row.get(2)),
         (None, false) => Taken::None,
     })
 }
@@ -89,6 +89,30 @@ pub async fn keep_slot(
         ours: rows.first().is_some_and(|row| row.get(0)),
         first: rows.first().is_some_and(|row| row.get(1)),
     })
+}
+
+/// Tells that the drain looks a last time before it ends, or that it has found something after all. False: that is not known.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn close_slot(
+    client: &(impl GenericClient + Sync),
+    (slot, worker): (i32, Uuid),
+    closing: bool,
+) -> Result<bool, Error> {
+    let values: [&(dyn ToSql + Sync); 3] = [&slot, &worker, &closing];
+    let rows = query(client, &sql::slot::CLOSE_SLOT, &values).await?;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
+}
+
+/// Whether who has just published, and committed that, should start a drain: none is at work that will still look, and nobody
+/// else has been told so of late. In a transaction of its own.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn should_wake(client: &(impl GenericClient + Sync)) -> Result<bool, Error> {
+    let rows = query(client, &sql::slot::SHOULD_WAKE, &[]).await?;
+    Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
 /// Gives the slot back.

@@ -8,7 +8,7 @@ use super::Statement;
 pub static TAKE_SLOT: Statement = Statement {
     name: "take_slot",
     params: &[Type::UUID, Type::INT4, Type::FLOAT8, Type::UUID, Type::INT4],
-    text: "SELECT t.slot, t.repeated FROM tidegate.take_slot($1, $2, $3, $4, $5) AS t",
+    text: "SELECT t.slot, t.repeated, t.wakes FROM tidegate.take_slot($1, $2, $3, $4, $5) AS t",
 };
 
 /// Keeps a slot for `$3` seconds more, and tells the drain's rate.
@@ -16,6 +16,20 @@ pub static KEEP_SLOT: Statement = Statement {
     name: "keep_slot",
     params: &[Type::INT4, Type::UUID, Type::FLOAT8, Type::FLOAT8],
     text: "SELECT k.ours, k.first FROM tidegate.keep_slot($1, $2, $3, $4) AS k",
+};
+
+/// Tells that the drain looks a last time, or that it goes on after all.
+pub static CLOSE_SLOT: Statement = Statement {
+    name: "close_slot",
+    params: &[Type::INT4, Type::UUID, Type::BOOL],
+    text: "SELECT tidegate.close_slot($1, $2, $3)",
+};
+
+/// Whether who has just published should start a drain.
+pub static SHOULD_WAKE: Statement = Statement {
+    name: "should_wake",
+    params: &[],
+    text: "SELECT tidegate.should_wake()",
 };
 
 /// Gives a slot back.
@@ -38,4 +52,11 @@ SELECT l.ready, CASE WHEN l.next_due_at < 'infinity' THEN
 
 /// All of this file.
 #[cfg(feature = "internals")]
-pub static ALL: &[&Statement] = &[&TAKE_SLOT, &KEEP_SLOT, &LEAVE_SLOT, &LEFT_TO_DO];
+pub static ALL: &[&Statement] = &[
+    &TAKE_SLOT,
+    &KEEP_SLOT,
+    &CLOSE_SLOT,
+    &SHOULD_WAKE,
+    &LEAVE_SLOT,
+    &LEFT_TO_DO,
+];

@@ -1,0 +1,149 @@
+//! Who publishes wakes a drain, if none is at work: one of many who publish, and no event is missed while a drain ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt};
+use tidegate::chain::{Chain, StartDrain};
+use tidegate::queue::{self, Taken};
+use tidegate::wake::Waker;
+use tidegate::{Database, DrainOptions, Error};
+use tokio::task::JoinSet;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use crate::probe::{ProbeApp, act, live, number, probe_database};
+
+async fn take(client: &Client, worker: Uuid) -> Taken {
+    let minute = Duration::from_mins(1);
+    let taken = queue::take_slot(client, worker, 8, minute, Chain::begin()).await;
+    taken.unwrap()
+}
+
+async fn should_wake(client: &Client) -> bool {
+    queue::should_wake(client).await.unwrap()
+}
+
+/// The time within which one wake-up is enough is over.
+async fn later(client: &Client) {
+    let sql = "UPDATE tidegate.wake SET sent_at = sent_at - interval '2 seconds'";
+    client.batch_execute(sql).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_of_many_publishers_wakes_and_none_while_a_drain_is_at_work() {
+    let db = probe_database().await;
+    let (client, other) = (db.client().await, db.client().await);
+    assert!(should_wake(&client).await);
+    assert!(!should_wake(&other).await, "another one does already");
+    later(&client).await;
+    assert!(should_wake(&other).await, "that one was lost");
+    let worker = Uuid::new_v4();
+    assert_eq!(take(&client, worker).await, Taken::Slot(1, true));
+    later(&client).await;
+    assert!(!should_wake(&client).await, "a drain is at work");
+    queue::close_slot(&client, (1, worker), true).await.unwrap();
+    assert!(should_wake(&client).await, "it looks a last time");
+    queue::close_slot(&client, (1, worker), false)
+        .await
+        .unwrap();
+    later(&client).await;
+    assert!(!should_wake(&client).await, "it goes on");
+    queue::leave_slot(&client, 1, worker).await.unwrap();
+    assert!(should_wake(&client).await, "it has gone");
+    // Nobody waits for who keeps the row, and who asks too early is told.
+    client
+        .batch_execute("BEGIN; SELECT FROM tidegate.wake FOR UPDATE")
+        .await
+        .unwrap();
+    later_is_no_matter(&other).await;
+    client.batch_execute("ROLLBACK").await.unwrap();
+    client.batch_execute("BEGIN").await.unwrap();
+    queue::publish(&client, &act("a")).await.unwrap();
+    let refused = queue::should_wake(&client).await.unwrap_err().to_string();
+    assert!(refused.contains("in a transaction of its own"), "{refused}");
+}
+
+async fn later_is_no_matter(client: &Client) {
+    assert!(!should_wake(client).await);
+}
+
+#[tokio::test]
+async fn drains_whom_no_publisher_wakes_say_nothing_before_they_end() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let worker = Uuid::new_v4();
+    assert_eq!(take(&client, worker).await, Taken::Slot(1, false));
+    queue::leave_slot(&client, 1, worker).await.unwrap();
+    should_wake(&client).await;
+    let long_ago = "UPDATE tidegate.wake SET asked_at = now() - interval '61 minutes'";
+    client.batch_execute(long_ago).await.unwrap();
+    assert_eq!(take(&client, worker).await, Taken::Slot(1, false));
+    // That they are counted on is noted while a drain is at work, too.
+    assert!(!should_wake(&client).await);
+    queue::leave_slot(&client, 1, worker).await.unwrap();
+    assert_eq!(take(&client, worker).await, Taken::Slot(1, true));
+}
+
+#[tokio::test]
+async fn what_is_published_while_drains_end_is_never_left_to_a_tick() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    // From now on drains know that they are counted on.
+    should_wake(&client).await;
+    later(&client).await;
+    let app = ProbeApp::succeeding();
+    let mut drains = JoinSet::new();
+    let mut woken = 0;
+    for n in 0..400 {
+        queue::publish(&client, &act(&n.to_string())).await.unwrap();
+        if should_wake(&client).await {
+            woken += 1;
+            let (database, app) = (db.database(), app.clone());
+            drains.spawn(async move {
+                let options = DrainOptions::default();
+                tidegate::drain(&database, app, &options).await.unwrap()
+            });
+        }
+        tokio::time::sleep(Duration::from_micros(fastrand::u64(0..4000))).await;
+    }
+    let reports = drains.join_all().await;
+    assert_eq!(live(&client).await, 0, "{woken} drains: {reports:?}");
+    assert!(woken > 1 && woken < 400, "{woken}");
+}
+
+/// Counts.
+struct Counted(AtomicUsize);
+
+impl StartDrain for Counted {
+    fn start(&self, chain: Chain) -> BoxFuture<'_, Result<(), Error>> {
+        assert_eq!(chain.hop, 0);
+        self.0.fetch_add(1, Ordering::SeqCst);
+        async { Ok(()) }.boxed()
+    }
+}
+
+#[tokio::test]
+async fn ten_thousand_publishes_at_once_wake_once() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let counted = Arc::new(Counted(AtomicUsize::new(0)));
+    let waker = Waker::new(db.database(), counted.clone());
+    for _ in 0..10_000 {
+        waker.published();
+        tokio::task::yield_now().await;
+    }
+    let asked = "SELECT count(*) FROM tidegate.wake WHERE sent_at > '-infinity'";
+    while number(&client, asked).await == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Whatever was still to be asked finds that it was sent.
+    assert!(!waker.wake().await.unwrap() || counted.0.load(Ordering::SeqCst) <= 2);
+    later(&client).await;
+    assert!(waker.wake().await.unwrap());
+    assert!(counted.0.load(Ordering::SeqCst) <= 3);
+    let nowhere = Database::new("postgres://nobody@127.0.0.1:1/nothing", 1).unwrap();
+    let waker = Waker::new(nowhere, counted);
+    assert!(waker.wake().await.is_err());
+}
