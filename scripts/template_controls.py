@@ -268,6 +268,14 @@ def callers_nobody_knows(template):
     _variables(template, "JobsHttpFunction")["TIDEGATE_HTTP_AUTH"] = "none"
 
 
+def request_that_may_not_wake(template):
+    del _statements(template, "JobsHttpRole")[1]
+
+
+def request_that_wakes_another(template):
+    _variables(template, "JobsHttpFunction")["TIDEGATE_WAKE"] = "arn:aws:lambda:eu-central-1:123456789012:function:another"
+
+
 def public_without_a_rule(template):
     del template["Rules"]["PublicHttpKnowsItsCallers"]
 
@@ -282,6 +290,8 @@ CONTROLS = [
     ("a tick that may be a day old", tick_age, "DrainFunctionTick: RetryPolicy"),
     ("a drain that is tried again", background_retries, "DrainFunction: MaximumRetryAttempts"),
     ("failures that go nowhere", no_destination, "background: 'OnFailure' is missing"),
+    ("a request that may not wake a drain", request_that_may_not_wake, "JobsHttpRole: must be allowed to lambda:InvokeFunction"),
+    ("a request that wakes another function", request_that_wakes_another, "JobsHttpFunction: TIDEGATE_WAKE must be"),
     ("no tick", no_tick, "0 drains start with each tick"),
     ("a schedule for another function", tick_of_another, "only drain and cleanup have any"),
     ("a policy on every resource", every_resource, "DrainRole: * is allowed nowhere"),

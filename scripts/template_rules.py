@@ -152,6 +152,9 @@ def environments(stack):
     metrics = "emf-by-kind" if stack.parameters["MetricsByKind"] == "true" else "emf"
     if drain.get("TIDEGATE_METRICS") != metrics or drain.get("TIDEGATE_METRICS_QUEUE") != PSEUDO["AWS::StackName"]:
         found.append(f"DrainFunction: TIDEGATE_METRICS must be {metrics}, TIDEGATE_METRICS_QUEUE the stack's name")
+    wakes = "{DrainFunction.Arn}" if stack.parameters["WakeOnPublish"] == "true" else ""
+    if "JobsHttpFunction" in functions and functions["JobsHttpFunction"].get("TIDEGATE_WAKE") != wakes:
+        found.append(f"JobsHttpFunction: TIDEGATE_WAKE must be {wakes or 'empty'}")
     return found
 
 
@@ -162,7 +165,7 @@ def settings(stack):
     if not _takes_messages(stack):
         known = {name for name in known if not name.startswith("ISSUING_")}
     if stack.parameters["JobsHttp"] == "off":
-        known = {name for name in known if not name.startswith("TIDEGATE_HTTP_")}
+        known = {name for name in known if not name.startswith("TIDEGATE_HTTP_") and name != "TIDEGATE_WAKE"}
     found = [f"settings: no function is given {name}" for name in sorted(known - set_somewhere)]
     return found + [f"settings: the program knows no {name}" for name in sorted(set_somewhere - known) if not name.startswith("AWS_")]
 
@@ -228,6 +231,8 @@ def _wanted_permissions(stack):
     lambdas = f"arn:{PSEUDO['AWS::Partition']}:lambda:{PSEUDO['AWS::Region']}:{PSEUDO['AWS::AccountId']}:function"
     wanted["DrainRole"] |= {(invoke, f"{lambdas}:{PSEUDO['AWS::StackName']}-drain")}
     wanted["TickRole"] = {(invoke, "{DrainFunction.Arn}")}
+    if "JobsHttp" in own and stack.parameters["WakeOnPublish"] == "true":
+        wanted["JobsHttpRole"] |= {(invoke, "{DrainFunction.Arn}")}
     wanted["CleanupTickRole"] = {(invoke, "{CleanupFunction.Arn}")}
     wanted["OperatorRole"] = {(invoke, "{OperateFunction.Arn}")}
     return wanted

@@ -116,11 +116,16 @@ BEGIN
     UPDATE tidegate.drain_slot AS s SET closing = close_slot.closing
      WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
                       WHERE m.slot = close_slot.slot AND m.worker = close_slot.worker FOR NO KEY UPDATE SKIP LOCKED);
-    RETURN FOUND;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    -- Who publishes now wakes the next one, however short ago this one was woken.
+    UPDATE tidegate.wake AS w SET sent_at = '-infinity'
+     WHERE close_slot.closing AND w.one = (SELECT o.one FROM tidegate.wake AS o WHERE o.sent_at > '-infinity' FOR NO KEY UPDATE SKIP LOCKED);
+    RETURN true;
 END $$;
 
--- The drain ends. Waits for nobody, as above: the slot is free in time. Who publishes now wakes the next one, however short ago
--- this one was woken.
+-- The drain ends. Waits for nobody, as above: the slot is free in time. Who publishes now wakes the next one.
 CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
     LANGUAGE sql SET search_path = pg_catalog, pg_temp
     AS $$

@@ -333,7 +333,13 @@ BEGIN
     UPDATE tidegate.drain_slot AS s SET closing = close_slot.closing
      WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
                       WHERE m.slot = close_slot.slot AND m.worker = close_slot.worker FOR NO KEY UPDATE SKIP LOCKED);
-    RETURN FOUND;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    -- Who publishes now wakes the next one, however short ago this one was woken.
+    UPDATE tidegate.wake AS w SET sent_at = '-infinity'
+     WHERE close_slot.closing AND w.one = (SELECT o.one FROM tidegate.wake AS o WHERE o.sent_at > '-infinity' FOR NO KEY UPDATE SKIP LOCKED);
+    RETURN true;
 END $$;
 
 CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[], OUT ended bigint[], OUT cuts integer[]) RETURNS record
