@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test count-skipped check unit test-pooled newest schema check-schema lambda starter api bench bench-peers coldstart db torture mutants template package deploy deny sbom fuzz tools
+.PHONY: help run test count-skipped check unit test-pooled newest schema check-schema lambda starter api bench bench-peers coldstart cost simulate db torture mutants template package deploy deny sbom fuzz tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -82,6 +82,12 @@ coldstart: tools ## measure the packaged function's cold start, stage by stage
 
 bench-peers: tools ## measure the queue beside other Postgres queues; PEERS="pgmq pg-boss" for some, QUICK=1 for a tenth
 	@python3 scripts/bench_peers.py $(if $(QUICK),--quick) $(PEERS)
+
+cost: tools ## what a million events cost, and the same with SQS and Lambda and with a worker that is always on
+	@python3 scripts/cost_model.py
+
+simulate: tools ## a day of a thousand databases with failures: waits, backlog, cost; DATABASES=50 for fewer, SEED=7 for another day
+	@python3 scripts/simulate.py $(if $(DATABASES),--databases $(DATABASES)) $(if $(SEED),--seed $(SEED))
 
 torture: tools ## break everything again and again and check every promise; DURATION=8h for how long, SEED=7 to repeat, POSTGRES=18
 	@DURATION=$(DURATION) SEED=$(SEED) python3 scripts/torture.py

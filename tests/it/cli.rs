@@ -420,6 +420,7 @@ async fn f1_a_drain_reports_exactly_the_fields_of_its_contract() {
         "backlog",
         "ready_left",
         "oldest_age_ms",
+        "cost",
     ]);
     assert_eq!(fields, contract);
     assert_eq!(

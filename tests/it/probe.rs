@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tidegate::drain::OVERRUN;
-use tidegate::queue::{self, LeaseRequest, Walk};
+use tidegate::queue::{self, LeaseRequest, Taken, Walk};
 use tidegate::{
     Context, Database, Dispatch, Done, DrainError, DrainOptions, DrainReport, Error, Event,
     HandlerResult, Handlers, NewEvent,
@@ -243,6 +243,14 @@ pub async fn logged(client: &Client, id: i64) -> Option<(String, i32, Vec<String
                  FROM tidegate.event_log WHERE id = $1";
     let row = client.query_opt(sql, &[&id]).await.unwrap()?;
     Some((row.get(0), row.get(1), row.get(2)))
+}
+
+/// Which slot was taken, and whether its drain must tell publishers before it ends.
+pub fn slot_of(taken: &Taken) -> Option<(i32, bool)> {
+    match taken {
+        Taken::Slot(slot) => Some((slot.number, slot.wakes)),
+        Taken::None | Taken::Repeated => None,
+    }
 }
 
 /// One number from the database.

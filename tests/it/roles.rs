@@ -169,8 +169,8 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "lease" | "remove_ended" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep"
         | "promote" | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress"
         | "report_progress" | "report_service" | "claim_service" | "fire_schedules"
-        | "take_slot" | "keep_slot" | "close_slot" | "leave_slot" | "release_waiting"
-        | "members" => &[Drain],
+        | "wal_position" | "take_slot" | "keep_slot" | "close_slot" | "leave_slot"
+        | "release_waiting" | "members" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
         "unregistered" | "registered" => &[Intake, Drain, Operate, Read],
         "paused" | "backlog" | "others" | "list" | "retentions" | "pulse" | "lineage"

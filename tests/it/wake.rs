@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use crate::probe::{ProbeApp, act, live, number, probe_database};
+use crate::probe::{ProbeApp, act, live, number, probe_database, slot_of};
 
 async fn take(client: &Client, worker: Uuid) -> Taken {
     let minute = Duration::from_mins(1);
@@ -40,7 +40,7 @@ async fn one_of_many_publishers_wakes_and_none_while_a_drain_is_at_work() {
     later(&client).await;
     assert!(should_wake(&other).await, "that one was lost");
     let worker = Uuid::new_v4();
-    assert_eq!(take(&client, worker).await, Taken::Slot(1, true));
+    assert_eq!(slot_of(&take(&client, worker).await), Some((1, true)));
     later(&client).await;
     assert!(!should_wake(&client).await, "a drain is at work");
     queue::close_slot(&client, (1, worker), true).await.unwrap();
@@ -74,16 +74,16 @@ async fn drains_whom_no_publisher_wakes_say_nothing_before_they_end() {
     let db = probe_database().await;
     let client = db.client().await;
     let worker = Uuid::new_v4();
-    assert_eq!(take(&client, worker).await, Taken::Slot(1, false));
+    assert_eq!(slot_of(&take(&client, worker).await), Some((1, false)));
     queue::leave_slot(&client, 1, worker).await.unwrap();
     should_wake(&client).await;
     let long_ago = "UPDATE tidegate.wake SET asked_at = now() - interval '61 minutes'";
     client.batch_execute(long_ago).await.unwrap();
-    assert_eq!(take(&client, worker).await, Taken::Slot(1, false));
+    assert_eq!(slot_of(&take(&client, worker).await), Some((1, false)));
     // That they are counted on is noted while a drain is at work, too.
     assert!(!should_wake(&client).await);
     queue::leave_slot(&client, 1, worker).await.unwrap();
-    assert_eq!(take(&client, worker).await, Taken::Slot(1, true));
+    assert_eq!(slot_of(&take(&client, worker).await), Some((1, true)));
 }
 
 #[tokio::test]

@@ -31,6 +31,16 @@ CREATE TABLE tidegate.wake (
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 INSERT INTO tidegate.wake DEFAULT VALUES;
 
+-- How far the server has written its log ahead; null where it does not tell, as Aurora may not.
+CREATE FUNCTION tidegate.wal_position() RETURNS bigint
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    RETURN (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint;
+EXCEPTION WHEN OTHERS THEN
+    RETURN NULL;
+END $$;
+
 -- Whether who has just published should wake a drain: none is at work that will still look, and nobody has woken one within two
 -- seconds. True is said to one of those who ask; who is told so starts a drain, by whatever way there is.
 --

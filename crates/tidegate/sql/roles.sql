@@ -61,7 +61,7 @@ GRANT EXECUTE ON FUNCTION tidegate.publish_children, tidegate.ranges, tidegate.r
 GRANT SELECT ON tidegate.drain_slot TO tidegate_drain, tidegate_operate, tidegate_read;
 GRANT UPDATE (worker, until, taken_at, rate, closing) ON tidegate.drain_slot TO tidegate_drain;
 GRANT SELECT, UPDATE ON tidegate.wake TO tidegate_drain;
-GRANT EXECUTE ON FUNCTION tidegate.close_slot TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.close_slot, tidegate.wal_position TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.should_wake TO tidegate_publish, tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.drain_chain TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.take_slot, tidegate.keep_slot, tidegate.leave_slot TO tidegate_drain;

@@ -3907,6 +3907,16 @@ BEGIN
                     SELECT u.id, jsonb_build_object('id', u.id) FROM unnest(left_over) AS u(id)) AS v);
 END $_$;
 
+CREATE FUNCTION tidegate.wal_position() RETURNS bigint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    RETURN (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint;
+EXCEPTION WHEN OTHERS THEN
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4854,6 +4864,8 @@ REVOKE ALL ON FUNCTION tidegate.unsealed(partition text, key text, after bigint,
 REVOKE ALL ON FUNCTION tidegate.update_event() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.verdicts(ids bigint[]) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.wal_position() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.watched_services() FROM PUBLIC;
 

@@ -148,6 +148,7 @@ impl<D: Dispatch> Drain<D> {
             brought,
         } = arrival;
         self.leasing = Slot::Idle(Box::new(session));
+        self.database_time += order.sent.steady.elapsed();
         self.between.brings_window = false;
         match brought {
             Ok(brought) => {

@@ -56,7 +56,7 @@ use self::leasing::Empty;
 use self::limits::ServiceLimits;
 pub use self::options::DrainOptions;
 use self::outbox::Outbox;
-pub use self::report::{DrainReport, StopReason};
+pub use self::report::{Cost, DrainReport, StopReason};
 use self::scheduling::Scheduling;
 use self::services::Services;
 use self::session::Slot;
@@ -229,6 +229,10 @@ struct Drain<D: Dispatch> {
     /// Either the idle session or the work it is busy with.
     leasing: Slot<Arrival>,
     writing: Slot<Round>,
+    /// When the write that is under way was sent.
+    write_sent: Instant,
+    /// How long the sessions were waited for so far.
+    database_time: Duration,
     between: Between,
     empty: Empty,
     /// Why the run will end as failed.
@@ -281,6 +285,8 @@ impl<D: Dispatch> Drain<D> {
             outbox: Outbox::new(),
             leasing: Slot::new(&database),
             writing: Slot::new(&database),
+            write_sent: Instant::now(),
+            database_time: Duration::ZERO,
             between: Between::default(),
             empty: Empty {
                 seen: false,
@@ -299,7 +305,12 @@ impl<D: Dispatch> Drain<D> {
         let ended = self.run_in_time().await;
         self.close_lanes().await;
         self.start_next().await;
-        self.report.elapsed_ms = millis(self.budget.elapsed());
+        let elapsed = self.budget.elapsed();
+        self.report.elapsed_ms = millis(elapsed);
+        self.report.cost.database_ms = millis(self.database_time);
+        let ended_events = self.report.ended();
+        let memory = self.options.memory_mb;
+        self.report.cost.charged(elapsed, memory, ended_events);
         self.watchers.ended();
         match ended {
             Ok(()) => Ok(self.report),

@@ -30,6 +30,9 @@ pub struct DrainOptions {
     /// So many drains work on the queue at once at most: [`DrainOptions::MAX_DRAINS`]. One that finds so many at work ends at
     /// once. Programs that drain one queue should say the same.
     pub max_drains: u16,
+    /// The process has so much memory, in MiB, which the report's [`Cost`](super::Cost) counts with; on Lambda that is what the function
+    /// was given.
+    pub memory_mb: Option<u32>,
     /// How soon the queue is to be empty: so many drains are started, where drains can be started from drains
     /// ([`Hooks::starter`](crate::Hooks::starter)), up to `max_drains` and while more of them help.
     pub empty_within: Duration,
@@ -50,6 +53,7 @@ impl Default for DrainOptions {
             linger: Duration::ZERO,
             max_events: None,
             max_drains: 8,
+            memory_mb: None,
             empty_within: Duration::from_secs(30),
             retry: RetryPolicy::default(),
             xray: None,
@@ -86,6 +90,7 @@ impl DrainOptions {
             handler_timeout: duration(lookup, "TIDEGATE_HANDLER_TIMEOUT", default.handler_timeout)?,
             linger: duration(lookup, "TIDEGATE_LINGER", default.linger)?,
             max_events: None,
+            memory_mb: lookup("AWS_LAMBDA_FUNCTION_MEMORY_SIZE").and_then(|size| size.parse().ok()),
             max_drains: number(
                 lookup,
                 "TIDEGATE_MAX_DRAINS",

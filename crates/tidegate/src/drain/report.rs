@@ -1,6 +1,7 @@
 //! What a drain answers.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -95,9 +96,60 @@ pub struct DrainReport {
     /// Services that are not called now, with what waits for each. Told only of a run that met one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services_down: Vec<ServiceStatus>,
+    /// What the run has cost.
+    #[serde(default)]
+    pub cost: Cost,
     /// Of them, those of kinds that this program does not handle, by kind; of twenty kinds at most.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub unhandled: BTreeMap<String, u64>,
+}
+
+/// What a run has cost, but for its handlers' own connections and the start of its process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Cost {
+    /// How long the run's two sessions with the database were waited for, together: its work, the way there and back, and its
+    /// own waiting. The database is busy for less than that.
+    pub database_ms: u64,
+    /// What the whole server has written to its log ahead meanwhile, others' work among it. `None` where it does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_wal_bytes: Option<u64>,
+    /// Memory times time, as Lambda charges for it. `None` where the memory is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gb_seconds: Option<f64>,
+    /// Events that have ended, for each of those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events_per_gb_second: Option<f64>,
+}
+
+impl Cost {
+    /// With what Lambda charges for a run of so long in so much memory, that has ended so many events.
+    pub(super) fn charged(&mut self, elapsed: Duration, memory_mb: Option<u32>, ended: u64) {
+        let memory = memory_mb.map(|mb| f64::from(mb) / 1024.0);
+        self.gb_seconds = memory.map(|gb| gb * elapsed.as_secs_f64());
+        self.count(ended);
+    }
+
+    fn count(&mut self, ended: u64) {
+        let ended = f64::from(u32::try_from(ended).unwrap_or(u32::MAX));
+        let charged = self.gb_seconds.filter(|charged| *charged > 0.0);
+        self.events_per_gb_second = charged.map(|charged| ended / charged);
+    }
+
+    /// Of two runs together, which have ended so many events.
+    fn and(self, next: Self, ended: u64) -> Self {
+        fn both<T: std::ops::Add<Output = T>>(one: Option<T>, next: Option<T>) -> Option<T> {
+            one.zip(next).map(|(one, next)| one + next)
+        }
+        let mut cost = Self {
+            database_ms: self.database_ms + next.database_ms,
+            server_wal_bytes: both(self.server_wal_bytes, next.server_wal_bytes),
+            gb_seconds: both(self.gb_seconds, next.gb_seconds),
+            events_per_gb_second: None,
+        };
+        cost.count(ended);
+        cost
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks like this")]
@@ -121,7 +173,9 @@ impl DrainReport {
     /// The report of this run and the next one behind it: what both have done, and what the next one has left.
     #[must_use]
     pub fn followed_by(self, next: Self) -> Self {
+        let ended = self.ended() + next.ended();
         Self {
+            cost: self.cost.and(next.cost, ended),
             leased: self.leased + next.leased,
             completed: self.completed + next.completed,
             completed_with_errors: self.completed_with_errors + next.completed_with_errors,
@@ -156,5 +210,32 @@ impl DrainReport {
                 + self.snoozed
                 + self.released
                 + self.lease_lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_costs_its_memory_times_its_time_and_two_cost_both() {
+        let run = |seconds, memory, completed| {
+            let mut report = DrainReport {
+                completed,
+                ..DrainReport::default()
+            };
+            let elapsed = Duration::from_secs(seconds);
+            report.cost.charged(elapsed, memory, completed);
+            report
+        };
+        let half = run(10, Some(512), 1000);
+        assert_eq!(half.cost.gb_seconds, Some(5.0));
+        assert_eq!(half.cost.events_per_gb_second, Some(200.0));
+        let both = half.clone().followed_by(run(5, Some(1024), 0));
+        assert_eq!(both.cost.gb_seconds, Some(10.0));
+        assert_eq!(both.cost.events_per_gb_second, Some(100.0));
+        let elsewhere = run(10, None, 1000);
+        assert_eq!(elsewhere.cost, Cost::default());
+        assert_eq!(half.followed_by(elsewhere).cost.gb_seconds, None);
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{OptionFuture, join3};
+use futures_util::future::{OptionFuture, join, join3};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -50,6 +50,8 @@ pub(super) struct Slots {
     surveys: bool,
     /// Publishers wake drains when none is at work: before this one ends, it says so and looks a last time.
     closing: Closing,
+    /// How far the server had written its log ahead when the run began.
+    wal: Option<i64>,
     /// What is left when the run has ended.
     left: Left,
     starts: JoinSet<bool>,
@@ -154,6 +156,7 @@ impl Slots {
             rate: None,
             surveys: false,
             closing: Closing::NeedNot,
+            wal: None,
             left: Left::default(),
             starts: JoinSet::new(),
         }
@@ -215,11 +218,12 @@ impl<D: Dispatch> Drain<D> {
         };
         session.recovered();
         let number = match taken {
-            Taken::Slot(number, wakes) => {
-                if wakes {
+            Taken::Slot(slot) => {
+                if slot.wakes {
                     self.slots.closing = Closing::Open;
                 }
-                number
+                self.slots.wal = slot.wal;
+                slot.number
             }
             Taken::None => return Ok(Some(StopReason::NoSlot)),
             Taken::Repeated => return Ok(Some(StopReason::AlreadyRun)),
@@ -355,7 +359,14 @@ impl<D: Dispatch> Drain<D> {
         } else {
             queue::MOST_LEFT
         };
-        let left = queue::left_to_do(client, D::Event::KINDS, most).await?;
+        let (left, wal) = join(
+            queue::left_to_do(client, D::Event::KINDS, most),
+            queue::wal_position(client),
+        )
+        .await;
+        let (left, wal) = (left?, wal?);
+        let written = wal.zip(self.slots.wal).map(|(now, then)| now - then);
+        self.report.cost.server_wal_bytes = written.map(i64::unsigned_abs);
         self.slots.left = left.clone();
         Ok(left)
     }

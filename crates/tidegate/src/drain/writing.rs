@@ -49,6 +49,7 @@ impl<D: Dispatch> Drain<D> {
         }
         if let Some(session) = self.writing.take() {
             self.between.writes_back = batch.is_exclusive();
+            self.write_sent = Instant::now();
             self.writing =
                 Slot::Busy(write(session, batch, self.worker, self.services.clone()).boxed());
         }
@@ -185,6 +186,7 @@ impl<D: Dispatch> Drain<D> {
             failed,
         } = round;
         self.writing = Slot::Idle(Box::new(session));
+        self.database_time += self.write_sent.elapsed();
         self.between.writes_back = false;
         let whole = failed.is_none();
         match failed {

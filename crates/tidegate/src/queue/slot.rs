@@ -28,11 +28,22 @@ pub struct Left {
     pub rate: f64,
 }
 
+/// A slot that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// Which one.
+    pub number: i32,
+    /// Publishers wake drains, and must be told before this one ends.
+    pub wakes: bool,
+    /// How far the server had written its log ahead, if it tells.
+    pub wal: Option<i64>,
+}
+
 /// What became of the wish for a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// It is this one; and whether publishers wake drains, and must be told before it ends.
-    Slot(i32, bool),
+    /// It is this one.
+    Slot(Slot),
     /// All are taken.
     None,
     /// Another worker was started as the same hop of the chain.
@@ -67,7 +78,11 @@ pub async fn take_slot(
     };
     Ok(match (row.get(0), row.get(1)) {
         (_, true) => Taken::Repeated,
-        (Some(slot), false) => Taken::Slot(slot, row.get(2)),
+        (Some(number), false) => Taken::Slot(Slot {
+            number,
+            wakes: row.get(2),
+            wal: row.get(3),
+        }),
         (None, false) => Taken::None,
     })
 }
@@ -113,6 +128,15 @@ pub async fn close_slot(
 pub async fn should_wake(client: &(impl GenericClient + Sync)) -> Result<bool, Error> {
     let rows = query(client, &sql::slot::SHOULD_WAKE, &[]).await?;
     Ok(rows.first().is_some_and(|row| row.get(0)))
+}
+
+/// How far the server has written its log ahead, if it tells.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn wal_position(client: &(impl GenericClient + Sync)) -> Result<Option<i64>, Error> {
+    let rows = query(client, &sql::slot::WAL_POSITION, &[]).await?;
+    Ok(rows.first().and_then(|row| row.get(0)))
 }
 
 /// Gives the slot back.

@@ -8,7 +8,7 @@ use super::Statement;
 pub static TAKE_SLOT: Statement = Statement {
     name: "take_slot",
     params: &[Type::UUID, Type::INT4, Type::FLOAT8, Type::UUID, Type::INT4],
-    text: "SELECT t.slot, t.repeated, t.wakes FROM tidegate.take_slot($1, $2, $3, $4, $5) AS t",
+    text: "SELECT t.slot, t.repeated, t.wakes, tidegate.wal_position() FROM tidegate.take_slot($1, $2, $3, $4, $5) AS t",
 };
 
 /// Keeps a slot for `$3` seconds more, and tells the drain's rate.
@@ -50,6 +50,13 @@ SELECT l.ready, CASE WHEN l.next_due_at < 'infinity' THEN
   FROM tidegate.left_to_do($1, $2) AS l",
 };
 
+/// How far the server has written its log ahead.
+pub static WAL_POSITION: Statement = Statement {
+    name: "wal_position",
+    params: &[],
+    text: "SELECT tidegate.wal_position()",
+};
+
 /// All of this file.
 #[cfg(feature = "internals")]
 pub static ALL: &[&Statement] = &[
@@ -57,6 +64,7 @@ pub static ALL: &[&Statement] = &[
     &KEEP_SLOT,
     &CLOSE_SLOT,
     &SHOULD_WAKE,
+    &WAL_POSITION,
     &LEAVE_SLOT,
     &LEFT_TO_DO,
 ];
