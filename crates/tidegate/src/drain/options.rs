@@ -30,7 +30,7 @@ pub struct DrainOptions {
     /// So many drains work on the queue at once at most: [`DrainOptions::MAX_DRAINS`]. One that finds so many at work ends at
     /// once. Programs that drain one queue should say the same.
     pub max_drains: u16,
-    /// The process has so much memory, in MiB, which the report's [`Cost`](super::Cost) counts with; on Lambda that is what the function
+    /// The process has so much memory, in MiB, which the report's `cost` counts with; on Lambda that is what the function
     /// was given.
     pub memory_mb: Option<u32>,
     /// How soon the queue is to be empty: so many drains are started, where drains can be started from drains

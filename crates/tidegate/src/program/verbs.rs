@@ -24,6 +24,7 @@ use crate::queue;
 use crate::retention::{self, KindsReport, RetentionReport};
 use crate::rewrap;
 use crate::schedule;
+use crate::wake::Waker;
 
 /// What is answered of retention.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -62,13 +63,24 @@ impl Service {
     /// Something was published and is committed: wakes the function that `TIDEGATE_WAKE` names, if none is at work. What was published
     /// is, whatever comes of it; a failure is logged.
     pub async fn wake(&self) {
-        #[cfg(feature = "aws")]
-        if let Some(function) = self.wakes.clone() {
-            let waker = crate::wake::Waker::function(self.database.clone(), function);
-            if let Err(error) = waker.wake().await {
-                tracing::warn!(%error, "no drain could be woken; the next tick finds what was published");
-            }
+        if let Some(waker) = self.waker()
+            && let Err(error) = waker.wake().await
+        {
+            tracing::warn!(%error, "no drain could be woken; the next tick finds what was published");
         }
+    }
+
+    /// What wakes the function that `TIDEGATE_WAKE` names.
+    fn waker(&self) -> Option<Waker> {
+        let function = self.wakes.clone()?;
+        #[cfg(feature = "aws")]
+        return Some(Waker::function(self.database.clone(), function));
+        // Without it no settings name one.
+        #[cfg(not(feature = "aws"))]
+        return {
+            drop(function);
+            None
+        };
     }
 
     /// Everything stored about one event, live or finished.
