@@ -48,11 +48,26 @@ struct Lambda {
 
 impl Lambda {
     async fn before(db: &TestDb, services: &Services, delivery: Delivery) -> Arc<Self> {
+        Self::with(db, services, delivery, &[]).await
+    }
+
+    /// With other settings, too.
+    async fn with(
+        db: &TestDb,
+        services: &Services,
+        delivery: Delivery,
+        other: &[(&str, &str)],
+    ) -> Arc<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
+        let mut settings = settings(db, services, address);
+        for (name, value) in other {
+            settings.retain(|(known, _)| known != name);
+            settings.push(((*name).to_owned(), (*value).to_owned()));
+        }
         let lambda = Arc::new(Self {
             delivery,
-            settings: settings(db, services, address),
+            settings,
             starts: Mutex::default(),
             running: Mutex::default(),
             at_once: Default::default(),
@@ -180,6 +195,31 @@ async fn functions_that_start_each_other_end_everything_after_one_tick() {
     assert_eq!(twice.count(), starts.len().div_ceil(2), "{reports:#?}");
     let started: u64 = reports.iter().map(|report| report.started_drains).sum();
     assert_eq!(started, starts.len() as u64);
+}
+
+/// `cargo test --test it -- --ignored --nocapture ten_thousand_slow`: 250 s of handlers' time by eight at once.
+#[tokio::test]
+#[ignore = "measures: ten processes for half a minute"]
+async fn ten_thousand_slow_events_are_done_by_ten_drains_at_once() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let services = Services::start().await;
+    services.set("archive", Mode::Slow { delay_ms: 200 });
+    publish_letters(&client, 10_000).await;
+    let settings = [
+        ("TIDEGATE_MAX_DRAINS", "10"),
+        ("TIDEGATE_CONCURRENCY", "8"),
+        ("TIDEGATE_EMPTY_WITHIN", "10s"),
+        ("TIDEGATE_BUDGET", "50s"),
+    ];
+    let lambda = Lambda::with(&db, &services, Delivery::Often, &settings).await;
+    let began = std::time::Instant::now();
+    let reports = ended("all invocations", lambda.wake()).await;
+    let took = began.elapsed();
+    assert_eq!(number(&client, LIVE).await, 0, "{reports:#?}");
+    let drains = lambda.at_once.1.load(Ordering::SeqCst);
+    let alone = std::time::Duration::from_secs(10_000 / 5 / 8);
+    println!("{took:.1?}, {drains} processes at once at most, where one drain takes {alone:.0?}");
 }
 
 #[tokio::test]

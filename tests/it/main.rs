@@ -56,6 +56,7 @@ mod script;
 mod seal;
 mod secret;
 mod service;
+mod shards;
 mod shop;
 mod slots;
 mod snooze;

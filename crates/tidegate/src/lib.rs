@@ -71,7 +71,7 @@
 //!
 //! Beside it: `config` and `connect` (settings, secrets, TLS, connections), `migrate` (the schema), `retention` (cleanup: how
 //! finished events leave the log), `schedule` (when periodic events are due), `operate` (what operators may ask for), `forget` (nothing is left of a person), `look` (what they may look at), `doctor` (is
-//! everything well?), `figures` and `metrics` (what CloudWatch is told), `wake` (a producer wakes a drain), `trace` (a trace crosses the queue), `xray` (and is
+//! everything well?), `figures` and `metrics` (what CloudWatch is told), `wake` (a producer wakes a drain), `shards` (queues in several databases), `trace` (a trace crosses the queue), `xray` (and is
 //! shown in X-Ray), `invocation` (both ends of the wire to Lambda and the command line), `intake` (messages from outside, each
 //! once), `program` (a whole program, ready for a shell).
 //!
@@ -118,6 +118,8 @@ pub mod seal;
 #[cfg(not(feature = "seal"))]
 #[path = "seal_without.rs"]
 mod seal;
+#[cfg(feature = "operate")]
+pub mod shards;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod trace;
