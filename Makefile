@@ -46,7 +46,7 @@ test-pooled: tools ## the integration tests with pgbouncer, in transaction mode,
 
 # What the versions of Postgres could differ in: the statements and their plans, partitions, roles, a crash.
 NEWEST := 18
-ON_NEWEST := queue:: interleave:: plans:: cleanup:: roles::
+ON_NEWEST := queue:: interleave:: plans:: cleanup:: roles:: batch:: fan_in:: wake::
 FAULTS_ON_NEWEST := lease
 
 newest: tools ## some of the tests on the newest Postgres, where it can be had; all: `make unit torture POSTGRES=18`

@@ -321,11 +321,17 @@ impl<D: Dispatch> Drain<D> {
             self.empty.since = None;
             return false;
         }
-        let over = *self.empty.since.get_or_insert(now) + self.options.linger;
+        // It has lingered when publishers are told that it ends.
+        let linger = if self.is_closing() {
+            Duration::ZERO
+        } else {
+            self.options.linger
+        };
+        let over = *self.empty.since.get_or_insert(now) + linger;
         if now < over {
             return false;
         }
-        if self.options.linger.is_zero() || self.empty.looked_at >= over {
+        if linger.is_zero() || self.empty.looked_at >= over {
             return true;
         }
         self.walk.hurry();

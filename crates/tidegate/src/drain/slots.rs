@@ -255,6 +255,11 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
+    /// Whether publishers have been told that this drain ends, and it looks a last time.
+    pub(super) fn is_closing(&self) -> bool {
+        self.slots.closing == Closing::Told
+    }
+
     /// Whether a drain that has found the queue empty may end: nobody counts on it any more who has published since. If that is not
     /// so yet, it will be, and another look follows.
     pub(super) fn may_end_empty(&mut self) -> bool {
