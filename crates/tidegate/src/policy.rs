@@ -136,7 +136,10 @@ impl Policies {
 
     /// How events of a kind share calls.
     pub(crate) fn sharing(&self, kind: &str) -> Sharing {
-        let policy = self.kinds.get(kind).filter(|_| self.most_shared > 1);
+        if self.most_shared <= 1 {
+            return Sharing::NONE;
+        }
+        let policy = self.kinds.get(kind);
         policy.map_or(Sharing::NONE, Policy::sharing)
     }
 

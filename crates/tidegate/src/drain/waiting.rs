@@ -15,6 +15,9 @@ use crate::queue::Released;
 /// From one look to the next.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Between the pages of a look while there is other work: leases travel behind them, and a page takes 10 ms.
+const BETWEEN_PAGES: Duration = Duration::from_millis(50);
+
 /// From a look that has failed to the next one.
 const FAILED: Duration = Duration::from_secs(30);
 
@@ -61,7 +64,7 @@ impl Waiting {
         match released {
             Ok(released) => {
                 self.after = released.looked_to.unwrap_or(0);
-                self.look_at = if self.after > 0 { now } else { now + LOOK };
+                self.look_at = now + if self.after > 0 { BETWEEN_PAGES } else { LOOK };
                 released.lowest
             }
             Err(error) => {
@@ -115,8 +118,9 @@ mod tests {
         };
         assert_eq!(waiting.told(Ok(more)), Some(9));
         assert!(!waiting.is_quiet(3));
-        // The rest of one look; what ends meanwhile is for the next.
-        assert_eq!(waiting.look(now, 4, false), Some(70));
+        // The rest of one look, with other work in between; what ends meanwhile is for the next.
+        assert_eq!(waiting.look(now, 4, false), None);
+        assert_eq!(waiting.look(now + BETWEEN_PAGES, 4, false), Some(70));
         waiting.told(Ok(Released::default()));
         assert!(waiting.is_quiet(3) && !waiting.is_quiet(4));
         assert_eq!(waiting.look(now + LOOK, 3, false), Some(0));
