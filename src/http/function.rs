@@ -1,5 +1,5 @@
-//! Runs the HTTP interface as a Lambda function, behind a function URL or an HTTP API. It has the same router as `tidegate
-//! serve`, and no logic of its own.
+//! Runs the HTTP interface as a Lambda function, behind a function URL or an HTTP API. It has the same router as
+//! `tidegate serve`, and no logic of its own.
 //!
 //! Set a function timeout above [`REQUEST_TIMEOUT`], so that Lambda does not stop the function before it answers. Invalid
 //! settings do not make the start fail, as in the other function: every request is answered with 503, and the log contains

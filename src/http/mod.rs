@@ -16,9 +16,9 @@
 //! - `limits`: what applies to every request: its id, log line, time limit and size limits
 //! - `serve`: the router on a socket; [`verb`]: as a verb of the command line; [`function`]: as a Lambda function
 //!
-//! Each kind has its own route and OpenAPI path, such as `/jobs/episode_create_job`. OpenAPI cannot distinguish `POST
-//! /jobs/{kind}` from `GET /jobs/{id}`, because two templates with the same structure are one path. Separate paths also let
-//! the document state the body of each kind.
+//! Each kind has its own route and OpenAPI path, such as `/jobs/episode_create_job`. OpenAPI cannot distinguish
+//! `POST /jobs/{kind}` from `GET /jobs/{id}`, because two templates with the same structure are one path. Separate paths
+//! also let the document state the body of each kind.
 
 mod answer;
 mod callers;
