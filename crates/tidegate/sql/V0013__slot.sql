@@ -68,13 +68,15 @@ END $$;
 
 -- Takes the lowest free slot of the first `most` for this many seconds. Null: no slot is free. A slot that another session is about
 -- to take is skipped. `repeated`: another worker has already taken this hop of the chain, so no slot is taken. `wakes`: publishers
--- asked within the last hour whether to wake drains, so this drain must announce its end to them.
+-- asked within the last hour whether to wake drains, so this drain must announce its end to them. `soon`: no slot is free, but a drain
+-- that holds one has announced that it is closing. Publishers since then rely on this caller alone, so the caller must ask again.
 CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer,
-                                   OUT slot integer, OUT repeated boolean, OUT wakes boolean)
+                                   OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
     repeated := false;
+    soon := false;
     wakes := EXISTS (SELECT FROM tidegate.wake AS w WHERE w.asked_at > clock_timestamp() - interval '1 hour');
     IF hop > 0 THEN
         -- No start arrives more than a day late.
@@ -98,6 +100,9 @@ BEGIN
                       WHERE f.slot <= take_slot.most AND (f.until <= clock_timestamp() OR f.worker = take_slot.worker)
                       ORDER BY f.worker IS DISTINCT FROM take_slot.worker, f.slot LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
     RETURNING s.slot INTO slot;
+    IF NOT FOUND THEN
+        soon := EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.slot <= take_slot.most AND s.closing AND s.until > clock_timestamp());
+    END IF;
 END $$;
 
 -- Renews a drain's slot for this many seconds from now, and stores how many events it ends per second. Returns whether the drain

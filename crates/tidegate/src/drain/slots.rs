@@ -30,6 +30,12 @@ const SETTLED: Duration = Duration::from_secs(1);
 /// A start takes no longer.
 const START: Duration = Duration::from_secs(2);
 
+/// A drain that closes gives its slot back within a few statements. One that was killed meanwhile does not, so nobody waits longer.
+const LONGEST_CLOSING: Duration = Duration::from_secs(2);
+
+/// How often a drain that waits for such a slot asks for it.
+const WHILE_CLOSING: Duration = Duration::from_millis(20);
+
 /// So much of what is left is counted to find how many drains it is worth.
 const MOST_SURVEYED: i32 = 100_000;
 
@@ -202,7 +208,8 @@ impl<D: Dispatch> Drain<D> {
         let Some(session) = self.leasing.idle() else {
             return Ok(Some(StopReason::NoSlot));
         };
-        let kept_at = Instant::now();
+        let asked_at = Instant::now();
+        let mut kept_at = asked_at;
         let taken = loop {
             let timeout = self.options.lease_timeout;
             let taken = match session.client().await {
@@ -212,6 +219,10 @@ impl<D: Dispatch> Drain<D> {
                 Err(error) => Err(error),
             };
             match taken {
+                Ok(Taken::Soon) if asked_at.elapsed() < LONGEST_CLOSING => {
+                    tokio::time::sleep(WHILE_CLOSING).await;
+                    kept_at = Instant::now();
+                }
                 Ok(taken) => break taken,
                 Err(error) => session.retry_after(error).await?,
             }
@@ -225,7 +236,7 @@ impl<D: Dispatch> Drain<D> {
                 self.slots.wal = slot.wal;
                 slot.number
             }
-            Taken::None => return Ok(Some(StopReason::NoSlot)),
+            Taken::None | Taken::Soon => return Ok(Some(StopReason::NoSlot)),
             Taken::Repeated => return Ok(Some(StopReason::AlreadyRun)),
         };
         self.slots.held = Some(Held { number, kept_at });

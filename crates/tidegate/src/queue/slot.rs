@@ -46,6 +46,8 @@ pub enum Taken {
     Slot(Slot),
     /// All are taken.
     None,
+    /// All are taken, and the drain in one of them has said that it closes: it may not see what was published since.
+    Soon,
     /// Another worker was started as the same hop of the chain.
     Repeated,
 }
@@ -83,6 +85,7 @@ pub async fn take_slot(
             wakes: row.get(2),
             wal: row.get(3),
         }),
+        (None, false) if row.get(4) => Taken::Soon,
         (None, false) => Taken::None,
     })
 }
