@@ -191,8 +191,8 @@ impl Program {
     /// returns without an error, and only then is the message acknowledged. A message that arrives again is
     /// acknowledged without calling the intake.
     ///
-    /// [`Error::Invalid`] means that the message itself is wrong: it goes to the sender's dead-letter queue. After any
-    /// other error it is delivered again.
+    /// [`Error::Invalid`] means that the message itself is wrong. Its sender then keeps it with the messages that cannot be
+    /// taken in, for example in the dead-letter queue of SQS. After any other error the message is delivered again.
     ///
     /// ```
     /// # use tidegate::{Context, Dispatch, Done, Handlers, NewEvent, Program, publish};
@@ -655,7 +655,7 @@ pub fn log_panics() {
     }));
 }
 
-/// The report of a migration, with its action, as in every answer.
+/// A migration's report with its action, as every answer has one.
 #[derive(Debug, Serialize)]
 pub struct Migrated {
     /// Always `migrate`.
