@@ -122,7 +122,7 @@ pub async fn cleanup(
 /// no partition goes to the default one.
 ///
 /// # Errors
-/// When the database fails; not when a lock is not to be had.
+/// When the database fails; not when a lock is not available.
 pub async fn make_partitions(client: &Client) -> Result<(), Error> {
     let now = steps::clock(client).await?;
     let mut steps = Steps::new(Duration::from_secs(30), None);
@@ -139,7 +139,7 @@ pub async fn make_partitions(client: &Client) -> Result<(), Error> {
 /// Retention of all kinds, or of one.
 ///
 /// # Errors
-/// [`Error::Invalid`] when the kind is not registered; else the database's failure.
+/// [`Error::Invalid`] when the kind is not registered; otherwise the database's error.
 pub async fn kinds(database: &Database, kind: Option<&str>) -> Result<KindsReport, Error> {
     let client = database.connect().await?;
     let kinds = steps::retentions(&client, kind).await?;
@@ -174,7 +174,7 @@ pub struct Change {
 /// have finished already (B21).
 ///
 /// # Errors
-/// [`Error::Invalid`] names what is not allowed; else the database's failure.
+/// [`Error::Invalid`] names what is not allowed; otherwise the database's error.
 pub async fn change(database: &Database, change: &Change) -> Result<RetentionReport, Error> {
     let client = database.connect().await?;
     let note = AuditNote {
