@@ -31,6 +31,13 @@ const SETTLED: Duration = Duration::from_secs(1);
 /// The longest that a start may take.
 const START: Duration = Duration::from_secs(2);
 
+/// The longest time to wait for the slot of a drain that closes. Such a drain gives its slot back within a few
+/// statements, unless it was killed in the meantime.
+const LONGEST_CLOSING: Duration = Duration::from_secs(2);
+
+/// How often a drain that waits for such a slot asks for it.
+const WHILE_CLOSING: Duration = Duration::from_millis(20);
+
 /// The most ready events that are counted to find out how many drains they need.
 const MOST_SURVEYED: i32 = 100_000;
 
@@ -204,7 +211,8 @@ impl<D: Dispatch> Drain<D> {
         let Some(session) = self.leasing.idle() else {
             return Ok(Some(StopReason::NoSlot));
         };
-        let kept_at = Instant::now();
+        let asked_at = Instant::now();
+        let mut kept_at = asked_at;
         let taken = loop {
             let timeout = self.options.lease_timeout;
             let taken = match session.client().await {
@@ -214,6 +222,10 @@ impl<D: Dispatch> Drain<D> {
                 Err(error) => Err(error),
             };
             match taken {
+                Ok(Taken::Soon) if asked_at.elapsed() < LONGEST_CLOSING => {
+                    tokio::time::sleep(WHILE_CLOSING).await;
+                    kept_at = Instant::now();
+                }
                 Ok(taken) => break taken,
                 Err(error) => session.retry_after(error).await?,
             }
@@ -227,7 +239,7 @@ impl<D: Dispatch> Drain<D> {
                 self.slots.wal = slot.wal;
                 slot.number
             }
-            Taken::None => return Ok(Some(StopReason::NoSlot)),
+            Taken::None | Taken::Soon => return Ok(Some(StopReason::NoSlot)),
             Taken::Repeated => return Ok(Some(StopReason::AlreadyRun)),
         };
         self.slots.held = Some(Held { number, kept_at });

@@ -46,6 +46,9 @@ pub enum Taken {
     Slot(Slot),
     /// All slots are taken.
     None,
+    /// All slots are taken, and the drain in one of them has announced that it closes. It may not see events that are
+    /// published after that.
+    Soon,
     /// Another worker was started as the same hop of the chain.
     Repeated,
 }
@@ -83,6 +86,7 @@ pub async fn take_slot(
             wakes: row.get(2),
             wal: row.get(3),
         }),
+        (None, false) if row.get(4) => Taken::Soon,
         (None, false) => Taken::None,
     })
 }
