@@ -290,7 +290,7 @@ impl Migrate<'_> {
     }
 }
 
-/// Checked before anything is changed. Half a schema on a server that cannot take the other half helps nobody.
+/// Checked before anything is changed. Half a schema is of no use on a server that cannot take the other half.
 async fn check_server(client: &Client) -> Result<(), Error> {
     let sql =
         "SELECT current_setting('server_version'), current_setting('server_version_num')::int";

@@ -175,7 +175,7 @@ impl<H: Run> Lanes<H> {
         self.shared.line().room(self.shared.most)
     }
 
-    /// Returns the same number while the next event is large. A decoded payload may take a multiple of its size, and
+    /// Returns the lower limit that holds while the next event is large. A decoded payload may take a multiple of its size, and
     /// all handed-over events are decoded.
     pub(super) fn room_for_large(&self) -> usize {
         self.room().min(self.shared.most * IN_HAND.0)

@@ -1,7 +1,7 @@
 //! The part of the loop that publishes periodic events. Once a second, a lease also looks for due schedules. They are
 //! fired on the leasing session before the next lease.
 //!
-//! Schedules cannot fail a drain. A look or a firing that fails waits for a later look.
+//! Schedules cannot fail a drain. A later look repeats a look or a firing that failed.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -335,7 +335,8 @@ impl<D: Dispatch> Drain<D> {
             kept.first && self.slots.starter.is_some() && self.may_be_slow() && !self.is_spent();
     }
 
-    /// Whether this drain may take too long for what can be counted. If not, counting would only keep it from leasing.
+    /// Whether the events that can be counted may be more than this drain ends in time. If not, counting would only
+    /// keep it from leasing.
     fn may_be_slow(&self) -> bool {
         let within = self.options.empty_within.as_secs_f64();
         let rate = self.slots.rate;

@@ -1,7 +1,7 @@
 //! The part of the loop that releases events which wait for others. It looks with a lease, once a second and when the
 //! queue seems empty.
 //!
-//! As with schedules, nothing of it can fail a drain. A look that fails waits for a later one.
+//! As with schedules, nothing of it can fail a drain. A later look repeats a failed one.
 
 use std::time::Duration;
 

@@ -29,7 +29,7 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 /// is done, and keeps its attempt.
 const BUSY: Duration = Duration::from_secs(2);
 
-/// How long an event waits that goes back without having caused a failure.
+/// How long an event waits after it goes back through no fault of its own.
 const BLAMELESS_DELAY: Duration = Duration::from_secs(1);
 
 impl<D: Dispatch> Drain<D> {

@@ -2,7 +2,7 @@
 //! sequence of stages, and a stage is a sequence of short steps. `queue::retention` implements the steps. This module
 //! knows no SQL and no handlers.
 //!
-//! No step waits. A step that does not get its locks within 200 ms is tried again; after that it is left to the next
+//! No step waits long. A step that does not get its locks within 200 ms is tried again; after that it is left to the next
 //! run, and counted. So producers and drains, which would queue up behind a waiting cleanup, come first.
 
 mod report;
