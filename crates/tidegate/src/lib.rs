@@ -59,7 +59,7 @@
 //! - `operate`: the operators' requests and their reports, and the `Service` that both shells are built on.
 //! - `schedules`: periodic events (cron expressions, time zones, intervals). A program without this feature leaves the
 //!   schedules of a queue to programs that have it.
-//! - `seal`: encrypts payloads with keys of the program.
+//! - `seal`: seals payloads, that is, encrypts them with keys of the program.
 //! - `testing`: a kit for testing a program's handlers.
 //! - `vendored-openssl`: builds OpenSSL into the program.
 //! - `internals`: for this project's own tests only. It may change at any time.
@@ -69,7 +69,7 @@
 //! A drain is a pipeline. Each stage is a file or a folder of that name in `src/`:
 //!
 //! 1. `budget`: computes how long the run may take.
-//! 2. `queue`: leases a batch of events. All SQL is called from here.
+//! 2. `queue`: leases a batch of events. The statements are in `queue/sql`.
 //! 3. `event`: decodes each leased row (`lease`) into the program's enum.
 //! 4. `dispatch`: one `match` lists the handlers of an event. `context` is what a handler may ask of the engine,
 //!    `batch` lets events share a call, `fan_in` lets an event wait for others, and `handler` is what a handler
@@ -89,7 +89,7 @@
 //!   operators), `doctor` (checks of a database), `invocation` (the requests and answers of Lambda and of the command
 //!   line).
 //! - Storing: `retention` (how finished events leave the log), `forget` (removes the data of a person), `seal`
-//!   (encrypts payloads), `rewrap` (encrypts stored payloads again with the present key).
+//!   (encrypts payloads), `rewrap` (seals stored payloads again with the current key).
 //! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `trace` (carries a trace through the queue),
 //!   `xray` (sends traces to AWS X-Ray).
 //! - `error` is the error type of all of them; `testing` is the test kit.

@@ -199,7 +199,7 @@ impl<'a> Migrate<'a> {
         self
     }
 
-    /// Sets whether payloads may be stored unencrypted. With `false`, every publish of an unencrypted payload is
+    /// Sets whether payloads may be stored without a seal. With `false`, every publish of an unsealed payload is
     /// refused from now on. Without this call the setting stays as it is. It starts as `true`.
     pub fn takes_plaintext(mut self, takes: bool) -> Self {
         self.takes_plaintext = Some(takes);

@@ -303,7 +303,7 @@ fn max_group_delay(lookup: Lookup<'_>) -> Result<Option<Duration>, Error> {
         .transpose()
 }
 
-/// Reads from `TIDEGATE_PAYLOADS`, if it is set, whether payloads may be stored unencrypted.
+/// Reads from `TIDEGATE_PAYLOADS`, if it is set, whether payloads may be stored without a seal.
 ///
 /// # Errors
 /// [`Error::Config`] when it is neither `any` nor `sealed`.
@@ -348,7 +348,7 @@ pub struct Service {
     pub max_attempts: Option<u16>,
     /// How far ahead `migrate` lets an event of a group be planned.
     pub max_group_delay: Option<Duration>,
-    /// Whether `migrate` lets payloads be stored unencrypted.
+    /// Whether `migrate` lets payloads be stored without a seal.
     pub takes_plaintext: Option<bool>,
     /// The operator's name for the audit, unless a request overrides it.
     pub actor: Option<String>,

@@ -1,4 +1,4 @@
-//! Owns how stored payloads are encrypted again with the current key: page by page, in the queue and every partition of
+//! Owns how stored payloads are sealed again with the current key: page by page, in the queue and every partition of
 //! the log. It knows no SQL.
 
 use std::time::SystemTime;

@@ -381,8 +381,8 @@ pub(crate) async fn sync(
     Ok(changes)
 }
 
-/// Whether the stored schedule equals the declared one. The stored payload is decrypted first, because each encryption
-/// gives another text. A payload that should be encrypted and is not, or that cannot be decrypted, counts as different
+/// Whether the stored schedule equals the declared one. The stored payload is opened first, because each seal gives
+/// another text. A payload that should be sealed and is not, or that cannot be opened, counts as different
 /// and is stored again.
 fn is_same(stored: &Declared, declared: &Declared, seals: bool) -> bool {
     let text = stored.payload.as_deref().map(str::as_bytes);
@@ -398,7 +398,7 @@ fn is_same(stored: &Declared, declared: &Declared, seals: bool) -> bool {
         } == *declared
 }
 
-/// Returns a payload as it is stored: encrypted, if this process has keys.
+/// Returns a payload as it is stored: sealed, if this process has keys.
 ///
 /// # Errors
 /// [`Error::Invalid`] when the payload is not allowed in an event.

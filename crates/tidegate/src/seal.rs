@@ -281,7 +281,7 @@ const SECRET: &str = "TIDEGATE_PAYLOAD_KEYS_SECRET_ID";
 
 /// Makes this process seal every payload that it publishes, and open those that it handles. The keys are in the file
 /// `TIDEGATE_PAYLOAD_KEYS_FILE`, or in the secret `TIDEGATE_PAYLOAD_KEYS_SECRET_ID`, which is read at the first use.
-/// Both have the form of [`PayloadKeys::parse`]. Without either, payloads are stored unencrypted. The shells call this
+/// Both have the form of [`PayloadKeys::parse`]. Without either, payloads are stored unsealed. The shells call this
 /// themselves; any other producer calls it once.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Requests to forget a person and to encrypt stored payloads again, and their reports.
+//! Requests to forget a person and to seal stored payloads again, and their reports.
 
 use std::collections::BTreeMap;
 
