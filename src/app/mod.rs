@@ -60,7 +60,7 @@ tidegate::events! {
         GrantLetterViewed(GrantLetterViewed) = "grant_letter_viewed",
         /// An application needs an AI check before it is issued.
         IssuingsAiChecks(IssuingCheck) = "issuings-ai-checks",
-        /// Lets somebody see or change some of the patient's data, once the patient agrees.
+        /// Grants an employee access to some of the patient's data, once the patient agrees.
         ApprovalCreateJob(ApprovalCreateJob) = "approval_create_job",
         /// Sends the one-time password of a new approval again.
         ApprovalResendJob(ApprovalResendJob) = "approval_resend_job",

@@ -163,7 +163,7 @@ macro_rules! jobs {
 }
 
 jobs! {
-    /// Lets somebody see or change some of the patient's data, once the patient agrees.
+    /// Grants an employee access to some of the patient's data, once the patient agrees.
     ApprovalCreateJob = "approval_create_job" {
         /// The id of the new approval.
         id: Uuid,
