@@ -58,6 +58,7 @@ SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]+|[A-Z_]+_URL|AI_CHECK_[A-Z
 NOT_DEPLOYED = {
     "DATABASE_URL": "DATABASE_SECRET_ID takes its place, for it may hold a password", "DATABASE_AUTH": "it goes with DATABASE_URL",
     "DATABASE_CA_PEM": "DATABASE_CA_FILE takes its place",
+    "DATABASE_SECRET_IDS": "the template deploys for one database", "TIDEGATE_DATABASE": "it goes with DATABASE_SECRET_IDS",
     "TIDEGATE_PAYLOAD_KEYS_FILE": "TIDEGATE_PAYLOAD_KEYS_SECRET_ID takes its place", "TIDEGATE_ACTOR": "who operates the command line"}
 INTAKE_ALARMS = {
     "IntakeErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching"),
