@@ -37,7 +37,8 @@ LOGINS = """
 CREATE ROLE shop LOGIN IN ROLE tidegate_publish;
 CREATE ROLE somebody LOGIN IN ROLE tidegate_publish, tidegate_read, tidegate_operate, tidegate_jobs;
 CREATE TABLE orders (id bigint PRIMARY KEY);
-GRANT INSERT ON orders TO shop, somebody;
+GRANT INSERT ON orders TO shop;
+GRANT SELECT, INSERT ON orders TO somebody;
 INSERT INTO tidegate.event_kind (kind) VALUES ('order_placed'), ('order_paid');
 """
 # The same of every snippet, in the order of the publishes.

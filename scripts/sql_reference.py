@@ -51,7 +51,8 @@ def _relation(relation):
     columns = relation["columns"]
     lines = [f"#### {kind} `tidegate.{relation['name']}`", "", relation["comment"], ""]
     lines += [f"- {text}" for text in _rights(columns, relation["delete"])]
-    if kind != "Sequence":
+    # A partition's columns are described with its table.
+    if kind != "Sequence" and columns[0]["comment"]:
         lines += ["", "| column | type | meaning |", "|---|---|---|"]
         lines += [f"| `{column['name']}` | `{column['type']}` | {_cell(column['comment'])} |" for column in columns]
     return "\n".join(lines) + "\n"
