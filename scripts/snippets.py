@@ -98,7 +98,8 @@ class Server:
 
     def at(self, database=None, user=None):
         url = urlsplit(self.url)
-        return url._replace(netloc=f"{user or url.username}@{url.hostname}:{url.port}", path=f"/{database or 'postgres'}").geturl()
+        return url._replace(netloc=f"{user or url.username}@{url.hostname}:{url.port}", path=f"/{database or 'postgres'}",
+                            query="sslmode=disable").geturl()
 
     def variables(self, database):
         """Where the snippets find it, each in the way of its driver."""
@@ -194,7 +195,7 @@ def _ruby(file, _):
     return [*command, file], variables
 
 
-def _php(file, _):
+def _php(file, room):
     if (found := shutil.which("php")) and b"pdo_pgsql" in subprocess.run([found, "-m"], capture_output=True).stdout:
         return [found, file], {}
     # The packages without a version in their names depend on those of the version that the release has.
@@ -202,24 +203,26 @@ def _php(file, _):
     version = next((found[0] for path in program.glob("usr/bin/php[0-9]*") if (found := re.search(r"[0-9.]+$", path.name))), "")
     common = debian.unpacked(f"php{version}-common", ())
     php = program / "usr" / "bin" / f"php{version}"
-    room = _ / "extensions"
-    room.mkdir()
+    extensions = room / "extensions"
+    extensions.mkdir()
     for root in (common, driver):
         for library in root.glob("usr/lib/php/*/*.so"):
-            (room / library.name).symlink_to(library)
-    command = [php, "-n", "-d", f"extension_dir={room}", "-d", "extension=pdo", "-d", "extension=pdo_pgsql"]
+            (extensions / library.name).symlink_to(library)
+    command = [php, "-n", "-d", f"extension_dir={extensions}", "-d", "extension=pdo", "-d", "extension=pdo_pgsql"]
     _try([*command, "-r", "new ReflectionExtension('pdo_pgsql');"], {})
     return [*command, file], {}
 
 
 def _go(file, room):
+    # Debian's Go takes half a gigabyte: only the machine's own.
     go = shutil.which("go")
     if not go:
         raise Unavailable("go is missing: install Go")
-    source = debian.unpacked("golang-github-lib-pq-dev") / "usr" / "share" / "gocode"
+    packages = debian.unpacked("golang-github-lib-pq-dev") / "usr" / "share" / "gocode"
     shutil.copyfile(file, room / "main.go")
-    environment = {"GO111MODULE": "off", "GOPATH": str(source), "GOCACHE": str(room / "cache"), "GOFLAGS": ""}
-    return [go, "run", room / "main.go"], environment
+    variables = {"GO111MODULE": "off", "GOPATH": str(packages), "GOCACHE": str(room / "cache"), "GOFLAGS": ""}
+    _try([go, "build", "-o", room / "publish", room / "main.go"], variables)
+    return [room / "publish"], {}
 
 
 def _try(command, variables):

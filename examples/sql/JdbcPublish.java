@@ -4,6 +4,7 @@ import java.sql.DriverManager;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
+import org.postgresql.util.PSQLException;
 
 class JdbcPublish {
     public static void main(String[] arguments) throws SQLException {
@@ -24,10 +25,10 @@ class JdbcPublish {
             connection.commit();
             try {
                 publish(connection, "SELECT id, created FROM tidegate.publish(?, NULL)", "order_plcaed");
-            } catch (SQLException error) {
+            } catch (PSQLException error) {
                 connection.rollback();
                 if (!error.getSQLState().equals("22023")) throw error;
-                System.out.println("refused: " + error.getMessage());
+                System.out.println("refused: " + error.getServerErrorMessage().getMessage());
             }
         }
     }

@@ -103,7 +103,7 @@ CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
                   coalesce((SELECT string_agg(k.kind, ', ' ORDER BY k.kind) FROM tidegate.event_kind AS k), 'none'));
 
 -- A plain INSERT or COPY of a kind that nobody registered is refused as publish() refuses it. The functions that publish have looked
--- already and say so in `kind_known`, so this costs them nothing.
+-- already and say so in `kind_known`, so this does not run for them.
 --
 -- One look for all rows of a kind in a transaction, because a look at each row doubles what a COPY costs the server: the setting
 -- tidegate.registered_kind holds the kind that was found last, until the transaction ends. Anybody may set it. Who does gets an
