@@ -1,5 +1,5 @@
 -- What every object of the schema is, for people who look with psql (\d+, \df+) or a database browser.
--- tests/it/comments.rs finds an object without a comment, and an argument that the comment of a public function does not name.
+-- tests/it/contract.rs finds an object without a comment, and an argument that the comment of a public function does not name.
 
 -- The schema may be somebody else's, who has let us make tables in it; then it keeps the comment that it has.
 DO $$
