@@ -21,6 +21,7 @@ mod checks;
 mod cleanup;
 mod cli;
 mod connect;
+mod contract;
 mod doctor;
 mod drain;
 mod elastic;

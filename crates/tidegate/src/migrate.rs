@@ -33,7 +33,8 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0013__slot.sql",
     "sql/V0014__fan_in.sql",
     "sql/V0015__figures.sql",
-    "sql/V0016__rights.sql",
+    "sql/V0016__comments.sql",
+    "sql/V0017__rights.sql",
 );
 
 /// The oldest Postgres on which leases work. It introduced `range_agg` over multiranges.
