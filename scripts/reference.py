@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Part of `make check`: the reference pages and the runbooks say what the sources say. It reads text alone and builds nothing.
+
+Compared, in both directions: settings, verbs, actions, codes of events, SQLSTATEs, stop reasons, metrics, alarms of the
+template and checks of the doctor.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from circles import TESTS
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+LIBRARY = ROOT / "crates" / "tidegate" / "src"
+SQL = ROOT / "crates" / "tidegate" / "sql"
+COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
+
+SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z]|AWS_[A-Z_]*[A-Z]|ISSUING_[A-Z]+|SERVICES_OVER_HTTP|NO_COLOR|TRACEPARENT'
+                     r'|AI_CHECK_RETRY_DELAY|[A-Z_]+_(?:URL|RETENTION))"')
+# Where a reader of the page must find each, and what the page must not make up.
+OURS = re.compile(r"`((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z])`")
+# The shell's own tests of malformed settings name variables that there are not.
+NOT_SOURCES = {"fuzz.rs"}
+
+CODE_PATTERNS = [re.compile(pattern) for pattern in (
+    r'Fault::new\(\s*"([a-z_]+)"',
+    r'(?:HandlerError|Self)::(?:retry|reject|unavailable)\(\s*"([a-z_]+)"',
+    r'fault\.code = "([a-z_]+)"',
+    r'\.reject\("([a-z_]+)"\)',
+    r'\bkept\("([a-z_]+)"',
+    r'DecodeError::[^=;]*=>\s*"([a-z_]+)"',
+)]
+SQL_CODES = [re.compile(r"'code', '([a-z_]+)'"), re.compile(r"end_live\([^,]*\], '([a-z_]+)'")]
+ERRCODE = re.compile(r"ERRCODE = '(\w+)'")
+
+
+def main():
+    wrong = [fault for look in (settings, verbs, actions, codes, sqlstates, stop_reasons, metrics, alarms, checks) for fault in look()]
+    for line in wrong:
+        print(line, file=sys.stderr)
+    if not wrong:
+        print("the reference pages say what the sources say")
+    return int(bool(wrong))
+
+
+def settings():
+    read = set()
+    for file in rust(ROOT / "src", *(crate / "src" for crate in sorted((ROOT / "crates").iterdir()))):
+        if file.name not in NOT_SOURCES:
+            read.update(SETTING.findall(code_of(file)))
+    page = page_of("reference/settings.md")
+    told = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", page))
+    return missing("reference/settings.md", "setting", read - told) + \
+        made_up("reference/settings.md", "setting", set(OURS.findall(page)) - read)
+
+
+def verbs():
+    source = code_of(ROOT / "crates" / "tidegate-cli" / "src" / "args.rs")
+    body = re.search(r"pub enum Verb \{(.*?)^\}", source, re.DOTALL | re.MULTILINE)[1]
+    there = {kebab(name) for name in re.findall(r"^    ([A-Z]\w*)(?:\(| \{|,)", body, re.MULTILINE)}
+    return compare("reference/verbs.md", "verb", there, first_column(page_of("reference/verbs.md")))
+
+
+def actions():
+    source = code_of(LIBRARY / "invocation.rs")
+    there = set(re.findall(r'"(\w+)"', re.search(r"const ACTIONS: \[&str; \d+\] = \[(.*?)\];", source, re.DOTALL)[1]))
+    return compare("reference/actions.md", "action", there, first_column(page_of("reference/actions.md")))
+
+
+def codes():
+    given, words = set(), set()
+    for file in rust(LIBRARY, ROOT / "src"):
+        text = code_of(file)
+        words.update(re.findall(r'"([a-z_]+)"', text))
+        if file.is_relative_to(LIBRARY):
+            given.update(code for pattern in CODE_PATTERNS for code in pattern.findall(text))
+    for file in SQL.glob("V*.sql"):
+        found = {code for pattern in SQL_CODES for code in pattern.findall(file.read_text())}
+        given |= found
+        words |= found
+    told = first_column(section(page_of("reference/errors.md"), "Codes of events"))
+    return missing("reference/errors.md", "code", given - told) + made_up("reference/errors.md", "code", told - words)
+
+
+def sqlstates():
+    raised = {state for file in SQL.glob("V*.sql") for state in ERRCODE.findall(file.read_text())}
+    page = section(page_of("reference/errors.md"), "SQLSTATEs")
+    told = set(re.findall(r"`(\w+)`", page))
+    invented = {state for state in told if state.startswith("TG")} - raised
+    return missing("reference/errors.md", "SQLSTATE", raised - told) + made_up("reference/errors.md", "SQLSTATE", invented)
+
+
+def stop_reasons():
+    source = code_of(LIBRARY / "drain" / "report.rs")
+    body = re.search(r"pub enum StopReason \{(.*?)\}", source, re.DOTALL)[1]
+    there = {kebab(name).replace("-", "_") for name in re.findall(r"^    ([A-Z]\w*),", body, re.MULTILINE)}
+    return compare("reference/states.md", "stop reason", there, first_column(section(page_of("reference/states.md"), "Why a drain ended")))
+
+
+def metrics():
+    source = code_of(LIBRARY / "metrics.rs")
+    named = re.findall(r'\.metric\(\s*"([A-Z]\w+)"', source) + re.findall(r'^\s*\("([A-Z]\w+)", report\.', source, re.MULTILINE)
+    if not (DOCS / "metrics.md").exists():
+        return ["docs/metrics.md: the page is missing"]
+    page = page_of("metrics.md")
+    return missing("metrics.md", "metric", {name for name in named if not re.search(rf"\b{name}\b", page)})
+
+
+def alarms():
+    there = set(re.findall(r"AlarmName: !Sub \$\{AWS::StackName\}-([a-z-]+)", (ROOT / "template.yaml").read_text()))
+    told = set(re.findall(r"^### ([a-z-]+)$", section(page_of("guides/incident.md"), "Alarms"), re.MULTILINE))
+    return compare("guides/incident.md", "alarm", there, told)
+
+
+def checks():
+    there = set(re.findall(r'of_(?:server|queue)\("([a-z ]+)"', code_of(LIBRARY / "doctor" / "mod.rs")))
+    rows = re.findall(r"^\| ([a-z ]+) \|", section(page_of("guides/incident.md"), "Findings of the doctor"), re.MULTILINE)
+    return compare("guides/incident.md", "check of the doctor", there, set(rows) - {"check"})
+
+
+def rust(*folders):
+    return sorted(file for folder in folders for file in folder.rglob("*.rs"))
+
+
+def code_of(file):
+    """Without its tests and comments."""
+    text = file.read_text()
+    tests = TESTS.search(text)
+    return COMMENT.sub("", text[:tests.start()] if tests else text)
+
+
+def page_of(name):
+    return (DOCS / name).read_text()
+
+
+def section(page, heading):
+    """From its heading to the next of its level."""
+    found = re.search(rf"^## {re.escape(heading)}$(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
+    return found[1] if found else ""
+
+
+def first_column(page):
+    """The words in backticks of every row's first cell."""
+    cells = re.findall(r"^\| ([^|]*) \|", page, re.MULTILINE)
+    return {word for cell in cells for word in re.findall(r"`([a-z_-]+)`", cell)}
+
+
+def kebab(name):
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+
+
+def compare(page, what, there, told):
+    return missing(page, what, there - told) + made_up(page, what, told - there)
+
+
+def missing(page, what, names):
+    return [f"docs/{page}: the {what} {name} is missing" for name in sorted(names)]
+
+
+def made_up(page, what, names):
+    return [f"docs/{page}: there is no {what} {name}" for name in sorted(names)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
