@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test count-skipped check unit test-pooled newest schema check-schema lambda starter api bench bench-peers coldstart cost simulate db torture mutants template package deploy deny sbom fuzz tools
+.PHONY: help run test count-skipped check unit test-pooled newest schema check-schema lambda starter api bench bench-peers coldstart cost simulate db torture mutants template package deploy deny sbom fuzz docs tutorial completions tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -21,17 +21,20 @@ run: tools ## start a local Postgres, publish sample events, drain them, show th
 
 # What is left out for want of something that the machine lacks is counted; TIDEGATE_EXPECTED="tls" makes some of it an error.
 test: export TIDEGATE_SKIPPED_TO := $(CURDIR)/target/skipped
-test: count-skipped check deny unit newest check-schema lambda starter api template ## everything CI runs
+test: count-skipped check deny unit newest check-schema lambda starter tutorial api template ## everything CI runs
 	@python3 scripts/skips.py tell
 
 count-skipped: tools
 	@python3 scripts/skips.py forget
 
-check: tools ## format, circles of modules, names of tests and guards, lints with warnings denied, what the library costs, docs
+check: tools ## format, circles of modules, names of tests and guards, lints with warnings denied, what the library costs, the handbook
 	cargo fmt --all --check
 	@python3 scripts/circles.py
 	@python3 scripts/requirements.py check
 	@python3 scripts/mutants.py --texts
+	@python3 scripts/docs.py check
+	@python3 scripts/reference.py
+	@python3 scripts/tutorial.py check
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	cargo clippy --locked --package tidegate -- -D warnings
 	cargo clippy $(CARGO_FLAGS) --lib --bins -- -D warnings
@@ -69,6 +72,18 @@ lambda: tools ## run the function under cargo lambda watch and invoke it with ev
 
 starter: tools ## make a project with `tidegate new`, and test, run and invoke it, and check its template
 	@python3 scripts/starter.py
+
+tutorial: tools ## do what docs/tutorial.md says, in a folder and with a Postgres of its own
+	@python3 scripts/tutorial.py
+
+docs: tools ## build the handbook with mdBook into target/book, and check its links
+	@python3 scripts/docs.py book
+
+completions: tools ## write the command line's completions and manual pages to target/completions
+	@mkdir -p target/completions/man
+	cargo build $(CARGO_FLAGS) --release --bin tidegate
+	@for shell in bash zsh fish; do target/release/tidegate completions $$shell > target/completions/tidegate.$$shell || exit 1; done
+	@target/release/tidegate man --dir target/completions/man
 
 api: tools ## try the HTTP interface with requests made up from its OpenAPI document
 	@python3 scripts/api.py
