@@ -2,7 +2,7 @@
 """Part of `make check`: the reference pages and the runbooks say what the sources say. It reads text alone and builds nothing.
 
 Compared, in both directions: settings, verbs, actions, codes of events, SQLSTATEs, stop reasons, metrics, alarms of the
-template and checks of the doctor.
+template and checks of the doctor. And every `tidegate VERB --flag` that any page shows has a verb and flags that there are.
 """
 
 import re
@@ -35,9 +35,17 @@ CODE_PATTERNS = [re.compile(pattern) for pattern in (
 SQL_CODES = [re.compile(r"'code', '([a-z_]+)'"), re.compile(r"end_live\([^,]*\], '([a-z_]+)'")]
 ERRCODE = re.compile(r"ERRCODE = '(\w+)'")
 
+# What pages show in code: a command to its end, which a comment, a pipe or another command is.
+SHOWN = re.compile(r"(?<![\w./-])(?<!--package )tidegate ([a-z][a-z-]+)([^`\n#|;&]*)")
+FENCED = re.compile(r"^```(?:sh|crontab|ini)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`([^`\n]+)`")
+OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)")
+# Of every program that clap parses.
+USUAL = {"help", "version", "json"}
+
 
 def main():
-    wrong = [fault for look in (settings, verbs, actions, codes, sqlstates, stop_reasons, metrics, alarms, checks) for fault in look()]
+    wrong = [fault for look in (settings, verbs, actions, codes, sqlstates, stop_reasons, metrics, alarms, checks, commands) for fault in look()]
     for line in wrong:
         print(line, file=sys.stderr)
     if not wrong:
@@ -58,9 +66,12 @@ def settings():
 
 def verbs():
     source = code_of(ROOT / "crates" / "tidegate-cli" / "src" / "args.rs")
+    return compare("reference/verbs.md", "verb", verbs_of(source), first_column(page_of("reference/verbs.md")))
+
+
+def verbs_of(source):
     body = re.search(r"pub enum Verb \{(.*?)^\}", source, re.DOTALL | re.MULTILINE)[1]
-    there = {kebab(name) for name in re.findall(r"^    ([A-Z]\w*)(?:\(| \{|,)", body, re.MULTILINE)}
-    return compare("reference/verbs.md", "verb", there, first_column(page_of("reference/verbs.md")))
+    return {kebab(name) for name in re.findall(r"^    ([A-Z]\w*)(?:\(| \{|,)", body, re.MULTILINE)}
 
 
 def actions():
@@ -118,6 +129,32 @@ def checks():
     there = set(re.findall(r'of_(?:server|queue)\("([a-z ]+)"', code_of(LIBRARY / "doctor" / "mod.rs")))
     rows = re.findall(r"^\| ([a-z ]+) \|", section(page_of("guides/incident.md"), "Findings of the doctor"), re.MULTILINE)
     return compare("guides/incident.md", "check of the doctor", there, set(rows) - {"check"})
+
+
+def commands():
+    """Of the verbs that all programs have, `new`, and those of the shipped application."""
+    sources = [code_of(file) for file in rust(ROOT / "crates" / "tidegate-cli" / "src", ROOT / "src")]
+    own = {name for source in sources for name in re.findall(r'^\s*name = "([a-z-]+)",?$|#\[command\(name = "([a-z-]+)"', source, re.MULTILINE)
+           for name in name if name}
+    known = verbs_of(code_of(ROOT / "crates" / "tidegate-cli" / "src" / "args.rs")) | own | {"help"}
+    flags = USUAL | {name for source in sources for name in flags_of(source)}
+    wrong = []
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]:
+        text = page.read_text()
+        for verb, rest in [found for code in FENCED.findall(text) + INLINE.findall(text) for found in SHOWN.findall(code)]:
+            place = f"{page.relative_to(ROOT)}: tidegate {verb}"
+            wrong += [] if verb in known else [f"{place}: there is no such verb"]
+            wrong += [f"{place}: there is no flag --{flag}" for flag in OPTION.findall(rest) if flag not in flags]
+    return sorted(set(wrong))
+
+
+def flags_of(source):
+    """The names of arguments: of their fields, or what they are called instead."""
+    for options, field in re.findall(r"#\[arg\(((?:(?!\)\]).)*)\)\]\s*(?:pub(?:\(\w+\))? )?(\w+):", source, re.DOTALL):
+        if not re.search(r"\blong\b", options):
+            continue
+        named = re.search(r'long = "([a-z-]+)"', options)
+        yield named[1] if named else field.replace("_", "-")
 
 
 def rust(*folders):
