@@ -45,7 +45,7 @@ USUAL = {"help", "version", "json"}
 
 
 def main():
-    wrong = [fault for look in (settings, verbs, actions, codes, sqlstates, stop_reasons, metrics, alarms, checks, commands) for fault in look()]
+    wrong = [fault for look in (settings, verbs, actions, codes, sqlstates, states, stop_reasons, metrics, alarms, checks, commands) for fault in look()]
     for line in wrong:
         print(line, file=sys.stderr)
     if not wrong:
@@ -101,6 +101,17 @@ def sqlstates():
     told = set(re.findall(r"`(\w+)`", page))
     invented = {state for state in told if state.startswith("TG")} - raised
     return missing("reference/errors.md", "SQLSTATE", raised - told) + made_up("reference/errors.md", "SQLSTATE", invented)
+
+
+def states():
+    page = page_of("reference/states.md")
+    events = set(re.findall(r"^\| `([A-Z_]+)` \| `event_", page, re.MULTILINE))
+    parser = code_of(ROOT / "crates" / "tidegate-cli" / "src" / "args.rs")
+    there = set(re.findall(r'"([A-Z_]+)"', re.search(r'value_parser = \[("PENDING".*?)\]', parser)[1]))
+    stated = re.search(r"CHECK \(state IN \((.*?)\)\)", (SQL / "V0001__tables.sql").read_text())[1]
+    services = first_column(section(page, "States of a service"))
+    return compare("reference/states.md", "state", there, events) + \
+        compare("reference/states.md", "state of a service", set(re.findall(r"'(\w+)'", stated)), services)
 
 
 def stop_reasons():
