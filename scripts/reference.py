@@ -18,8 +18,9 @@ SQL = ROOT / "crates" / "tidegate" / "sql"
 COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
 
 SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z]|AWS_[A-Z_]*[A-Z]|ISSUING_[A-Z]+|SERVICES_OVER_HTTP|NO_COLOR|TRACEPARENT'
-                     r'|AI_CHECK_RETRY_DELAY|[A-Z_]+_(?:URL|RETENTION))"')
-# Where a reader of the page must find each, and what the page must not make up.
+                     r'|OTEL_[A-Z_]*[A-Z]|AI_CHECK_RETRY_DELAY|[A-Z_]+_(?:URL|RETENTION))"')
+# A part of the program with a page of its own may have its settings there; the page of settings leads to it.
+SETTINGS = ("reference/settings.md", "console.md", "tracing.md", "metrics.md")
 OURS = re.compile(r"`((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z])`")
 # The shell's own tests of malformed settings name variables that there are not.
 NOT_SOURCES = {"fuzz.rs"}
@@ -58,8 +59,8 @@ def settings():
     for file in rust(ROOT / "src", *(crate / "src" for crate in sorted((ROOT / "crates").iterdir()))):
         if file.name not in NOT_SOURCES:
             read.update(SETTING.findall(code_of(file)))
+    told = {name for page in SETTINGS if (DOCS / page).exists() for name in re.findall(r"`([A-Z][A-Z0-9_]+)[`=]", page_of(page))}
     page = page_of("reference/settings.md")
-    told = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", page))
     return missing("reference/settings.md", "setting", read - told) + \
         made_up("reference/settings.md", "setting", set(OURS.findall(page)) - read)
 

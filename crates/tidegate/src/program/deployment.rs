@@ -25,6 +25,9 @@ const AT_ONCE: usize = 4;
 /// A database's name, and the id of its secret.
 type Named = (String, String);
 
+/// Where settings are read from, as one database has them.
+type Settings<'a> = Box<dyn Fn(&str) -> Option<String> + 'a>;
+
 /// A program with its settings, for one database or for several.
 pub struct Deployment {
     services: Vec<(String, Service)>,
@@ -103,9 +106,7 @@ fn of<'a>(lookup: Lookup<'a>, (name, id): &'a Named) -> impl Fn(&str) -> Option<
 }
 
 /// The settings for the one database that a program works on.
-pub(super) fn one_of<'a>(
-    lookup: Lookup<'a>,
-) -> Result<Box<dyn Fn(&str) -> Option<String> + 'a>, Error> {
+pub(super) fn one_of(lookup: Lookup<'_>) -> Result<Settings<'_>, Error> {
     let Some(databases) = named(lookup)? else {
         return Ok(Box::new(lookup));
     };
