@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """`check`, part of `make check`: every link and anchor of the handbook leads somewhere, every page is in its table of contents, the
-README is short, and no page names a folder of one machine. It reads text alone.
+README is short, whole programs are compiled, and no page names a folder of one machine. It reads text alone.
 
 `book`, `make docs`: builds the handbook with mdBook into target/book and checks the links of its pages.
 """
@@ -49,7 +49,7 @@ def check():
     files = pages()
     anchors = {file: anchors_of(file.read_text()) for file in files}
     wrong = [fault for file in files for fault in links(file, anchors) + folders(file)]
-    return wrong + contents() + length()
+    return wrong + contents() + length() + untried()
 
 
 def pages():
@@ -108,6 +108,13 @@ def contents():
 def length():
     lines = len((ROOT / "README.md").read_text().splitlines())
     return [] if lines <= README_LINES else [f"README.md: must have at most {README_LINES} lines, got {lines}"]
+
+
+def untried():
+    """A page's Rust is compiled with the doc tests, or says that it is not whole (`rust,ignore`)."""
+    tried = set(re.findall(r'include_str!\("\.\./(docs/[^"]+)"\)', (ROOT / "src" / "lib.rs").read_text()))
+    pages = {str(file.relative_to(ROOT)) for file in DOCS.rglob("*.md") if re.search(r"^```rust$", file.read_text(), re.MULTILINE)}
+    return [f"{page}: src/lib.rs does not compile its Rust" for page in sorted(pages - tried)]
 
 
 def folders(file):
