@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Part of `make check`: the reference pages and the runbooks say what the sources say. It reads text alone and builds nothing.
 
-Compared, in both directions: settings, verbs, actions, codes of events, SQLSTATEs, stop reasons, metrics, alarms of the
-template and checks of the doctor. And every `tidegate VERB --flag` that any page shows has a verb and flags that there are.
+Compared, in both directions: settings, verbs, actions, codes of events, SQLSTATEs, stop reasons, metrics, a drain's report,
+alarms of the template and checks of the doctor. And every `tidegate VERB --flag` that any page shows has a verb and flags that there are.
 """
 
 import re
@@ -46,7 +46,7 @@ USUAL = {"help", "version", "json"}
 
 
 def main():
-    wrong = [fault for look in (settings, verbs, actions, codes, sqlstates, states, stop_reasons, metrics, alarms, checks, commands) for fault in look()]
+    wrong = [fault for look in (settings, verbs, actions, codes, sqlstates, states, stop_reasons, metrics, report, alarms, checks, commands) for fault in look()]
     for line in wrong:
         print(line, file=sys.stderr)
     if not wrong:
@@ -67,7 +67,9 @@ def settings():
 
 def verbs():
     source = code_of(ROOT / "crates" / "tidegate-cli" / "src" / "args.rs")
-    return compare("reference/verbs.md", "verb", verbs_of(source), first_column(page_of("reference/verbs.md")))
+    page, there = page_of("reference/verbs.md"), verbs_of(source)
+    named = set(re.findall(r"`([a-z-]+)`", page))
+    return missing("reference/verbs.md", "verb", there - named) + made_up("reference/verbs.md", "verb", first_column(page) - there)
 
 
 def verbs_of(source):
@@ -125,10 +127,19 @@ def stop_reasons():
 def metrics():
     source = code_of(LIBRARY / "metrics.rs")
     named = re.findall(r'\.metric\(\s*"([A-Z]\w+)"', source) + re.findall(r'^\s*\("([A-Z]\w+)", report\.', source, re.MULTILINE)
-    if not (DOCS / "metrics.md").exists():
-        return ["docs/metrics.md: the page is missing"]
-    page = page_of("metrics.md")
-    return missing("metrics.md", "metric", {name for name in named if not re.search(rf"\b{name}\b", page)})
+    page = page_of("reference/metrics.md")
+    return missing("reference/metrics.md", "metric", {name for name in named if f"`{name}`" not in page})
+
+
+def report():
+    """The fields of a drain's report, and of what it has cost."""
+    source = code_of(LIBRARY / "drain" / "report.rs")
+    there = {name for struct in ("DrainReport", "Cost")
+             for name in re.findall(r"^    pub (\w+):", re.search(rf"pub struct {struct} \{{(.*?)^\}}", source, re.DOTALL | re.MULTILINE)[1],
+                                    re.MULTILINE)}
+    told = set(re.findall(r"`([a-z_]+)`", section(page_of("reference/metrics.md"), "The report")))
+    fields = first_column(section(page_of("reference/metrics.md"), "The report")) - {"action"}
+    return missing("reference/metrics.md", "field", there - told) + made_up("reference/metrics.md", "field", fields - there)
 
 
 def alarms():
