@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""`check`, part of `make check`: every link and anchor of the handbook leads somewhere, every page is in its table of contents, the
-README is short, whole programs are compiled, and no page names a folder of one machine. It reads text alone.
+"""Checks and builds the handbook.
 
-`book`, `make docs`: builds the handbook with mdBook into target/book and checks the links of its pages.
+`check`, part of `make check`, reads text only. It refuses a link or anchor that does not exist, a page that is missing in the table of
+contents, a README that is too long, a whole program that no doc test compiles, and the path of a folder that only one machine has.
+
+`book`, run by `make docs`, builds the handbook with mdBook into target/book and checks the links of the built pages.
 """
 
 import re
@@ -24,13 +26,13 @@ FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"(?<!\\)\[(?:[^\[\]]|\[[^\]]*\])*\]\(\s*<?([^()\s>]*(?:\([^()]*\))?[^()\s>]*)>?(?:\s+\"[^\"]*\")?\s*\)")
 HEADING = re.compile(r"^(#{1,6}) +(.+?) *#* *$", re.MULTILINE)
-# Folders that one machine has and another one has not.
+# Paths that exist on one machine only.
 MACHINE = re.compile(r"(?<![\w./~:-])/(?:home|root|work|Users)/[\w.-]+")
 
 
 def main():
     if sys.argv[1:] == ["check"]:
-        return report(check(), f"{len(pages())} pages, and every link leads somewhere")
+        return report(check(), f"{len(pages())} pages, no broken link")
     if sys.argv[1:] == ["book"]:
         return build()
     print(f"usage: {sys.argv[0]} check|book", file=sys.stderr)
@@ -53,7 +55,7 @@ def check():
 
 
 def pages():
-    """What people read: the handbook, and the pages beside it."""
+    """Returns every page: the handbook, and the pages outside of docs/."""
     beside = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")]
     return beside + sorted(DOCS.rglob("*.md")) + sorted((ROOT / "crates").glob("*/README.md"))
 
@@ -76,7 +78,7 @@ def links(file, anchors):
 
 
 def targets(text):
-    """Each link with its line; what is code is none."""
+    """Returns each link with its line number. Code holds no links."""
     prose = CODE.sub(blank, FENCE.sub(blank, text))
     return [(prose.count("\n", 0, link.start()) + 1, link[1]) for link in LINK.finditer(prose)]
 
@@ -86,7 +88,7 @@ def blank(found):
 
 
 def anchors_of(text):
-    """As GitHub and mdBook name headings: lower case, punctuation left out, spaces as hyphens; the second of a name has -1."""
+    """Returns the anchors as GitHub and mdBook derive them: lower case, no punctuation, hyphens for spaces. A repeated heading gets -1."""
     found = {}
     for _, heading in HEADING.findall(FENCE.sub(blank, text)):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
@@ -98,7 +100,7 @@ def anchors_of(text):
 
 
 def contents():
-    """The table of contents names every page, once."""
+    """Checks that the table of contents lists every page exactly once."""
     told = [(SUMMARY.parent / target).resolve() for _, target in targets(SUMMARY.read_text())]
     there = set(DOCS.rglob("*.md")) - {SUMMARY}
     wrong = [f"docs/SUMMARY.md: {file.relative_to(DOCS)} is missing" for file in sorted(there - set(told))]
@@ -111,14 +113,14 @@ def length():
 
 
 def untried():
-    """A page's Rust is compiled with the doc tests, or says that it is not whole (`rust,ignore`)."""
+    """Checks that doc tests compile every Rust block, except those marked `rust,ignore`."""
     tried = set(re.findall(r'include_str!\("\.\./(docs/[^"]+)"\)', (ROOT / "src" / "lib.rs").read_text()))
     pages = {str(file.relative_to(ROOT)) for file in DOCS.rglob("*.md") if re.search(r"^```rust$", file.read_text(), re.MULTILINE)}
     return [f"{page}: src/lib.rs does not compile its Rust" for page in sorted(pages - tried)]
 
 
 def folders(file):
-    return [f"{file.relative_to(ROOT)}:{number}: {found[0]} is a folder of one machine"
+    return [f"{file.relative_to(ROOT)}:{number}: {found[0]} exists on one machine only"
             for number, line in enumerate(file.read_text().splitlines(), 1) for found in MACHINE.finditer(line)]
 
 
@@ -139,11 +141,11 @@ def build():
     shutil.rmtree(BOOK, ignore_errors=True)
     if subprocess.run([str(mdbook), "build", str(staged), "--dest-dir", str(BOOK)], env=local.environment()).returncode != 0:
         return 1
-    return report(dead(), f"{(BOOK / 'index.html').relative_to(ROOT)}, and every link of it leads somewhere")
+    return report(dead(), f"{(BOOK / 'index.html').relative_to(ROOT)}, no broken link")
 
 
 def stage():
-    """A copy of the pages whose links out of the book name the file instead: a book has no such page."""
+    """Copies the pages, and replaces links to files outside of the book by the names of the files."""
     staged = ROOT / "target" / "book-source"
     shutil.rmtree(staged, ignore_errors=True)
     shutil.copytree(DOCS, staged / "docs")
@@ -154,7 +156,7 @@ def stage():
 
 
 def inside(page):
-    """The page's text with links out of the book as plain names."""
+    """Returns the page's text without links to files outside of the book."""
     text = page.read_text()
     prose = CODE.sub(blank, FENCE.sub(blank, text))
     for link in reversed(list(LINK.finditer(prose))):
@@ -167,7 +169,7 @@ def inside(page):
 
 
 class Links(HTMLParser):
-    """What a page links to, and what can be linked to on it."""
+    """Collects the links and the ids of an HTML page."""
 
     def __init__(self, text):
         super().__init__()
@@ -183,11 +185,11 @@ class Links(HTMLParser):
 
 
 def dead():
-    """Links of the built book that lead nowhere."""
+    """Returns the broken links of the built book."""
     parsed = {file: Links(file.read_text()) for file in sorted(BOOK.rglob("*.html"))}
     wrong = []
     for file, page in parsed.items():
-        # Of these two the one is every page at once, the other is for any address.
+        # print.html repeats all pages, and 404.html is served at any address.
         if file.name in ("print.html", "404.html"):
             continue
         for link in page.links:
@@ -196,7 +198,7 @@ def dead():
             if parts.scheme or parts.netloc:
                 continue
             if not there.exists() or (parts.fragment and there in parsed and unquote(parts.fragment) not in parsed[there].ids):
-                wrong.append(f"{file.relative_to(BOOK)}: {link} leads nowhere")
+                wrong.append(f"{file.relative_to(BOOK)}: {link} is broken")
     return wrong
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Part of `make check`: the reference pages and the runbooks say what the sources say. It reads text alone and builds nothing.
+"""Part of `make check`: compares the reference pages and the runbooks with the sources. It reads text only and builds nothing.
 
-Compared, in both directions: settings, verbs, actions, codes of events, SQLSTATEs, stop reasons, metrics, a drain's report,
-alarms of the template and checks of the doctor. And every `tidegate VERB --flag` that any page shows has a verb and flags that there are.
+It compares settings, verbs, actions, codes of events, SQLSTATEs, states, stop reasons, metrics, the report of a drain, the alarms of the
+template and the checks of the doctor, in both directions. It also checks every `tidegate VERB --flag` that a page shows.
 """
 
 import re
@@ -19,10 +19,10 @@ COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
 
 SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z]|AWS_[A-Z_]*[A-Z]|ISSUING_[A-Z]+|SERVICES_OVER_HTTP|NO_COLOR|TRACEPARENT'
                      r'|OTEL_[A-Z_]*[A-Z]|AI_CHECK_RETRY_DELAY|[A-Z_]+_(?:URL|RETENTION))"')
-# A part of the program with a page of its own may have its settings there; the page of settings leads to it.
+# Pages that may document settings. The first one links to the others.
 SETTINGS = ("reference/settings.md", "console.md", "tracing.md", "metrics.md")
 OURS = re.compile(r"`((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z])`")
-# The shell's own tests of malformed settings name variables that there are not.
+# Files that name variables which do not exist.
 NOT_SOURCES = {"fuzz.rs"}
 
 CODE_PATTERNS = [re.compile(pattern) for pattern in (
@@ -36,12 +36,12 @@ CODE_PATTERNS = [re.compile(pattern) for pattern in (
 SQL_CODES = [re.compile(r"'code', '([a-z_]+)'"), re.compile(r"end_live\([^,]*\], '([a-z_]+)'")]
 ERRCODE = re.compile(r"ERRCODE = '(\w+)'")
 
-# What pages show in code: a command to its end, which a comment, a pipe or another command is.
+# A command in a page's code, up to a comment, a pipe or the next command.
 SHOWN = re.compile(r"(?<![\w./-])(?<!--package )tidegate ([a-z][a-z-]+)([^`\n#|;&]*)")
 FENCED = re.compile(r"^```(?:sh|crontab|ini)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`([^`\n]+)`")
 OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]+)")
-# Of every program that clap parses.
+# Flags that clap adds to every program.
 USUAL = {"help", "version", "json"}
 
 
@@ -50,7 +50,7 @@ def main():
     for line in wrong:
         print(line, file=sys.stderr)
     if not wrong:
-        print("the reference pages say what the sources say")
+        print("the reference pages agree with the sources")
     return int(bool(wrong))
 
 
@@ -132,7 +132,7 @@ def metrics():
 
 
 def report():
-    """The fields of a drain's report, and of what it has cost."""
+    """Compares the fields of a drain's report and of its `cost`."""
     source = code_of(LIBRARY / "drain" / "report.rs")
     there = {name for struct in ("DrainReport", "Cost")
              for name in re.findall(r"^    pub (\w+):", re.search(rf"pub struct {struct} \{{(.*?)^\}}", source, re.DOTALL | re.MULTILINE)[1],
@@ -155,7 +155,7 @@ def checks():
 
 
 def commands():
-    """Of the verbs that all programs have, `new`, and those of the shipped application."""
+    """Checks the commands that pages show, of all programs and of the shipped application."""
     sources = [code_of(file) for file in rust(ROOT / "crates" / "tidegate-cli" / "src", ROOT / "src")]
     own = {name for source in sources for name in re.findall(r'^\s*name = "([a-z-]+)",?$|#\[command\(name = "([a-z-]+)"', source, re.MULTILINE)
            for name in name if name}
@@ -172,7 +172,7 @@ def commands():
 
 
 def flags_of(source):
-    """The names of arguments: of their fields, or what they are called instead."""
+    """Returns the names of the flags: the name given to `long`, or the field's."""
     for options, field in re.findall(r"#\[arg\(((?:(?!\)\]).)*)\)\]\s*(?:pub(?:\(\w+\))? )?(\w+):", source, re.DOTALL):
         if not re.search(r"\blong\b", options):
             continue
@@ -185,7 +185,7 @@ def rust(*folders):
 
 
 def code_of(file):
-    """Without its tests and comments."""
+    """Returns the source without tests and comments."""
     text = file.read_text()
     tests = TESTS.search(text)
     return COMMENT.sub("", text[:tests.start()] if tests else text)
@@ -196,13 +196,13 @@ def page_of(name):
 
 
 def section(page, heading):
-    """From its heading to the next of its level."""
+    """Returns the text below a heading, up to the next heading of its level."""
     found = re.search(rf"^## {re.escape(heading)}$(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
     return found[1] if found else ""
 
 
 def first_column(page):
-    """The words in backticks of every row's first cell."""
+    """Returns the words in backticks in the first cell of every row."""
     cells = re.findall(r"^\| ([^|]*) \|", page, re.MULTILINE)
     return {word for cell in cells for word in re.findall(r"`([a-z_-]+)`", cell)}
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What .github/workflows/release.yml does beside the targets of the Makefile.
+"""The steps of .github/workflows/release.yml that are no targets of the Makefile.
 
-  check VERSION        the version is that of every crate, and the changelog has it
-  collect ARCH         the function packages and what they are made of, under the names of a release
-  collect completions  the command line's completions and manual pages, as one archive
-  sums                 a file of checksums of everything that was collected
-  notes VERSION        the changelog's part for the version, to standard output
+  check VERSION        checks that every crate has the version and that the changelog describes it
+  collect ARCH         collects the function packages and their SBOM under the names of a release
+  collect completions  packs the command line's completions and manual pages into one archive
+  sums                 writes the checksums of everything that was collected
+  notes VERSION        prints the changelog's section of the version
 """
 
 import hashlib
@@ -54,7 +54,7 @@ def check(version):
 
 
 def notes(version):
-    """What stands below the version's heading."""
+    """Returns the text below the version's heading."""
     text = Path("CHANGELOG.md").read_text()
     found = re.search(rf"^## {re.escape(version)}\b[^\n]*\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
     return found[1].strip() if found else ""
@@ -88,7 +88,7 @@ def told():
 
 
 def sums():
-    """In one folder, whatever folders they were downloaded into."""
+    """Moves all files into one folder and writes their checksums."""
     files = sorted(file for file in FILES.rglob("*") if file.is_file() and file.name != SUMS)
     if not files:
         raise Unavailable(f"{FILES} holds nothing")

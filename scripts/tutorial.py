@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""`make tutorial`: does what docs/tutorial.md says, block by block, in a folder and with a Postgres that are gone afterwards.
+"""`make tutorial`: runs docs/tutorial.md block by block, in a temporary folder and with a temporary Postgres.
 
-A comment before each block says what is to be done with it:
+A comment before each block says what to do with it:
 
-  <!-- run -->            commands (sh) are run in one shell, one block after the other; a diff is applied
-  <!-- shows -->          each line of the block must be in what the commands before it printed; … stands for anything
-  <!-- not run: why -->   left out, for the reason that is given
+  <!-- run -->            run the commands (sh), all blocks in one shell; apply the change (diff)
+  <!-- shows -->          each line must appear in the output of the commands before; … matches anything
+  <!-- not run: why -->   skip the block, for this reason
 
-A block of commands or a diff without such a comment is an error, so that no command of the page goes untried by mistake.
+A block of commands or a diff without such a comment is an error, so no command of the page stays untested by mistake.
 """
 
 import os
@@ -30,7 +30,7 @@ DONE = "block-is-done"
 
 
 class Wrong(Exception):
-    """What the page says is not so."""
+    """The page is wrong."""
 
 
 def main():
@@ -50,12 +50,12 @@ def main():
             return 1
         finally:
             subprocess.run(["cargo", "clean", "--quiet", "--package", PROJECT], env=environment, cwd=folder / PROJECT, check=False)
-    print(f"\n{PAGE.relative_to(pypi.PROJECT)} does what it says")
+    print(f"\n{PAGE.relative_to(pypi.PROJECT)} works as described")
     return 0
 
 
 def read(text):
-    """Every block with its line, what is to be done with it, its language and its text."""
+    """Returns each block: its line, what to do with it, its language and its text."""
     blocks = []
     for found in BLOCK.finditer(text):
         line = text.count("\n", 0, found.start(3))
@@ -84,7 +84,7 @@ def follow(blocks, shell, project):
 
 
 def lock(project):
-    """The same versions as this project has, which are there already."""
+    """Copies the lock file, so that no crate has to be downloaded."""
     if project.is_dir() and not (project / "Cargo.lock").exists():
         shutil.copy("Cargo.lock", project)
 
@@ -98,17 +98,17 @@ def expect(body, shown, place):
 
 
 class Shell:
-    """One shell for the whole page: what is exported and where one has gone stay."""
+    """One shell for the whole page, which keeps variables and the current folder."""
 
     def __init__(self, folder, environment):
         self.process = subprocess.Popen(["bash", "-euo", "pipefail"], cwd=folder, env=environment, text=True, start_new_session=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def run(self, commands, place, given=None):
-        """What the commands print; each block must succeed."""
+        """Runs commands, which must succeed, and returns their output."""
         if given is not None:
             commands = f"{commands} <<'END_OF_BLOCK'\n{given}END_OF_BLOCK\n"
-        # In braces, so that all of it has been read before any of it reads anything.
+        # The braces make the shell read all commands before one of them can read from its input.
         self.process.stdin.write(f"{{\n{commands}\n}} </dev/null\necho; echo {DONE}\n")
         self.process.stdin.flush()
         lines = []
