@@ -20,9 +20,9 @@ COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
 SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z]|AWS_[A-Z_]*[A-Z]|ISSUING_[A-Z]+|SERVICES_OVER_HTTP|NO_COLOR|TRACEPARENT'
                      r'|OTEL_[A-Z_]*[A-Z]|AI_CHECK_RETRY_DELAY|[A-Z_]+_(?:URL|RETENTION))"')
 # Pages that may document settings. The first one links to the others.
+SETTINGS = ("reference/settings.md", "console.md", "tracing.md", "metrics.md")
 # Settings of a crate that a checkout may lack.
 OPTIONAL = {"TIDEGATE_CONSOLE_": "tidegate-console"}
-SETTINGS = ("reference/settings.md", "console.md", "tracing.md", "metrics.md")
 OURS = re.compile(r"`((?:TIDEGATE|DATABASE)_[A-Z_]*[A-Z])`")
 # Files that name variables which do not exist.
 NOT_SOURCES = {"fuzz.rs"}
