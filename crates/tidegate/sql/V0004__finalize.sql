@@ -45,6 +45,8 @@ DECLARE
     -- Looked up once, not for each event. Usually no kind has its own retention.
     own_retention CONSTANT boolean := EXISTS (SELECT FROM tidegate.event_kind WHERE retention_completed <> '30 days');
     instant CONSTANT timestamptz := clock_timestamp();
+    seconds CONSTANT double precision := date_part('epoch', instant);
+    bounds CONSTANT timestamptz[] := tidegate.latency_bounds(instant);
     lease record;
     gone record;
 BEGIN
@@ -75,12 +77,17 @@ BEGIN
                             ELSE '30 days' END,
                        g.expires_at, tokens[n], g.parent_id, g.replay_of, g.traceparent
                   FROM gone AS g
-                RETURNING kind, status, attempts, created_at)
-            SELECT array_agg(l.kind) AS kinds, array_agg(l.status) AS statuses, array_agg(l.attempts) AS attempts,
-                   array_agg(l.created_at) AS created_ats, count(*) AS events
-              INTO gone FROM logged AS l;
-            ended[n] := gone.events;
-            PERFORM tidegate.count_ended(gone.kinds, gone.statuses, gone.attempts, gone.created_ats, instant);
+                RETURNING kind, attempts, created_at
+            ), counted AS (
+                SELECT l.kind, width_bucket(l.created_at, bounds) AS bucket, count(*) AS events, sum(l.attempts) AS attempts,
+                       sum(seconds - date_part('epoch', l.created_at)) FILTER (WHERE isfinite(l.created_at)) AS latency
+                  FROM logged AS l GROUP BY 1, 2)
+            SELECT array_agg(c.kind) AS kinds, array_agg('COMPLETED'::text) AS statuses, array_agg(c.bucket) AS buckets,
+                   array_agg(c.events) AS events, array_agg(c.attempts) AS attempts, array_agg(c.latency) AS latencies,
+                   coalesce(sum(c.events), 0)::bigint AS total
+              INTO gone FROM counted AS c;
+            ended[n] := gone.total;
+            PERFORM tidegate.add_figures(gone.kinds, gone.statuses, gone.buckets, gone.events, gone.attempts, gone.latencies);
         END IF;
         IF over[n] AND lease.ids IS NOT NULL AND NOT EXISTS (
             SELECT FROM unnest(lease.ids - done[n]) AS r

@@ -2,6 +2,39 @@
 
 CREATE SCHEMA tidegate;
 
+CREATE FUNCTION tidegate.add_figures(kinds text[], statuses text[], buckets integer[], events bigint[], attempts bigint[], latencies double precision[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    now CONSTANT timestamptz := date_trunc('minute', clock_timestamp());
+    bounds CONSTANT bigint[] := '{NULL,3600000,600000,120000,30000,5000,1000,250,50}';
+BEGIN
+    IF kinds IS NULL THEN
+        RETURN;
+    END IF;
+    WITH placed AS MATERIALIZED (
+        SELECT e.kind, e.status, bounds[e.bucket + 1] AS within_ms, e.events, e.attempts,
+               greatest(round(coalesce(e.latency, 0) * 1000), 0)::bigint AS latency_ms, row.id
+          FROM unnest(kinds, statuses, buckets, add_figures.events, add_figures.attempts, latencies)
+               AS e(kind, status, bucket, events, attempts, latency)
+          LEFT JOIN LATERAL (
+               SELECT m.id FROM tidegate.minute_stats AS m
+                WHERE m.minute = now AND m.kind = e.kind AND m.status = e.status
+                  AND m.within_ms IS NOT DISTINCT FROM bounds[e.bucket + 1]
+                LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS row ON true
+    ), added AS (
+        UPDATE tidegate.minute_stats AS m
+           SET events = m.events + p.events, attempts = m.attempts + p.attempts, latency_ms = m.latency_ms + p.latency_ms
+          FROM placed AS p WHERE m.id = p.id)
+    INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
+    SELECT now, p.kind, p.status, p.within_ms, p.events, p.attempts, p.latency_ms FROM placed AS p WHERE p.id IS NULL;
+END $$;
+
 CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE
     RETURN CASE WHEN (added IS NULL) THEN errors ELSE (errors || (SELECT COALESCE(jsonb_agg((e.value || jsonb_build_object('at', append_errors.at))), '[]'::jsonb) AS "coalesce" FROM jsonb_array_elements(append_errors.added) e(value))) END;
@@ -354,6 +387,8 @@ DECLARE
     -- Looked up once, not for each event. Usually no kind has its own retention.
     own_retention CONSTANT boolean := EXISTS (SELECT FROM tidegate.event_kind WHERE retention_completed <> '30 days');
     instant CONSTANT timestamptz := clock_timestamp();
+    seconds CONSTANT double precision := date_part('epoch', instant);
+    bounds CONSTANT timestamptz[] := tidegate.latency_bounds(instant);
     lease record;
     gone record;
 BEGIN
@@ -384,12 +419,17 @@ BEGIN
                             ELSE '30 days' END,
                        g.expires_at, tokens[n], g.parent_id, g.replay_of, g.traceparent
                   FROM gone AS g
-                RETURNING kind, status, attempts, created_at)
-            SELECT array_agg(l.kind) AS kinds, array_agg(l.status) AS statuses, array_agg(l.attempts) AS attempts,
-                   array_agg(l.created_at) AS created_ats, count(*) AS events
-              INTO gone FROM logged AS l;
-            ended[n] := gone.events;
-            PERFORM tidegate.count_ended(gone.kinds, gone.statuses, gone.attempts, gone.created_ats, instant);
+                RETURNING kind, attempts, created_at
+            ), counted AS (
+                SELECT l.kind, width_bucket(l.created_at, bounds) AS bucket, count(*) AS events, sum(l.attempts) AS attempts,
+                       sum(seconds - date_part('epoch', l.created_at)) FILTER (WHERE isfinite(l.created_at)) AS latency
+                  FROM logged AS l GROUP BY 1, 2)
+            SELECT array_agg(c.kind) AS kinds, array_agg('COMPLETED'::text) AS statuses, array_agg(c.bucket) AS buckets,
+                   array_agg(c.events) AS events, array_agg(c.attempts) AS attempts, array_agg(c.latency) AS latencies,
+                   coalesce(sum(c.events), 0)::bigint AS total
+              INTO gone FROM counted AS c;
+            ended[n] := gone.total;
+            PERFORM tidegate.add_figures(gone.kinds, gone.statuses, gone.buckets, gone.events, gone.attempts, gone.latencies);
         END IF;
         IF over[n] AND lease.ids IS NOT NULL AND NOT EXISTS (
             SELECT FROM unnest(lease.ids - done[n]) AS r
@@ -414,36 +454,18 @@ END $$;
 CREATE FUNCTION tidegate.count_ended(kinds text[], statuses text[], attempts integer[], created_ats timestamp with time zone[], instant timestamp with time zone) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
     SET jit TO 'off'
     AS $$
 #variable_conflict use_column
 DECLARE
-    now CONSTANT timestamptz := date_trunc('minute', clock_timestamp());
-    bounds CONSTANT bigint[] := '{50,250,1000,5000,30000,120000,600000,3600000}';
+    bounds CONSTANT timestamptz[] := tidegate.latency_bounds(instant);
 BEGIN
-    IF kinds IS NULL THEN
-        RETURN;
-    END IF;
-    WITH ended AS (
-        SELECT t.kind, t.status, bounds[tidegate.latency_bucket(t.ms) + 1] AS within_ms, count(*) AS events, sum(t.attempts) AS attempts,
-               sum(t.ms) AS latency_ms
-          FROM (SELECT e.kind, e.status, e.attempts, tidegate.latency_ms(e.created_at, instant) AS ms
-                  FROM unnest(kinds, statuses, count_ended.attempts, created_ats) AS e(kind, status, attempts, created_at) OFFSET 0) AS t
-         GROUP BY 1, 2, 3
-    ), placed AS MATERIALIZED (
-        SELECT e.*, row.id FROM ended AS e
-          LEFT JOIN LATERAL (
-               SELECT m.id FROM tidegate.minute_stats AS m
-                WHERE m.minute = now AND m.kind = e.kind AND m.status = e.status AND m.within_ms IS NOT DISTINCT FROM e.within_ms
-                LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS row ON true
-    ), added AS (
-        UPDATE tidegate.minute_stats AS m
-           SET events = m.events + p.events, attempts = m.attempts + p.attempts, latency_ms = m.latency_ms + p.latency_ms
-          FROM placed AS p WHERE m.id = p.id)
-    INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
-    SELECT now, p.kind, p.status, p.within_ms, p.events, p.attempts, p.latency_ms FROM placed AS p WHERE p.id IS NULL;
+    PERFORM tidegate.add_figures(array_agg(g.kind), array_agg(g.status), array_agg(g.bucket), array_agg(g.events), array_agg(g.attempts),
+                                 array_agg(g.latency))
+       FROM (SELECT e.kind, e.status, width_bucket(e.created_at, bounds) AS bucket, count(*) AS events, sum(e.attempts) AS attempts,
+                    sum(date_part('epoch', instant - e.created_at)) FILTER (WHERE isfinite(e.created_at)) AS latency
+               FROM unnest(kinds, statuses, count_ended.attempts, created_ats) AS e(kind, status, attempts, created_at)
+              GROUP BY 1, 2, 3) AS g;
 END $$;
 
 CREATE FUNCTION tidegate.count_kinds(ids bigint[]) RETURNS jsonb
@@ -1448,9 +1470,9 @@ BEGIN
     END LOOP;
 END $_$;
 
-CREATE FUNCTION tidegate.latency_bucket(latency_ms bigint) RETURNS integer
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN width_bucket(latency_ms, '{51,251,1001,5001,30001,120001,600001,3600001}'::bigint[]);
+CREATE FUNCTION tidegate.latency_bounds(instant timestamp with time zone) RETURNS timestamp with time zone[]
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN ARRAY[(instant - '01:00:00'::interval), (instant - '00:10:00'::interval), (instant - '00:02:00'::interval), (instant - '00:00:30'::interval), (instant - '00:00:05'::interval), (instant - '00:00:01'::interval), (instant - '00:00:00.25'::interval), (instant - '00:00:00.05'::interval)];
 
 CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -4725,6 +4747,8 @@ CREATE TRIGGER events_update INSTEAD OF UPDATE ON tidegate.events FOR EACH ROW E
 ALTER TABLE ONLY tidegate.sealed_stats
     ADD CONSTRAINT sealed_stats_partition_fkey FOREIGN KEY (partition) REFERENCES tidegate.sealed_partition(partition) ON DELETE CASCADE;
 
+REVOKE ALL ON FUNCTION tidegate.add_figures(kinds text[], statuses text[], buckets integer[], events bigint[], attempts bigint[], latencies double precision[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.apply_retention(kind text, partition text, since text, batch integer, reason text, actor text) FROM PUBLIC;
@@ -4835,7 +4859,7 @@ REVOKE ALL ON FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds dou
 
 REVOKE ALL ON FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.latency_bucket(latency_ms bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.latency_bounds(instant timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
 
