@@ -11,3 +11,13 @@ pub mod http;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// So are those of the handbook's pages that have whole ones.
+#[cfg(doctest)]
+mod handbook {
+    #[doc = include_str!("../docs/guides/publish.md")]
+    struct Publish;
+
+    #[doc = include_str!("../docs/guides/testing.md")]
+    struct Testing;
+}
