@@ -6,6 +6,7 @@ pub mod app;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod http;
+pub mod schemas;
 
 /// The README's Rust examples are compiled with the documentation's.
 #[cfg(doctest)]

@@ -690,7 +690,14 @@ async fn a_kind_that_nobody_has_registered_is_refused_and_not_taken_for_one_with
     let none = run(&db, &["list", "--kind", "form_archived"]).await;
     assert_eq!(none.code, Some(0), "{none:?}");
     let slip = run(&db, &["list", "--kind", "form_archive"]).await;
-    slip.failed(2, &["kind: \"form_archive\" is not registered"]);
+    slip.failed(
+        2,
+        &[
+            "kind: \"form_archive\" is not registered, and there are no events of it",
+            "case_opened, ",
+            "form_archived",
+        ],
+    );
     // It was registered once.
     let client = db.client().await;
     log(&client, 100, None, None).await;
@@ -698,6 +705,31 @@ async fn a_kind_that_nobody_has_registered_is_refused_and_not_taken_for_one_with
     client.batch_execute(retired).await.unwrap();
     let listed = json(&db, &["list", "--kind", "case_opened"]).await;
     assert_eq!(ids_of(&listed), [100]);
+    // There are some, though none of this status.
+    let pending = ["list", "--kind", "case_opened", "--status", "PENDING"];
+    assert_eq!(ids_of(&json(&db, &pending).await), [0; 0]);
+}
+
+#[tokio::test]
+async fn events_of_kinds_that_the_program_does_not_have_are_listed_and_marked() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let registered = "INSERT INTO tidegate.event_kind (kind) VALUES ('parcel_lost')";
+    client.batch_execute(registered).await.unwrap();
+    let foreign = publish(&client, "parcel_lost", None, None).await;
+    let ours = publish(&client, "form_archived", None, None).await;
+    let of_kind = json(&db, &["list", "--kind", "parcel_lost"]).await;
+    assert_eq!(ids_of(&of_kind), [foreign]);
+    let all = json(&db, &["list"]).await;
+    assert_eq!(ids_of(&all), [ours, foreign]);
+    assert_eq!(all["events"][0]["handled"], Value::Null);
+    assert_eq!(all["events"][1]["handled"], false);
+    let text = run(&db, &["list"]).await.stdout;
+    assert!(
+        text.contains("parcel_lost*") && text.contains("* this program does not have this kind"),
+        "{text}"
+    );
+    assert!(!text.contains("form_archived*"), "{text}");
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use tidegate::config::parse_duration;
 use tidegate::look::{LIMIT, LISTED};
 use tidegate::operate::{
@@ -173,6 +174,27 @@ pub enum Verb {
         after_help = "Example:\n  tidegate schedule nightly-report --kind night_fell --cron '30 2 * * *' --time-zone Europe/Kyiv --reason 'the office asks for it'\n  tidegate schedule nightly-report --pause --reason 'the office is closed'"
     )]
     Schedule(Box<ScheduleArgs>),
+    /// Print the script by which a shell completes verbs and flags.
+    #[command(
+        after_help = "Example:\n  tidegate completions bash > ~/.local/share/bash-completion/completions/tidegate"
+    )]
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Print the manual page, or write the pages of all verbs into a folder.
+    #[command(after_help = "Example:\n  tidegate man --dir ~/.local/share/man/man1")]
+    Man {
+        /// Write one page for each verb into this folder, which is created if it is missing.
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+    /// Print the JSON Schema of what a verb prints with --json, or the schemas of all verbs.
+    #[command(after_help = "Example:\n  tidegate schema list")]
+    Schema {
+        /// The verb, or `error` for what is printed when a verb fails.
+        verb: Option<String>,
+    },
 }
 
 /// Write a project of your own to begin with: two kinds of events, their handlers, tests and deployment.

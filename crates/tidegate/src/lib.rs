@@ -53,7 +53,7 @@
 //!
 //! None is on by default. `aws`: logins that AWS keeps, in Secrets Manager or as IAM tokens. `operate`: what operators ask for
 //! and what the queue tells them, and the `Service` that both shells are made on. `logging`: what a shell
-//! logs. `schedules`: periodic events; a program without it leaves them to others. `testing`: a test kit. `vendored-openssl`: builds OpenSSL in. `internals` is for this project's own tests; no promise
+//! logs. `schema`: JSON Schemas of what is answered. `schedules`: periodic events; a program without it leaves them to others. `testing`: a test kit. `vendored-openssl`: builds OpenSSL in. `internals` is for this project's own tests; no promise
 //! holds for it.
 //!
 //! # Layout
@@ -113,6 +113,8 @@ mod schedule;
 #[cfg(not(feature = "schedules"))]
 #[path = "schedule_without.rs"]
 mod schedule;
+#[cfg(feature = "schema")]
+pub mod schema;
 #[cfg(feature = "seal")]
 pub mod seal;
 #[cfg(not(feature = "seal"))]

@@ -119,6 +119,7 @@ impl Migrations {
 
 /// What a migration did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct MigrateReport {
     /// Names of the migrations that were applied now, in order; empty when all were there.

@@ -151,6 +151,7 @@ pub struct KindRequest {
 
 /// What to do with the first event of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum UnblockAction {
     /// Run it at the next drain.
@@ -223,6 +224,7 @@ impl TryFrom<UnblockOptions> for UnblockRequest {
 
 /// What a replay did or, as a dry run, would do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "replay")]
 #[non_exhaustive]
 pub struct ReplayReport {
@@ -257,6 +259,7 @@ pub struct ReplayReport {
 
 /// A replay of one event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Replayed {
     /// The new event.
     pub id: i64,
@@ -266,6 +269,7 @@ pub struct Replayed {
 
 /// An event that was left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Skipped {
     /// The event's id.
     pub id: i64,
@@ -278,6 +282,7 @@ pub struct Skipped {
 
 /// Events whose start-before time has passed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PassedDeadlines {
     /// How many.
     pub count: u64,
@@ -287,6 +292,7 @@ pub struct PassedDeadlines {
 
 /// Where a replay would come at another place in its group than the original did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OrderRisks {
     /// Groups touched.
     pub groups: u64,
@@ -302,6 +308,7 @@ pub struct OrderRisks {
 
 /// A group with live events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BusyGroup {
     /// The group.
     pub group_key: String,
@@ -311,6 +318,7 @@ pub struct BusyGroup {
 
 /// A group whose later events have ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OvertakenGroup {
     /// The group.
     pub group_key: String,
@@ -319,11 +327,13 @@ pub struct OvertakenGroup {
     /// The last of them.
     pub last_id: i64,
     /// When the latest of them ended, RFC 3339.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub last_finished_at: String,
 }
 
 /// What a requeue did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "requeue")]
 #[non_exhaustive]
 pub struct RequeueReport {
@@ -341,6 +351,7 @@ pub struct RequeueReport {
 
 /// What a pause or a resume did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct PauseReport {
     /// `pause` or `resume`.
@@ -355,6 +366,7 @@ pub struct PauseReport {
 
 /// What is known of a service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ServiceState {
     /// It answers, as far as anybody knows.
@@ -370,6 +382,7 @@ pub enum ServiceState {
 
 /// A service as operators see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ServiceStatus {
     /// Its name, as handlers give it.
@@ -377,12 +390,15 @@ pub struct ServiceStatus {
     /// Whether it is called.
     pub state: ServiceState,
     /// Since when it is, or is not.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub since: String,
     /// Calls in a row that it has not answered.
     pub failures: u32,
     /// When it is tried again.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub retry_at: Option<String>,
     /// When it was told to have answered.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub answered_at: Option<String>,
     /// The code of the last failure.
     pub last_error: Option<String>,
@@ -397,11 +413,13 @@ pub struct ServiceStatus {
     /// How many events do.
     pub waiting: u64,
     /// When the oldest of them was published.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub oldest: Option<String>,
 }
 
 /// Events of a kind that will pass their deadline before they are started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ExpiringKind {
     /// The kind.
@@ -409,6 +427,7 @@ pub struct ExpiringKind {
     /// How many at least.
     pub events: u64,
     /// The earliest of their deadlines, RFC 3339.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub first_deadline: String,
 }
 
@@ -484,6 +503,7 @@ impl TryFrom<ServiceOptions> for ServiceRequest {
 
 /// What a change of a service did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ServiceChange {
     /// `pause_service`, `resume_service` or `limit_service`.
@@ -506,6 +526,7 @@ pub struct ServiceChange {
 
 /// What a retirement did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "retire")]
 #[non_exhaustive]
 pub struct RetireReport {
@@ -515,6 +536,7 @@ pub struct RetireReport {
 
 /// What an unblock did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "unblock")]
 #[non_exhaustive]
 pub struct UnblockReport {

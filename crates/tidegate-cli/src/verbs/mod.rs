@@ -2,6 +2,7 @@
 
 mod change;
 mod cleanup;
+pub mod describe;
 mod doctor;
 mod drain;
 mod look;
@@ -11,6 +12,7 @@ mod operate;
 mod publish;
 mod watch;
 
+use tidegate::Error;
 use tidegate::invocation::MigrateRequest;
 use tidegate::program::Service;
 
@@ -49,5 +51,9 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
         Verb::Rewrap(args) => operate::rewrap(service, args).await,
         Verb::Schedules { limit } => look::schedules(service, limit).await,
         Verb::Schedule(args) => operate::schedule(service, *args).await,
+        Verb::Completions { .. } | Verb::Man { .. } | Verb::Schema { .. } => {
+            // Answered before there is a service.
+            Err(Error::Invalid("it needs no service".to_owned()).into())
+        }
     }
 }

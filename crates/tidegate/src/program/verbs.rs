@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::Value;
+use tokio_postgres::Client;
 
 use super::{Service, stats_on};
 use crate::change;
@@ -20,7 +22,7 @@ use crate::operate::{
     RescheduleReport, RescheduleRequest, RetireReport, RewrapReport, RewrapRequest, ScheduleAction,
     ScheduleChange, ScheduleRequest, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
 };
-use crate::queue;
+use crate::queue::{self, ListFilter};
 use crate::retention::{self, KindsReport, RetentionReport};
 use crate::rewrap;
 use crate::schedule;
@@ -28,6 +30,7 @@ use crate::wake::Waker;
 
 /// What is answered of retention.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Retention {
     /// How it is.
@@ -100,17 +103,20 @@ impl Service {
         })
     }
 
-    /// A page of events, newest first.
+    /// A page of events, newest first. An event of a kind that this program does not have is marked by `"handled": false`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names what is wrong with the request, a kind that nobody has registered too; when the database fails.
+    /// [`Error::Invalid`] names what is wrong with the request, also a kind that is not registered and has no events; when the
+    /// database fails.
     pub async fn list(&self, asked: &ListRequest) -> Result<ListReport, Error> {
         let (status, limit) = (asked.status()?, look::limit(asked.limit)?);
         let client = self.database.connect().await?;
-        let events = queue::list(&client, &asked.filter(status), limit).await?;
+        let mut events = queue::list(&client, &asked.filter(status), limit).await?;
         if let (true, Some(kind)) = (events.is_empty(), &asked.kind) {
-            // Nothing of a kind that nobody has registered is a slip of the pen.
-            retention::kinds(&self.database, Some(kind)).await?;
+            refuse_unknown(&client, kind).await?;
+        }
+        for event in &mut events {
+            self.mark_foreign(event);
         }
         let is_full = events.len() >= limit as usize;
         let last = events.last().and_then(|event| event["id"].as_i64());
@@ -339,6 +345,14 @@ impl Service {
         Ok(Retention::Changed(report))
     }
 
+    /// Marks an event whose kind this program does not have.
+    fn mark_foreign(&self, event: &mut Value) {
+        let kind = event["kind"].as_str().unwrap_or_default();
+        if !self.program.kinds.contains(&kind) {
+            event["handled"] = Value::Bool(false);
+        }
+    }
+
     /// Who asks, for the audit.
     fn actor_of(&self, asked: Option<&String>) -> Option<String> {
         asked.or(self.actor.as_ref()).cloned()
@@ -350,4 +364,33 @@ impl Service {
             ..asked.clone()
         }
     }
+}
+
+/// An error lists no more kinds than this.
+const MOST_NAMED: usize = 50;
+
+/// Refuses a kind that is neither registered nor the kind of any event, live or finished: its name is most likely misspelled.
+async fn refuse_unknown(client: &Client, kind: &str) -> Result<(), Error> {
+    let kinds = queue::registered(client).await?;
+    if kinds.iter().any(|known| known == kind) {
+        return Ok(());
+    }
+    let any = ListFilter {
+        kind: Some(kind),
+        ..ListFilter::default()
+    };
+    if !queue::list(client, &any, 1).await?.is_empty() {
+        return Ok(());
+    }
+    let mut named = kinds.iter().take(MOST_NAMED).cloned().collect::<Vec<_>>();
+    if kinds.len() > MOST_NAMED {
+        named.push(format!("and {} more", kinds.len() - MOST_NAMED));
+    }
+    let there_are = match named.as_slice() {
+        [] => "no kinds are registered".to_owned(),
+        _ => format!("the kinds are {}", named.join(", ")),
+    };
+    Err(Error::Invalid(format!(
+        "kind: {kind:?} is not registered, and there are no events of it; {there_are}"
+    )))
 }

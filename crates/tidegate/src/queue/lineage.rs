@@ -12,6 +12,7 @@ pub const MOST_RELATED: usize = 500;
 
 /// How an event hangs on the one above it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Relation {
     /// It stands at the top.
@@ -25,6 +26,7 @@ pub enum Relation {
 
 /// An event of a lineage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct RelatedEvent {
     /// Its id.
@@ -36,8 +38,10 @@ pub struct RelatedEvent {
     /// How often it was tried.
     pub attempts: u32,
     /// When it was published; RFC 3339.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub created_at: String,
     /// When it ended; `None` while it lives.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub finished_at: Option<String>,
     /// The event whose handler emitted it.
     pub parent_id: Option<i64>,
@@ -61,6 +65,7 @@ impl RelatedEvent {
 
 /// Where an event comes from and what came of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Lineage {
     /// The topmost event that is stored.
