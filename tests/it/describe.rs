@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
 
 use crate::cli::{Cli, verbs};
 use crate::function::Function;
@@ -134,7 +135,10 @@ fn questions(folder: &str) -> Vec<(&'static str, Vec<String>)> {
         with_reason("cancel", &["--id", "1", "2", "3"]),
         of("show", &["1"]),
         with_reason("replay", &["--id", "1", "--again", "--expires-in", "1h"]),
-        with_reason("replay", &["--kind", "foreign", "--dry-run"]),
+        with_reason(
+            "replay",
+            &["--kind", "foreign", "--since", "1h", "--dry-run"],
+        ),
         of("list", &[]),
         of("pause", &[VIEWED]),
         of("resume", &[VIEWED]),
@@ -253,8 +257,16 @@ fn with_common(alternative: &Value, schema: &Value) -> Value {
 
 /// The names of all fields, but for those that are data: kinds, tables, and what handlers, clients and schemas put there.
 fn names(value: &Value) -> Vec<String> {
-    const DATA: [&str; 9] = [
-        "kinds", "payload", "progress", "result", "errors", "tables", "records", "schemas",
+    const DATA: [&str; 10] = [
+        "skipped_reasons",
+        "kinds",
+        "payload",
+        "progress",
+        "result",
+        "errors",
+        "tables",
+        "records",
+        "schemas",
         "reported",
     ];
     match value {
@@ -322,14 +334,21 @@ async fn the_document_of_what_was_served_fits_its_schema() {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-    support::ended("it listens", async {
-        while let Some(line) = said.next_line().await.unwrap() {
-            if line.starts_with("listening on") {
-                break;
+    let address = support::ended("it listens", async {
+        loop {
+            let line = said.next_line().await.unwrap().unwrap();
+            if let Some(address) = line.strip_prefix("listening on http://") {
+                return address.to_owned();
             }
         }
     })
     .await;
+    // Who has answered hears signals.
+    let mut caller = TcpStream::connect(address).await.unwrap();
+    let asked = b"GET /nothing HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+    caller.write_all(asked).await.unwrap();
+    let mut answer = Vec::new();
+    caller.read_to_end(&mut answer).await.unwrap();
     support::terminate(&child);
     let mut told = String::new();
     child
