@@ -318,7 +318,7 @@ pub struct RetentionArgs {
 
 #[derive(Args)]
 pub struct StatusArgs {
-    /// Follow it live on the terminal until q, Esc or Ctrl-C.
+    /// Follow it live on the terminal, open kinds and events, and act on them; ? lists the keys, q and Ctrl-C end it.
     #[arg(long)]
     pub watch: bool,
     /// How often to look, 100ms to 1h.
@@ -408,6 +408,25 @@ pub struct ReplayArgs {
     pub expires_in: Option<Duration>,
     #[command(flatten)]
     pub audit: AuditArgs,
+}
+
+impl ReplayArgs {
+    /// One event, whatever came of it before.
+    pub fn of_one(id: i64, audit: AuditArgs) -> Self {
+        Self {
+            ids: vec![id],
+            kind: None,
+            status: None,
+            since: None,
+            until: None,
+            limit: None,
+            dry_run: false,
+            again: false,
+            failed_handlers_only: false,
+            expires_in: None,
+            audit,
+        }
+    }
 }
 
 #[derive(Args)]

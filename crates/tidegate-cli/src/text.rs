@@ -525,11 +525,11 @@ fn short(value: &Value) -> String {
 }
 
 /// A timestamp without its fraction of a second.
-fn instant(value: &Value) -> String {
+pub fn instant(value: &Value) -> String {
     without_fraction(&cell(value))
 }
 
-fn without_fraction(time: &str) -> String {
+pub fn without_fraction(time: &str) -> String {
     let whole = time.split(['.', '+', 'Z']).next();
     whole.unwrap_or_default().replace('T', " ")
 }
