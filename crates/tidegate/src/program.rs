@@ -1,6 +1,8 @@
 //! Owns a whole program: its handlers, settings, database and migrations put together, so that a shell (a function, a
 //! command line) need only ask. What a shell is for whom, nobody here knows.
 
+#[cfg(feature = "operate")]
+mod deployment;
 mod verbs;
 
 use std::sync::Arc;
@@ -12,6 +14,8 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use tokio_postgres::{Client, Transaction};
 
+#[cfg(feature = "operate")]
+pub use self::deployment::Deployment;
 pub use self::verbs::Retention;
 use crate::config::{Lookup, duration, number};
 use crate::connect::Database;
@@ -230,12 +234,25 @@ impl Program {
         self
     }
 
-    /// Reads all settings, and checks that a handler's limit fits into a lease.
+    /// Reads all settings, and checks that a handler's limit fits into a lease. Of the databases that `DATABASE_SECRET_IDS` names it is the
+    /// one that `TIDEGATE_DATABASE` says.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     #[cfg(feature = "operate")]
     pub fn start(self, lookup: Lookup<'_>) -> Result<Service, Error> {
+        let handlers = (self.handlers)(lookup)?;
+        let one = deployment::one_of(lookup)?;
+        Arc::new(self).serve(&*one, handlers)
+    }
+
+    /// With these settings, for the database that they name.
+    #[cfg(feature = "operate")]
+    fn serve(
+        self: Arc<Self>,
+        lookup: Lookup<'_>,
+        handlers: Arc<dyn Drains>,
+    ) -> Result<Service, Error> {
         let options = DrainOptions::from_settings(lookup)?;
         options.check()?;
         seal::from_settings(lookup)?;
@@ -254,7 +271,7 @@ impl Program {
             metrics: Metrics::from_settings(lookup)?,
             metrics_to: |line| eprintln!("{line}"),
             actions: Actions::from_setting(lookup, further, self.intake.is_some())?,
-            handlers: (self.handlers)(lookup)?,
+            handlers,
             program: self,
         })
     }
@@ -343,7 +360,7 @@ pub struct Service {
     /// What may be asked for.
     pub actions: Actions,
     handlers: Arc<dyn Drains>,
-    program: Program,
+    program: Arc<Program>,
 }
 
 /// A request that could not be answered.

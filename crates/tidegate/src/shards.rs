@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
@@ -174,7 +173,7 @@ impl Shards {
     pub async fn status(&self) -> Vec<ShardStatus> {
         let looks = self.shards.iter().map(async |shard| ShardStatus {
             name: shard.name.clone(),
-            backlog: look(shard).await,
+            backlog: look(&shard.database).await,
         });
         let looks: Vec<_> = looks.collect();
         futures_util::stream::iter(looks)
@@ -190,50 +189,67 @@ impl Shards {
         app: &Arc<D>,
         options: &DrainOptions,
     ) -> Vec<ShardReport> {
-        let began = Instant::now();
-        let order = self.by_urgency().await;
-        let count = order.len();
-        let drains = order.into_iter().enumerate().map(async |(at, shard)| {
-            let left = options.budget.saturating_sub(began.elapsed());
-            let drained = match part(left, count - at, self.at_once) {
-                Some(budget) => {
-                    let options = DrainOptions {
-                        budget,
-                        ..options.clone()
-                    };
-                    Some(drain(&shard.database, app.clone(), &options).await)
-                }
-                None => None,
+        let databases = self.shards.iter().map(|shard| &shard.database).collect();
+        let drains = in_turn(databases, options.budget, self.at_once, |at, budget| {
+            let (database, app) = (&self.shards[at].database, app.clone());
+            let options = DrainOptions {
+                budget,
+                ..options.clone()
             };
-            ShardReport {
-                name: shard.name.clone(),
-                drained,
-            }
+            async move { drain(database, app, &options).await }
         });
-        let drains: Vec<_> = drains.collect();
-        futures_util::stream::iter(drains)
-            .buffer_unordered(self.at_once)
-            .collect()
-            .await
+        let reports = drains.await.into_iter().map(|(at, drained)| ShardReport {
+            name: self.shards[at].name.clone(),
+            drained,
+        });
+        reports.collect()
     }
+}
 
-    /// The one with the oldest event first; those with none, and then those that do not answer.
-    async fn by_urgency(&self) -> Vec<&Shard> {
-        let mut found: Vec<(u8, u64, &Shard)> = Vec::new();
-        for some in self.shards.chunks(LOOKS_AT_ONCE) {
-            let looks = join_all(some.iter().map(look)).await;
-            found.extend(
-                some.iter()
-                    .zip(looks)
-                    .map(|(shard, backlog)| match backlog {
-                        Ok(backlog) => (0, u64::MAX - backlog.oldest_age_ms, shard),
-                        Err(_) => (1, 0, shard),
-                    }),
-            );
-        }
-        found.sort_by_key(|(answers, age, _)| (*answers, *age));
-        found.into_iter().map(|(_, _, shard)| shard).collect()
-    }
+/// Has `work` done on each of these databases within `budget`, on `at_once` of them at a time: the one with the oldest event first,
+/// those that do not answer last. While others wait, none has more than its part of the time that is left. Tells what came of
+/// each, by its place in the list; `None` where there was no time for it.
+pub(crate) async fn in_turn<T, F>(
+    databases: Vec<&Database>,
+    budget: Duration,
+    at_once: usize,
+    work: impl Fn(usize, Duration) -> F,
+) -> Vec<(usize, Option<T>)>
+where
+    F: Future<Output = T>,
+{
+    let began = Instant::now();
+    let order = by_urgency(&databases).await;
+    let (count, work) = (order.len(), &work);
+    let turns = order.into_iter().enumerate().map(|(turn, at)| async move {
+        let left = budget.saturating_sub(began.elapsed());
+        let done = match part(left, count - turn, at_once) {
+            Some(budget) => Some(work(at, budget).await),
+            None => None,
+        };
+        (at, done)
+    });
+    let turns: Vec<_> = turns.collect();
+    futures_util::stream::iter(turns)
+        .buffer_unordered(at_once)
+        .collect()
+        .await
+}
+
+/// Where they are in the list: the one with the oldest event first; those with none, and then those that do not answer.
+async fn by_urgency(databases: &[&Database]) -> Vec<usize> {
+    let looks: Vec<_> = databases.iter().map(|database| look(database)).collect();
+    let looks: Vec<_> = futures_util::stream::iter(looks)
+        .buffered(LOOKS_AT_ONCE)
+        .collect()
+        .await;
+    let urgency = |backlog: &Result<Backlog, Error>| match backlog {
+        Ok(backlog) => (0, u64::MAX - backlog.oldest_age_ms),
+        Err(_) => (1, 0),
+    };
+    let mut order: Vec<usize> = (0..databases.len()).collect();
+    order.sort_by_key(|at| urgency(&looks[*at]));
+    order
 }
 
 /// The part of the time that is left for one of so many that wait, if so many are drained at once.
@@ -245,9 +261,9 @@ fn part(left: Duration, waiting: usize, at_once: usize) -> Option<Duration> {
     Some((left / turns).max(LEAST).min(left))
 }
 
-async fn look(shard: &Shard) -> Result<Backlog, Error> {
+async fn look(database: &Database) -> Result<Backlog, Error> {
     let asked = async {
-        let client = shard.database.connect().await?;
+        let client = database.connect().await?;
         queue::backlog(&client).await
     };
     tokio::time::timeout(LOOK, asked)

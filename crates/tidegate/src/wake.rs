@@ -72,6 +72,7 @@ impl Waker {
             by: Arc::default(),
             arn,
             trace: None,
+            database: None,
         };
         Self::new(database, Arc::new(function))
     }

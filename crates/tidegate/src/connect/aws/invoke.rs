@@ -36,6 +36,8 @@ pub struct Invoked {
     pub arn: String,
     /// The invocation's X-Ray trace header, by which Lambda sees functions that call each other in a circle.
     pub trace: Option<String>,
+    /// The one of several databases that is to be drained.
+    pub database: Option<String>,
 }
 
 impl StartDrain for Invoked {
@@ -46,7 +48,11 @@ impl StartDrain for Invoked {
 
 impl Invoked {
     async fn invoke(&self, chain: Chain) -> Result<(), Error> {
-        let body = json!({"action": "drain", "chain": chain}).to_string();
+        let mut body = json!({"action": "drain", "chain": chain});
+        if let Some(database) = &self.database {
+            body["database"] = json!(database);
+        }
+        let body = body.to_string();
         let request = self.request(body).await?;
         let http = self.by.http.get_or_try_init(http_client).await?;
         let answer = http.execute(request).await.map_err(failed)?;
