@@ -29,8 +29,8 @@ CREATE TABLE callers.api_key (
     revoked_at timestamptz,
     CONSTRAINT digest_is_32_bytes CHECK (octet_length(digest) = 32),
     CONSTRAINT label_is_1_to_100_characters CHECK (char_length(label) BETWEEN 1 AND 100),
-    CONSTRAINT scopes_are_jobs_forms_or_letters
-        CHECK (cardinality(scopes) > 0 AND scopes <@ ARRAY['jobs', 'forms', 'letters'])
+    CONSTRAINT scopes_are_jobs_forms_letters_or_metrics
+        CHECK (cardinality(scopes) > 0 AND scopes <@ ARRAY['jobs', 'forms', 'letters', 'metrics'])
 );
 
 -- What a key that is shown to us is good for; nothing, if it is unknown, expired or revoked. A function, so that who serves HTTP

@@ -71,7 +71,7 @@
 //!
 //! Beside it: `config` and `connect` (settings, secrets, TLS, connections), `migrate` (the schema), `retention` (cleanup: how
 //! finished events leave the log), `schedule` (when periodic events are due), `operate` (what operators may ask for), `forget` (nothing is left of a person), `look` (what they may look at), `doctor` (is
-//! everything well?), `figures` and `metrics` (what CloudWatch is told), `wake` (a producer wakes a drain), `shards` (queues in several databases), `trace` (a trace crosses the queue), `xray` (and is
+//! everything well?), `figures` and `metrics` (what CloudWatch is told), `prometheus` (what Prometheus is told), `wake` (a producer wakes a drain), `shards` (queues in several databases), `trace` (a trace crosses the queue), `xray` (and is
 //! shown in X-Ray), `invocation` (both ends of the wire to Lambda and the command line), `intake` (messages from outside, each
 //! once), `program` (a whole program, ready for a shell).
 //!
@@ -106,6 +106,8 @@ pub mod retention;
 mod rewrap;
 #[cfg(not(feature = "seal"))]
 use seal as rewrap;
+#[cfg(feature = "operate")]
+pub mod prometheus;
 #[cfg(all(feature = "schedules", feature = "internals"))]
 pub mod schedule;
 #[cfg(all(feature = "schedules", not(feature = "internals")))]
