@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit test-pooled newest schema check-schema lambda starter api bench bench-peers coldstart cost simulate db torture mutants template package deploy deny sbom fuzz tools
+.PHONY: help run test check unit test-pooled newest schema check-schema lambda starter api metrics bench bench-peers coldstart cost simulate db torture mutants template package deploy deny sbom fuzz tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -20,7 +20,7 @@ run: tools ## start a local Postgres, publish sample events, drain them, show th
 	@python3 scripts/run.py
 
 # What `make test` runs, in this order. Each can be run alone.
-STAGES := check deny unit newest check-schema lambda starter api template
+STAGES := check deny unit newest check-schema lambda starter api metrics template
 
 # What is left out for want of something that the machine lacks is counted; TIDEGATE_EXPECTED="tls" makes some of it an error.
 test: export TIDEGATE_SKIPPED_TO := $(CURDIR)/target/skipped
@@ -73,6 +73,9 @@ starter: tools ## make a project with `tidegate new`, and test, run and invoke i
 
 api: tools ## try the HTTP interface with requests made up from its OpenAPI document
 	@python3 scripts/api.py
+
+metrics: tools ## have promtool check what Prometheus is told, the alert rules, and what has them fire
+	@python3 scripts/metrics.py
 
 bench: tools ## measure the queue against its baselines; WORKLOADS="drain groups" for some, QUICK=1 for a tenth
 	cargo bench $(CARGO_FLAGS) --bench bench -- $(if $(QUICK),--quick) $(WORKLOADS)

@@ -47,6 +47,7 @@ mod policy;
 mod pooler;
 mod process;
 mod progress;
+mod prometheus;
 mod queue;
 mod records;
 mod replace;

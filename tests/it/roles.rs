@@ -179,9 +179,9 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "troubled_schedules" | "left_to_do" | "wait_of" => &[Drain, Operate, Read],
         "publish_one" | "publish" | "receive" | "should_wake" => &[Publish, Intake, Drain],
         "job" => &[Intake, Drain, Operate, Jobs],
-        "prometheus_events" | "prometheus_ended" | "prometheus_state" => &[Operate, Read],
+        "prometheus_ended" | "prometheus_state" => &[Operate, Read],
         "prometheus_kinds" => &[Intake, Drain, Operate, Read],
-        "prometheus_services" => &[Drain, Operate, Read],
+        "prometheus_services" | "prometheus_events" => &[Drain, Operate, Read],
         "ids" | "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
         | "disorder" => &[Operate, Read],
         // The catalogs tell everybody; a table of ours is found only by who may look into the schema.

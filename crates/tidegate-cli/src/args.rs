@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tidegate::config::parse_duration;
 use tidegate::look::{LIMIT, LISTED};
@@ -65,7 +65,9 @@ pub enum Verb {
     )]
     Retention(RetentionArgs),
     /// Show what is in the queue and how it is doing, by kind.
-    #[command(after_help = "Example:\n  tidegate status --watch --interval 2s")]
+    #[command(
+        after_help = "Example:\n  tidegate status --watch --interval 2s\n  tidegate status --format prometheus --output /var/lib/prometheus/node-exporter/tidegate.prom"
+    )]
     Status(StatusArgs),
     /// Show everything stored about one event, live or finished, where it comes from and what came of it.
     #[command(after_help = "Example:\n  tidegate show 42")]
@@ -324,6 +326,19 @@ pub struct StatusArgs {
     /// How often to look, 100ms to 1h.
     #[arg(long, requires = "watch", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
+    /// As text for people, or as metrics for Prometheus.
+    #[arg(long, value_enum, default_value = "text", conflicts_with = "watch")]
+    pub format: StatusFormat,
+    /// Write the metrics to this file, which must end in .prom, for node_exporter's textfile collector.
+    #[arg(long, value_name = "FILE", conflicts_with = "watch")]
+    pub output: Option<PathBuf>,
+}
+
+/// How the status is told.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StatusFormat {
+    Text,
+    Prometheus,
 }
 
 #[derive(Args)]

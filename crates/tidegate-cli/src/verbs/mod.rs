@@ -9,6 +9,7 @@ mod look;
 mod migrate;
 pub mod new;
 mod operate;
+mod prometheus;
 mod publish;
 mod watch;
 
@@ -17,7 +18,7 @@ use tidegate::invocation::MigrateRequest;
 use tidegate::program::Service;
 
 use crate::answer::{Answer, Failed};
-use crate::args::Verb;
+use crate::args::{StatusFormat, Verb};
 
 /// Answers a verb that every program has.
 pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer, Failed> {
@@ -30,6 +31,17 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
         Verb::Cleanup(args) => cleanup::cleanup(service, args, json).await,
         Verb::Retention(args) => cleanup::retention(service, args).await,
         Verb::Status(args) if args.watch => watch::watch(service, args.interval, json).await,
+        Verb::Status(args) if args.format == StatusFormat::Prometheus => {
+            if json {
+                let text = "--format prometheus: cannot be used with --json";
+                return Err(Error::Invalid(text.to_owned()).into());
+            }
+            prometheus::status(service, args.output.as_deref()).await
+        }
+        Verb::Status(args) if args.output.is_some() => {
+            let text = "--output: needs --format prometheus";
+            Err(Error::Invalid(text.to_owned()).into())
+        }
         Verb::Status(_) => look::status(service).await,
         Verb::Show { id } => look::show(service, id).await,
         Verb::List(args) => look::list(service, args).await,

@@ -68,7 +68,11 @@ pub(crate) async fn figures(client: &mut Client) -> Result<Figures, Error> {
     let limit = format!("SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}");
     transaction.batch_execute(&limit).await.map_err(failed)?;
     let kinds = query(&transaction, &sql::prometheus::KINDS, &[]).await?;
+    let set = transaction.batch_execute(sql::prometheus::WALK).await;
+    set.map_err(failed)?;
     let live = query(&transaction, &sql::prometheus::EVENTS, &[&MOST_EVENTS]).await?;
+    let set = transaction.batch_execute(sql::prometheus::AS_USUAL).await;
+    set.map_err(failed)?;
     let ended = query(&transaction, &sql::prometheus::ENDED, &[]).await?;
     let state = query(&transaction, &sql::prometheus::STATE, &[&MOST_LOOKED_AT]).await?;
     let services = query(&transaction, &sql::prometheus::SERVICES, &[]).await?;

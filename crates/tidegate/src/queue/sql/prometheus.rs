@@ -5,6 +5,13 @@ use tokio_postgres::types::Type;
 
 use super::Statement;
 
+/// Before [`EVENTS`]: of a queue little larger than what is looked at, the planner would rather read and sort all of it, and it
+/// may not know yet how large the queue is.
+pub const WALK: &str = "SET LOCAL enable_seqscan = off";
+
+/// Behind it.
+pub const AS_USUAL: &str = "SET LOCAL enable_seqscan TO DEFAULT";
+
 /// Live events by kind and state, of the first `$1` by their ids, and how long the oldest ready one has been ready. The
 /// order costs little, and so the oldest are among them.
 ///
