@@ -15,16 +15,17 @@ pub fn of_own_verbs() -> [(&'static str, Value); 5] {
 }
 
 /// A document with these fields, all of which are there, and `action`.
-fn document(title: &str, action: &str, fields: Value) -> Value {
+fn document(title: &str, action: &str, mut fields: Value) -> Value {
+    fields["action"] = json!({"const": action});
+    let names = fields.as_object().into_iter().flatten();
+    let required: Vec<Value> = names.map(|(name, _)| json!(name)).collect();
     let mut schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": title,
         "type": "object",
-        "properties": fields,
+        "required": required,
     });
-    schema["properties"]["action"] = json!({"const": action});
-    let names = schema["properties"].as_object().into_iter().flatten();
-    schema["required"] = names.map(|(name, _)| json!(name)).collect();
+    schema["properties"] = fields;
     schema
 }
 

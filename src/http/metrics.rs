@@ -36,9 +36,8 @@ impl Scrapes {
         is_loopback: bool,
     ) -> Result<Self, Error> {
         let is_on = match lookup(METRICS).as_deref() {
-            None => asked,
+            None | Some("off") => asked,
             Some("on") => true,
-            Some("off") => asked,
             Some(other) => {
                 let text = format!("{METRICS}: must be on or off, got {other:?}");
                 return Err(Error::Config(text));

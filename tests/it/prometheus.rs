@@ -2,6 +2,7 @@
 //! page about metrics speak of metrics that there are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
@@ -154,10 +155,8 @@ async fn counters_never_fall_when_the_log_is_cleaned_up() {
         all.collect::<BTreeMap<String, f64>>()
     };
     let before = counters(&told(&url).await);
-    assert_eq!(
-        before[r#"tidegate_finished_total{kind="act",status="completed"}"#],
-        20.0
-    );
+    let finished = r#"tidegate_finished_total{kind="act",status="completed"}"#;
+    assert_eq!(before.get(finished), Some(&20.0));
     // All is old: events leave the log, minutes are folded into hours and days.
     let old = "UPDATE tidegate.event_log SET finished_at = finished_at - interval '400 days', expires_at = expires_at - interval '400 days';
                UPDATE tidegate.minute_stats SET minute = minute - interval '3 days 17 minutes'";
@@ -209,11 +208,9 @@ async fn of_a_large_queue_a_scrape_reads_a_bounded_part_and_says_so() {
     client.batch_execute(many).await.unwrap();
     let text = told(&db.url).await;
     let told = samples(&text);
-    assert_eq!(told["tidegate_events_truncated"], 1.0);
-    assert_eq!(
-        told[r#"tidegate_events{kind="act",state="ready"}"#],
-        100_000.0
-    );
+    let ready = r#"tidegate_events{kind="act",state="ready"}"#;
+    assert_eq!(told.get("tidegate_events_truncated"), Some(&1.0));
+    assert_eq!(told.get(ready), Some(&100_000.0));
     client
         .batch_execute(&format!("BEGIN; {WALK}"))
         .await
@@ -288,7 +285,9 @@ async fn scrapes_that_follow_each_other_share_an_answer() {
     let exporter = Exporter::new(db.database());
     let ready = async || {
         let text = exporter.answer(Format::Text).await;
-        samples(&text)[r#"tidegate_events{kind="act",state="ready"}"#]
+        samples(&text)
+            .get(r#"tidegate_events{kind="act",state="ready"}"#)
+            .copied()
     };
     // A machine that is held up for ten seconds in between looks twice, but not each time.
     for _ in 0..20 {
@@ -360,38 +359,34 @@ async fn a_file_for_node_exporter_is_replaced_at_once_and_readable_by_all() {
         .map(|entry| entry.unwrap().file_name())
         .collect();
     assert_eq!(names, ["tidegate.prom"]);
-    let printed = Cli::on(&db).run(&asked[..3]).await;
+}
+
+#[tokio::test]
+async fn metrics_are_printed_and_what_cannot_be_written_is_refused_by_name() {
+    let db = support::database().await;
+    let room = tempfile::tempdir().unwrap();
+    let asked = ["status", "--format", "prometheus"];
+    let printed = Cli::on(&db).run(&asked).await;
     assert!(printed.stdout.contains("\ntidegate_up 1\n"), "{printed:?}");
-    let other = room.path().join("tidegate.txt");
-    let wrong = [
-        "status",
-        "--format",
-        "prometheus",
-        "--output",
-        other.to_str().unwrap(),
-    ];
+    for (name, told) in [
+        ("tidegate.txt", "--output: must end in .prom"),
+        ("no/tidegate.prom", "no/tidegate.prom"),
+    ] {
+        let path = room.path().join(name);
+        let wrong = [&asked[..], &["--output", path.to_str().unwrap()]].concat();
+        Cli::on(&db)
+            .run(&wrong)
+            .await
+            .failed(2, &["--output", told]);
+    }
+    let text = ["status", "--output", "tidegate.prom"];
     Cli::on(&db)
-        .run(&wrong)
-        .await
-        .failed(2, &["--output: must end in .prom"]);
-    let nowhere = room.path().join("no/tidegate.prom");
-    let wrong = [
-        "status",
-        "--format",
-        "prometheus",
-        "--output",
-        nowhere.to_str().unwrap(),
-    ];
-    Cli::on(&db)
-        .run(&wrong)
-        .await
-        .failed(2, &["--output", "no/tidegate.prom"]);
-    Cli::on(&db)
-        .run(&["status", "--output", path])
+        .run(&text)
         .await
         .failed(2, &["--output: needs --format prometheus"]);
+    let json = [&asked[..], &["--json"]].concat();
     Cli::on(&db)
-        .run(&["status", "--format", "prometheus", "--json"])
+        .run(&json)
         .await
         .failed(2, &["--format prometheus"]);
 }
@@ -480,9 +475,8 @@ fn sent(sql: &str) -> String {
     let mut text = parts.next().unwrap().to_owned();
     for part in parts {
         let (column, rest) = part.split_once(')').unwrap();
-        text.push_str(&format!(
-            "{column} BETWEEN clock_timestamp() - interval '6 hours' AND clock_timestamp(){rest}"
-        ));
+        let window = "BETWEEN clock_timestamp() - interval '6 hours' AND clock_timestamp()";
+        write!(text, "{column} {window}{rest}").unwrap();
     }
     assert!(!text.contains("$__"), "{text}");
     text

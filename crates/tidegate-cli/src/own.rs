@@ -189,9 +189,10 @@ impl CommandLine {
     /// All that can be asked for.
     fn command(&self) -> Command {
         let own = self.verbs.iter().map(|own| own.command.clone());
-        let colours = match colour::is_refused() {
-            true => ColorChoice::Never,
-            false => ColorChoice::Auto,
+        let colours = if colour::is_refused() {
+            ColorChoice::Never
+        } else {
+            ColorChoice::Auto
         };
         Cli::command().subcommands(own).color(colours)
     }

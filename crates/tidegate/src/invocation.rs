@@ -515,7 +515,7 @@ pub struct StatsReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub services_down: Vec<ServiceStatus>,
     /// One object each, as the view `tidegate.stats` has them.
-    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::schema::KindStats>"))]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::KindStats>"))]
     pub kinds: Vec<Value>,
 }
 

@@ -104,6 +104,8 @@ mod policy;
 pub mod retention;
 #[cfg(feature = "seal")]
 mod rewrap;
+#[cfg(feature = "schema")]
+mod rows;
 #[cfg(not(feature = "seal"))]
 use seal as rewrap;
 #[cfg(feature = "operate")]

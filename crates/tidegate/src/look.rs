@@ -114,7 +114,7 @@ pub(crate) fn limit(asked: Option<u32>) -> Result<u32, Error> {
 pub struct ShowReport {
     /// All its columns; `in` tells its table.
     #[serde(flatten)]
-    #[cfg_attr(feature = "schema", schemars(with = "crate::schema::StoredEvent"))]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::rows::StoredEvent"))]
     pub event: Value,
     /// Where it comes from and what came of it. `None` if it has just ended and been cleaned up.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,7 +131,7 @@ pub struct ShowReport {
 #[non_exhaustive]
 pub struct ListReport {
     /// Newest first.
-    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::schema::ListedEvent>"))]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::ListedEvent>"))]
     pub events: Vec<Value>,
     /// The last one's id, the `before` of the next page; `None` when there is none.
     pub next: Option<i64>,
@@ -144,10 +144,7 @@ pub struct ListReport {
 #[non_exhaustive]
 pub struct BlockedGroupsReport {
     /// As the view `tidegate.blocked_groups` has them, the oldest first.
-    #[cfg_attr(
-        feature = "schema",
-        schemars(with = "Vec<crate::schema::BlockedGroup>")
-    )]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::BlockedGroup>"))]
     pub groups: Vec<Value>,
 }
 
@@ -158,7 +155,7 @@ pub struct BlockedGroupsReport {
 #[non_exhaustive]
 pub struct LeasesReport {
     /// As the view `tidegate.leases` has them, the oldest first.
-    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::schema::Lease>"))]
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::Lease>"))]
     pub leases: Vec<Value>,
 }
 

@@ -38,7 +38,7 @@ pub struct Events {
     kind: String,
     view: View,
     /// `None` before any were told.
-    events: Option<Vec<Value>>,
+    found: Option<Vec<Value>>,
     has_more: bool,
     pub is_loading: bool,
     chosen: Option<i64>,
@@ -51,7 +51,7 @@ impl Events {
         Self {
             kind,
             view,
-            events: None,
+            found: None,
             has_more: false,
             is_loading: false,
             chosen: None,
@@ -80,7 +80,7 @@ impl Events {
     /// Asks for the newest events, unless some are being asked for, or somebody reads further down.
     pub fn refresh(&mut self) -> Option<Wish> {
         let reads_on = self
-            .events
+            .found
             .as_ref()
             .is_some_and(|all| all.len() > PAGE as usize);
         if self.is_loading || reads_on {
@@ -102,14 +102,14 @@ impl Events {
     pub fn fill(&mut self, before: Option<i64>, events: Vec<Value>) {
         self.is_loading = false;
         self.has_more = events.len() >= PAGE as usize;
-        match (before, &mut self.events) {
+        match (before, &mut self.found) {
             (Some(_), Some(all)) => all.extend(events),
-            _ => self.events = Some(events),
+            _ => self.found = Some(events),
         }
     }
 
     fn all(&self) -> &[Value] {
-        self.events.as_deref().unwrap_or_default()
+        self.found.as_deref().unwrap_or_default()
     }
 
     /// The line of the event that is chosen. It stays chosen while others come before it.
@@ -139,7 +139,7 @@ impl Events {
     }
 
     pub fn draw(&mut self, frame: &mut Frame, area: Rect, style: Style) {
-        let Some(events) = &self.events else {
+        let Some(events) = &self.found else {
             return frame.render_widget(Paragraph::new("looking…"), area);
         };
         if events.is_empty() {

@@ -1,4 +1,4 @@
-//! Metrics for Prometheus: on stdout, or in a file of node_exporter's textfile collector.
+//! Metrics for Prometheus: on stdout, or in a file of `node_exporter`'s textfile collector.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -67,14 +67,14 @@ pub(crate) async fn figures(client: &mut Client) -> Result<Figures, Error> {
     let transaction = transaction.start().await.map_err(failed)?;
     let limit = format!("SET LOCAL statement_timeout = {STATEMENT_TIMEOUT_MS}");
     transaction.batch_execute(&limit).await.map_err(failed)?;
-    let kinds = query(&transaction, &sql::prometheus::KINDS, &[]).await?;
+    let kinds = query(&transaction, &sql::look::REGISTERED, &[]).await?;
     let set = transaction.batch_execute(sql::prometheus::WALK).await;
     set.map_err(failed)?;
     let live = query(&transaction, &sql::prometheus::EVENTS, &[&MOST_EVENTS]).await?;
     let set = transaction.batch_execute(sql::prometheus::AS_USUAL).await;
     set.map_err(failed)?;
     let ended = query(&transaction, &sql::prometheus::ENDED, &[]).await?;
-    let state = query(&transaction, &sql::prometheus::STATE, &[&MOST_LOOKED_AT]).await?;
+    let whole = query(&transaction, &sql::prometheus::STATE, &[&MOST_LOOKED_AT]).await?;
     let services = query(&transaction, &sql::prometheus::SERVICES, &[]).await?;
     transaction.commit().await.map_err(failed)?;
     let mut figures = Figures {
@@ -87,7 +87,7 @@ pub(crate) async fn figures(client: &mut Client) -> Result<Figures, Error> {
             .collect(),
         ..Figures::default()
     };
-    if let Some(row) = state.first() {
+    if let Some(row) = whole.first() {
         let count = |column: usize| row.get::<_, i64>(column).unsigned_abs();
         figures.stuck = count(0);
         figures.blocked_groups = count(1);

@@ -43,13 +43,6 @@ SELECT s.kind, s.state, count(*),
   FROM stated AS s GROUP BY s.kind, s.state",
 };
 
-/// The kinds that somebody has registered.
-pub static KINDS: Statement = Statement {
-    name: "prometheus_kinds",
-    params: &[],
-    text: "SELECT k.kind FROM tidegate.event_kind AS k ORDER BY k.kind",
-};
-
 /// All that has ever ended, by kind, status and the bound of its latency. Kinds that nobody has registered are one, null.
 pub static ENDED: Statement = Statement {
     name: "prometheus_ended",
@@ -92,4 +85,4 @@ pub static SERVICES: Statement = Statement {
 
 /// All of this file.
 #[cfg(feature = "internals")]
-pub static ALL: &[&Statement] = &[&EVENTS, &KINDS, &ENDED, &STATE, &SERVICES];
+pub static ALL: &[&Statement] = &[&EVENTS, &ENDED, &STATE, &SERVICES];
