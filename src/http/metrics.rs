@@ -57,7 +57,7 @@ pub(super) fn route<S: Clone + Send + Sync + 'static>(database: Database) -> Ope
     OpenApiRouter::new().route("/metrics", routing::get(metrics).with_state(exporter))
 }
 
-/// A database that does not answer is a metric, and no failure of this server.
+/// A database that does not answer is reported as a metric, not as an error of this server.
 async fn metrics(State(exporter): State<Arc<Exporter>>, headers: HeaderMap) -> impl IntoResponse {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
     let format = Format::accepted(accept);

@@ -363,7 +363,7 @@ async fn the_document_of_what_was_served_fits_its_schema() {
         }
     })
     .await;
-    // Who has answered hears signals.
+    // A server that has answered a request handles signals.
     let mut caller = TcpStream::connect(address).await.unwrap();
     let asked = b"GET /nothing HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
     caller.write_all(asked).await.unwrap();

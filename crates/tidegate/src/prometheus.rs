@@ -1,8 +1,8 @@
 //! Owns what Prometheus is told of a queue: which metrics there are and how they are written, in the text format 0.0.4 or as
 //! `OpenMetrics`. All figures come from the database, so any process may be asked, and asking twice gives the same answer.
 //!
-//! No metric has a label per event, group or worker. Kinds that nobody has registered are one, `other`: whoever may publish
-//! cannot make as many time series as they like.
+//! No metric has a label per event, group or worker. Kinds that nobody has registered share the name `other`, so that publishers
+//! cannot create time series without bound.
 //!
 //! ```no_run
 //! # async fn told(database: &tidegate::Database) -> Result<(), tidegate::Error> {
@@ -97,7 +97,8 @@ pub fn down(format: Format) -> String {
 }
 
 async fn read(database: &Database) -> Result<Figures, Error> {
-    let mut client = database.pooled().await?;
+    // Its own connection: one of the pool may have died, and a scrape that is given up must leave nothing behind in it.
+    let mut client = database.connect().await?;
     figures(&mut client).await
 }
 
@@ -109,10 +110,10 @@ pub struct Exporter {
     last: Mutex<Option<(Instant, Option<Figures>)>>,
 }
 
-/// So long a look is good.
+/// How long an answer is shared.
 const GOOD_FOR: Duration = Duration::from_secs(10);
 
-/// Prometheus waits ten seconds itself.
+/// No look takes longer: Prometheus itself waits ten seconds by default.
 const LIMIT: Duration = Duration::from_secs(8);
 
 impl Exporter {
@@ -125,7 +126,7 @@ impl Exporter {
 
     /// What is told now.
     pub async fn answer(&self, format: Format) -> String {
-        // Whoever comes while another one looks waits for its answer.
+        // A scrape that arrives while another one looks waits for its answer.
         let mut last = self.last.lock().await;
         if let Some((at, figures)) = &*last
             && at.elapsed() < GOOD_FOR
@@ -135,11 +136,11 @@ impl Exporter {
         let figures = match timeout(LIMIT, read(&self.database)).await {
             Ok(Ok(figures)) => Some(figures),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "Prometheus could be told nothing but that");
+                tracing::warn!(%error, "the metrics could not be read; tidegate_up is 0");
                 None
             }
             Err(_) => {
-                tracing::warn!("the database took too long to tell Prometheus anything");
+                tracing::warn!("the metrics took too long to read; tidegate_up is 0");
                 None
             }
         };

@@ -181,7 +181,7 @@ impl Events {
     }
 }
 
-/// In as few letters as there is room for.
+/// The status, shortened to the width of its column.
 fn status(event: &Value) -> String {
     match event["status"].as_str() {
         Some("COMPLETED_WITH_ERRORS") => "WITH_ERRORS".to_owned(),

@@ -188,7 +188,7 @@ impl Screen {
                 None
             }
             Told::Shown { event, text } => {
-                // Who has gone back meanwhile does not want it any more.
+                // A person who has gone back meanwhile does not want to see it any more.
                 if self.events.is_some() {
                     self.detail = Some(Detail::new(event, &text));
                 }

@@ -50,7 +50,7 @@ impl Overview {
         }
     }
 
-    /// While the database is away nobody knows what ends.
+    /// The rate is unknown while the database is away.
     pub fn lose_rate(&mut self) {
         self.rate = None;
     }
@@ -91,7 +91,7 @@ impl Overview {
         }
         let figures = self.figures(style);
         let count = |lines: usize| u16::try_from(lines).unwrap_or(u16::MAX);
-        // Where there is little room, the kinds have it.
+        // A small terminal shows the kinds instead of the graphs.
         let lines = if area.height >= 18 { 7 } else { 0 };
         let work = count(self.at_work.len()).min(area.height / 6);
         let [head, history, at_work, kinds] = Layout::vertical([

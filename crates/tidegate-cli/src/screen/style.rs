@@ -1,4 +1,4 @@
-//! Owns how things look: with colours, or, where they are refused, by weight alone.
+//! Owns colours and weights. Where colours are refused, weight alone makes the difference.
 
 use ratatui::style::{Color, Modifier, Style as Drawn};
 
@@ -47,7 +47,7 @@ impl Style {
         Drawn::new().add_modifier(Modifier::REVERSED)
     }
 
-    /// What nobody needs to read.
+    /// Text of little importance.
     pub fn dim() -> Drawn {
         Drawn::new().add_modifier(Modifier::DIM)
     }

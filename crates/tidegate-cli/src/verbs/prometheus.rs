@@ -13,7 +13,7 @@ use tidegate::prometheus::{Format, down, metrics};
 
 use crate::answer::{Answer, Failed};
 
-/// A collector reads files that its own user does not own.
+/// The collector usually runs as another user.
 const MODE: u32 = 0o644;
 
 /// Fails when the database does not answer; what is told then is that.
@@ -49,8 +49,8 @@ fn check(path: &Path) -> Result<(), Error> {
     Err(Error::Invalid(text))
 }
 
-/// Puts a file there at once: whoever reads it never sees half of it. The temporary file is in the same folder, for a rename
-/// does not cross file systems, and has a name that the collector does not read.
+/// Replaces the file in one step, so that nobody reads half of it. The temporary file is in the same folder, because a rename
+/// does not cross file systems, and its name does not end in .prom, so the collector ignores it.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let part = path.with_file_name(format!(".{name}.{}", std::process::id()));

@@ -171,7 +171,7 @@ impl<'a> Open<'a> {
         self.asked.push(work.boxed());
     }
 
-    /// An action that was asked for is not left half done, as far as that is for us to say.
+    /// Waits for actions that are under way, so that quitting does not interrupt them.
     async fn finish(&mut self) {
         while self.acting > 0
             && let Some((told, took)) = self.asked.next().await
@@ -204,7 +204,7 @@ async fn grant(service: &Service, wish: Wish) -> Told {
         Ok(Ok(told)) => told,
         Ok(Err(failed)) => Told::Failed(failed.error.to_string()),
         Err(_) => Told::Failed(format!(
-            "no answer within {limit:?}: see whether it was done"
+            "no answer within {limit:?}: check whether it was done"
         )),
     }
 }
