@@ -1,5 +1,5 @@
-//! Owns a whole program: its handlers, settings, database and migrations put together, so that a shell (a function, a
-//! command line) need only ask. What a shell is for whom, nobody here knows.
+//! Owns a whole program: its handlers, settings, database and migrations, put together so that a shell (a function or a
+//! command line) only has to pass on requests. It does not know which shell runs it.
 
 #[cfg(feature = "operate")]
 mod deployment;
@@ -41,7 +41,7 @@ use crate::schedule::Schedule;
 use crate::seal;
 use crate::wake;
 
-/// What a program is made of: the handlers of its events, its own migrations, its own actions. A shell runs it.
+/// A program: the handlers of its events, its own migrations and its own actions. A shell runs it.
 ///
 /// ```
 /// use tidegate::{Context, Dispatch, Done, Handlers, Program};
@@ -81,13 +81,13 @@ type MakeHandlers = dyn Fn(Lookup<'_>) -> Result<Arc<dyn Drains>, Error> + Send 
 type AnswerFurther =
     dyn Fn(Database, Value) -> BoxFuture<'static, Result<Value, Error>> + Send + Sync;
 
-/// An action of the program's own.
+/// An action that the program adds.
 struct Further {
     name: &'static str,
     answer: Box<AnswerFurther>,
 }
 
-/// Handlers of some program: what a drain needs to know of its events has been left behind.
+/// The handlers of a program, without its event type.
 trait Drains: Send + Sync {
     fn drain<'a>(
         &self,
@@ -97,7 +97,7 @@ trait Drains: Send + Sync {
         figures: Option<oneshot::Sender<Figures>>,
     ) -> BoxFuture<'a, Result<DrainReport, DrainError>>;
 
-    /// What is published again and again.
+    /// Returns the program's periodic events.
     #[cfg(feature = "schedules")]
     fn schedules(&self) -> Result<Vec<Declared>, Error>;
 }
@@ -122,7 +122,8 @@ impl<D: Dispatch> Drains for Typed<D> {
 }
 
 impl Program {
-    /// A program whose handlers are made from its settings, as [`Error::Config`] if those do not hold.
+    /// Creates a program. `handlers` builds the handlers from the settings, and returns [`Error::Config`] when a
+    /// setting is wrong.
     pub fn new<D: Dispatch>(
         handlers: impl Fn(Lookup<'_>) -> Result<D, Error> + Send + Sync + 'static,
     ) -> Self {
@@ -144,21 +145,21 @@ impl Program {
         }
     }
 
-    /// The crate that its handlers come from: of that the log may show more.
+    /// Returns the name of the crate that the handlers come from. The log may show more of that crate.
     #[must_use]
     pub fn origin(&self) -> &'static str {
         self.origin
     }
 
-    /// With tables of its own beside the queue's, which `migrate` makes as well.
+    /// Adds tables of the program, which `migrate` creates beside the queue's.
     #[must_use]
     pub fn tables(mut self, tables: Migrations) -> Self {
         self.tables.push(tables);
         self
     }
 
-    /// With events of this kind handled as this says, which `migrate` makes known. Operators may say otherwise (`tidegate
-    /// policy`), field by field.
+    /// Sets how events of this kind are handled. `migrate` stores the policy. Operators can override each field with
+    /// `tidegate policy`.
     #[must_use]
     pub fn policy(mut self, kind: &'static str, policy: Policy) -> Self {
         self.policies.retain(|(known, _)| *known != kind);
@@ -166,8 +167,9 @@ impl Program {
         self
     }
 
-    /// With an action of its own, such as taking in a message: a request `{"action": name, …}` is answered with what this
-    /// returns for its other fields. [`Error::Invalid`] says what is wrong with them.
+    /// Adds an action of the program, such as an intake for messages. A request `{"action": name, …}` is answered with
+    /// the value that `answer` returns for the request's other fields. [`Error::Invalid`] reports what is wrong with
+    /// them.
     #[must_use]
     pub fn action<F>(
         mut self,
@@ -184,12 +186,13 @@ impl Program {
         self
     }
 
-    /// With an intake of its own for messages from outside, such as those that Lambda brings from SQS. It stores what it
-    /// likes and publishes events for it, or none, all in the transaction that it is given, which commits when it returns
-    /// well, and before anybody is told that the message is taken in. Of a message that comes again it is not asked.
+    /// Adds an intake for messages from outside, such as those that Lambda brings from SQS. The intake may store data
+    /// and publish events, or none, in the transaction that it receives. The transaction commits when the intake
+    /// returns without an error, and only then is the message acknowledged. A message that arrives again is
+    /// acknowledged without calling the intake.
     ///
-    /// [`Error::Invalid`] says that the message is wrong; it goes where its bearer puts what nobody can take in. Any other
-    /// error has it come again.
+    /// [`Error::Invalid`] means that the message itself is wrong. Its sender then keeps it with the messages that cannot be
+    /// taken in, for example in the dead-letter queue of SQS. After any other error the message is delivered again.
     ///
     /// ```
     /// # use tidegate::{Context, Dispatch, Done, Handlers, NewEvent, Program, publish};
@@ -225,8 +228,8 @@ impl Program {
         self
     }
 
-    /// With what its own tables keep of people: `forget` takes it away with the events, and `cleanup` when it has been kept
-    /// for long enough.
+    /// Adds the data about people in the program's own tables. `forget` removes it together with the events, and
+    /// `cleanup` removes it when its retention is over.
     #[cfg(feature = "operate")]
     #[must_use]
     pub fn records(mut self, records: impl Records + 'static) -> Self {
@@ -234,8 +237,8 @@ impl Program {
         self
     }
 
-    /// Reads all settings, and checks that a handler's limit fits into a lease. Of the databases that `DATABASE_SECRET_IDS` names it is the
-    /// one that `TIDEGATE_DATABASE` says.
+    /// Reads all settings, and checks that a handler's time limit fits into a lease. If `DATABASE_SECRET_IDS` names
+    /// several databases, `TIDEGATE_DATABASE` selects one of them.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -246,7 +249,7 @@ impl Program {
         Arc::new(self).serve(&*one, handlers)
     }
 
-    /// With these settings, for the database that they name.
+    /// Builds the service for the database that the settings name.
     #[cfg(feature = "operate")]
     fn serve(
         self: Arc<Self>,
@@ -256,7 +259,7 @@ impl Program {
         let options = DrainOptions::from_settings(lookup)?;
         options.check()?;
         seal::from_settings(lookup)?;
-        // Handlers that wait for a service need no connection; eight serve the others.
+        // Handlers that wait for a service need no connection. Eight connections serve the others.
         let database = Database::from_settings(lookup, options.concurrency.min(8))?;
         let further: Vec<&'static str> = self.further.iter().map(|action| action.name).collect();
         Ok(Service {
@@ -277,7 +280,7 @@ impl Program {
     }
 }
 
-/// The global attempt limit, if `TIDEGATE_MAX_ATTEMPTS` sets one (B6).
+/// Reads the global attempt limit from `TIDEGATE_MAX_ATTEMPTS`, if it is set (B6).
 ///
 /// # Errors
 /// [`Error::Config`] when it is not 1 to 1000.
@@ -288,7 +291,7 @@ fn max_attempts(lookup: Lookup<'_>) -> Result<Option<u16>, Error> {
     }
 }
 
-/// How far ahead an event of a group may be planned, if `TIDEGATE_MAX_GROUP_DELAY` says so.
+/// Reads from `TIDEGATE_MAX_GROUP_DELAY`, if it is set, how far ahead an event of a group may be planned.
 ///
 /// # Errors
 /// [`Error::Config`] when it is no duration.
@@ -300,7 +303,7 @@ fn max_group_delay(lookup: Lookup<'_>) -> Result<Option<Duration>, Error> {
         .transpose()
 }
 
-/// Whether payloads may be stored as they are, if `TIDEGATE_PAYLOADS` says.
+/// Reads from `TIDEGATE_PAYLOADS`, if it is set, whether payloads may be stored without a seal.
 ///
 /// # Errors
 /// [`Error::Config`] when it is neither `any` nor `sealed`.
@@ -315,7 +318,7 @@ fn takes_plaintext(lookup: Lookup<'_>) -> Result<Option<bool>, Error> {
     }
 }
 
-/// Whether drains may start others, if `TIDEGATE_START_DRAINS` says so.
+/// Reads from `TIDEGATE_START_DRAINS` whether drains may start further drains.
 ///
 /// # Errors
 /// [`Error::Config`] when it is neither `on` nor `off`.
@@ -329,8 +332,8 @@ fn starts_drains(lookup: Lookup<'_>) -> Result<bool, Error> {
     }
 }
 
-/// Who operates, for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. A claim; what the
-/// database knows for sure is its own user.
+/// Returns the operator's name for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. Nothing verifies this
+/// name; the database knows only its own user for certain.
 fn actor(lookup: Lookup<'_>) -> Option<String> {
     lookup("TIDEGATE_ACTOR").or_else(|| lookup("USER"))
 }
@@ -339,46 +342,46 @@ fn actor(lookup: Lookup<'_>) -> Option<String> {
 pub struct Service {
     /// Where the queue is.
     pub database: Database,
-    /// What a drain does unless a request says otherwise.
+    /// The options of a drain, unless a request overrides them.
     pub options: DrainOptions,
-    /// The global attempt limit, if one is configured.
+    /// The global attempt limit, if one is set.
     pub max_attempts: Option<u16>,
     /// How far ahead `migrate` lets an event of a group be planned.
     pub max_group_delay: Option<Duration>,
-    /// Whether `migrate` lets payloads be stored as they are.
+    /// Whether `migrate` lets payloads be stored without a seal.
     pub takes_plaintext: Option<bool>,
-    /// Who asks, for the audit, unless a request says otherwise.
+    /// The operator's name for the audit, unless a request overrides it.
     pub actor: Option<String>,
-    /// Whether its drains may start others.
+    /// Whether its drains may start further drains.
     pub starts_drains: bool,
-    /// The function that is woken when something was published.
+    /// The function that is started after a publish.
     pub wakes: Option<String>,
-    /// What is told of each drain, if metrics are configured.
+    /// The metrics to emit for each drain, if they are configured.
     pub metrics: Option<Metrics>,
-    /// Takes each line of metrics.
+    /// Receives each line of metrics.
     pub metrics_to: fn(&str),
-    /// What may be asked for.
+    /// The allowed actions.
     pub actions: Actions,
     handlers: Arc<dyn Drains>,
     program: Arc<Program>,
 }
 
-/// A request that could not be answered.
+/// Why a request could not be answered.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// A drain that the infrastructure ended, with its counts.
+    /// A drain that failed because of the infrastructure, with its counts.
     #[error(transparent)]
     Drain(#[from] DrainError),
     /// Anything else.
     #[error(transparent)]
     Other(#[from] Error),
-    /// The report does not serialize.
+    /// The report could not be serialized.
     #[error("report: {0}")]
     Report(#[from] serde_json::Error),
 }
 
 impl Service {
-    /// Answers a request within `time`, if there is a limit from outside. An answer longer than [`ANSWER_LIMIT`] is cut, and
+    /// Answers a request, within `time` if the caller has a limit. An answer longer than [`ANSWER_LIMIT`] is cut, and
     /// says so.
     ///
     /// # Errors
@@ -413,13 +416,13 @@ impl Service {
             Request::Rewrap(asked) => told(time, self.rewrap(asked)).await?,
             Request::Schedules(asked) => told(time, self.schedules(*asked)).await?,
             Request::Schedule(asked) => told(time, self.change_schedule(asked)).await?,
-            // As with a cleanup, the steps of applying it know how long they have.
+            // Applying retention watches its own time, as a cleanup does.
             Request::Retention(asked) if asked.apply => {
                 told(time.map(overrun), self.retention(asked, time)).await?
             }
             Request::Retention(asked) => told(time, self.retention(asked, None)).await?,
             Request::Doctor(_) => told(time, self.doctor()).await?,
-            // What it is, and how long, is the program's own business.
+            // The program itself limits the content and the length of this answer.
             Request::Further { action, fields } => {
                 return Ok(within(time, self.further(action, fields.clone())).await?);
             }
@@ -456,7 +459,7 @@ impl Service {
         told(time.map(overrun), self.cleanup(&options, hooks)).await
     }
 
-    /// Drains the queue, and tells the metrics of it.
+    /// Drains the queue, and emits metrics of the drain if they are configured.
     ///
     /// # Errors
     /// As [`crate::drain()`].
@@ -476,7 +479,7 @@ impl Service {
             .handlers
             .drain(&self.database, options, hooks, Some(told))
             .await;
-        // A drain that was refused has not even begun to count.
+        // A drain that was refused has no figures.
         let figures = figures.await.unwrap_or_default();
         let (report, succeeded) = match &drained {
             Ok(report) => (report, true),
@@ -488,7 +491,7 @@ impl Service {
         drained
     }
 
-    /// Removes what retention says, and ends what nobody will handle.
+    /// Removes finished events whose retention is over, and ends events that no program will handle.
     ///
     /// # Errors
     /// As [`retention::cleanup`].
@@ -502,10 +505,10 @@ impl Service {
         retention::cleanup(&self.database, options, hooks).await
     }
 
-    /// Takes in messages from outside, if the program has an intake for them and this process may use it.
+    /// Returns a receiver for messages from outside, if the program has an intake and this process may use it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when it may not, or when there is none.
+    /// [`Error::Invalid`] when this process may not receive, or when the program has no intake.
     pub fn receiver(&self) -> Result<Receiver<'_>, Error> {
         self.actions.check("receive")?;
         match &self.program.intake {
@@ -516,10 +519,10 @@ impl Service {
         }
     }
 
-    /// Answers an action of the program's own.
+    /// Answers an action that the program added.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when there is no such action; its own errors.
+    /// [`Error::Invalid`] when there is no such action; otherwise the action's own errors.
     pub async fn further(&self, action: &str, fields: Value) -> Result<Value, Error> {
         let Some(further) = self
             .program
@@ -532,11 +535,12 @@ impl Service {
         (further.answer)(self.database.clone(), fields).await
     }
 
-    /// Brings the schema up to date, of the queue and of the program; with `roles`, creates the
-    /// database roles and grants them what is theirs.
+    /// Brings the schemas of the queue and of the program up to date. With `roles`, it also creates the database roles
+    /// and grants their privileges.
     ///
     /// # Errors
-    /// As [`Migrate::run`]. [`Error::Migrate`] also when the queue is another program's, and it was not asked to share it.
+    /// As [`Migrate::run`]. Also [`Error::Migrate`] when another program owns the queue and the request does not ask to
+    /// share it.
     pub async fn migrate(&self, asked: MigrateRequest) -> Result<MigrateReport, Error> {
         if !asked.share {
             refuse_foreign(&self.database, self.program.kinds).await?;
@@ -556,7 +560,7 @@ impl Service {
         if asked.roles {
             migrate = migrate.with_roles();
         }
-        // Before anything is changed: what is declared wrongly must not leave half a migration.
+        // Checked before anything is changed: a wrong declaration must not leave a half-finished migration.
         #[cfg(feature = "schedules")]
         {
             let declared = self.handlers.schedules()?;
@@ -573,7 +577,7 @@ impl Service {
     }
 }
 
-/// Figures of the queue, on a connection that is there.
+/// Returns figures of the queue, read over an existing connection.
 ///
 /// # Errors
 /// When the database fails.
@@ -604,7 +608,8 @@ pub async fn stats_on(client: &Client) -> Result<StatsReport, Error> {
     })
 }
 
-/// The settings hold, or there would be no service: what is out of range came with the request.
+/// Turns a configuration error into an error of the request. The settings were checked when the service was built, so
+/// the value that is out of range came with the request.
 fn the_callers(error: Error) -> Error {
     match error {
         Error::Config(text) => Error::Invalid(text),
@@ -612,13 +617,13 @@ fn the_callers(error: Error) -> Error {
     }
 }
 
-/// When work that knows how long it has is cut all the same: a database that says nothing may keep its last step, and the
-/// caller's own deadline comes first.
+/// Returns when to cut work that watches its own time. The database may not answer during the last step, and the
+/// caller's own deadline must not pass first.
 fn overrun(time: Duration) -> Duration {
     time + OVERRUN
 }
 
-/// The answer to what has no budget of its own, within `time`.
+/// Returns the answer of work that has no budget of its own, cut at `time`.
 async fn told<T: Serialize>(
     time: Option<Duration>,
     work: impl Future<Output = Result<T, Error>>,
@@ -626,7 +631,7 @@ async fn told<T: Serialize>(
     Ok(serde_json::to_value(within(time, work).await?)?)
 }
 
-/// Cuts work that has no budget of its own: its caller is gone after `time`.
+/// Cuts work that has no budget of its own, because its caller is gone after `time`.
 async fn within<T>(
     time: Option<Duration>,
     work: impl Future<Output = Result<T, Error>>,
@@ -641,8 +646,8 @@ async fn within<T>(
     tokio::time::timeout(limit, work).await.unwrap_or(Err(late))
 }
 
-/// Has panics logged from now on, by their place alone: the text may quote a payload (I9), and a
-/// handler's is kept with the event anyway.
+/// Logs panics from now on, but only their place: the text may quote a payload (I9), and a handler's panic text is
+/// stored with the event anyway.
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);
@@ -661,7 +666,7 @@ pub struct Migrated {
     pub report: MigrateReport,
 }
 
-/// Turns true at SIGTERM or Ctrl-C: what ends a run as its budget would.
+/// Returns a receiver that turns true at SIGTERM or Ctrl-C, which ends a run as the end of its budget would.
 #[must_use]
 pub fn stopped_by_signal() -> watch::Receiver<bool> {
     let (stop, stopped) = watch::channel(false);
@@ -672,7 +677,7 @@ pub fn stopped_by_signal() -> watch::Receiver<bool> {
     stopped
 }
 
-/// Waits for SIGTERM or Ctrl-C. For ever, if the signals cannot be listened to.
+/// Waits for SIGTERM or Ctrl-C. If the process cannot listen for signals, it waits for ever.
 pub async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut terminate), Ok(mut interrupt)) = (

@@ -1,5 +1,5 @@
-//! Owns one deployment of a program for several databases, shards or tenants: which of them a request is for, and the order in which
-//! all of them have their turn. What is done on each is its service's.
+//! Owns one deployment of a program for several databases, such as shards or tenants. It finds the database of a
+//! request, and takes all databases in turn. The service of a database does the work there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,30 +13,32 @@ use crate::error::Error;
 use crate::invocation::Request;
 use crate::shards::in_turn;
 
-/// Names the databases: a list such as `north=night/north, south=night/south`. An id alone is its own name.
+/// The variable that names the databases: a list such as `north=night/north, south=night/south`. An id without a name
+/// is its own name.
 const IDS: &str = "DATABASE_SECRET_IDS";
 
-/// Which of them a program for one database works on.
+/// The variable that selects the one database of a program for one database.
 const ONE: &str = "TIDEGATE_DATABASE";
 
-/// So many of them are worked on at once.
+/// How many databases are worked on at once.
 const AT_ONCE: usize = 4;
 
 /// A database's name, and the id of its secret.
 type Named = (String, String);
 
-/// Where settings are read from, as one database has them.
+/// The settings of one database.
 type Settings<'a> = Box<dyn Fn(&str) -> Option<String> + 'a>;
 
 /// A program with its settings, for one database or for several.
 pub struct Deployment {
     services: Vec<(String, Service)>,
-    /// `DATABASE_SECRET_IDS` names them, so that requests do too.
+    /// Whether `DATABASE_SECRET_IDS` names the databases, so that requests can name one too.
     has_names: bool,
 }
 
 impl Program {
-    /// As [`Program::start`], for all databases that `DATABASE_SECRET_IDS` names; without it for the one that the other settings name.
+    /// Like [`Program::start`], but for all databases that `DATABASE_SECRET_IDS` names. If it is not set, for the one
+    /// that the other settings name.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -63,7 +65,7 @@ impl Program {
     }
 }
 
-/// What `DATABASE_SECRET_IDS` says.
+/// Parses `DATABASE_SECRET_IDS`.
 fn named(lookup: Lookup<'_>) -> Result<Option<Vec<Named>>, Error> {
     let Some(list) = lookup(IDS) else {
         return Ok(None);
@@ -91,7 +93,7 @@ fn named(lookup: Lookup<'_>) -> Result<Option<Vec<Named>>, Error> {
     Ok(Some(databases))
 }
 
-/// The settings for one of several databases. Metrics tell them apart by their queue's name.
+/// Returns the settings of one of several databases. The name of the queue tells them apart in metrics.
 fn of<'a>(lookup: Lookup<'a>, (name, id): &'a Named) -> impl Fn(&str) -> Option<String> + 'a {
     let metrics = "TIDEGATE_METRICS_QUEUE";
     move |asked| match asked {
@@ -105,7 +107,7 @@ fn of<'a>(lookup: Lookup<'a>, (name, id): &'a Named) -> impl Fn(&str) -> Option<
     }
 }
 
-/// The settings for the one database that a program works on.
+/// Returns the settings of the one database that a program works on.
 pub(super) fn one_of(lookup: Lookup<'_>) -> Result<Settings<'_>, Error> {
     let Some(databases) = named(lookup)? else {
         return Ok(Box::new(lookup));
@@ -126,20 +128,20 @@ pub(super) fn one_of(lookup: Lookup<'_>) -> Result<Settings<'_>, Error> {
 }
 
 impl Deployment {
-    /// Each database's service.
+    /// Returns the service of each database.
     pub fn services(&self) -> impl Iterator<Item = &Service> {
         self.services.iter().map(|(_, service)| service)
     }
 
-    /// The same, to change how each of them answers.
+    /// Returns the services mutably, to change how each of them answers.
     pub fn services_mut(&mut self) -> impl Iterator<Item = &mut Service> {
         self.services.iter_mut().map(|(_, service)| service)
     }
 
-    /// The only one.
+    /// Returns the service of the only database.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when there are several.
+    /// [`Error::Invalid`] when there are several databases.
     pub fn only(&self) -> Result<&Service, Error> {
         match &self.services[..] {
             [(_, service)] => Ok(service),
@@ -149,12 +151,16 @@ impl Deployment {
         }
     }
 
-    /// Answers an invocation's payload, as [`Service::answer`] does, with the hooks for a database of this name. Where there are several
-    /// databases the payload's `database` names one; without it `drain`, `cleanup`, `stats`, `migrate` and `doctor` are for all of
-    /// them, four at a time and the most urgent first, and the answer's `databases` has a report of each.
+    /// Answers the payload of an invocation, as [`Service::answer`] does. `hooks` returns the hooks for the database of
+    /// a name.
+    ///
+    /// With several databases, the payload's `database` names one of them. Without it, `drain`, `cleanup`, `stats`,
+    /// `migrate` and `doctor` run on all of them, four at a time and the most urgent first. The answer's `databases`
+    /// then holds a report for each.
     ///
     /// # Errors
-    /// See [`Failure`]. Of several databases only when it fails on each one; else the answer tells which did.
+    /// See [`Failure`]. On several databases, only when the request fails on every one; otherwise the answer says which
+    /// failed.
     pub async fn answer(
         &self,
         mut payload: Value,
@@ -211,7 +217,7 @@ impl Deployment {
         self.together(action, answers.await)
     }
 
-    /// The name of an action that is for all of them when none is named, and how long it may take.
+    /// Returns the name and the time limit of an action that runs on all databases when the request names none.
     fn for_all(&self, request: &Request) -> Result<(&'static str, Duration), Error> {
         let service = &self.services[0].1;
         let usual = service.options.budget;
@@ -229,7 +235,7 @@ impl Deployment {
         })
     }
 
-    /// One answer of those of all databases.
+    /// Combines the answers of all databases into one.
     fn together(
         &self,
         action: &str,
