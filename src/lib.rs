@@ -6,6 +6,7 @@ pub mod app;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod http;
+pub mod schemas;
 
 /// Compiles the Rust examples of the README as documentation tests.
 #[cfg(doctest)]

@@ -175,14 +175,32 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "release_waiting" | "members" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
         "unregistered" | "registered" => &[Intake, Drain, Operate, Read],
-        "paused" | "backlog" | "others" | "list" | "retentions" | "pulse" | "lineage"
-        | "missing_partitions" | "leases" | "untouched" | "strange_kinds" | "services"
-        | "services_down" | "expiring" | "at_work" | "schedules" | "due_schedules"
-        | "troubled_schedules" | "left_to_do" | "wait_of" => &[Drain, Operate, Read],
+        "paused"
+        | "backlog"
+        | "others"
+        | "list"
+        | "retentions"
+        | "pulse"
+        | "lineage"
+        | "missing_partitions"
+        | "leases"
+        | "untouched"
+        | "strange_kinds"
+        | "services"
+        | "services_down"
+        | "expiring"
+        | "at_work"
+        | "schedules"
+        | "due_schedules"
+        | "troubled_schedules"
+        | "left_to_do"
+        | "wait_of"
+        | "prometheus_services"
+        | "prometheus_events" => &[Drain, Operate, Read],
         "publish_one" | "publish" | "receive" | "should_wake" => &[Publish, Intake, Drain],
         "job" => &[Intake, Drain, Operate, Jobs],
         "ids" | "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
-        | "disorder" => &[Operate, Read],
+        | "disorder" | "prometheus_ended" | "prometheus_state" => &[Operate, Read],
         // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
         "is_migrated" | "expired_partitions" | "bloat" | "locks" => {
             &[Publish, Intake, Drain, Operate, Read, Jobs]

@@ -122,6 +122,7 @@ impl Migrations {
 
 /// What a migration did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct MigrateReport {
     /// The names of the migrations that were applied now, in order. Empty when all of them had been applied before.
