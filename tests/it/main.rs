@@ -67,4 +67,3 @@ mod upgrade;
 mod versions;
 mod wake;
 mod walk;
-mod xray;

@@ -22,6 +22,8 @@ use serde_json::Value;
 use tidegate::chain::StartDrain;
 use tidegate::config::environment;
 use tidegate::connect::{Invoked, SelfInvoke};
+#[cfg(feature = "otel")]
+use tidegate::invocation::is_scheduled_event;
 use tidegate::logs::{details_of_ours_alone, log_filter};
 use tidegate::program::{Failure, Service, log_panics};
 use tidegate::{Hooks, Program};
@@ -132,6 +134,8 @@ async fn serve(
     let spoiled = Arc::new(AtomicBool::new(false));
     let noted = spoiled.clone();
     let invoker = Arc::<SelfInvoke>::default();
+    #[cfg(feature = "otel")]
+    let is_warm = AtomicBool::new(false);
     let handler = service_fn(move |event: LambdaEvent<Value>| {
         let (ready, noted) = (ready.clone(), noted.clone());
         let starts = ready
@@ -142,6 +146,12 @@ async fn serve(
             stop: Some(stopped.clone()),
             handlers: Some(handlers.clone()),
             starter: starts.then(|| starter(&invoker, &event.context)),
+            #[cfg(feature = "otel")]
+            invocation: Some(tidegate::Invocation {
+                id: event.context.request_id.clone(),
+                is_cold: !is_warm.swap(true, Ordering::Relaxed),
+                is_timed: is_scheduled_event(&event.payload),
+            }),
             ..Hooks::default()
         };
         async move { logged(event, ready.as_ref().as_ref(), hooks, &noted).await }
@@ -228,7 +238,8 @@ async fn answer(
     let refused = |error: tidegate::Error| Refusal::new("InvalidInvocation", &error);
     let time = time_left(event.context.deadline);
     let answered = if let Some(bearer) = Bearer::of(&event.payload).map_err(refused)? {
-        intake::take_in(service, bearer, event.payload, time).await
+        let taking_in = intake::take_in(service, bearer, event.payload, time);
+        service.recorded(taking_in).await
     } else {
         let request = service.actions.request(event.payload).map_err(refused)?;
         service.answer(&request, time, hooks).await

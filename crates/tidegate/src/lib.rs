@@ -53,7 +53,7 @@
 //!
 //! None is on by default. `aws`: logins that AWS keeps, in Secrets Manager or as IAM tokens. `operate`: what operators ask for
 //! and what the queue tells them, and the `Service` that both shells are made on. `logging`: what a shell
-//! logs. `schedules`: periodic events; a program without it leaves them to others. `testing`: a test kit. `vendored-openssl`: builds OpenSSL in. `internals` is for this project's own tests; no promise
+//! logs. `otel`: traces and metrics over OTLP, to a collector or to X-Ray. `schedules`: periodic events; a program without it leaves them to others. `testing`: a test kit. `vendored-openssl`: builds OpenSSL in. `internals` is for this project's own tests; no promise
 //! holds for it.
 //!
 //! # Layout
@@ -71,8 +71,8 @@
 //!
 //! Beside it: `config` and `connect` (settings, secrets, TLS, connections), `migrate` (the schema), `retention` (cleanup: how
 //! finished events leave the log), `schedule` (when periodic events are due), `operate` (what operators may ask for), `forget` (nothing is left of a person), `look` (what they may look at), `doctor` (is
-//! everything well?), `figures` and `metrics` (what CloudWatch is told), `wake` (a producer wakes a drain), `shards` (queues in several databases), `trace` (a trace crosses the queue), `xray` (and is
-//! shown in X-Ray), `invocation` (both ends of the wire to Lambda and the command line), `intake` (messages from outside, each
+//! everything well?), `figures` and `metrics` (what CloudWatch is told), `wake` (a producer wakes a drain), `shards` (queues in several databases), `trace` (a trace crosses the queue), `otel` (and is
+//! sent to a collector), `invocation` (both ends of the wire to Lambda and the command line), `intake` (messages from outside, each
 //! once), `program` (a whole program, ready for a shell).
 //!
 //! Ids in the comments, such as B13 and I9, are those of the requirements and invariants: `docs/requirements.md` and
@@ -100,6 +100,11 @@ mod handler;
 #[cfg(feature = "logging")]
 pub mod logs;
 pub mod migrate;
+#[cfg(feature = "otel")]
+mod otel;
+#[cfg(not(feature = "otel"))]
+#[path = "otel_without.rs"]
+mod otel;
 mod policy;
 pub mod retention;
 #[cfg(feature = "seal")]
@@ -127,7 +132,6 @@ pub mod trace;
 mod wake;
 #[cfg(feature = "operate")]
 pub mod wake;
-mod xray;
 
 #[cfg(not(feature = "operate"))]
 mod doctor;
@@ -183,6 +187,8 @@ pub use config::Lookup;
 pub use connect::Database;
 pub use context::{Context, Transaction};
 pub use dispatch::{Dispatch, Handlers};
+#[cfg(feature = "otel")]
+pub use drain::Invocation;
 pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain, drain_with};
 pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, PAYLOAD_LIMIT, dedup_key};
@@ -194,6 +200,8 @@ pub use policy::Policy;
 pub use program::Program;
 pub use queue::{Job, JobStatus, Published, job, publish, publish_batch};
 
+#[cfg(feature = "otel")]
+pub use otel::Telemetry;
 #[cfg(feature = "schedules")]
 pub use schedule::{CatchUp, Schedule};
 

@@ -1,13 +1,13 @@
 //! Owns what may be set of a drain, its defaults and its ranges.
 
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::config::{Lookup, duration, in_range, number};
 use crate::error::Error;
+#[cfg(feature = "otel")]
+use crate::otel::Telemetry;
 use crate::outcome::RetryPolicy;
-use crate::xray;
 
 /// How to drain. Every duration is of this machine's clock, but for the lease's, which is the database's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +38,9 @@ pub struct DrainOptions {
     pub empty_within: Duration,
     /// Backoff between attempts.
     pub retry: RetryPolicy,
-    /// The X-Ray daemon that is told of events under a sampled trace; `None` tells nobody.
-    pub xray: Option<SocketAddr>,
+    /// Where traces and metrics go; `None` tells nobody. With the feature `otel`.
+    #[cfg(feature = "otel")]
+    pub telemetry: Option<Telemetry>,
 }
 
 impl Default for DrainOptions {
@@ -56,7 +57,8 @@ impl Default for DrainOptions {
             memory_mb: None,
             empty_within: Duration::from_secs(30),
             retry: RetryPolicy::default(),
-            xray: None,
+            #[cfg(feature = "otel")]
+            telemetry: None,
         }
     }
 }
@@ -71,12 +73,14 @@ impl DrainOptions {
 
     /// Reads the drain's options: `TIDEGATE_BUDGET`, `_BATCH`, `_CONCURRENCY`, `_LEASE_TIMEOUT`,
     /// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`, `_MAX_DRAINS`,
-    /// `_EMPTY_WITHIN`, `_XRAY`.
+    /// `_EMPTY_WITHIN`; and with the feature `otel` what [`Telemetry`] reads.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn from_settings(lookup: Lookup<'_>) -> Result<Self, Error> {
         let default = Self::default();
+        #[cfg(not(feature = "otel"))]
+        crate::otel::from_settings(lookup)?;
         Ok(Self {
             budget: duration(lookup, "TIDEGATE_BUDGET", default.budget)?,
             batch: number(lookup, "TIDEGATE_BATCH", default.batch, &Self::BATCH)?,
@@ -102,7 +106,8 @@ impl DrainOptions {
                 base: duration(lookup, "TIDEGATE_BACKOFF_BASE", default.retry.base)?,
                 max: duration(lookup, "TIDEGATE_BACKOFF_MAX", default.retry.max)?,
             },
-            xray: xray::daemon(lookup)?,
+            #[cfg(feature = "otel")]
+            telemetry: Telemetry::from_settings(lookup)?,
         })
     }
 
