@@ -49,7 +49,7 @@ use utoipa_axum::routes;
 
 use tidegate::connect::Pooled;
 use tidegate::wake::Waker;
-use tidegate::{Database, Error};
+use tidegate::{Database, Error, Telemetry};
 
 pub use callers::Access;
 pub use callers::verb::{api_key, link_key};
@@ -121,6 +121,18 @@ pub fn router(database: Database, access: Access) -> Router {
         document: Arc::new(Described { document, text }),
     };
     limits::around(routes.with_state(shared))
+}
+
+/// With what requests publish recorded for traces, if they are sent anywhere. They are sent before the answer: behind it the
+/// process may be frozen.
+pub fn recording(router: Router, telemetry: Option<Telemetry>) -> Router {
+    let Some(telemetry) = telemetry else {
+        return router;
+    };
+    let recorded = |State(telemetry): State<Telemetry>, request: Request, next: Next| async move {
+        telemetry.recorded(next.run(request)).await
+    };
+    router.layer(from_fn_with_state(telemetry, recorded))
 }
 
 /// How a drain is woken behind a request that has published something.

@@ -15,7 +15,7 @@ use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, Ask};
 use tokio::net::TcpListener;
 
-use super::{Access, Wakes, router, serve, waking};
+use super::{Access, Wakes, recording, router, serve, waking};
 
 /// Serve the HTTP interface of the jobs and forms until SIGTERM or Ctrl-C.
 ///
@@ -58,6 +58,7 @@ pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
     let database = &ask.service.database;
     let wakes = Wakes::function(database, ask.service.wakes.clone(), false);
     let router = waking(router(database.clone(), access), wakes);
+    let router = recording(router, ask.service.options.telemetry.clone());
     let served = serve(listener, router, stop_signal()).await;
     served.map_err(failed)?;
     Ok(Answer::new(
