@@ -38,6 +38,7 @@ mod look;
 mod medical;
 mod network;
 mod operate;
+mod otel;
 mod payload;
 mod periodic;
 mod plans;
