@@ -239,7 +239,7 @@ async fn answer(
     let time = time_left(event.context.deadline);
     let answered = if let Some(bearer) = Bearer::of(&event.payload).map_err(refused)? {
         let taking_in = intake::take_in(service, bearer, event.payload, time);
-        service.recorded(taking_in).await
+        service.recorded(Box::pin(taking_in)).await
     } else {
         let request = service.actions.request(event.payload).map_err(refused)?;
         service.answer(&request, time, hooks).await

@@ -329,8 +329,9 @@ mod tests {
     #[test]
     fn spans_that_were_lost_are_told_and_only_then() {
         let mut figures = figures(1);
-        let line =
-            |figures| parsed(&queue(false).of_drain(&report(), figures, true, UNIX_EPOCH)[0]);
+        let line = |figures: &Figures| {
+            parsed(&queue(false).of_drain(&report(), figures, true, UNIX_EPOCH)[0])
+        };
         assert!(line(&figures).get("SpansDropped").is_none());
         figures.note_dropped_spans(3);
         assert_eq!(line(&figures)["SpansDropped"], 3);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::join;
+use futures_util::future::{FutureExt, join};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTraceServiceRequest, ExportTraceServiceResponse,
@@ -131,8 +131,8 @@ pub(super) async fn all(
     let count = u64::try_from(spans.len()).unwrap_or(u64::MAX);
     let has_metrics = metrics.is_some();
     let (traces, figures) = join(
-        in_time(limit, send_spans(to, spans)),
-        in_time(limit, send_metrics(to, metrics)),
+        in_time(limit, send_spans(to, spans).boxed()),
+        in_time(limit, send_metrics(to, metrics).boxed()),
     )
     .await;
     let mut lost = Lost::default();

@@ -83,7 +83,7 @@ fn xray(lookup: Lookup<'_>) -> Result<Endpoint, Error> {
     let name = "TIDEGATE_XRAY";
     let region = lookup("AWS_REGION").or_else(|| lookup("AWS_DEFAULT_REGION"));
     let region = region.ok_or_else(|| refused(name, "on needs AWS_REGION"))?;
-    let own = lookup("AWS_ENDPOINT_URL_XRAY").or_else(|| lookup("AWS_ENDPOINT_URL"));
+    let own = lookup("AWS_ENDPOINT_URL_XRAY");
     let host = own.unwrap_or_else(|| format!("https://xray.{region}{AWS}"));
     let place = Place {
         service: "xray".to_owned(),
