@@ -566,8 +566,9 @@ fn variables<'a>(url: &'a str, further: &[(&'a str, &'a str)]) -> Vec<(&'a str, 
 /// The drain's line of metrics for CloudWatch, the last one.
 fn emf(function: &Function) -> Value {
     let log = function.log();
-    let lines = log.iter().filter(|line| !line["_aws"].is_null());
-    lines.last().unwrap().clone()
+    let mut lines = log.iter().rev();
+    let line = lines.find(|line| !line["_aws"].is_null());
+    line.unwrap().clone()
 }
 
 #[tokio::test]
@@ -719,11 +720,16 @@ fn verify(request: &Received, service: &str) {
     assert_eq!(fields["Credential"], format!("AKIDEXAMPLE/{scope}"));
     let signed = fields["SignedHeaders"];
     assert!(signed.split(';').any(|name| name == "host"), "{signed}");
-    let mut canonical = format!("POST\n{}\n\n", request.path);
-    for name in signed.split(';') {
-        canonical += &format!("{name}:{}\n", header(name).trim());
-    }
-    canonical += &format!("\n{signed}\n{}", hex(&Sha256::digest(&request.body)));
+    let headers: Vec<_> = signed
+        .split(';')
+        .map(|name| format!("{name}:{}\n", header(name).trim()))
+        .collect();
+    let canonical = format!(
+        "POST\n{}\n\n{}\n{signed}\n{}",
+        request.path,
+        headers.concat(),
+        hex(&Sha256::digest(&request.body))
+    );
     let text = format!(
         "AWS4-HMAC-SHA256\n{date}\n{scope}\n{}",
         hex(&Sha256::digest(canonical.as_bytes()))

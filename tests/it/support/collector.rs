@@ -177,7 +177,9 @@ pub fn attributes(attributes: &[KeyValue]) -> BTreeMap<String, String> {
 
 /// An id as people write it.
 pub fn hex(id: &[u8]) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits = id.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let digits = digits.filter_map(|digit| char::from_digit(digit.into(), 16));
+    digits.collect()
 }
 
 async fn take(
