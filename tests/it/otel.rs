@@ -757,7 +757,7 @@ async fn x_ray_takes_signed_requests_and_the_secret_stays_here() {
         .env("TIDEGATE_XRAY", "on")
         .env("TIDEGATE_TRACE_RATIO", "1")
         .env("AWS_ENDPOINT_URL_XRAY", collector.url());
-    let report = drained(run.output().await.unwrap());
+    let report = drained(&run.output().await.unwrap());
     assert!(report.completed >= 1, "{report:?}");
     let received = collector.received();
     assert_eq!(received.len(), 1, "traces, and no metrics");
@@ -782,7 +782,7 @@ async fn every_host_of_aws_takes_signed_requests() {
             "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
             "http://monitoring.eu-central-1.amazonaws.com/v1/metrics",
         );
-    drained(run.output().await.unwrap());
+    drained(&run.output().await.unwrap());
     let received = collector.received();
     assert_eq!(received.len(), 1);
     assert_eq!(
@@ -792,7 +792,7 @@ async fn every_host_of_aws_takes_signed_requests() {
     verify(&received[0], "monitoring");
 }
 
-fn drained(ran: std::process::Output) -> DrainReport {
+fn drained(ran: &std::process::Output) -> DrainReport {
     assert!(ran.status.success(), "{ran:?}");
     serde_json::from_slice(&ran.stdout).unwrap()
 }
@@ -826,7 +826,7 @@ async fn the_command_line_records_its_publish_under_the_trace_of_its_environment
         .output()
         .await
         .unwrap();
-    drained(ran);
+    drained(&ran);
     let process = collector.one("process grant_letter_viewed");
     assert_eq!(process.parent_span_id, publish.span_id);
 }

@@ -24,7 +24,7 @@ use tidegate::config::environment;
 use tidegate::connect::{Invoked, SelfInvoke};
 #[cfg(feature = "otel")]
 use tidegate::invocation::is_scheduled_event;
-use tidegate::logs::{details_of_ours_alone, log_filter};
+use tidegate::logs::{details_of_ours_alone, log_filter, own_spans};
 use tidegate::program::{Failure, Service, log_panics};
 use tidegate::{Hooks, Program};
 use tokio::runtime::Handle;
@@ -115,6 +115,7 @@ pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
             Clone::clone,
         ))
         .with(details_of_ours_alone(origin))
+        .with(own_spans(origin))
         .init();
     filter.map(drop)
 }

@@ -12,6 +12,8 @@
 //! <https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/>, version 1.44.0.
 
 pub(crate) mod metric;
+#[cfg(feature = "logging")]
+mod own;
 mod send;
 mod settings;
 mod span;
@@ -24,6 +26,8 @@ use std::time::{Duration, SystemTime};
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
 use opentelemetry_proto::tonic::trace::v1::Span as Sent;
 
+#[cfg(feature = "logging")]
+pub(crate) use self::own::OwnSpans;
 use self::send::Way;
 use self::settings::Settings;
 pub(crate) use self::span::{Kind, Span};
