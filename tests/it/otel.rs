@@ -17,13 +17,17 @@ use tidegate::trace::{TraceContext, current, within};
 use tidegate::{
     Done, DrainOptions, DrainReport, HandlerError, Hooks, Invocation, Telemetry, drain_with, queue,
 };
+use tidegate_job::http::{self, Access};
+use tokio::net::TcpListener;
 
 use crate::function::{AMPLE, Function};
+use crate::http::use_job;
+use crate::intake::fixture;
 use crate::probe::{ProbeApp, act, drain, live, options, pair, probe_database, publish_acts};
 use crate::services::Services;
 use crate::support::{
-    self, Collector, Manner, Received, attributes, aws_variables, hex, publish_views, telemetry,
-    terminate, wait_until,
+    self, Collector, Manner, Received, TestDb, attributes, aws_variables, hex, publish_views,
+    telemetry, terminate, wait_until,
 };
 
 const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -829,4 +833,49 @@ async fn the_command_line_records_its_publish_under_the_trace_of_its_environment
     drained(&ran);
     let process = collector.one("process grant_letter_viewed");
     assert_eq!(process.parent_span_id, publish.span_id);
+}
+
+#[tokio::test]
+async fn what_a_bearer_brings_is_recorded_before_it_is_answered() {
+    let db = support::database().await;
+    let collector = Collector::start(Manner::Takes).await;
+    let receiving = [("TIDEGATE_ACTIONS", "receive")];
+    let function = Function::on(&db, &variables(&collector.url(), &receiving)).await;
+    let answer = function.invoke(&fixture("eventbridge.json")).await;
+    assert_eq!(answer.body["received"], 1, "{answer:?}");
+    let publish = collector.one("publish grant_letter_viewed");
+    let stored = stored(&db).await;
+    assert_eq!(stored.trace_id(), hex(&publish.trace_id));
+    assert_eq!(stored.span_id(), hex(&publish.span_id));
+}
+
+#[tokio::test]
+async fn a_request_over_http_is_recorded_under_the_trace_of_its_header() {
+    let db = support::database().await;
+    let collector = Collector::start(Manner::Takes).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let router = http::router(db.database(), Access::open());
+    let router = http::recording(router, Some(collector.telemetry("0")));
+    let serving = http::serve(listener, router, std::future::pending());
+    let server = tokio::spawn(serving);
+    let request = reqwest::Client::new()
+        .post(format!("{url}/jobs/service_request_use_job"))
+        .header("content-type", "application/json")
+        .header("traceparent", SAMPLED)
+        .body(use_job().to_string());
+    let answer = request.send().await.unwrap();
+    assert_eq!(answer.status(), 202);
+    server.abort();
+    let publish = collector.one("publish service_request_use_job");
+    assert_eq!(hex(&publish.trace_id), TRACE_ID);
+    assert_eq!(hex(&publish.parent_span_id), PARENT_ID);
+    assert_eq!(stored(&db).await.span_id(), hex(&publish.span_id));
+}
+
+/// The trace context of the only live event.
+async fn stored(db: &TestDb) -> TraceContext {
+    let sql = "SELECT traceparent FROM tidegate.event_queue";
+    let row = db.client().await.query_one(sql, &[]).await.unwrap();
+    TraceContext::parse(row.get(0)).unwrap()
 }

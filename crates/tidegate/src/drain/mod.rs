@@ -116,21 +116,6 @@ pub struct Hooks {
     pub invocation: Option<Invocation>,
 }
 
-impl Hooks {
-    fn recording(&mut self, options: &DrainOptions) -> Option<Recording> {
-        #[cfg(feature = "otel")]
-        {
-            let telemetry = options.telemetry.clone();
-            Recording::begin(telemetry, self.chain, self.invocation.take())
-        }
-        #[cfg(not(feature = "otel"))]
-        {
-            let _ = options;
-            None
-        }
-    }
-}
-
 /// Drains the queue with `app`'s handlers.
 ///
 /// # Errors
@@ -283,7 +268,7 @@ impl<D: Dispatch> Drain<D> {
         (mut hooks, figures): (Hooks, Option<oneshot::Sender<Figures>>),
         lanes: Lanes<EventRun<D>>,
     ) -> Self {
-        let recording = hooks.recording(&options);
+        let recording = Recording::begin(&options, &mut hooks);
         Self {
             app,
             budget: Budget::new(options.budget),

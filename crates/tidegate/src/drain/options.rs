@@ -73,7 +73,7 @@ impl DrainOptions {
 
     /// Reads the drain's options: `TIDEGATE_BUDGET`, `_BATCH`, `_CONCURRENCY`, `_LEASE_TIMEOUT`,
     /// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`, `_MAX_DRAINS`,
-    /// `_EMPTY_WITHIN`; and with the feature `otel` what [`Telemetry`] reads.
+    /// `_EMPTY_WITHIN`; and with the feature `otel` what `Telemetry` reads.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.

@@ -15,6 +15,8 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
+use super::Hooks;
+use super::options::DrainOptions;
 use super::report::{DrainReport, StopReason};
 use super::settle::Settled;
 use crate::chain::Chain;
@@ -65,13 +67,10 @@ fn position(chain: Chain, ratio: f64) -> TraceContext {
 }
 
 impl Recording {
-    pub(super) fn begin(
-        telemetry: Option<Telemetry>,
-        chain: Option<Chain>,
-        invocation: Option<Invocation>,
-    ) -> Option<Self> {
-        let telemetry = telemetry?;
-        let chain = chain.unwrap_or_else(Chain::begin);
+    /// `None` when nothing is sent anywhere.
+    pub(super) fn begin(options: &DrainOptions, hooks: &mut Hooks) -> Option<Self> {
+        let telemetry = options.telemetry.clone()?;
+        let chain = hooks.chain.unwrap_or_else(Chain::begin);
         let before = chain.hop.checked_sub(1).map(|hop| Chain { hop, ..chain });
         let ratio = telemetry.ratio();
         let spool = telemetry.spool(false);
@@ -81,7 +80,7 @@ impl Recording {
             position: position(chain, ratio),
             before: before.map(|before| position(before, ratio)),
             began: SystemTime::now(),
-            invocation,
+            invocation: hooks.invocation.take(),
             left: None,
             telemetry,
         })
