@@ -26,8 +26,8 @@ use crate::intake::fixture;
 use crate::probe::{ProbeApp, act, drain, live, options, pair, probe_database, publish_acts};
 use crate::services::Services;
 use crate::support::{
-    self, Collector, Manner, Received, TestDb, attributes, aws_variables, hex, publish_views,
-    telemetry, terminate, wait_until,
+    self, AMPLE_TIMEOUT, Collector, Manner, Received, TestDb, attributes, aws_variables, hex,
+    publish_views, telemetry, terminate, wait_until,
 };
 
 const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -567,6 +567,11 @@ fn variables<'a>(url: &'a str, further: &[(&'a str, &'a str)]) -> Vec<(&'a str, 
     [&own, further].concat()
 }
 
+/// The same for a test that waits for what arrives.
+fn patiently<'a>(url: &'a str, further: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    variables(url, &[further, &[AMPLE_TIMEOUT]].concat())
+}
+
 /// The drain's line of metrics for CloudWatch, the last one.
 fn emf(function: &Function) -> Value {
     let log = function.log();
@@ -580,7 +585,7 @@ async fn everything_has_arrived_when_the_function_answers() {
     let db = support::database().await;
     publish_views(&db.client().await, 3).await;
     let collector = Collector::start(Manner::Takes).await;
-    let function = Function::on(&db, &variables(&collector.url(), &[])).await;
+    let function = Function::on(&db, &patiently(&collector.url(), &[])).await;
     for round in 1..=2 {
         function.drain(AMPLE).await;
         let drains = collector.named("drain");
@@ -612,7 +617,8 @@ async fn what_is_lost_is_counted_in_the_log_and_for_cloudwatch() {
     let refusing = Collector::start(Manner::Rejects(2)).await;
     for (url, all) in [(gone, true), (slow.url(), true), (refusing.url(), false)] {
         publish_views(&client, 3).await;
-        let function = Function::on(&db, &variables(&url, &[])).await;
+        let settings = if all { variables } else { patiently };
+        let function = Function::on(&db, &settings(&url, &[])).await;
         let report = function.drain(AMPLE).await;
         assert!(report.completed >= 3, "{report:?}");
         let dropped = emf(&function)["SpansDropped"].as_u64();
@@ -674,7 +680,7 @@ async fn a_drain_that_is_told_to_stop_sends_what_it_has() {
     let mut process = support::command("tidegate")
         .args(["drain", "--json", "--linger", "10m", "--budget", "10m"])
         .env("DATABASE_URL", &db.url)
-        .envs(variables(&collector.url(), &[]))
+        .envs(patiently(&collector.url(), &[]))
         .spawn()
         .unwrap();
     wait_until("the queue is empty", async || live(&client).await == 0).await;
@@ -696,7 +702,7 @@ async fn a_drain_that_fails_is_told_as_failed() {
         .await
         .unwrap();
     let collector = Collector::start(Manner::Takes).await;
-    let function = Function::on(&db, &variables(&collector.url(), &[])).await;
+    let function = Function::on(&db, &patiently(&collector.url(), &[])).await;
     let answer = function.invoke(&json!({"action": "drain"})).await;
     assert!(answer.is_error, "{answer:?}");
     assert!(has_failed(&collector.one("drain")));
@@ -760,6 +766,7 @@ async fn x_ray_takes_signed_requests_and_the_secret_stays_here() {
         .envs(aws_variables())
         .env("TIDEGATE_XRAY", "on")
         .env("TIDEGATE_TRACE_RATIO", "1")
+        .env(AMPLE_TIMEOUT.0, AMPLE_TIMEOUT.1)
         .env("AWS_ENDPOINT_URL_XRAY", collector.url());
     let report = drained(&run.output().await.unwrap());
     assert!(report.completed >= 1, "{report:?}");
@@ -782,6 +789,7 @@ async fn every_host_of_aws_takes_signed_requests() {
         .envs(aws_variables())
         .env("HTTP_PROXY", collector.url())
         .env("TIDEGATE_TRACE_RATIO", "1")
+        .env(AMPLE_TIMEOUT.0, AMPLE_TIMEOUT.1)
         .env(
             "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
             "http://monitoring.eu-central-1.amazonaws.com/v1/metrics",
@@ -814,7 +822,7 @@ async fn the_command_line_records_its_publish_under_the_trace_of_its_environment
         ])
         .env("DATABASE_URL", &db.url)
         .env("TRACEPARENT", SAMPLED)
-        .envs(variables(&collector.url(), &[]))
+        .envs(patiently(&collector.url(), &[]))
         .output()
         .await
         .unwrap();
@@ -826,7 +834,7 @@ async fn the_command_line_records_its_publish_under_the_trace_of_its_environment
         .args(["drain", "--json"])
         .env("DATABASE_URL", &db.url)
         .envs(services.variables())
-        .envs(variables(&collector.url(), &[]))
+        .envs(patiently(&collector.url(), &[]))
         .output()
         .await
         .unwrap();
@@ -840,7 +848,7 @@ async fn what_a_bearer_brings_is_recorded_before_it_is_answered() {
     let db = support::database().await;
     let collector = Collector::start(Manner::Takes).await;
     let receiving = [("TIDEGATE_ACTIONS", "receive")];
-    let function = Function::on(&db, &variables(&collector.url(), &receiving)).await;
+    let function = Function::on(&db, &patiently(&collector.url(), &receiving)).await;
     let answer = function.invoke(&fixture("eventbridge.json")).await;
     assert_eq!(answer.body["received"], 1, "{answer:?}");
     let publish = collector.one("publish grant_letter_viewed");

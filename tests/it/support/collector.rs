@@ -86,7 +86,7 @@ impl Collector {
     }
 
     pub fn telemetry_with(&self, settings: &[(&str, &str)]) -> Telemetry {
-        telemetry(&self.url(), settings)
+        telemetry(&self.url(), &[settings, &[AMPLE_TIMEOUT]].concat())
     }
 
     /// All requests so far.
@@ -147,6 +147,9 @@ impl Drop for Collector {
         self.server.abort();
     }
 }
+
+/// So long everything may take to arrive, in a test that waits for it. What is built for tests takes more than the usual.
+pub const AMPLE_TIMEOUT: (&str, &str) = ("OTEL_EXPORTER_OTLP_TIMEOUT", "180000");
 
 /// The library's own way to a collector.
 pub fn telemetry(url: &str, settings: &[(&str, &str)]) -> Telemetry {

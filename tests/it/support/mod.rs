@@ -16,7 +16,7 @@ mod served;
 mod tls;
 
 pub use cluster::Cluster;
-pub use collector::{Collector, Manner, Received, attributes, hex, telemetry};
+pub use collector::{AMPLE_TIMEOUT, Collector, Manner, Received, attributes, hex, telemetry};
 pub use database::{TestDb, connect, database, database_for, empty_database};
 pub use events::{lease_away, publish_letters, publish_views};
 pub use finalize::{Finalized, finalize, finalize_one};

@@ -77,8 +77,7 @@ impl Watchers {
     ) {
         let mut figures = self.figures.take().unwrap_or_default();
         if let Some(recording) = self.recording.take() {
-            let limit = left.min(Recording::reserve());
-            let lost = recording.ended(report, failed, &figures, limit).await;
+            let lost = recording.ended(report, failed, &figures, left).await;
             figures.note_dropped_spans(lost);
         }
         if let Some(asked) = self.asked.take() {

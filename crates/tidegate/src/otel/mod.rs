@@ -58,7 +58,7 @@ struct Inner {
 
 impl Telemetry {
     /// Reads the standard variables: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` and
-    /// `_METRICS_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_EXPORTER_OTLP_CERTIFICATE`, `OTEL_SERVICE_NAME`,
+    /// `_METRICS_ENDPOINT`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_EXPORTER_OTLP_CERTIFICATE`, `OTEL_EXPORTER_OTLP_TIMEOUT`, `OTEL_SERVICE_NAME`,
     /// `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER` and `_ARG`, `OTEL_TRACES_EXPORTER`, `OTEL_METRICS_EXPORTER`,
     /// `OTEL_SDK_DISABLED`; and `TIDEGATE_TRACE_RATIO`, `TIDEGATE_TRACE_CORRELATION`, `TIDEGATE_XRAY`. `None` when no endpoint
     /// is set.
@@ -81,7 +81,7 @@ impl Telemetry {
         let spool = self.spool(begins);
         let done = within(spool.clone(), work).await;
         if let Some(spool) = spool {
-            self.flush(&spool, None, FLUSH).await;
+            self.flush(&spool, None, self.patience(FLUSH)).await;
         }
         done
     }
@@ -105,6 +105,17 @@ impl Telemetry {
     /// Whether spans may show correlation ids.
     pub(crate) fn shows_correlation(&self) -> bool {
         self.0.settings.shows_correlation
+    }
+
+    /// How long sending may take, if there is so much time left.
+    pub(crate) fn patience(&self, left: Duration) -> Duration {
+        let limit = self.0.settings.limit;
+        // A test on a slow machine wants everything to arrive.
+        #[cfg(feature = "internals")]
+        if limit > FLUSH {
+            return limit;
+        }
+        left.min(limit).min(FLUSH)
     }
 
     pub(crate) fn takes_metrics(&self) -> bool {

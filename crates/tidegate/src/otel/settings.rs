@@ -1,11 +1,13 @@
 //! What the environment says of traces and metrics: where they go, how many, and of whom they are.
 
+use std::time::Duration;
+
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
-use super::text;
+use super::{FLUSH, text};
 use crate::config::{Lookup, is_on};
 use crate::error::Error;
 
@@ -20,6 +22,8 @@ pub(super) struct Settings {
     pub metrics: Option<Endpoint>,
     pub ratio: f64,
     pub shows_correlation: bool,
+    /// Sending takes no longer.
+    pub limit: Duration,
     pub resource: Resource,
 }
 
@@ -72,6 +76,7 @@ impl Settings {
             metrics,
             ratio,
             shows_correlation,
+            limit: limit(lookup)?,
             resource: resource(lookup)?,
         }))
     }
@@ -269,6 +274,16 @@ fn ratio(lookup: Lookup<'_>) -> Result<f64, Error> {
             ))
         }
     }
+}
+
+/// The standard's variable, in milliseconds. It cannot be more than [`FLUSH`], which a drain keeps of its time.
+fn limit(lookup: Lookup<'_>) -> Result<Duration, Error> {
+    let name = "OTEL_EXPORTER_OTLP_TIMEOUT";
+    let Some(text) = lookup(name) else {
+        return Ok(FLUSH);
+    };
+    let limit = text.trim().parse().map(Duration::from_millis);
+    limit.map_err(|_| refused(name, &format!("must be milliseconds, got {text:?}")))
 }
 
 /// Whom the spans are of.
@@ -491,6 +506,7 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_HEADERS", "canary", "name=value"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "a b=canary", "header"),
             ("OTEL_METRICS_EXPORTER", "prometheus", "otlp or none"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "1s", "milliseconds"),
         ] {
             let error = read(&[COLLECTOR, (name, value)]).err().unwrap();
             assert!(error.contains(name) && error.contains(allowed), "{error}");

@@ -224,7 +224,7 @@ impl Recording {
         report: &DrainReport,
         failed: Option<&Error>,
         figures: &Figures,
-        limit: Duration,
+        left: Duration,
     ) -> u64 {
         // Of what was started twice, the other one has the ids.
         let repeated = report.stop_reason == StopReason::AlreadyRun;
@@ -232,9 +232,10 @@ impl Recording {
             self.spool.push_last(self.whole(report, failed));
         }
         let metrics = self.takes_metrics().then(|| {
-            let left = self.left.as_ref();
-            metrics::of_drain(report, failed.is_none(), figures, left, self.began)
+            let queue = self.left.as_ref();
+            metrics::of_drain(report, failed.is_none(), figures, queue, self.began)
         });
+        let limit = self.telemetry.patience(left);
         self.telemetry.flush(&self.spool, metrics, limit).await
     }
 
