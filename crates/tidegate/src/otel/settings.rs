@@ -41,10 +41,6 @@ pub(super) struct Endpoint {
 
 /// What a signature is for.
 #[derive(Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(feature = "aws"),
-    expect(dead_code, reason = "nothing can be signed")
-)]
 pub(super) struct Place {
     pub service: String,
     pub region: String,
@@ -175,24 +171,12 @@ fn place(host: &str) -> Option<Place> {
     })
 }
 
-#[cfg_attr(
-    feature = "aws",
-    expect(clippy::unnecessary_wraps, reason = "as without AWS")
-)]
 fn signed(name: &str, place: Place) -> Result<Place, Error> {
-    #[cfg(feature = "aws")]
-    {
-        let _ = name;
-        Ok(place)
+    if cfg!(feature = "aws") {
+        return Ok(place);
     }
-    #[cfg(not(feature = "aws"))]
-    {
-        let why = format!(
-            "{}: this program was built without the feature aws, which signs",
-            place.service
-        );
-        Err(refused(name, &why))
-    }
+    let why = "this program was built without the feature aws, which signs";
+    Err(refused(name, &format!("{}: {why}", place.service)))
 }
 
 /// `name=value` pairs with commas between them; values are percent-encoded.
