@@ -348,7 +348,7 @@ mod tests {
         let failed = spans.iter().filter(|span| span.status.is_some()).count();
         assert_eq!(failed, FOR_FAILURES - 1);
         assert_eq!(
-            dropped as usize,
+            usize::try_from(dropped).unwrap(),
             FOR_FAILURES + MOST_SPANS - (FOR_FAILURES - 1)
         );
         assert_eq!(spool.take().1, 0, "counted once");
