@@ -363,6 +363,9 @@ pub struct ReplayArgs {
     /// Only events that ended COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
     #[arg(long)]
     pub status: Option<String>,
+    /// Only events whose last error has this code.
+    #[arg(long)]
+    pub code: Option<String>,
     /// Only events that ended then or later: an RFC 3339 time, or a duration such as 2h for that long ago.
     #[arg(long, value_parser = parse_moment)]
     pub since: Option<Moment>,
@@ -384,6 +387,9 @@ pub struct ReplayArgs {
     /// New deadline of events whose old one has passed, such as 1h.
     #[arg(long, value_parser = parse_duration)]
     pub expires_in: Option<Duration>,
+    /// Replay nothing unless exactly the events of the dry run that told this digest would be replayed.
+    #[arg(long)]
+    pub digest: Option<String>,
     #[command(flatten)]
     pub audit: AuditArgs,
 }

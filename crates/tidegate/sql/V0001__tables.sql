@@ -329,6 +329,10 @@ CREATE TABLE tidegate.audit (
     reason       text
 );
 
+-- Newest first of one operator, or of one kind of action.
+CREATE INDEX audit_actor ON tidegate.audit (actor, id);
+CREATE INDEX audit_action ON tidegate.audit (action, id);
+
 CREATE FUNCTION tidegate.refuse_change() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$

@@ -70,7 +70,7 @@
 //! 7. `drain`: the loop around it all, and its report.
 //!
 //! Beside it: `config` and `connect` (settings, secrets, TLS, connections), `migrate` (the schema), `retention` (cleanup: how
-//! finished events leave the log), `schedule` (when periodic events are due), `operate` (what operators may ask for), `forget` (nothing is left of a person), `look` (what they may look at), `doctor` (is
+//! finished events leave the log), `schedule` (when periodic events are due), `operate` (what operators may ask for), `forget` (nothing is left of a person), `look` (what they may look at), `survey` (the same of a queue of any size), `doctor` (is
 //! everything well?), `figures` and `metrics` (what CloudWatch is told), `wake` (a producer wakes a drain), `shards` (queues in several databases), `trace` (a trace crosses the queue), `xray` (and is
 //! shown in X-Ray), `invocation` (both ends of the wire to Lambda and the command line), `intake` (messages from outside, each
 //! once), `program` (a whole program, ready for a shell).
@@ -120,6 +120,10 @@ pub mod seal;
 mod seal;
 #[cfg(feature = "operate")]
 pub mod shards;
+#[cfg(not(feature = "operate"))]
+mod survey;
+#[cfg(feature = "operate")]
+pub mod survey;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod trace;

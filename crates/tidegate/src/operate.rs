@@ -99,6 +99,8 @@ pub struct ReplayRequest {
     pub kind: Option<String>,
     /// Only events that ended like this.
     pub status: Option<String>,
+    /// Only events whose last error has this code.
+    pub code: Option<String>,
     /// Only events that ended then or later.
     #[serde(default, deserialize_with = "since")]
     pub since: Option<Moment>,
@@ -123,6 +125,8 @@ pub struct ReplayRequest {
     /// The new deadline of events whose old one has passed, from now.
     #[serde(default, deserialize_with = "expires_in")]
     pub expires_in: Option<Duration>,
+    /// Replay nothing unless exactly the events of a dry run with this digest are chosen.
+    pub digest: Option<String>,
 }
 
 /// Which live events to run again, and why.
@@ -250,6 +254,9 @@ pub struct ReplayReport {
     pub passed_deadlines: PassedDeadlines,
     /// Why nothing at all was replayed.
     pub refused: Option<String>,
+    /// Names the eligible events: two sets of them never share it.
+    #[serde(default)]
+    pub digest: String,
     /// What the replay would do to the order of groups; of a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order_risks: Option<OrderRisks>,

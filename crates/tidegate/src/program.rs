@@ -1,6 +1,7 @@
 //! Owns a whole program: its handlers, settings, database and migrations put together, so that a shell (a function, a
 //! command line) need only ask. What a shell is for whom, nobody here knows.
 
+mod survey;
 mod verbs;
 
 use std::sync::Arc;
@@ -249,6 +250,7 @@ impl Program {
             max_group_delay: max_group_delay(lookup)?,
             takes_plaintext: takes_plaintext(lookup)?,
             actor: actor(lookup),
+            looks_within: None,
             starts_drains: starts_drains(lookup)?,
             wakes: wake::from_settings(lookup)?,
             metrics: Metrics::from_settings(lookup)?,
@@ -332,6 +334,8 @@ pub struct Service {
     pub takes_plaintext: Option<bool>,
     /// Who asks, for the audit, unless a request says otherwise.
     pub actor: Option<String>,
+    /// How long the database may take for one statement of a look; `None`: as long as for any.
+    pub looks_within: Option<Duration>,
     /// Whether its drains may start others.
     pub starts_drains: bool,
     /// The function that is woken when something was published.

@@ -42,7 +42,7 @@ impl Service {
     /// # Errors
     /// When the database fails.
     pub async fn stats(&self) -> Result<StatsReport, Error> {
-        let client = self.database.connect().await?;
+        let client = self.looking().await?;
         stats_on(&client).await
     }
 
@@ -88,7 +88,7 @@ impl Service {
     /// # Errors
     /// [`Error::UnknownEvent`]; when the database fails.
     pub async fn show(&self, asked: ShowRequest) -> Result<ShowReport, Error> {
-        let client = self.database.connect().await?;
+        let client = self.looking().await?;
         let event = queue::show(&client, asked.id).await?;
         let event = event.ok_or(Error::UnknownEvent(asked.id))?;
         let lineage = queue::lineage(&client, asked.id).await?;
@@ -106,7 +106,7 @@ impl Service {
     /// [`Error::Invalid`] names what is wrong with the request, a kind that nobody has registered too; when the database fails.
     pub async fn list(&self, asked: &ListRequest) -> Result<ListReport, Error> {
         let (status, limit) = (asked.status()?, look::limit(asked.limit)?);
-        let client = self.database.connect().await?;
+        let client = self.looking().await?;
         let events = queue::list(&client, &asked.filter(status), limit).await?;
         if let (true, Some(kind)) = (events.is_empty(), &asked.kind) {
             // Nothing of a kind that nobody has registered is a slip of the pen.
@@ -124,7 +124,7 @@ impl Service {
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
     pub async fn blocked_groups(&self, asked: FirstRequest) -> Result<BlockedGroupsReport, Error> {
         let limit = look::limit(asked.limit)?;
-        let client = self.database.connect().await?;
+        let client = self.looking().await?;
         let groups = queue::blocked_groups(&client, limit).await?;
         Ok(BlockedGroupsReport { groups })
     }
@@ -135,7 +135,7 @@ impl Service {
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
     pub async fn leases(&self, asked: FirstRequest) -> Result<LeasesReport, Error> {
         let limit = look::limit(asked.limit)?;
-        let client = self.database.connect().await?;
+        let client = self.looking().await?;
         let leases = queue::leases(&client, limit).await?;
         Ok(LeasesReport { leases })
     }
@@ -145,7 +145,7 @@ impl Service {
     /// # Errors
     /// When the database fails.
     pub async fn services(&self) -> Result<ServicesReport, Error> {
-        let client = self.database.connect().await?;
+        let client = self.looking().await?;
         let services = queue::services(&client).await?;
         Ok(ServicesReport { services })
     }
@@ -289,7 +289,7 @@ impl Service {
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
     pub async fn schedules(&self, asked: FirstRequest) -> Result<SchedulesReport, Error> {
         let limit = look::limit(asked.limit)?;
-        let client = self.database.connect().await?;
+        let client = self.looking().await?;
         let mut schedules = queue::schedules(&client, limit).await?;
         schedules.iter_mut().for_each(schedule::complete);
         Ok(SchedulesReport { schedules })

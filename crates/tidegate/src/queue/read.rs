@@ -360,14 +360,14 @@ pub async fn unregistered(
 }
 
 /// Every row's document. One that does not parse is an error: left out, it would look as if it were not there.
-fn parsed<T: DeserializeOwned>(place: &str, rows: &[Row]) -> Result<Vec<T>, Error> {
+pub(super) fn parsed<T: DeserializeOwned>(place: &str, rows: &[Row]) -> Result<Vec<T>, Error> {
     let numbered = rows.iter().enumerate();
     numbered
         .map(|(n, row)| document(row, || format!("{place}: row {}", n + 1)))
         .collect()
 }
 
-fn document<T: DeserializeOwned>(row: &Row, place: impl Fn() -> String) -> Result<T, Error> {
+pub(super) fn document<T: DeserializeOwned>(row: &Row, place: impl Fn() -> String) -> Result<T, Error> {
     serde_json::from_str(row.get(0)).map_err(|error| {
         // Where a type is wrong the parser quotes the value, which may be a payload's (I9).
         let why = match error.classify() {

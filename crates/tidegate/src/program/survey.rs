@@ -1,0 +1,178 @@
+//! Looks at a queue of any size. Each is one connection and one transaction that the database itself ends in time.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio_postgres::Client;
+
+use super::Service;
+use crate::error::Error;
+use crate::look;
+use crate::operate::ServiceStatus;
+use crate::queue;
+use crate::survey::{
+    AuditRequest, COUNTED, DeadLetters, Dossier, DrainRun, Kind, KindFigures, Overview, Rights,
+    Span, Step,
+};
+
+/// Of so many groups an overview tells that they are blocked.
+const BLOCKED: u32 = 100;
+
+/// Of so many drains it tells how they ended.
+const DRAINS: u32 = 8;
+
+impl Service {
+    /// A connection for one look. If looks are bounded, it is in a transaction that changes nothing and whose statements
+    /// the database ends in time, whoever has gone away meanwhile.
+    pub(super) async fn looking(&self) -> Result<Client, Error> {
+        let client = self.database.connect().await?;
+        if let Some(limit) = self.looks_within {
+            let millis = limit.as_millis().clamp(1, 600_000);
+            let begin = format!("BEGIN READ ONLY; SET LOCAL statement_timeout = {millis}");
+            let begun = client.batch_execute(&begin).await;
+            begun.map_err(|source| Error::Database {
+                stage: "begin",
+                source,
+            })?;
+        }
+        Ok(client)
+    }
+
+    /// What the database lets this program's login do.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn rights(&self) -> Result<Rights, Error> {
+        queue::rights(&self.looking().await?).await
+    }
+
+    /// How full the queue is and what needs somebody. Reads [`COUNTED`] rows at most, where [`Service::stats`] counts them all.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn overview(&self) -> Result<Overview, Error> {
+        let client = self.looking().await?;
+        let backlog = queue::backlog(&client).await?;
+        let depths = queue::depths(&client).await?;
+        let mut services = queue::service_states(&client).await?;
+        for service in &mut services {
+            count_waiting(service, &depths);
+        }
+        Ok(Overview {
+            events: backlog.events,
+            is_estimate: backlog.events >= u64::from(COUNTED),
+            oldest_age_ms: backlog.oldest_age_ms,
+            depths,
+            blocked: queue::blocked(&client, BLOCKED).await?,
+            services,
+            drains: queue::drains(&client, DRAINS).await?,
+        })
+    }
+
+    /// What ended in a span of time, step by step, of one kind or of all. Steps in which nothing ended are left out.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn course(&self, span: Span, kind: Option<&str>) -> Result<Vec<Step>, Error> {
+        queue::course(&self.looking().await?, span, kind).await
+    }
+
+    /// What ended in a span of time, by kind.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn ended(&self, span: Span) -> Result<Vec<KindFigures>, Error> {
+        queue::ended(&self.looking().await?, span).await
+    }
+
+    /// The latest drains that came to their end.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the limit is out of range; when the database fails.
+    pub async fn drains(&self, limit: u32) -> Result<Vec<DrainRun>, Error> {
+        let limit = look::limit(Some(limit))?;
+        queue::drains(&self.looking().await?, limit).await
+    }
+
+    /// The registered kinds with how they are handled.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn kinds(&self) -> Result<Vec<Kind>, Error> {
+        queue::kinds(&self.looking().await?).await
+    }
+
+    /// What ended otherwise than COMPLETED in the time before now, by kind, status and error code: the most frequent first.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn dead_letters(
+        &self,
+        since: Duration,
+        kind: Option<&str>,
+    ) -> Result<Vec<DeadLetters>, Error> {
+        queue::dead(&self.looking().await?, since, kind).await
+    }
+
+    /// One event; with what it is about only if that is asked for.
+    ///
+    /// # Errors
+    /// [`Error::UnknownEvent`]; when the database fails, which it does when the login may not read what was asked for.
+    pub async fn dossier(&self, id: i64, with_content: bool) -> Result<Dossier, Error> {
+        let client = self.looking().await?;
+        let event = queue::event(&client, id).await?;
+        let event = event.ok_or(Error::UnknownEvent(id))?;
+        let content = match with_content {
+            true => queue::content(&client, id).await?,
+            false => None,
+        };
+        Ok(Dossier {
+            event,
+            content,
+            lineage: queue::lineage(&client, id).await?,
+            wait: queue::wait_of(&client, id).await?,
+            work: queue::work(&client, id).await?,
+        })
+    }
+
+    /// The live events of a group in their order, as rows of an event list.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the limit is out of range; when the database fails.
+    pub async fn group(&self, key: &str, limit: u32) -> Result<Vec<Value>, Error> {
+        let limit = look::limit(Some(limit))?;
+        queue::group(&self.looking().await?, key, limit).await
+    }
+
+    /// What operators did, the latest first.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the limit is out of range; when the database fails.
+    pub async fn audit(&self, asked: &AuditRequest) -> Result<Vec<Value>, Error> {
+        look::limit(Some(asked.limit))?;
+        queue::audit(&self.looking().await?, asked).await
+    }
+
+    /// The log's partitions by the planner's figures.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn log_partitions(&self) -> Result<Vec<Value>, Error> {
+        queue::log_partitions(&self.looking().await?).await
+    }
+}
+
+/// What waits for a service that is not called, as far as live events were counted.
+fn count_waiting(service: &mut ServiceStatus, depths: &[crate::survey::Depth]) {
+    if service.state == crate::operate::ServiceState::Closed {
+        return;
+    }
+    let waits = depths
+        .iter()
+        .filter(|depth| service.kinds.contains(&depth.kind));
+    for depth in waits {
+        service.waiting += depth.events;
+        let oldest = service.oldest.take().into_iter();
+        service.oldest = oldest.chain(depth.oldest.clone()).min();
+    }
+}
