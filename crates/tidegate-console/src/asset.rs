@@ -1,0 +1,67 @@
+//! Owns the files that pages load: embedded, each under a path with its content's hash, so that a browser may keep it for ever.
+
+use std::sync::LazyLock;
+
+use axum::extract::Path;
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse, Response};
+use sha2::{Digest, Sha256};
+
+/// A file of the console's own.
+pub(crate) struct Asset {
+    /// The path below the base path.
+    pub path: String,
+    kind: &'static str,
+    bytes: &'static [u8],
+}
+
+impl Asset {
+    fn new(stem: &str, ending: &str, kind: &'static str, bytes: &'static [u8]) -> Self {
+        let hash = Sha256::digest(bytes);
+        let hash: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        Self {
+            path: format!("/assets/{stem}-{hash}.{ending}"),
+            kind,
+            bytes,
+        }
+    }
+}
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// The stylesheet.
+pub(crate) static STYLE: LazyLock<Asset> = LazyLock::new(|| {
+    let bytes = include_bytes!("../assets/console.css");
+    Asset::new("console", "css", "text/css; charset=utf-8", bytes)
+});
+
+/// What the console itself does in the browser.
+pub(crate) static CODE: LazyLock<Asset> =
+    LazyLock::new(|| Asset::new("console", "js", SCRIPT, include_bytes!("../assets/console.js")));
+
+/// htmx, as it was released; its licence lies beside it.
+pub(crate) static HTMX: LazyLock<Asset> = LazyLock::new(|| {
+    let bytes = include_bytes!("../assets/htmx-2.0.11.min.js");
+    Asset::new("htmx", "js", SCRIPT, bytes)
+});
+
+/// The picture in the browser's tab.
+pub(crate) static ICON: LazyLock<Asset> = LazyLock::new(|| {
+    let bytes = include_bytes!("../assets/icon.svg");
+    Asset::new("icon", "svg", "image/svg+xml", bytes)
+});
+
+/// Serves one of them.
+pub(crate) async fn serve(Path(name): Path<String>) -> Response {
+    let all = [&*STYLE, &*CODE, &*HTMX, &*ICON];
+    let asked = format!("/assets/{name}");
+    let Some(asset) = all.into_iter().find(|asset| asset.path == asked) else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    let headers = [
+        (CONTENT_TYPE, asset.kind),
+        (CACHE_CONTROL, "public, max-age=31536000, immutable"),
+    ];
+    (headers, asset.bytes).into_response()
+}
