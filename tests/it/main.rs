@@ -25,6 +25,7 @@ mod doctor;
 mod drain;
 mod elastic;
 mod fan_in;
+mod figures;
 mod forget;
 mod forms;
 mod function;

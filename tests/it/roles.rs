@@ -169,7 +169,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "lease" | "remove_ended" | "read_leased" | "in_hand" | "renew" | "hand_back" | "sweep"
         | "promote" | "complete" | "finalize" | "end_unreadable" | "retry" | "save_progress"
         | "report_progress" | "report_service" | "claim_service" | "fire_schedules"
-        | "wal_position" | "take_slot" | "keep_slot" | "close_slot" | "leave_slot"
+        | "wal_position" | "take_slot" | "keep_slot" | "close_slot" | "leave_slot" | "note_run"
         | "release_waiting" | "members" => &[Drain],
         "logged_under" | "show" => &[Drain, Operate],
         "unregistered" | "registered" => &[Intake, Drain, Operate, Read],
@@ -221,6 +221,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "drop_log_partition"
         | "delete_expired"
         | "forget_received"
+        | "fold_figures"
         | "set_retention"
         | "missing_retention_days"
         | "apply_retention" => &[Operate],

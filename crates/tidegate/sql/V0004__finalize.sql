@@ -45,7 +45,7 @@ DECLARE
     own_retention CONSTANT boolean := EXISTS (SELECT FROM tidegate.event_kind WHERE retention_completed <> '30 days');
     instant CONSTANT timestamptz := clock_timestamp();
     lease record;
-    gone bigint;
+    gone record;
 BEGIN
     FOR n IN 1 .. cardinality(tokens) LOOP
         IF over[n] THEN
@@ -61,20 +61,25 @@ BEGIN
         IF lease.ids IS NOT NULL AND NOT isempty(done[n]) THEN
             WITH gone AS (
                 DELETE FROM tidegate.event_queue AS q USING unnest(lease.ids * done[n]) AS r
-                 WHERE q.id >= lower(r) AND q.id < upper(r) RETURNING q.*)
-            INSERT INTO tidegate.event_log
-                   (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts, errors, progress,
-                    created_at, processing_started_at, finished_at, expires_at, deadline, lease_token, parent_id,
-                    replay_of, traceparent)
-            SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'COMPLETED', g.attempts + 1,
-                   g.max_attempts, g.errors, g.progress, g.created_at, lease.taken_at, instant,
-                   instant + CASE WHEN own_retention
-                        THEN coalesce((SELECT k.retention_completed FROM tidegate.event_kind AS k WHERE k.kind = g.kind), '30 days')
-                        ELSE '30 days' END,
-                   g.expires_at, tokens[n], g.parent_id, g.replay_of, g.traceparent
-              FROM gone AS g;
-            GET DIAGNOSTICS gone = ROW_COUNT;
-            ended[n] := gone;
+                 WHERE q.id >= lower(r) AND q.id < upper(r) RETURNING q.*
+            ), logged AS (
+                INSERT INTO tidegate.event_log
+                       (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts, errors, progress,
+                        created_at, processing_started_at, finished_at, expires_at, deadline, lease_token, parent_id,
+                        replay_of, traceparent)
+                SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'COMPLETED', g.attempts + 1,
+                       g.max_attempts, g.errors, g.progress, g.created_at, lease.taken_at, instant,
+                       instant + CASE WHEN own_retention
+                            THEN coalesce((SELECT k.retention_completed FROM tidegate.event_kind AS k WHERE k.kind = g.kind), '30 days')
+                            ELSE '30 days' END,
+                       g.expires_at, tokens[n], g.parent_id, g.replay_of, g.traceparent
+                  FROM gone AS g
+                RETURNING kind, status, attempts, created_at)
+            SELECT array_agg(l.kind) AS kinds, array_agg(l.status) AS statuses, array_agg(l.attempts) AS attempts,
+                   array_agg(l.created_at) AS created_ats, count(*) AS events
+              INTO gone FROM logged AS l;
+            ended[n] := gone.events;
+            PERFORM tidegate.count_ended(gone.kinds, gone.statuses, gone.attempts, gone.created_ats, instant);
         END IF;
         IF over[n] AND lease.ids IS NOT NULL AND NOT EXISTS (
             SELECT FROM unnest(lease.ids - done[n]) AS r
@@ -172,7 +177,7 @@ BEGIN
                               ELSE coalesce(k.retention_failed, '90 days') END,
                g.expires_at, finalize.token, g.parent_id, g.replay_of, g.traceparent
           FROM gone AS g LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind
-        RETURNING id
+        RETURNING id, kind, status, attempts, created_at
     ), follow_ups AS (
         SELECT array_agg(f.kind ORDER BY f.position) AS kinds,
                array_agg(f.payload::json ORDER BY f.position) AS payloads,
@@ -202,9 +207,12 @@ BEGIN
                    WITH ORDINALITY AS p(id, created, status, attempts, position))
     SELECT array_agg(logged.id) AS ended, (SELECT array_agg(p.id ORDER BY p.position) FROM put AS p) AS ids,
            (SELECT array_agg(p.created ORDER BY p.position) FROM put AS p) AS created, (SELECT f.sets FROM follow_ups AS f) AS sets,
-           (SELECT f.waits FROM follow_ups AS f) AS waits
+           (SELECT f.waits FROM follow_ups AS f) AS waits,
+           array_agg(logged.kind) AS kinds, array_agg(logged.status) AS statuses, array_agg(logged.attempts) AS attempts,
+           array_agg(logged.created_at) AS created_ats
       INTO put FROM logged;
     ended_ids := coalesce(put.ended, '{}');
+    PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant);
     published := coalesce(cardinality(array_positions(put.created, true)), 0);
     IF array_remove(put.waits, NULL) <> '{}' THEN
         PERFORM tidegate.await_follow_ups(put.ids, put.created, put.sets, put.waits);

@@ -583,6 +583,7 @@ DECLARE
     cutoff constant timestamptz := moment - older_than;
     held int8multirange;
     due bigint[];
+    ended record;
 BEGIN
     IF NOT dry_run THEN
         PERFORM tidegate.sweep(NULL, '{}');
@@ -626,8 +627,13 @@ BEGIN
                    g.ended_at + coalesce(k.retention_failed, '90 days'), g.expires_at, g.parent_id, g.replay_of, g.traceparent
               FROM gone AS g
               LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind)
-        SELECT array_agg(g.id) FILTER (WHERE g.late), array_agg(g.id) FILTER (WHERE NOT g.late)
-          INTO expired, abandoned FROM gone AS g;
+        SELECT array_agg(g.id) FILTER (WHERE g.late) AS expired, array_agg(g.id) FILTER (WHERE NOT g.late) AS abandoned,
+               array_agg(g.kind) AS kinds, array_agg('FAILED'::text) AS statuses, array_agg(g.attempts) AS attempts,
+               array_agg(g.created_at) AS created_ats
+          INTO ended FROM gone AS g;
+        expired := ended.expired;
+        abandoned := ended.abandoned;
+        PERFORM tidegate.count_ended(ended.kinds, ended.statuses, ended.attempts, ended.created_ats, moment);
         IF expired IS NOT NULL OR abandoned IS NOT NULL THEN
             INSERT INTO tidegate.audit (action, actor, filter, ids, count)
             VALUES ('cleanup', sweep_events.actor,

@@ -65,6 +65,10 @@ GRANT EXECUTE ON FUNCTION tidegate.close_slot, tidegate.wal_position TO tidegate
 GRANT EXECUTE ON FUNCTION tidegate.should_wake TO tidegate_publish, tidegate_drain;
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.drain_chain TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.take_slot, tidegate.keep_slot, tidegate.leave_slot TO tidegate_drain;
+-- Figures: what ends is counted by who ends it.
+GRANT EXECUTE ON FUNCTION tidegate.count_ended, tidegate.latency_ms, tidegate.latency_bucket, tidegate.note_run TO tidegate_drain;
+GRANT SELECT ON tidegate.minute_stats, tidegate.drain_run TO tidegate_read, tidegate_operate;
+GRANT EXECUTE ON FUNCTION tidegate.fold_figures, tidegate.forget_runs TO tidegate_operate;
 -- Events that wait for others.
 GRANT EXECUTE ON FUNCTION tidegate.release_waiting, tidegate.members, tidegate.await_follow_ups TO tidegate_drain;
 GRANT SELECT (event_id, members, reached, waits_for, available_at, created_at, released_at) ON tidegate.fan_in

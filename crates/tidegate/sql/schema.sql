@@ -355,7 +355,7 @@ DECLARE
     own_retention CONSTANT boolean := EXISTS (SELECT FROM tidegate.event_kind WHERE retention_completed <> '30 days');
     instant CONSTANT timestamptz := clock_timestamp();
     lease record;
-    gone bigint;
+    gone record;
 BEGIN
     FOR n IN 1 .. cardinality(tokens) LOOP
         IF over[n] THEN
@@ -371,20 +371,25 @@ BEGIN
         IF lease.ids IS NOT NULL AND NOT isempty(done[n]) THEN
             WITH gone AS (
                 DELETE FROM tidegate.event_queue AS q USING unnest(lease.ids * done[n]) AS r
-                 WHERE q.id >= lower(r) AND q.id < upper(r) RETURNING q.*)
-            INSERT INTO tidegate.event_log
-                   (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts, errors, progress,
-                    created_at, processing_started_at, finished_at, expires_at, deadline, lease_token, parent_id,
-                    replay_of, traceparent)
-            SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'COMPLETED', g.attempts + 1,
-                   g.max_attempts, g.errors, g.progress, g.created_at, lease.taken_at, instant,
-                   instant + CASE WHEN own_retention
-                        THEN coalesce((SELECT k.retention_completed FROM tidegate.event_kind AS k WHERE k.kind = g.kind), '30 days')
-                        ELSE '30 days' END,
-                   g.expires_at, tokens[n], g.parent_id, g.replay_of, g.traceparent
-              FROM gone AS g;
-            GET DIAGNOSTICS gone = ROW_COUNT;
-            ended[n] := gone;
+                 WHERE q.id >= lower(r) AND q.id < upper(r) RETURNING q.*
+            ), logged AS (
+                INSERT INTO tidegate.event_log
+                       (id, kind, payload, group_key, dedup_key, correlation_id, status, attempts, max_attempts, errors, progress,
+                        created_at, processing_started_at, finished_at, expires_at, deadline, lease_token, parent_id,
+                        replay_of, traceparent)
+                SELECT g.id, g.kind, g.payload, g.group_key, g.dedup_key, g.correlation_id, 'COMPLETED', g.attempts + 1,
+                       g.max_attempts, g.errors, g.progress, g.created_at, lease.taken_at, instant,
+                       instant + CASE WHEN own_retention
+                            THEN coalesce((SELECT k.retention_completed FROM tidegate.event_kind AS k WHERE k.kind = g.kind), '30 days')
+                            ELSE '30 days' END,
+                       g.expires_at, tokens[n], g.parent_id, g.replay_of, g.traceparent
+                  FROM gone AS g
+                RETURNING kind, status, attempts, created_at)
+            SELECT array_agg(l.kind) AS kinds, array_agg(l.status) AS statuses, array_agg(l.attempts) AS attempts,
+                   array_agg(l.created_at) AS created_ats, count(*) AS events
+              INTO gone FROM logged AS l;
+            ended[n] := gone.events;
+            PERFORM tidegate.count_ended(gone.kinds, gone.statuses, gone.attempts, gone.created_ats, instant);
         END IF;
         IF over[n] AND lease.ids IS NOT NULL AND NOT EXISTS (
             SELECT FROM unnest(lease.ids - done[n]) AS r
@@ -404,6 +409,41 @@ BEGIN
             ARRAY[NULL::bigint], ARRAY[false]) AS c) = 0 THEN
         RAISE EXCEPTION 'event %: the lease was lost', complete_held.id USING ERRCODE = 'TG001';
     END IF;
+END $$;
+
+CREATE FUNCTION tidegate.count_ended(kinds text[], statuses text[], attempts integer[], created_ats timestamp with time zone[], instant timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    now CONSTANT timestamptz := date_trunc('minute', clock_timestamp());
+    bounds CONSTANT bigint[] := '{50,250,1000,5000,30000,120000,600000,3600000}';
+BEGIN
+    IF kinds IS NULL THEN
+        RETURN;
+    END IF;
+    WITH ended AS (
+        SELECT t.kind, t.status, bounds[tidegate.latency_bucket(t.ms) + 1] AS within_ms, count(*) AS events, sum(t.attempts) AS attempts,
+               sum(t.ms) AS latency_ms
+          FROM (SELECT e.kind, e.status, e.attempts, tidegate.latency_ms(e.created_at, instant) AS ms
+                  FROM unnest(kinds, statuses, count_ended.attempts, created_ats) AS e(kind, status, attempts, created_at) OFFSET 0) AS t
+         GROUP BY 1, 2, 3
+    ), placed AS MATERIALIZED (
+        SELECT e.*, row.id FROM ended AS e
+          LEFT JOIN LATERAL (
+               SELECT m.id FROM tidegate.minute_stats AS m
+                WHERE m.minute = now AND m.kind = e.kind AND m.status = e.status AND m.within_ms IS NOT DISTINCT FROM e.within_ms
+                LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS row ON true
+    ), added AS (
+        UPDATE tidegate.minute_stats AS m
+           SET events = m.events + p.events, attempts = m.attempts + p.attempts, latency_ms = m.latency_ms + p.latency_ms
+          FROM placed AS p WHERE m.id = p.id)
+    INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
+    SELECT now, p.kind, p.status, p.within_ms, p.events, p.attempts, p.latency_ms FROM placed AS p WHERE p.id IS NULL;
 END $$;
 
 CREATE FUNCTION tidegate.count_kinds(ids bigint[]) RETURNS jsonb
@@ -668,9 +708,13 @@ BEGIN
                    instant),
                t.progress, t.created_at, t.taken_at, instant, instant + coalesce(k.retention_failed, '90 days'),
                t.expires_at, t.parent_id, t.replay_of, t.traceparent
-          FROM told AS t LEFT JOIN tidegate.event_kind AS k ON k.kind = t.kind)
+          FROM told AS t LEFT JOIN tidegate.event_kind AS k ON k.kind = t.kind
+        RETURNING kind, status, attempts, created_at
+    ), counted AS (
+        SELECT tidegate.count_ended(array_agg(l.kind), array_agg(l.status), array_agg(l.attempts), array_agg(l.created_at), instant)
+          FROM logged AS l)
     SELECT coalesce(array_agg(t.id ORDER BY t.id), '{}'), coalesce(array_agg(t.id ORDER BY t.id) FILTER (WHERE t.begun), '{}')
-      INTO ended, begun FROM told AS t;
+      INTO ended, begun FROM told AS t WHERE EXISTS (SELECT FROM counted);
     UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = ANY (locked) AND l.ids && tidegate.ranges(end_live.ended);
     missed := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id);
 END $$;
@@ -757,7 +801,7 @@ BEGIN
                               ELSE coalesce(k.retention_failed, '90 days') END,
                g.expires_at, finalize.token, g.parent_id, g.replay_of, g.traceparent
           FROM gone AS g LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind
-        RETURNING id
+        RETURNING id, kind, status, attempts, created_at
     ), follow_ups AS (
         SELECT array_agg(f.kind ORDER BY f.position) AS kinds,
                array_agg(f.payload::json ORDER BY f.position) AS payloads,
@@ -787,9 +831,12 @@ BEGIN
                    WITH ORDINALITY AS p(id, created, status, attempts, position))
     SELECT array_agg(logged.id) AS ended, (SELECT array_agg(p.id ORDER BY p.position) FROM put AS p) AS ids,
            (SELECT array_agg(p.created ORDER BY p.position) FROM put AS p) AS created, (SELECT f.sets FROM follow_ups AS f) AS sets,
-           (SELECT f.waits FROM follow_ups AS f) AS waits
+           (SELECT f.waits FROM follow_ups AS f) AS waits,
+           array_agg(logged.kind) AS kinds, array_agg(logged.status) AS statuses, array_agg(logged.attempts) AS attempts,
+           array_agg(logged.created_at) AS created_ats
       INTO put FROM logged;
     ended_ids := coalesce(put.ended, '{}');
+    PERFORM tidegate.count_ended(put.kinds, put.statuses, put.attempts, put.created_ats, instant);
     published := coalesce(cardinality(array_positions(put.created, true)), 0);
     IF array_remove(put.waits, NULL) <> '{}' THEN
         PERFORM tidegate.await_follow_ups(put.ids, put.created, put.sets, put.waits);
@@ -893,6 +940,37 @@ BEGIN
     now_reached := cardinality(members);
 END $$;
 
+CREATE FUNCTION tidegate.fold_figures(most integer) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+    unit text;
+    folded bigint;
+    total bigint := 0;
+BEGIN
+    FOREACH unit IN ARRAY ARRAY['hour', 'day'] LOOP
+        WITH old AS MATERIALIZED (
+            SELECT m.id FROM tidegate.minute_stats AS m
+             WHERE m.minute < date_trunc(unit, instant - CASE unit WHEN 'hour' THEN interval '2 hours' ELSE interval '2 days' END, 'UTC')
+               AND m.minute <> date_trunc(unit, m.minute, 'UTC')
+             LIMIT most FOR UPDATE SKIP LOCKED
+        ), gone AS (
+            DELETE FROM tidegate.minute_stats AS m WHERE m.id IN (SELECT o.id FROM old AS o)
+            RETURNING date_trunc(unit, m.minute, 'UTC') AS start, m.kind, m.status, m.within_ms, m.events, m.attempts, m.latency_ms
+        ), kept AS (
+            INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
+            SELECT g.start, g.kind, g.status, g.within_ms, sum(g.events), sum(g.attempts), sum(g.latency_ms)
+              FROM gone AS g GROUP BY 1, 2, 3, 4)
+        SELECT count(*) INTO folded FROM gone;
+        total := total + folded;
+    END LOOP;
+    RETURN total;
+END $$;
+
 CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NULL::text, dry_run boolean DEFAULT false) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -974,6 +1052,18 @@ BEGIN
     END IF;
     RETURN forgotten;
 END $$;
+
+CREATE FUNCTION tidegate.forget_runs(most integer) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    WITH gone AS (
+        DELETE FROM tidegate.drain_run AS r
+         WHERE r.ctid = ANY (ARRAY(SELECT o.ctid FROM tidegate.drain_run AS o
+                                    WHERE o.ended_at < clock_timestamp() - interval '7 days' LIMIT most))
+        RETURNING 1)
+    SELECT count(*) FROM gone
+$$;
 
 CREATE FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text DEFAULT NULL::text, dry_run boolean DEFAULT false) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1357,6 +1447,10 @@ BEGIN
         places := ARRAY(SELECT u.place FROM unnest(places) WITH ORDINALITY AS u(place, n) ORDER BY u.n DESC);
     END LOOP;
 END $_$;
+
+CREATE FUNCTION tidegate.latency_bucket(latency_ms bigint) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN width_bucket(latency_ms, '{51,251,1001,5001,30001,120001,600001,3600001}'::bigint[]);
 
 CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -2051,6 +2145,20 @@ END $_$;
 CREATE FUNCTION tidegate.mutex_slot(group_key text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (hashtext(group_key) & 65535);
+
+CREATE FUNCTION tidegate.note_run(worker uuid, report json) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    instant CONSTANT timestamptz := clock_timestamp();
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    INSERT INTO tidegate.drain_run
+    SELECT note_run.worker, instant - make_interval(secs => (report->>'elapsed_ms')::double precision / 1000), instant,
+           report->>'stop_reason', report
+     WHERE report IS NOT NULL;
+END $$;
 
 CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RETURNS SETOF bigint
     LANGUAGE sql STABLE
@@ -3559,6 +3667,7 @@ DECLARE
     cutoff constant timestamptz := moment - older_than;
     held int8multirange;
     due bigint[];
+    ended record;
 BEGIN
     IF NOT dry_run THEN
         PERFORM tidegate.sweep(NULL, '{}');
@@ -3602,8 +3711,13 @@ BEGIN
                    g.ended_at + coalesce(k.retention_failed, '90 days'), g.expires_at, g.parent_id, g.replay_of, g.traceparent
               FROM gone AS g
               LEFT JOIN tidegate.event_kind AS k ON k.kind = g.kind)
-        SELECT array_agg(g.id) FILTER (WHERE g.late), array_agg(g.id) FILTER (WHERE NOT g.late)
-          INTO expired, abandoned FROM gone AS g;
+        SELECT array_agg(g.id) FILTER (WHERE g.late) AS expired, array_agg(g.id) FILTER (WHERE NOT g.late) AS abandoned,
+               array_agg(g.kind) AS kinds, array_agg('FAILED'::text) AS statuses, array_agg(g.attempts) AS attempts,
+               array_agg(g.created_at) AS created_ats
+          INTO ended FROM gone AS g;
+        expired := ended.expired;
+        abandoned := ended.abandoned;
+        PERFORM tidegate.count_ended(ended.kinds, ended.statuses, ended.attempts, ended.created_ats, moment);
         IF expired IS NOT NULL OR abandoned IS NOT NULL THEN
             INSERT INTO tidegate.audit (action, actor, filter, ids, count)
             VALUES ('cleanup', sweep_events.actor,
@@ -4052,6 +4166,14 @@ CREATE TABLE tidegate.drain_chain (
     at timestamp with time zone NOT NULL
 );
 
+CREATE TABLE tidegate.drain_run (
+    worker uuid NOT NULL,
+    started_at timestamp with time zone NOT NULL,
+    ended_at timestamp with time zone NOT NULL,
+    stop_reason text NOT NULL,
+    report json NOT NULL
+);
+
 CREATE TABLE tidegate.drain_slot (
     slot integer NOT NULL,
     worker uuid,
@@ -4228,6 +4350,27 @@ CREATE VIEW tidegate.leases AS
            FROM (unnest(l.ids) r(r)
              JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)))))) in_hand)
   WHERE (NOT l.ended);
+
+CREATE TABLE tidegate.minute_stats (
+    id bigint NOT NULL,
+    minute timestamp with time zone NOT NULL,
+    kind text NOT NULL,
+    status text NOT NULL,
+    within_ms bigint,
+    events bigint NOT NULL,
+    attempts bigint NOT NULL,
+    latency_ms bigint NOT NULL
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='5000');
+
+ALTER TABLE tidegate.minute_stats ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME tidegate.minute_stats_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE tidegate.mutex (
     slot integer NOT NULL
@@ -4449,6 +4592,9 @@ ALTER TABLE ONLY tidegate.fan_in
 ALTER TABLE ONLY tidegate.lease
     ADD CONSTRAINT lease_pkey PRIMARY KEY (token);
 
+ALTER TABLE ONLY tidegate.minute_stats
+    ADD CONSTRAINT minute_stats_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY tidegate.mutex
     ADD CONSTRAINT mutex_pkey PRIMARY KEY (slot);
 
@@ -4483,6 +4629,8 @@ ALTER TABLE ONLY tidegate.wake
     ADD CONSTRAINT wake_pkey PRIMARY KEY (one);
 
 CREATE INDEX drain_chain_at ON tidegate.drain_chain USING btree (at);
+
+CREATE INDEX drain_run_ended_at ON tidegate.drain_run USING btree (ended_at);
 
 CREATE INDEX event_log_correlation ON ONLY tidegate.event_log USING btree (correlation_id) WHERE (correlation_id IS NOT NULL);
 
@@ -4533,6 +4681,8 @@ CREATE INDEX fan_in_waiting ON tidegate.fan_in USING btree (event_id) WHERE (rel
 CREATE INDEX lease_born ON tidegate.lease USING btree (born);
 
 CREATE INDEX lease_worker ON tidegate.lease USING btree (worker);
+
+CREATE INDEX minute_stats_minute ON tidegate.minute_stats USING btree (minute, kind, status);
 
 CREATE INDEX received_age ON tidegate.received USING btree (received_at);
 
@@ -4603,6 +4753,8 @@ REVOKE ALL ON FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], u
 
 REVOKE ALL ON FUNCTION tidegate.complete_held(id bigint, token uuid) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.count_ended(kinds text[], statuses text[], attempts integer[], created_ats timestamp with time zone[], instant timestamp with time zone) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.count_kinds(ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.declare_policies(kinds text[], policies text[]) FROM PUBLIC;
@@ -4635,9 +4787,13 @@ REVOKE ALL ON FUNCTION tidegate.fire_schedules(firings jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.first_live(members bigint[], reached integer, OUT waits_for bigint, OUT now_reached integer) FROM PUBLIC;
 
+REVOKE ALL ON FUNCTION tidegate.fold_figures(most integer) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.forget(ids bigint[], reason text, actor text, dry_run boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.forget_received(batch integer, dry_run boolean, actor text, now timestamp with time zone) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.forget_runs(most integer) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text, dry_run boolean) FROM PUBLIC;
 
@@ -4670,6 +4826,8 @@ REVOKE ALL ON FUNCTION tidegate.job(id bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision, OUT ours boolean, OUT first boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.latency_bucket(latency_ms bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
 
@@ -4720,6 +4878,8 @@ REVOKE ALL ON FUNCTION tidegate.missing_log_days(now timestamp with time zone) F
 REVOKE ALL ON FUNCTION tidegate.missing_retention_days(kind text, partition text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.mutex_slot(group_key text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.note_run(worker uuid, report json) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) FROM PUBLIC;
 

@@ -32,7 +32,8 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0012__policy.sql",
     "sql/V0013__slot.sql",
     "sql/V0014__fan_in.sql",
-    "sql/V0015__rights.sql",
+    "sql/V0015__figures.sql",
+    "sql/V0016__rights.sql",
 );
 
 /// The oldest Postgres that leases can be made on: it brought `range_agg` over multiranges.

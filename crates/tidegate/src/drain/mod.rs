@@ -311,6 +311,7 @@ impl<D: Dispatch> Drain<D> {
         let ended_events = self.report.ended();
         let memory = self.options.memory_mb;
         self.report.cost.charged(elapsed, memory, ended_events);
+        self.note_run().await;
         self.watchers.ended();
         match ended {
             Ok(()) => Ok(self.report),

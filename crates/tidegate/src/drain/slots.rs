@@ -393,4 +393,32 @@ impl<D: Dispatch> Drain<D> {
         let started = tokio::time::timeout(left, self.slots.started()).await;
         self.report.started_drains = started.unwrap_or_default();
     }
+
+    /// Leaves the report in the database, for people who look at drains that have run. A drain that had no slot has done nothing. That
+    /// it cannot be left is nothing to fail for; it takes no longer than what is left of the run's overrun.
+    pub(super) async fn note_run(&mut self) {
+        if self.report.slot == 0 {
+            return;
+        }
+        let limit = self.budget.total() + OVERRUN;
+        let left = limit.saturating_sub(self.budget.elapsed());
+        let noted = tokio::time::timeout(left, self.note()).await;
+        let noted = noted.unwrap_or(Err(Error::TimedOut {
+            stage: "report",
+            limit: left,
+        }));
+        if let Err(error) = noted {
+            tracing::debug!(%error, "the drain's report could not be left in the database");
+        }
+    }
+
+    async fn note(&mut self) -> Result<(), Error> {
+        let report = serde_json::to_string(&self.report)
+            .map_err(|error| Error::Invalid(format!("report: {error}")))?;
+        let Some(session) = self.leasing.idle() else {
+            return Ok(());
+        };
+        let client = session.client().await?;
+        queue::note_run(client, self.worker, &report).await
+    }
 }

@@ -74,7 +74,7 @@ mod internals {
     };
     pub use super::slot::{
         Kept, Left, MOST_LEFT, Slot, Taken, close_slot, keep_slot, leave_slot, left_to_do,
-        should_wake, take_slot, wal_position,
+        note_run, should_wake, take_slot, wal_position,
     };
 }
 #[cfg(not(feature = "internals"))]
@@ -105,8 +105,8 @@ mod internals {
         Claim, Grant, Limited, ServiceReport, Watched, claim_service, report_service,
     };
     pub(crate) use super::slot::{
-        Kept, Left, MOST_LEFT, Taken, close_slot, keep_slot, leave_slot, left_to_do, should_wake,
-        take_slot, wal_position,
+        Kept, Left, MOST_LEFT, Taken, close_slot, keep_slot, leave_slot, left_to_do, note_run,
+        should_wake, take_slot, wal_position,
     };
 }
 pub(crate) use finalize::{commit, complete_and_commit};

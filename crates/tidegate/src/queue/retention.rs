@@ -303,6 +303,18 @@ pub async fn forget_received(
         .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
 }
 
+/// Folds figures of minutes that are long over into hours and days, and forgets drains that ended a week ago: at most about `batch`
+/// rows of each. Tells how many of the larger number there were.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn fold_figures(client: &(impl GenericClient + Sync), batch: u32) -> Result<u64, Error> {
+    let rows = query(client, &sql::retention::FOLD_FIGURES, &[&as_int4(batch)]).await?;
+    Ok(rows
+        .first()
+        .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
+}
+
 /// Retention of all kinds, or of `kind` alone.
 ///
 /// # Errors

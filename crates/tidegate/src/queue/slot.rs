@@ -153,6 +153,20 @@ pub async fn leave_slot(
         .map(drop)
 }
 
+/// Notes a drain that ends, with its report as JSON.
+///
+/// # Errors
+/// When the database fails or does not answer.
+pub async fn note_run(
+    client: &(impl GenericClient + Sync),
+    worker: Uuid,
+    report: &str,
+) -> Result<(), Error> {
+    query(client, &sql::slot::NOTE_RUN, &[&worker, &report])
+        .await
+        .map(drop)
+}
+
 /// What a drain for these kinds could take now, up to `most`, when there will be more, and who is at work.
 ///
 /// # Errors

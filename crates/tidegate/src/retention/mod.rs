@@ -370,6 +370,7 @@ impl Cleanup<'_> {
         self.drop_expired().await?;
         self.delete_expired().await?;
         self.forget_received().await?;
+        self.fold_figures().await?;
         self.expire_records().await
     }
 
@@ -520,6 +521,21 @@ impl Cleanup<'_> {
             self.report.messages_forgotten += forgotten;
             self.report_progress();
             if options.dry_run || forgotten < u64::from(batch) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Keeps the figures of old minutes as those of hours and days. Nothing that anybody counts on is removed, so the report does
+    /// not tell.
+    async fn fold_figures(&mut self) -> Result<(), Halt> {
+        let (client, batch) = (self.client, self.options.batch);
+        loop {
+            let folded = self
+                .steps
+                .run(|| steps::fold_figures(client, batch))
+                .await?;
+            if folded.unwrap_or_default() < u64::from(batch) {
                 return Ok(());
             }
         }

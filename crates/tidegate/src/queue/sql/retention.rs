@@ -103,6 +103,13 @@ pub static FORGET: Statement = Statement {
     text: "SELECT tidegate.forget_received($1, $2, $3, $4)",
 };
 
+/// Folds figures of minutes that are long over, and forgets drains that ended long ago.
+pub static FOLD_FIGURES: Statement = Statement {
+    name: "fold_figures",
+    params: &[Type::INT4],
+    text: "SELECT greatest(tidegate.fold_figures($1), tidegate.forget_runs($1))",
+};
+
 /// Retention of all kinds, or of one.
 pub static RETENTIONS: Statement = Statement {
     name: "retentions",
@@ -165,6 +172,7 @@ pub static ALL: &[&Statement] = &[
     &DROP,
     &DELETE,
     &FORGET,
+    &FOLD_FIGURES,
     &RETENTIONS,
     &SET_RETENTION,
     &MISSING_RETENTION_DAYS,

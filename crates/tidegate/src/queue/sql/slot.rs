@@ -39,6 +39,13 @@ pub static LEAVE_SLOT: Statement = Statement {
     text: "SELECT tidegate.leave_slot($1, $2)",
 };
 
+/// Notes a drain that ends, with its report.
+pub static NOTE_RUN: Statement = Statement {
+    name: "note_run",
+    params: &[Type::UUID, Type::TEXT],
+    text: "SELECT tidegate.note_run($1, $2::json)",
+};
+
 /// What a drain could take now, up to `$2`, and when there will be more. What is overdue is due now.
 pub static LEFT_TO_DO: Statement = Statement {
     name: "left_to_do",
@@ -66,5 +73,6 @@ pub static ALL: &[&Statement] = &[
     &SHOULD_WAKE,
     &WAL_POSITION,
     &LEAVE_SLOT,
+    &NOTE_RUN,
     &LEFT_TO_DO,
 ];

@@ -1,0 +1,158 @@
+//! Figures of what ended and of the drains that ran, and what keeps them exact.
+
+use std::time::Duration;
+
+use tidegate::drain::StopReason;
+use tidegate::retention::{CleanupHooks, CleanupOptions, cleanup};
+use tidegate::{Database, Done, DrainOptions, HandlerError, queue};
+use tokio_postgres::Client;
+
+use crate::probe::{ProbeApp, act, drain, number, options, probe_database, publish_acts};
+use crate::support::TestDb;
+
+/// Kinds and statuses of which the figures tell something else than the log, with attempts and latencies.
+async fn miscounted(client: &Client) -> Vec<String> {
+    let sql =
+        "SELECT format('%s %s: %s in the log, %s in the figures', kind, status, l.sums, m.sums)
+                 FROM (SELECT kind, status, format('%s %s', count(*), sum(attempts)) AS sums
+                         FROM tidegate.event_log GROUP BY 1, 2) AS l
+                 FULL JOIN (SELECT kind, status, format('%s %s', sum(events), sum(attempts)) AS sums
+                              FROM tidegate.minute_stats GROUP BY 1, 2) AS m USING (kind, status)
+                WHERE l.sums IS DISTINCT FROM m.sums";
+    let rows = client.query(sql, &[]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// A third completes, a third is rejected, a third fails.
+fn mixed() -> std::sync::Arc<ProbeApp> {
+    ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            match call.id % 3 {
+                0 => Ok(Done::ok()),
+                1 => Err(HandlerError::reject("no", "never")),
+                _ => Err(HandlerError::retry("down", "later")),
+            }
+        })
+    })
+}
+
+async fn cleaned(database: &Database) {
+    cleanup(
+        database,
+        &CleanupOptions::default(),
+        CleanupHooks::default(),
+    )
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn what_ends_is_counted_however_it_ends() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 300).await;
+    let report = drain(&db, &mixed(), &options()).await;
+    assert_eq!((report.completed, report.failed), (100, 100), "{report:?}");
+    let mut ids = Vec::new();
+    for name in ["cancelled", "deleted", "late"] {
+        let event = act(name).start_before(std::time::SystemTime::now() + Duration::from_hours(1));
+        ids.push(queue::publish(&client, &event).await.unwrap().id);
+    }
+    let sql = "SELECT tidegate.cancel(ids => ARRAY[$1::bigint], reason => 'test')";
+    client.query_one(sql, &[&ids[0]]).await.unwrap();
+    let delete = "DELETE FROM tidegate.events WHERE id = $1";
+    client.execute(delete, &[&ids[1]]).await.unwrap();
+    let late = "UPDATE tidegate.event_queue SET expires_at = '2020-01-01'";
+    client.execute(late, &[]).await.unwrap();
+    cleaned(&db.database()).await;
+    let ended = "SELECT sum(events)::bigint FROM tidegate.minute_stats WHERE kind = 'act'";
+    assert_eq!(number(&client, ended).await, 303);
+    assert_eq!(miscounted(&client).await, [""; 0]);
+    let bounds = "SELECT count(*) FROM tidegate.minute_stats
+                   WHERE within_ms IS NULL OR latency_ms > events * within_ms";
+    assert_eq!(number(&client, bounds).await, 0);
+}
+
+#[tokio::test]
+async fn who_keeps_the_figures_locked_keeps_nobody_waiting() {
+    let db = probe_database().await;
+    let (client, mut other) = (db.client().await, db.client().await);
+    publish_acts(&client, 30).await;
+    drain(&db, &mixed(), &options()).await;
+    let held = other.transaction().await.unwrap();
+    let all = "SELECT FROM tidegate.minute_stats FOR UPDATE";
+    assert!(!held.query(all, &[]).await.unwrap().is_empty());
+    publish_acts(&client, 2000).await;
+    let report = drain(&db, &mixed(), &options()).await;
+    assert_eq!(report.stop_reason, StopReason::QueueEmpty);
+    cleaned(&db.database()).await;
+    held.rollback().await.unwrap();
+    assert_eq!(miscounted(&client).await, [""; 0]);
+}
+
+/// Puts figures of each minute of these days before now into the table, under two kinds.
+async fn of_days(client: &Client, days: i32) {
+    let sql = "INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
+               SELECT date_trunc('minute', clock_timestamp()) - make_interval(mins => n), kind, 'COMPLETED', 50, n, 2 * n, 3 * n
+                 FROM generate_series(0, $1 * 1440) AS n, unnest('{act,note}'::text[]) AS kind";
+    client.execute(sql, &[&days]).await.unwrap();
+}
+
+#[tokio::test]
+async fn old_minutes_become_hours_and_days_and_no_sum_falls() {
+    const SUMS: &str =
+        "SELECT sum(events + attempts + latency_ms)::bigint FROM tidegate.minute_stats";
+    const ROWS: &str = "SELECT count(*) FROM tidegate.minute_stats";
+    let db = probe_database().await;
+    let client = db.client().await;
+    of_days(&client, 5).await;
+    let (sums, rows) = (number(&client, SUMS).await, number(&client, ROWS).await);
+    cleaned(&db.database()).await;
+    assert_eq!(number(&client, SUMS).await, sums);
+    let folded = number(&client, ROWS).await;
+    assert!(folded < rows / 20, "{folded} of {rows}");
+    let minutes = "SELECT count(*) FROM tidegate.minute_stats
+                    WHERE minute > clock_timestamp() - interval '2 hours'";
+    assert!(number(&client, minutes).await >= 2 * 119);
+    for _ in 0..2 {
+        cleaned(&db.database()).await;
+        assert_eq!(
+            number(&client, ROWS).await,
+            folded,
+            "there is nothing to do again"
+        );
+    }
+}
+
+/// The latest run's stop reason and count of completed events, and how many are noted.
+async fn runs(db: &TestDb) -> Vec<(String, i64)> {
+    let sql = "SELECT stop_reason, (report->>'completed')::bigint FROM tidegate.drain_run
+                WHERE ended_at - started_at >= '0' ORDER BY ended_at";
+    let rows = db.client().await.query(sql, &[]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+#[tokio::test]
+async fn a_drain_leaves_its_report_for_a_week() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 3).await;
+    let app = ProbeApp::new(|_, _| Box::pin(async { Ok(Done::ok()) }));
+    drain(&db, &app, &options()).await;
+    assert_eq!(runs(&db).await, [("queue_empty".to_owned(), 3)]);
+    let taken = "UPDATE tidegate.drain_slot SET until = 'infinity', worker = gen_random_uuid()";
+    client.execute(taken, &[]).await.unwrap();
+    let report = tidegate::drain(&db.database(), app, &DrainOptions::default()).await;
+    assert_eq!(report.unwrap().stop_reason, StopReason::NoSlot);
+    assert_eq!(
+        runs(&db).await.len(),
+        1,
+        "a drain without a slot has done nothing"
+    );
+    cleaned(&db.database()).await;
+    assert_eq!(runs(&db).await.len(), 1);
+    let age = "UPDATE tidegate.drain_run SET ended_at = ended_at - interval '8 days', started_at = started_at - interval '8 days'";
+    client.execute(age, &[]).await.unwrap();
+    cleaned(&db.database()).await;
+    assert_eq!(runs(&db).await.len(), 0);
+}
