@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use tidegate::Error;
 
 pub use basic::hash_password;
-pub(crate) use token::COOKIE;
+pub(crate) use token::{COOKIE, cookie};
 
 use basic::Users;
 use proxy::Proxy;

@@ -1,0 +1,219 @@
+//! Owns what stands before every page: by which name the console is reached, who asks, how often, and that a browser which acts
+//! was told to by one of our own pages.
+//!
+//! A forged request is known without a state, as in Go's `http.CrossOriginProtection`: browsers say in `Sec-Fetch-Site` from where a
+//! request was made, older ones at least in `Origin`. A program that is no browser says neither, and has no cookies to lend.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::http::header::{HOST, ORIGIN};
+use axum::http::{HeaderMap, Method, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
+
+use crate::page;
+use crate::problem::Problem;
+use crate::settings::Settings;
+use crate::shared::Shared;
+use crate::who::{Given, Identity, Peer, Refusal};
+
+/// So many requests a second are answered to one person, and so many at once after a rest.
+const PER_SECOND: f64 = 20.0;
+const AT_ONCE: f64 = 120.0;
+
+/// Of so many people it is known how much they have asked.
+const MOST_CALLERS: usize = 10_000;
+
+/// How much each person has asked lately.
+#[derive(Default)]
+pub(crate) struct Pace(Mutex<BTreeMap<String, (Instant, f64)>>);
+
+impl Pace {
+    /// Whether one more request of theirs is answered.
+    fn allows(&self, caller: &str) -> bool {
+        let mut callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if callers.len() >= MOST_CALLERS && !callers.contains_key(caller) {
+            callers.clear();
+        }
+        let (at, left) = callers.entry(caller.to_owned()).or_insert((now, AT_ONCE));
+        *left = (*left + at.elapsed().as_secs_f64() * PER_SECOND).min(AT_ONCE);
+        *at = now;
+        let allows = *left >= 1.0;
+        if allows {
+            *left -= 1.0;
+        }
+        allows
+    }
+}
+
+/// What the guard knows.
+#[derive(Clone)]
+pub(crate) struct Guard {
+    pub shared: Arc<Shared>,
+    pub pace: Arc<Pace>,
+}
+
+/// Lets a request for a page through, with who asks.
+pub(crate) async fn admit(State(guard): State<Guard>, mut request: Request, next: Next) -> Response {
+    match admitted(&guard, &request).await {
+        Ok(identity) => {
+            request.extensions_mut().insert(identity);
+            next.run(request).await
+        }
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn admitted(guard: &Guard, request: &Request) -> Result<Identity, Problem> {
+    let settings = &guard.shared.settings;
+    let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
+    let given = request.extensions().get::<Given>().cloned();
+    let layer = || request.extensions().get::<Identity>().cloned().map(Given::Layer);
+    let given = given.or_else(layer);
+    let by_password = settings.auth.has_passwords();
+    if settings.behind_tls && !came_through_tls(request.headers()) {
+        return Err(Problem::refused(&Refusal::NotPrivate, by_password));
+    }
+    let identified = settings.auth.identify(request.headers(), peer, given.as_ref()).await;
+    let identity = identified.map_err(|refusal| Problem::refused(&refusal, by_password))?;
+    if !guard.pace.allows(&identity.name) {
+        return Err(Problem::too_often(1));
+    }
+    if !is_safe(request.method()) {
+        if !is_our_own(request.headers()) {
+            return Err(Problem::forbidden("This request was not made by a page of the console."));
+        }
+        if !settings.acting.allows(&identity) {
+            return Err(Problem::forbidden("You may look here, and not act."));
+        }
+    }
+    Ok(identity)
+}
+
+fn is_safe(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+fn came_through_tls(headers: &HeaderMap) -> bool {
+    headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https")
+}
+
+/// Whether a page of the console itself made this request, or a person by hand.
+fn is_our_own(headers: &HeaderMap) -> bool {
+    if let Some(site) = headers.get("sec-fetch-site") {
+        return site == "same-origin" || site == "none";
+    }
+    let text = |name| headers.get(name).map(|value: &axum::http::HeaderValue| value.to_str());
+    match (text(ORIGIN), text(HOST)) {
+        (Some(Ok(origin)), Some(Ok(host))) => {
+            origin.split_once("://").is_some_and(|(_, origin)| origin.eq_ignore_ascii_case(host))
+        }
+        _ => false,
+    }
+}
+
+/// Answers 421 to whoever asks for another server: a name that was turned to this machine behind the browser's back.
+pub(crate) async fn by_name(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let host = host(request.headers(), request.uri());
+    if host.is_some_and(|host| answers_to(&shared.settings, &host)) {
+        return next.run(request).await;
+    }
+    let text = "This console is not reached by this name. Those that it answers to are given with --host.";
+    Problem::new(StatusCode::MISDIRECTED_REQUEST, "Wrong name", text).into_response()
+}
+
+fn host(headers: &HeaderMap, uri: &Uri) -> Option<String> {
+    let mut named = headers.get_all(HOST).iter();
+    match (named.next(), named.next()) {
+        (Some(host), None) => host.to_str().ok().map(str::to_ascii_lowercase),
+        (None, _) => uri.authority().map(|authority| authority.as_str().to_ascii_lowercase()),
+        _ => None,
+    }
+}
+
+fn answers_to(settings: &Settings, host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    ["localhost", "127.0.0.1", "[::1]"].contains(&name)
+        || settings.hosts.iter().any(|known| known == host || known == name)
+}
+
+/// Turns a problem into its page.
+pub(crate) async fn explain(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let known = response.extensions_mut().remove::<Problem>();
+    let problem = match (known, response.status()) {
+        (Some(problem), _) => problem,
+        (None, StatusCode::NOT_FOUND) => Problem::not_found(),
+        (None, status) if status.is_client_error() || status.is_server_error() => {
+            Problem::new(status, "This request cannot be answered", status.to_string())
+        }
+        _ => return response,
+    };
+    let (mut parts, _) = response.into_parts();
+    let (page, body) = page::of_problem(&shared.settings, &problem).into_response().into_parts();
+    parts.headers.extend(page.headers);
+    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
+    Response::from_parts(parts, body)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+
+    use super::*;
+    use crate::who::Auth;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn only_our_own_pages_may_act() {
+        let host = ("host", "ops.example:8081");
+        for (given, ours) in [
+            (&[("sec-fetch-site", "same-origin")][..], true),
+            (&[("sec-fetch-site", "none")], true),
+            (&[("sec-fetch-site", "same-site")], false),
+            (&[("sec-fetch-site", "cross-site"), host, ("origin", "https://ops.example:8081")], false),
+            (&[host, ("origin", "https://ops.example:8081")], true),
+            (&[host, ("origin", "https://evil.example")], false),
+            (&[host, ("origin", "null")], false),
+            (&[host], false),
+            (&[], false),
+        ] {
+            assert_eq!(is_our_own(&headers(given)), ours, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn a_console_answers_to_its_names_alone() {
+        let settings = Settings::new(Auth::given()).host("Ops.example").host("other.example:9000");
+        for known in ["localhost:1", "127.0.0.1", "[::1]:8081", "ops.example", "ops.example:8443", "other.example:9000"] {
+            assert!(answers_to(&settings, known), "{known}");
+        }
+        for unknown in ["evil.example", "other.example", "localhost.evil.example", "ops.example.evil:80", ""] {
+            assert!(!answers_to(&settings, unknown), "{unknown}");
+        }
+        let two = headers(&[("host", "localhost")]);
+        assert_eq!(host(&two, &Uri::from_static("/")).as_deref(), Some("localhost"));
+    }
+
+    #[test]
+    fn who_asks_too_often_waits() {
+        let pace = Pace::default();
+        let answered = (0..1000).filter(|_| pace.allows("ada")).count();
+        assert!((120..1000).contains(&answered), "{answered}");
+        assert!(pace.allows("bob"));
+    }
+}
