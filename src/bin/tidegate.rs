@@ -1,4 +1,4 @@
-//! The command line: every verb of the queue, five of this program, and `new`, for who begins another one.
+//! The command line: every verb of the queue, six of this program, and `new`, for who begins another one.
 
 use std::process::ExitCode;
 
@@ -11,6 +11,7 @@ fn main() -> ExitCode {
         .verb(app::checks::verb::receive_issuing)
         .verb(app::verb::submit)
         .verb(http::verb::run)
+        .verb(tidegate_console::console)
         .verb(http::api_key)
         .verb(http::link_key)
         .run()

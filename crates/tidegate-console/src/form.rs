@@ -48,6 +48,12 @@ impl Fields {
         }
     }
 
+    /// All values of a name.
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let all = self.0.iter().filter(move |(known, value)| known == name && !value.is_empty());
+        all.map(|(_, value)| value.as_str())
+    }
+
     /// A number, unless it is empty or not there.
     pub(crate) fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, Problem> {
         self.text(name).map(|value| number(name, value)).transpose()

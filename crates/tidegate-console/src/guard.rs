@@ -9,11 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use axum::extract::{Request, State};
-use axum::http::header::{HOST, ORIGIN};
-use axum::http::{HeaderMap, Method, Uri};
+use axum::http::header::{CONTENT_LENGTH, HOST, ORIGIN};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::http::StatusCode;
 
 use crate::page;
 use crate::problem::Problem;
@@ -60,7 +59,13 @@ pub(crate) struct Guard {
 
 /// Lets a request for a page through, with who asks.
 pub(crate) async fn admit(State(guard): State<Guard>, mut request: Request, next: Next) -> Response {
-    match admitted(&guard, &request).await {
+    let asked = Asked {
+        method: request.method().clone(),
+        headers: request.headers().clone(),
+        peer: request.extensions().get::<Peer>().copied().unwrap_or_default(),
+        given: given(&request),
+    };
+    match admitted(&guard, &asked).await {
         Ok(identity) => {
             request.extensions_mut().insert(identity);
             next.run(request).await
@@ -69,23 +74,33 @@ pub(crate) async fn admit(State(guard): State<Guard>, mut request: Request, next
     }
 }
 
-async fn admitted(guard: &Guard, request: &Request) -> Result<Identity, Problem> {
-    let settings = &guard.shared.settings;
-    let peer = request.extensions().get::<Peer>().copied().unwrap_or_default();
+/// What the guard looks at.
+struct Asked {
+    method: Method,
+    headers: HeaderMap,
+    peer: Peer,
+    given: Option<Given>,
+}
+
+fn given(request: &Request) -> Option<Given> {
     let given = request.extensions().get::<Given>().cloned();
     let layer = || request.extensions().get::<Identity>().cloned().map(Given::Layer);
-    let given = given.or_else(layer);
+    given.or_else(layer)
+}
+
+async fn admitted(guard: &Guard, asked: &Asked) -> Result<Identity, Problem> {
+    let settings = &guard.shared.settings;
     let by_password = settings.auth.has_passwords();
-    if settings.behind_tls && !came_through_tls(request.headers()) {
+    if settings.behind_tls && !came_through_tls(&asked.headers) {
         return Err(Problem::refused(&Refusal::NotPrivate, by_password));
     }
-    let identified = settings.auth.identify(request.headers(), peer, given.as_ref()).await;
+    let identified = settings.auth.identify(&asked.headers, asked.peer, asked.given.as_ref()).await;
     let identity = identified.map_err(|refusal| Problem::refused(&refusal, by_password))?;
     if !guard.pace.allows(&identity.name) {
         return Err(Problem::too_often(1));
     }
-    if !is_safe(request.method()) {
-        if !is_our_own(request.headers()) {
+    if !is_safe(&asked.method) {
+        if !is_our_own(&asked.headers) {
             return Err(Problem::forbidden("This request was not made by a page of the console."));
         }
         if !settings.acting.allows(&identity) {
@@ -160,7 +175,7 @@ pub(crate) async fn explain(State(shared): State<Arc<Shared>>, request: Request,
     let (mut parts, _) = response.into_parts();
     let (page, body) = page::of_problem(&shared.settings, &problem).into_response().into_parts();
     parts.headers.extend(page.headers);
-    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
+    parts.headers.remove(CONTENT_LENGTH);
     Response::from_parts(parts, body)
 }
 

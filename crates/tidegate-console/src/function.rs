@@ -1,0 +1,84 @@
+//! The console as a Lambda function, behind a function URL, an HTTP API or a load balancer. The same router; no logic of its own.
+//!
+//! It reads what the verb's options say from the same variables, `TIDEGATE_CONSOLE_AUTH` and so on. Give it a function of its own,
+//! with a login of its own, never the drain's.
+
+use axum::Router;
+use lambda_http::Request;
+use lambda_http::request::RequestContext;
+use tidegate::config::environment;
+use tidegate::program::{Service, log_panics};
+use tidegate::{Error, Lookup, Program};
+use tower::{ServiceExt, service_fn};
+
+use crate::options::Options;
+use crate::router;
+use crate::who::Given;
+
+/// Serves requests until the function is ended. Settings that do not hold are no failed start: every request is answered 503,
+/// and the log says why.
+///
+/// # Errors
+/// When Lambda's runtime interface cannot be used.
+pub fn run(program: Program) -> Result<(), lambda_http::Error> {
+    log_panics();
+    let started = start(program, &environment);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let routes = started.unwrap_or_else(|error| {
+            tracing::error!(%error, "settings do not hold; every request will fail");
+            eprintln!("tidegate: {error}");
+            Router::new().fallback(|| async { axum::http::StatusCode::SERVICE_UNAVAILABLE })
+        });
+        lambda_http::run(service_fn(move |request: Request| told(routes.clone(), request))).await
+    })
+}
+
+fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, Error> {
+    let service: Service = program.start(lookup)?;
+    let settings = options(lookup).settings()?;
+    let base = settings.base.path().to_owned();
+    let routes = router(service, settings);
+    Ok(if base.is_empty() { routes } else { Router::new().nest(&base, routes) })
+}
+
+fn options(lookup: Lookup<'_>) -> Options {
+    let said = |name: &str| lookup(&format!("TIDEGATE_CONSOLE_{name}")).filter(|value| !value.is_empty());
+    let list = |name: &str| {
+        let said = said(name).unwrap_or_default();
+        said.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect()
+    };
+    let is_set = |name: &str| said(name).is_some_and(|value| value == "true" || value == "1");
+    Options {
+        listen: None,
+        auth: said("AUTH").or_else(|| Some("iam".to_owned())),
+        users_file: said("USERS_FILE"),
+        proxy_header: said("PROXY_HEADER"),
+        proxy_secret_file: said("PROXY_SECRET_FILE"),
+        allow: said("ALLOW"),
+        actors: list("ACTORS"),
+        hosts: list("HOSTS"),
+        base_path: said("BASE_PATH"),
+        instance: said("INSTANCE"),
+        colour: said("COLOUR"),
+        behind_tls: is_set("BEHIND_TLS"),
+        without_content: is_set("WITHOUT_PAYLOADS"),
+        operator: None,
+    }
+}
+
+/// The answer to a request, with the caller whom AWS has verified.
+async fn told(routes: Router, mut request: Request) -> Result<axum::response::Response, std::convert::Infallible> {
+    if let Some(caller) = request.extensions().get::<RequestContext>().and_then(caller) {
+        request.extensions_mut().insert(Given::Iam(caller));
+    }
+    routes.oneshot(request).await
+}
+
+/// The ARN that AWS IAM has verified.
+fn caller(context: &RequestContext) -> Option<String> {
+    match context {
+        RequestContext::ApiGatewayV2(context) => context.authorizer.as_ref()?.iam.as_ref()?.user_arn.clone(),
+        _ => None,
+    }
+}

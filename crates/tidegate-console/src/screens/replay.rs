@@ -1,0 +1,177 @@
+//! The replay of many: a filter, a dry run that tells what it would do, a reason, a confirmation. The confirmation carries the digest
+//! of what the dry run chose; the database compares it in the transaction that replays, and does nothing if it has changed.
+
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::{Markup, html};
+use tidegate::operate::{Moment, OrderRisks, ReplayReport, ReplayRequest};
+
+use super::options;
+use crate::desk::Desk;
+use crate::flash;
+use crate::form::{Asked, Fields, Sent};
+use crate::html::{event, number, short, table, time_of};
+use crate::link::Base;
+use crate::offer::{input, reason, select, tick};
+use crate::page::{Page, Place};
+use crate::problem::Problem;
+
+/// What says which events, and how, in the address and in the confirmation.
+const FIELDS: [&str; 9] = ["kind", "status", "code", "since", "until", "limit", "expires_in", "again", "failed_handlers_only"];
+
+pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
+    if !desk.may_act() {
+        return Err(Problem::forbidden("You may look here, and not act."));
+    }
+    let told = match asked.text("since") {
+        Some(_) => dry_run(&desk, &asked).await?,
+        None => html! { p.note { "Choose which events: from when on they ended, and what else is to hold of them." } },
+    };
+    let command = format!("tidegate replay --dry-run --reason 'a look'{}", options(&asked, &FIELDS[..7]));
+    Ok(Page::new(Place::Dead, "Replay", command, told).fixed(filters(&desk, &asked)).answer(&desk))
+}
+
+/// A moment that does not move while somebody thinks: the dry run's, and the confirmation's.
+fn fixed(moment: Option<Moment>) -> Option<Moment> {
+    match moment {
+        Some(Moment::Ago(time)) => std::time::SystemTime::now().checked_sub(time).map(Moment::At),
+        other => other,
+    }
+}
+
+fn request(asked: &Fields) -> Result<ReplayRequest, Problem> {
+    Ok(ReplayRequest {
+        kind: asked.owned("kind"),
+        status: asked.owned("status"),
+        code: asked.owned("code"),
+        since: fixed(asked.moment("since")?),
+        until: fixed(asked.moment("until")?),
+        limit: asked.number("limit")?,
+        again: asked.is_set("again"),
+        failed_handlers_only: asked.is_set("failed_handlers_only"),
+        expires_in: asked.duration("expires_in")?,
+        ..ReplayRequest::default()
+    })
+}
+
+async fn dry_run(desk: &Desk, asked: &Fields) -> Result<Markup, Problem> {
+    let asked_for = request(asked)?;
+    let dry = ReplayRequest {
+        dry_run: true,
+        reason: "a dry run".to_owned(),
+        actor: desk.actor(),
+        ..asked_for.clone()
+    };
+    let report = desk.service().replay(&dry).await?;
+    Ok(html! {
+        (counts(desk.base(), &report))
+        @if let Some(risks) = &report.order_risks { (order(desk.base(), risks)) }
+        (confirmation(desk, asked, &asked_for, &report))
+    })
+}
+
+fn counts(base: &Base, report: &ReplayReport) -> Markup {
+    html! {
+        section {
+            h2 { "What it would do" }
+            dl.tiles {
+                div { dt { "Fit the filter" } dd { strong { (number(report.matched)) } span { "events in the log" } } }
+                div { dt { "Would be replayed" } dd { strong { (number(report.eligible)) } span { @if report.limit_reached { "and there are more" } @else { "all that can be" } } } }
+                div { dt { "Left out" } dd { strong { (number(report.skipped_count)) } span { "for the reasons below" } } }
+            }
+            @if !report.kinds.is_empty() {
+                (table("Kinds", &html! { th { "Kind" } th.n { "Events" } }, &html! { @for (kind, count) in &report.kinds { tr { th scope="row" { (short(kind)) } td.n { (number(*count)) } } } }))
+            }
+            @if !report.skipped_reasons.is_empty() {
+                h3 { "Left out" }
+                (table("Left out", &html! { th { "Why" } th.n { "Events" } }, &html! { @for (why, count) in &report.skipped_reasons { tr { th scope="row" { (short(why)) } td.n { (number(*count)) } } } }))
+                details #skipped { summary { "The first of them" } ul.plain { @for one in &report.skipped { li { (event(base, &one.id.into())) " " (short(&one.reason)) @if let Some(by) = one.by { " by " (event(base, &by.into())) } } } } }
+            }
+            @if let Some(refused) = &report.refused { p.problem { bdi { (refused) } } }
+        }
+    }
+}
+
+fn order(base: &Base, risks: &OrderRisks) -> Markup {
+    html! {
+        section {
+            h2 { "Risks to the order of groups" }
+            @if risks.groups_with_live_events == 0 && risks.groups_overtaken == 0 { p { "None: of the " (number(risks.groups)) " groups none has live events, and in none have later events ended." } }
+            @if risks.groups_with_live_events > 0 {
+                p { strong { (number(risks.groups_with_live_events)) } " groups have live events, which the replays would wait behind." }
+                (table("Groups with live events", &html! { th { "Group" } th.n { "Live" } }, &html! { @for group in &risks.live_events { tr { th scope="row" { a href=(base.of("/groups", &group.group_key)) { (short(&group.group_key)) } } td.n { (number(group.live)) } } } }))
+            }
+            @if risks.groups_overtaken > 0 {
+                p { "In " strong { (number(risks.groups_overtaken)) } " groups later events have ended already: the replays would come after what they once came before." }
+                (table("Groups overtaken", &html! { th { "Group" } th.n { "Ended later" } th { "The last" } th { "When" } }, &html! { @for group in &risks.overtaken { tr { th scope="row" { a href=(base.of("/groups", &group.group_key)) { (short(&group.group_key)) } } td.n { (number(group.ended)) } td { (event(base, &group.last_id.into())) } td { (time_of(Some(&group.last_finished_at))) } } } }))
+            }
+        }
+    }
+}
+
+fn confirmation(desk: &Desk, asked: &Fields, request: &ReplayRequest, report: &ReplayReport) -> Markup {
+    if report.eligible == 0 || report.refused.is_some() {
+        return html! { p.empty { "There is nothing to confirm." } };
+    }
+    let at = |moment: Option<Moment>| match moment {
+        Some(Moment::At(time)) => humantime::format_rfc3339_nanos(time).to_string(),
+        _ => String::new(),
+    };
+    html! {
+        section.confirm {
+            h2 { "Replay " (number(report.eligible)) " events" }
+            form method="post" action=(desk.base().to("/replay")) {
+                @for name in FIELDS {
+                    @let value = match name { "since" => at(request.since), "until" => at(request.until), _ => asked.text(name).unwrap_or_default().to_owned() };
+                    @if !value.is_empty() { input type="hidden" name=(name) value=(value); }
+                }
+                input type="hidden" name="digest" value=(report.digest);
+                (reason())
+                button.grave { "Replay " (number(report.eligible)) " events" }
+                p.note { "If others can be replayed by then, nothing is done." }
+            }
+        }
+    }
+}
+
+fn filters(desk: &Desk, asked: &Fields) -> Markup {
+    let given = |name| asked.text(name).unwrap_or_default();
+    let statuses = [("", "any"), ("FAILED", "failed"), ("COMPLETED_WITH_ERRORS", "rejected"), ("COMPLETED", "completed")];
+    html! {
+        search { form.filters method="get" action=(desk.base().to("/replay")) {
+            label { span { "Kind" } input #filter name="kind" value=(given("kind")) autocomplete="off"; }
+            (select("Ended", "status", given("status"), &statuses))
+            (input("Error code", "code", given("code"), ""))
+            label { span { "Ended since" } input name="since" value=(given("since")) required placeholder="2h or 2026-01-31T12:00:00Z" autocomplete="off"; }
+            (input("and before", "until", given("until"), ""))
+            (input("At most", "limit", given("limit"), "10000"))
+            (input("New deadline in", "expires_in", given("expires_in"), "1h"))
+            (tick("also what was replayed before", "again", asked.is_set("again")))
+            (tick("only handlers that failed", "failed_handlers_only", asked.is_set("failed_handlers_only")))
+            button.primary { "Dry run" }
+        } }
+    }
+}
+
+/// Replays what the dry run chose, or nothing.
+pub(super) async fn confirm(desk: Desk, Sent(sent): Sent) -> Result<Response, Problem> {
+    if !desk.may_act() {
+        return Err(Problem::forbidden("You may look here, and not act."));
+    }
+    let asked = ReplayRequest {
+        reason: sent.needed("reason")?.to_owned(),
+        actor: desk.actor(),
+        digest: Some(sent.needed("digest")?.to_owned()),
+        ..request(&sent)?
+    };
+    let report = desk.service().replay(&asked).await?;
+    if let Some(refused) = report.refused {
+        return Err(Problem::conflict(format!("{refused}. Make another dry run.")));
+    }
+    desk.service().wake().await;
+    let told = format!("Replayed {} events; {} were left out.", number(report.replayed), number(report.skipped_count));
+    let settings = &desk.shared.settings;
+    let cookie = flash::carried(&told, &settings.base, settings.behind_tls);
+    let mut response = Redirect::to(settings.base.to("/dead").as_str()).into_response();
+    response.headers_mut().extend(cookie.map(|cookie| (axum::http::header::SET_COOKIE, cookie)));
+    Ok(response)
+}

@@ -1,0 +1,100 @@
+//! Outside services that handlers call: which are called, and how often.
+
+use axum::response::Response;
+use maud::{Markup, html};
+use tidegate::{ServiceState, ServiceStatus};
+
+use crate::desk::Desk;
+use crate::form::Asked;
+use crate::html::{chip, empty, number, short, table, time_of};
+use crate::offer::{Offer, input, reason};
+use crate::page::{Page, Place};
+use crate::problem::Problem;
+
+pub(super) async fn show(desk: Desk, Asked(_): Asked) -> Result<Response, Problem> {
+    let overview = desk.service().overview().await?;
+    let down = overview.services.iter().filter(|service| service.state != ServiceState::Closed).count();
+    let body = html! {
+        @if overview.services.is_empty() { (empty("Nobody has told anything of a service yet.")) } @else { (list(&desk, &overview.services)) }
+        @if overview.is_estimate { p.note { "What waits is counted among the first 100,000 live events." } }
+        (another(&desk))
+    };
+    Ok(Page::new(Place::Services, "Services", "tidegate services", body).renewing(format!("{down} services are not called.")).answer(&desk))
+}
+
+fn list(desk: &Desk, services: &[ServiceStatus]) -> Markup {
+    let head = html! {
+        th { "Service" } th { "State" } th { "Since" } th.n { "Failures in a row" } th { "Tried again" } th { "Last answer" } th { "Last error" }
+        th.n { "Waiting" } th { "Limits" } @if desk.may_act() { th { "Act" } }
+    };
+    let rows = html! {
+        @for service in services {
+            tr {
+                th scope="row" { (short(&service.service)) }
+                td { (state(service.state)) }
+                td { (time_of(Some(&service.since))) }
+                td.n { (service.failures) }
+                td { (time_of(service.retry_at.as_deref())) }
+                td { (time_of(service.answered_at.as_deref())) }
+                td.error { (short(service.last_error.as_deref().unwrap_or("–"))) }
+                td.n { (number(service.waiting)) }
+                td { (limits(service)) }
+                @if desk.may_act() { td { (actions(desk, service)) } }
+            }
+        }
+    };
+    table("Services", &head, &rows)
+}
+
+fn state(state: ServiceState) -> Markup {
+    match state {
+        ServiceState::Closed => chip("good", "✓", "called"),
+        ServiceState::Open => chip("bad", "✕", "does not answer"),
+        ServiceState::Probing => chip("warn", "?", "is being tried"),
+        ServiceState::Paused => chip("warn", "‖", "paused"),
+    }
+}
+
+fn limits(service: &ServiceStatus) -> Markup {
+    html! {
+        @if let Some(most) = service.max_running { (service.places) " of " (most) " at once" br; }
+        @if let Some(rate) = service.per_second { (rate) " a second" }
+        @if service.max_running.is_none() && service.per_second.is_none() { "none" }
+    }
+}
+
+fn actions(desk: &Desk, service: &ServiceStatus) -> Markup {
+    let of: &[(&str, &str)] = &[("name", &service.service)];
+    let pause: &[(&str, &str)] = &[("name", &service.service), ("do", "pause")];
+    let resume: &[(&str, &str)] = &[("name", &service.service), ("do", "resume")];
+    let offer = |label, explains, of| Offer { verb: "service", label, explains, of, is_grave: false };
+    html! {
+        div.actions {
+            @if service.state != ServiceState::Paused { (offer("Pause", "No handler calls it; what needs it waits.", pause).plain(desk)) }
+            @if service.state != ServiceState::Closed { (offer("Resume", "It is called again, also if it has not answered.", resume).plain(desk)) }
+            (offer("Limit", "0 is any number; what is left empty stays as it is.", of).with(desk, &html! {
+                (input("At once, over all drains", "limit", "", "10")) (input("Starts in a second", "per_second", "", "2.5"))
+            }))
+        }
+    }
+}
+
+/// A limit may be set before anybody has told of a service.
+fn another(desk: &Desk) -> Markup {
+    if !desk.may_act() {
+        return html! {};
+    }
+    html! {
+        details.act {
+            summary { "Limit another service" }
+            form method="post" action=(desk.base().of("/act", "service")) {
+                p { "Its name as handlers give it; it need not have been called yet." }
+                input type="hidden" name="back" value=(desk.address);
+                label { span { "Service" } input name="name" required maxlength="100" autocomplete="off"; }
+                (input("At once, over all drains", "limit", "", "10")) (input("Starts in a second", "per_second", "", "2.5"))
+                (reason())
+                button.primary { "Limit" }
+            }
+        }
+    }
+}
