@@ -171,18 +171,19 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "report_progress" | "report_service" | "claim_service" | "fire_schedules"
         | "wal_position" | "take_slot" | "keep_slot" | "close_slot" | "leave_slot" | "note_run"
         | "release_waiting" | "members" => &[Drain],
-        "logged_under" | "show" => &[Drain, Operate],
+        "logged_under" | "show" | "content" => &[Drain, Operate],
         "unregistered" | "registered" => &[Intake, Drain, Operate, Read],
         "paused" | "backlog" | "others" | "list" | "retentions" | "pulse" | "lineage"
         | "missing_partitions" | "leases" | "untouched" | "strange_kinds" | "services"
         | "services_down" | "expiring" | "at_work" | "schedules" | "due_schedules"
-        | "troubled_schedules" | "left_to_do" | "wait_of" => &[Drain, Operate, Read],
+        | "troubled_schedules" | "left_to_do" | "wait_of" | "depths" | "blocked" | "group"
+        | "service_states" | "dead" | "event" | "work" | "kinds" => &[Drain, Operate, Read],
         "publish_one" | "publish" | "receive" | "should_wake" => &[Publish, Intake, Drain],
         "job" => &[Intake, Drain, Operate, Jobs],
         "ids" | "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
-        | "disorder" => &[Operate, Read],
+        | "disorder" | "audit" | "course" | "ended" | "drains" => &[Operate, Read],
         // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
-        "is_migrated" | "expired_partitions" | "bloat" | "locks" => {
+        "is_migrated" | "expired_partitions" | "bloat" | "locks" | "rights" | "log_partitions" => {
             &[Publish, Intake, Drain, Operate, Read, Jobs]
         }
         "plain_wording" | "open_schemas" | "catalog" | "unvacuumed" | "holders" | "sight"

@@ -10,8 +10,9 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::post;
 use tidegate::invocation::RetentionRequest;
 use tidegate::operate::{
-    CancelRequest, KindRequest, Periodic, PolicyRequest, ReplayRequest, RequeueRequest, RescheduleRequest, ScheduleAction,
-    ScheduleRequest, ServiceAction, ServiceRequest, Skipped, UnblockAction, UnblockRequest, parse_catch_up,
+    CancelRequest, KindRequest, Periodic, PolicyRequest, ReplayRequest, RequeueRequest,
+    RescheduleRequest, ScheduleAction, ScheduleRequest, ServiceAction, ServiceRequest, Skipped,
+    UnblockAction, UnblockRequest, parse_catch_up,
 };
 use tidegate::program::Retention;
 
@@ -59,15 +60,26 @@ fn reason(sent: &Fields) -> Result<String, Problem> {
 }
 
 /// So many were done; it is a conflict if none was, for the page has shown something else.
-fn done(what: &str, count: u64, skipped_count: u64, skipped: &[Skipped]) -> Result<String, Problem> {
-    let why = skipped.first().map(|first| format!(": event {} {}", first.id, first.reason));
+fn done(
+    what: &str,
+    count: u64,
+    skipped_count: u64,
+    skipped: &[Skipped],
+) -> Result<String, Problem> {
+    let why = skipped
+        .first()
+        .map(|first| format!(": event {} {}", first.id, first.reason));
     if count == 0 {
         let why = why.unwrap_or_default();
         return Err(Problem::conflict(format!("No event was {what}{why}.")));
     }
     let left = match skipped_count {
         0 => String::new(),
-        _ => format!("; {} left alone{}", number(skipped_count), why.unwrap_or_default()),
+        _ => format!(
+            "; {} left alone{}",
+            number(skipped_count),
+            why.unwrap_or_default()
+        ),
     };
     let events = if count == 1 { "event" } else { "events" };
     Ok(format!("{} {events} {what}{left}.", number(count)))
@@ -81,7 +93,12 @@ async fn requeue(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
     };
     let report = desk.service().requeue(&asked).await?;
     desk.service().wake().await;
-    done("put back for the next drain", report.requeued, report.skipped_count, &report.skipped)
+    done(
+        "put back for the next drain",
+        report.requeued,
+        report.skipped_count,
+        &report.skipped,
+    )
 }
 
 async fn cancel(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
@@ -92,7 +109,12 @@ async fn cancel(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         ..CancelRequest::default()
     };
     let report = desk.service().cancel(&asked).await?;
-    done("cancelled", report.cancelled, report.skipped_count, &report.skipped)
+    done(
+        "cancelled",
+        report.cancelled,
+        report.skipped_count,
+        &report.skipped,
+    )
 }
 
 async fn reschedule(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
@@ -109,12 +131,21 @@ async fn reschedule(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
     };
     let report = desk.service().reschedule(&asked).await?;
     if report.rescheduled == 0 && report.in_hand > 0 {
-        return Err(Problem::conflict("A worker has it in hand: run it again, or cancel it."));
+        return Err(Problem::conflict(
+            "A worker has it in hand: run it again, or cancel it.",
+        ));
     }
     if report.rescheduled == 0 && report.too_late > 0 {
-        return Err(Problem::conflict("It would hold up its group for longer than it may."));
+        return Err(Problem::conflict(
+            "It would hold up its group for longer than it may.",
+        ));
     }
-    done("rescheduled", report.rescheduled, report.skipped_count, &report.skipped)
+    done(
+        "rescheduled",
+        report.rescheduled,
+        report.skipped_count,
+        &report.skipped,
+    )
 }
 
 async fn replay(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
@@ -131,7 +162,12 @@ async fn replay(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         return Err(Problem::conflict(refused));
     }
     desk.service().wake().await;
-    let told = done("replayed", report.replayed, report.skipped_count, &report.skipped)?;
+    let told = done(
+        "replayed",
+        report.replayed,
+        report.skipped_count,
+        &report.skipped,
+    )?;
     Ok(match report.events.as_slice() {
         [one] => format!("{told} It is event {} now.", one.id),
         _ => told,
@@ -143,7 +179,11 @@ async fn unblock(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         "retry" => UnblockAction::Retry,
         "skip" => UnblockAction::Skip,
         "cancel" => UnblockAction::Cancel,
-        other => return Err(Problem::invalid(format!("how: must be retry, skip or cancel, got {other:?}"))),
+        other => {
+            return Err(Problem::invalid(format!(
+                "how: must be retry, skip or cancel, got {other:?}"
+            )));
+        }
     };
     let asked = UnblockRequest {
         group_key: sent.needed("group")?.to_owned(),
@@ -159,8 +199,12 @@ async fn unblock(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
     let id = report.id.unwrap_or_default();
     Ok(match (how, report.new_id) {
         (UnblockAction::Retry, _) => format!("Event {id} runs at the next drain."),
-        (UnblockAction::Skip, Some(new)) => format!("What is left of event {id} stands behind its group as event {new}."),
-        (UnblockAction::Skip | UnblockAction::Cancel, _) => format!("Event {id} has ended; its group goes on."),
+        (UnblockAction::Skip, Some(new)) => {
+            format!("What is left of event {id} stands behind its group as event {new}.")
+        }
+        (UnblockAction::Skip | UnblockAction::Cancel, _) => {
+            format!("Event {id} has ended; its group goes on.")
+        }
     })
 }
 
@@ -173,8 +217,16 @@ async fn pause(desk: &Desk, sent: &Fields, verb: &str) -> Result<String, Problem
     if verb == "resume" {
         desk.service().wake().await;
     }
-    let (is, was) = if report.paused { ("is paused now", "was paused already") } else { ("is taken again", "was not paused") };
-    Ok(format!("{} {}.", report.kind, if report.changed { is } else { was }))
+    let (is, was) = if report.paused {
+        ("is paused now", "was paused already")
+    } else {
+        ("is taken again", "was not paused")
+    };
+    Ok(format!(
+        "{} {}.",
+        report.kind,
+        if report.changed { is } else { was }
+    ))
 }
 
 fn kind(desk: &Desk, sent: &Fields) -> Result<KindRequest, Problem> {
@@ -187,7 +239,10 @@ fn kind(desk: &Desk, sent: &Fields) -> Result<KindRequest, Problem> {
 
 async fn retire(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
     let report = desk.service().retire(&kind(desk, sent)?).await?;
-    Ok(format!("{} is retired: it cannot be published any more.", report.kind))
+    Ok(format!(
+        "{} is retired: it cannot be published any more.",
+        report.kind
+    ))
 }
 
 async fn policy(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
@@ -205,7 +260,15 @@ async fn policy(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         actor: desk.actor(),
     };
     let report = desk.service().policy(&asked).await?;
-    Ok(format!("{} {}.", report.kind, if report.changed { "is handled otherwise now" } else { "is handled as it was: nothing was given" }))
+    Ok(format!(
+        "{} {}.",
+        report.kind,
+        if report.changed {
+            "is handled otherwise now"
+        } else {
+            "is handled as it was: nothing was given"
+        }
+    ))
 }
 
 async fn retention(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
@@ -219,11 +282,21 @@ async fn retention(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         actor: desk.actor(),
     };
     match desk.service().retention(&asked, None).await? {
-        Retention::Kept(_) => Err(Problem::invalid("completed: must be given, or failed, or that it is applied")),
+        Retention::Kept(_) => Err(Problem::invalid(
+            "completed: must be given, or failed, or that it is applied",
+        )),
         Retention::Changed(report) => {
-            let redated = report.redated.map(|redated| format!(" {} events that had ended were dated anew.", number(redated.rows)));
+            let redated = report.redated.map(|redated| {
+                format!(
+                    " {} events that had ended were dated anew.",
+                    number(redated.rows)
+                )
+            });
             let kind = asked.kind.unwrap_or_default();
-            Ok(format!("{kind} is kept for another time now.{}", redated.unwrap_or_default()))
+            Ok(format!(
+                "{kind} is kept for another time now.{}",
+                redated.unwrap_or_default()
+            ))
         }
     }
 }
@@ -240,7 +313,10 @@ async fn service(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
             if max_running.is_none() && per_second.is_none() {
                 return Err(Problem::invalid("limit: must be given, or per_second"));
             }
-            ServiceAction::Limit { max_running, per_second }
+            ServiceAction::Limit {
+                max_running,
+                per_second,
+            }
         }
     };
     let asked = ServiceRequest {
@@ -250,8 +326,20 @@ async fn service(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         actor: desk.actor(),
     };
     let change = desk.service().change_service(&asked).await?;
-    let known = if change.known { "" } else { " Nobody had told of a service of this name before." };
-    Ok(format!("{}: {}.{known}", change.service, if change.changed { "done" } else { "it was so already" }))
+    let known = if change.known {
+        ""
+    } else {
+        " Nobody had told of a service of this name before."
+    };
+    Ok(format!(
+        "{}: {}.{known}",
+        change.service,
+        if change.changed {
+            "done"
+        } else {
+            "it was so already"
+        }
+    ))
 }
 
 async fn schedule(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
@@ -273,12 +361,22 @@ async fn schedule(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         desk.service().wake().await;
         return Ok(format!("{} has published event {id}.", change.name));
     }
-    Ok(format!("{}: {}{}.", change.name, change.change, if change.changed { "" } else { ", as it was before" }))
+    Ok(format!(
+        "{}: {}{}.",
+        change.name,
+        change.change,
+        if change.changed {
+            ""
+        } else {
+            ", as it was before"
+        }
+    ))
 }
 
 fn periodic(sent: &Fields) -> Result<Periodic, Problem> {
     let payload = sent.text("payload").map(serde_json::from_str).transpose();
-    let payload = payload.map_err(|error| Problem::invalid(format!("payload: must be JSON: {error}")))?;
+    let payload =
+        payload.map_err(|error| Problem::invalid(format!("payload: must be JSON: {error}")))?;
     let catch_up = sent.text("catch_up").map(parse_catch_up).transpose();
     let catch_up = catch_up.map_err(|why| Problem::invalid(format!("catch_up: {why}")))?;
     Ok(Periodic {

@@ -19,7 +19,11 @@ pub(crate) struct Asset {
 impl Asset {
     fn new(stem: &str, ending: &str, kind: &'static str, bytes: &'static [u8]) -> Self {
         let hash = Sha256::digest(bytes);
-        let hash: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+        let hash: String = hash
+            .iter()
+            .take(6)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         Self {
             path: format!("/assets/{stem}-{hash}.{ending}"),
             kind,
@@ -37,8 +41,14 @@ pub(crate) static STYLE: LazyLock<Asset> = LazyLock::new(|| {
 });
 
 /// What the console itself does in the browser.
-pub(crate) static CODE: LazyLock<Asset> =
-    LazyLock::new(|| Asset::new("console", "js", SCRIPT, include_bytes!("../assets/console.js")));
+pub(crate) static CODE: LazyLock<Asset> = LazyLock::new(|| {
+    Asset::new(
+        "console",
+        "js",
+        SCRIPT,
+        include_bytes!("../assets/console.js"),
+    )
+});
 
 /// htmx, as it was released; its licence lies beside it.
 pub(crate) static HTMX: LazyLock<Asset> = LazyLock::new(|| {

@@ -13,7 +13,10 @@ const HEIGHT: u64 = 1000;
 
 /// All steps of a span that end now, those without figures as well.
 pub(crate) fn complete(span: Span, steps: &[Step], now: SystemTime) -> Vec<Step> {
-    let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now = now
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
     let (length, step) = (span.length().as_secs(), span.step().as_secs());
     let last = now / step * step;
     let first = last.saturating_sub(length) + step;
@@ -23,7 +26,9 @@ pub(crate) fn complete(span: Span, steps: &[Step], now: SystemTime) -> Vec<Step>
         empty.at = at;
         there.next().unwrap_or(empty)
     };
-    (0..length / step).map(|place| of(first + place * step)).collect()
+    (0..length / step)
+        .map(|place| of(first + place * step))
+        .collect()
 }
 
 /// What a span is called.
@@ -48,13 +53,22 @@ fn label(span: Span, at: u64) -> String {
 
 /// Events that ended, a bar for each step: those that failed on top.
 pub(crate) fn ended(span: Span, steps: &[Step]) -> Markup {
-    let most = steps.iter().map(Step::ended).max().unwrap_or_default().max(1);
+    let most = steps
+        .iter()
+        .map(Step::ended)
+        .max()
+        .unwrap_or_default()
+        .max(1);
     let total: u64 = steps.iter().map(Step::ended).sum();
     let failed: u64 = steps.iter().map(|step| step.failed).sum();
     let rejected: u64 = steps.iter().map(|step| step.rejected).sum();
     let desc = format!(
         "{} events ended in {}: {} rejected, {} failed. The highest bar has {}.",
-        number(total), name(span), number(rejected), number(failed), number(most)
+        number(total),
+        name(span),
+        number(rejected),
+        number(failed),
+        number(most)
     );
     let bars = html! {
         defs {
@@ -77,7 +91,17 @@ pub(crate) fn ended(span: Span, steps: &[Step]) -> Markup {
             li { span.key.good {} "completed" } li { span.key.warn {} "rejected" } li { span.key.bad {} "failed" }
         }
     };
-    figure("ended", span, "Events that ended", &desc, &number(most), steps, &bars, &legend, &Numbers { head, rows })
+    figure(
+        "ended",
+        span,
+        "Events that ended",
+        &desc,
+        &number(most),
+        steps,
+        &bars,
+        &legend,
+        &Numbers { head, rows },
+    )
 }
 
 fn bar(place: usize, step: &Step, most: u64) -> Markup {
@@ -86,7 +110,11 @@ fn bar(place: usize, step: &Step, most: u64) -> Markup {
         // What is there can be seen.
         events => (u128::from(events) * u128::from(HEIGHT) / u128::from(most)).max(8) as u64,
     };
-    let (good, warn, bad) = (height(step.completed), height(step.rejected), height(step.failed));
+    let (good, warn, bad) = (
+        height(step.completed),
+        height(step.rejected),
+        height(step.failed),
+    );
     let x = place * 100 + 12;
     let top = HEIGHT.saturating_sub(good);
     let middle = top.saturating_sub(warn);
@@ -100,14 +128,37 @@ fn bar(place: usize, step: &Step, most: u64) -> Markup {
 /// The share of events that did not complete, as a line.
 pub(crate) fn failures(span: Span, steps: &[Step]) -> Markup {
     #[expect(clippy::cast_precision_loss, reason = "a share")]
-    let of = |step: &Step| (step.ended() > 0).then(|| (step.rejected + step.failed) as f64 / step.ended() as f64);
+    let of = |step: &Step| {
+        (step.ended() > 0).then(|| (step.rejected + step.failed) as f64 / step.ended() as f64)
+    };
     let most = steps.iter().filter_map(of).fold(0.0, f64::max);
-    let scale = if most > 0.25 { 1.0 } else if most > 0.05 { 0.25 } else { 0.05 };
+    let scale = if most > 0.25 {
+        1.0
+    } else if most > 0.05 {
+        0.25
+    } else {
+        0.05
+    };
     let bad: u64 = steps.iter().map(|step| step.rejected + step.failed).sum();
     let all: u64 = steps.iter().map(Step::ended).sum();
-    let desc = format!("{} of the events of {} did not complete; at most {:.1} % in one step.", share(bad, all), name(span), most * 100.0);
-    let points: Vec<(usize, f64)> = steps.iter().enumerate().filter_map(|(place, step)| Some((place, of(step)?))).collect();
-    let at = |(place, part): &(usize, f64)| format!("{},{:.0}", place * 100 + 50, 1000.0 - part / scale * 980.0 - 10.0);
+    let desc = format!(
+        "{} of the events of {} did not complete; at most {:.1} % in one step.",
+        share(bad, all),
+        name(span),
+        most * 100.0
+    );
+    let points: Vec<(usize, f64)> = steps
+        .iter()
+        .enumerate()
+        .filter_map(|(place, step)| Some((place, of(step)?)))
+        .collect();
+    let at = |(place, part): &(usize, f64)| {
+        format!(
+            "{},{:.0}",
+            place * 100 + 50,
+            1000.0 - part / scale * 980.0 - 10.0
+        )
+    };
     let line: Vec<String> = points.iter().map(at).collect();
     let drawn = html! {
         polyline.line points=(line.join(" ")) {}
@@ -120,7 +171,17 @@ pub(crate) fn failures(span: Span, steps: &[Step]) -> Markup {
     };
     let head = html! { th { "From (UTC)" } th.n { "Not completed" } };
     let top = format!("{:.0} %", scale * 100.0);
-    figure("failures", span, "Share that did not complete", &desc, &top, steps, &drawn, &html! {}, &Numbers { head, rows })
+    figure(
+        "failures",
+        span,
+        "Share that did not complete",
+        &desc,
+        &top,
+        steps,
+        &drawn,
+        &html! {},
+        &Numbers { head, rows },
+    )
 }
 
 /// The numbers of a picture.
@@ -129,9 +190,27 @@ struct Numbers {
     rows: Markup,
 }
 
-#[expect(clippy::too_many_arguments, reason = "the parts of a picture, each of another kind")]
-fn figure(id: &str, span: Span, title: &str, desc: &str, top: &str, steps: &[Step], drawn: &Markup, legend: &Markup, numbers: &Numbers) -> Markup {
-    let labels = |place: usize| steps.get(place).map(|step| label(span, step.at)).unwrap_or_default();
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the parts of a picture, each of another kind"
+)]
+fn figure(
+    id: &str,
+    span: Span,
+    title: &str,
+    desc: &str,
+    top: &str,
+    steps: &[Step],
+    drawn: &Markup,
+    legend: &Markup,
+    numbers: &Numbers,
+) -> Markup {
+    let labels = |place: usize| {
+        steps
+            .get(place)
+            .map(|step| label(span, step.at))
+            .unwrap_or_default()
+    };
     let (title_id, desc_id) = (format!("{id}-title"), format!("{id}-desc"));
     html! {
         figure.chart {
@@ -158,15 +237,49 @@ fn figure(id: &str, span: Span, title: &str, desc: &str, top: &str, steps: &[Ste
 
 /// How long the events of a kind took, as a small picture: a bar for each bound.
 pub(crate) fn spread(figures: &KindFigures) -> Markup {
-    let total = figures.within.iter().map(|(_, events)| events).sum::<u64>().max(1);
-    let most = figures.within.iter().map(|(_, events)| *events).max().unwrap_or_default().max(1);
-    let told: Vec<String> = figures.within.iter().map(|(bound, events)| {
-        let bound = bound.map_or_else(|| "longer".to_owned(), |bound| format!("within {}", millis(bound)));
-        format!("{bound}: {}", share(*events, total))
-    }).collect();
+    let total = figures
+        .within
+        .iter()
+        .map(|(_, events)| events)
+        .sum::<u64>()
+        .max(1);
+    let most = figures
+        .within
+        .iter()
+        .map(|(_, events)| *events)
+        .max()
+        .unwrap_or_default()
+        .max(1);
+    let told: Vec<String> = figures
+        .within
+        .iter()
+        .map(|(bound, events)| {
+            let bound = bound.map_or_else(
+                || "longer".to_owned(),
+                |bound| format!("within {}", millis(bound)),
+            );
+            format!("{bound}: {}", share(*events, total))
+        })
+        .collect();
     let told = told.join(", ");
-    let bounds = [Some(50), Some(250), Some(1000), Some(5000), Some(30_000), Some(120_000), Some(600_000), Some(3_600_000), None];
-    let events = |bound: &Option<u64>| figures.within.iter().find(|(known, _)| known == bound).map_or(0, |(_, events)| *events);
+    let bounds = [
+        Some(50),
+        Some(250),
+        Some(1000),
+        Some(5000),
+        Some(30_000),
+        Some(120_000),
+        Some(600_000),
+        Some(3_600_000),
+        None,
+    ];
+    let events = |bound: &Option<u64>| {
+        figures
+            .within
+            .iter()
+            .find(|(known, _)| known == bound)
+            .map_or(0, |(_, events)| *events)
+    };
     html! {
         svg.spread role="img" aria-label=(told) viewBox="0 0 90 24" width="90" height="24" {
             title { (told) }
@@ -196,10 +309,13 @@ mod tests {
     #[test]
     fn a_chart_tells_its_numbers_in_words() {
         let mut step = Step::default();
-        (step.completed, step.failed) = (8, 2);
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(30);
+        (step.at, step.completed, step.failed) = (86_400, 8, 2);
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(86_430);
         let told = ended(Span::Hour, &complete(Span::Hour, &[step], now)).into_string();
-        assert!(told.contains("10 events ended in the last hour: 0 rejected, 2 failed"), "{told}");
+        assert!(
+            told.contains("10 events ended in the last hour: 0 rejected, 2 failed"),
+            "{told}"
+        );
         assert!(told.contains("url(#hatch)") && !told.contains("style="));
         let told = failures(Span::Hour, &complete(Span::Hour, &[step], now)).into_string();
         assert!(told.contains("20.0 % of the events"), "{told}");

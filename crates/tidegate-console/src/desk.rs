@@ -60,7 +60,10 @@ impl FromRequestParts<Arc<Shared>> for Desk {
     ) -> Result<Self, Self::Rejection> {
         let who = parts.extensions.get::<Identity>().cloned();
         let who = who.ok_or_else(|| Problem::forbidden("Nobody has said who you are."))?;
-        let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |original| &original.0);
+        let uri = parts
+            .extensions
+            .get::<OriginalUri>()
+            .map_or(&parts.uri, |original| &original.0);
         let address = uri.path_and_query().map_or("/", |address| address.as_str());
         let address = address.to_owned();
         let is_part = parts.headers.contains_key("hx-request");

@@ -35,7 +35,9 @@ pub(crate) fn forgotten(base: &Base, behind_tls: bool) -> Option<HeaderValue> {
 
 fn set(value: &str, seconds: u32, base: &Base, behind_tls: bool) -> Option<HeaderValue> {
     let (path, secure) = (base.cookie_path(), if behind_tls { "; Secure" } else { "" });
-    let line = format!("{NAME}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}");
+    let line = format!(
+        "{NAME}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+    );
     HeaderValue::from_str(&line).ok()
 }
 
@@ -50,7 +52,10 @@ mod tests {
         let text = "requeued 3 events: <b>é\u{202e}";
         let cookie = carried(text, &Base::default(), true).unwrap();
         let cookie = cookie.to_str().unwrap();
-        assert!(cookie.contains("HttpOnly") && cookie.ends_with("; Secure"), "{cookie}");
+        assert!(
+            cookie.contains("HttpOnly") && cookie.ends_with("; Secure"),
+            "{cookie}"
+        );
         let mut headers = HeaderMap::new();
         let pair = cookie.split(';').next().unwrap();
         headers.insert(COOKIE, HeaderValue::from_str(pair).unwrap());

@@ -30,7 +30,8 @@ impl Fields {
 
     /// A field that must be there.
     pub(crate) fn needed(&self, name: &str) -> Result<&str, Problem> {
-        self.text(name).ok_or_else(|| Problem::invalid(format!("{name}: must be given")))
+        self.text(name)
+            .ok_or_else(|| Problem::invalid(format!("{name}: must be given")))
     }
 
     /// Whether a box is ticked.
@@ -40,17 +41,25 @@ impl Fields {
 
     /// All ids that were picked.
     pub(crate) fn ids(&self, name: &str) -> Result<Vec<i64>, Problem> {
-        let ids = self.0.iter().filter(|(known, value)| known == name && !value.is_empty());
+        let ids = self
+            .0
+            .iter()
+            .filter(|(known, value)| known == name && !value.is_empty());
         let ids: Result<Vec<i64>, Problem> = ids.map(|(_, value)| number(name, value)).collect();
         match ids? {
-            ids if ids.is_empty() => Err(Problem::invalid(format!("{name}: must name one event at least"))),
+            ids if ids.is_empty() => Err(Problem::invalid(format!(
+                "{name}: must name one event at least"
+            ))),
             ids => Ok(ids),
         }
     }
 
     /// All values of a name.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        let all = self.0.iter().filter(move |(known, value)| known == name && !value.is_empty());
+        let all = self
+            .0
+            .iter()
+            .filter(move |(known, value)| known == name && !value.is_empty());
         all.map(|(_, value)| value.as_str())
     }
 
@@ -74,20 +83,27 @@ impl Fields {
         self.read(name, parse_time)
     }
 
-    fn read<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, Problem> {
+    fn read<T>(
+        &self,
+        name: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, Problem> {
         let Some(text) = self.text(name) else {
             return Ok(None);
         };
         let read = parse(text.trim());
-        read.map(Some).map_err(|why| Problem::invalid(format!("{name}: {why}")))
+        read.map(Some)
+            .map_err(|why| Problem::invalid(format!("{name}: {why}")))
     }
 
     /// The page of the console that an action was asked for on, else `otherwise`.
     pub(crate) fn back(&self, base: &Base, otherwise: &str) -> String {
         let back = self.text("back").filter(|back| {
             let below = back.strip_prefix(base.path());
-            below.is_some_and(|below| (below.starts_with('/') && !below.starts_with("//")) || (below.is_empty() && !back.is_empty()))
-                && back.starts_with('/')
+            below.is_some_and(|below| {
+                (below.starts_with('/') && !below.starts_with("//"))
+                    || (below.is_empty() && !back.is_empty())
+            }) && back.starts_with('/')
                 && !back.chars().any(|c| c.is_control() || c == '\\')
         });
         back.map_or_else(|| base.to(otherwise).as_str().to_owned(), str::to_owned)
@@ -120,7 +136,13 @@ impl<S: Send + Sync> FromRequest<S> for Sent {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Self::Rejection> {
         let fields = Form::<Vec<(String, String)>>::from_request(request, state).await;
-        let fields = fields.map_err(|error| Problem::new(error.status(), "This form cannot be read", error.body_text()))?;
+        let fields = fields.map_err(|error| {
+            Problem::new(
+                error.status(),
+                "This form cannot be read",
+                error.body_text(),
+            )
+        })?;
         Ok(Self(Fields(fields.0)))
     }
 }
@@ -130,12 +152,23 @@ mod tests {
     use super::*;
 
     fn fields(pairs: &[(&str, &str)]) -> Fields {
-        Fields(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+        Fields(
+            pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+        )
     }
 
     #[test]
     fn what_is_wrong_is_told_by_its_name() {
-        let sent = fields(&[("id", "7"), ("id", "8"), ("delay", "soon"), ("limit", "many"), ("kind", "")]);
+        let sent = fields(&[
+            ("id", "7"),
+            ("id", "8"),
+            ("delay", "soon"),
+            ("limit", "many"),
+            ("kind", ""),
+        ]);
         assert_eq!(sent.ids("id").unwrap(), [7, 8]);
         for problem in [
             sent.duration("delay").unwrap_err(),
@@ -144,7 +177,10 @@ mod tests {
             sent.ids("none").unwrap_err(),
         ] {
             let names = ["delay: ", "limit: ", "kind: ", "none: "];
-            assert!(names.iter().any(|name| problem.text.starts_with(name)), "{problem:?}");
+            assert!(
+                names.iter().any(|name| problem.text.starts_with(name)),
+                "{problem:?}"
+            );
         }
     }
 
@@ -154,7 +190,15 @@ mod tests {
         let back = |to: &str| fields(&[("back", to)]).back(&base, "/events");
         assert_eq!(back("/ops/groups?x=1"), "/ops/groups?x=1");
         assert_eq!(back("/ops"), "/ops");
-        for evil in ["https://evil.example/", "//evil.example", "/other", "/ops//evil.example", "/ops/\\evil", "/opsevil", ""] {
+        for evil in [
+            "https://evil.example/",
+            "//evil.example",
+            "/other",
+            "/ops//evil.example",
+            "/ops/\\evil",
+            "/opsevil",
+            "",
+        ] {
             assert_eq!(back(evil), "/ops/events", "{evil}");
         }
         let root = |to: &str| fields(&[("back", to)]).back(&Base::default(), "/");

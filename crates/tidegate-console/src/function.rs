@@ -23,14 +23,19 @@ use crate::who::Given;
 pub fn run(program: Program) -> Result<(), lambda_http::Error> {
     log_panics();
     let started = start(program, &environment);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let routes = started.unwrap_or_else(|error| {
             tracing::error!(%error, "settings do not hold; every request will fail");
             eprintln!("tidegate: {error}");
             Router::new().fallback(|| async { axum::http::StatusCode::SERVICE_UNAVAILABLE })
         });
-        lambda_http::run(service_fn(move |request: Request| told(routes.clone(), request))).await
+        lambda_http::run(service_fn(move |request: Request| {
+            told(routes.clone(), request)
+        }))
+        .await
     })
 }
 
@@ -39,14 +44,23 @@ fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, Error> {
     let settings = options(lookup).settings()?;
     let base = settings.base.path().to_owned();
     let routes = router(service, settings);
-    Ok(if base.is_empty() { routes } else { Router::new().nest(&base, routes) })
+    Ok(if base.is_empty() {
+        routes
+    } else {
+        Router::new().nest(&base, routes)
+    })
 }
 
 fn options(lookup: Lookup<'_>) -> Options {
-    let said = |name: &str| lookup(&format!("TIDEGATE_CONSOLE_{name}")).filter(|value| !value.is_empty());
+    let said =
+        |name: &str| lookup(&format!("TIDEGATE_CONSOLE_{name}")).filter(|value| !value.is_empty());
     let list = |name: &str| {
         let said = said(name).unwrap_or_default();
-        said.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect()
+        said.split(',')
+            .map(str::trim)
+            .filter(|one| !one.is_empty())
+            .map(str::to_owned)
+            .collect()
     };
     let is_set = |name: &str| said(name).is_some_and(|value| value == "true" || value == "1");
     Options {
@@ -68,8 +82,15 @@ fn options(lookup: Lookup<'_>) -> Options {
 }
 
 /// The answer to a request, with the caller whom AWS has verified.
-async fn told(routes: Router, mut request: Request) -> Result<axum::response::Response, std::convert::Infallible> {
-    if let Some(caller) = request.extensions().get::<RequestContext>().and_then(caller) {
+async fn told(
+    routes: Router,
+    mut request: Request,
+) -> Result<axum::response::Response, std::convert::Infallible> {
+    if let Some(caller) = request
+        .extensions()
+        .get::<RequestContext>()
+        .and_then(caller)
+    {
         request.extensions_mut().insert(Given::Iam(caller));
     }
     routes.oneshot(request).await
@@ -78,7 +99,9 @@ async fn told(routes: Router, mut request: Request) -> Result<axum::response::Re
 /// The ARN that AWS IAM has verified.
 fn caller(context: &RequestContext) -> Option<String> {
     match context {
-        RequestContext::ApiGatewayV2(context) => context.authorizer.as_ref()?.iam.as_ref()?.user_arn.clone(),
+        RequestContext::ApiGatewayV2(context) => {
+            context.authorizer.as_ref()?.iam.as_ref()?.user_arn.clone()
+        }
         _ => None,
     }
 }

@@ -58,11 +58,19 @@ pub(crate) struct Guard {
 }
 
 /// Lets a request for a page through, with who asks.
-pub(crate) async fn admit(State(guard): State<Guard>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn admit(
+    State(guard): State<Guard>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let asked = Asked {
         method: request.method().clone(),
         headers: request.headers().clone(),
-        peer: request.extensions().get::<Peer>().copied().unwrap_or_default(),
+        peer: request
+            .extensions()
+            .get::<Peer>()
+            .copied()
+            .unwrap_or_default(),
         given: given(&request),
     };
     match admitted(&guard, &asked).await {
@@ -84,7 +92,13 @@ struct Asked {
 
 fn given(request: &Request) -> Option<Given> {
     let given = request.extensions().get::<Given>().cloned();
-    let layer = || request.extensions().get::<Identity>().cloned().map(Given::Layer);
+    let layer = || {
+        request
+            .extensions()
+            .get::<Identity>()
+            .cloned()
+            .map(Given::Layer)
+    };
     given.or_else(layer)
 }
 
@@ -94,14 +108,19 @@ async fn admitted(guard: &Guard, asked: &Asked) -> Result<Identity, Problem> {
     if settings.behind_tls && !came_through_tls(&asked.headers) {
         return Err(Problem::refused(&Refusal::NotPrivate, by_password));
     }
-    let identified = settings.auth.identify(&asked.headers, asked.peer, asked.given.as_ref()).await;
+    let identified = settings
+        .auth
+        .identify(&asked.headers, asked.peer, asked.given.as_ref())
+        .await;
     let identity = identified.map_err(|refusal| Problem::refused(&refusal, by_password))?;
     if !guard.pace.allows(&identity.name) {
         return Err(Problem::too_often(1));
     }
     if !is_safe(&asked.method) {
         if !is_our_own(&asked.headers) {
-            return Err(Problem::forbidden("This request was not made by a page of the console."));
+            return Err(Problem::forbidden(
+                "This request was not made by a page of the console.",
+            ));
         }
         if !settings.acting.allows(&identity) {
             return Err(Problem::forbidden("You may look here, and not act."));
@@ -115,7 +134,9 @@ fn is_safe(method: &Method) -> bool {
 }
 
 fn came_through_tls(headers: &HeaderMap) -> bool {
-    headers.get("x-forwarded-proto").is_some_and(|scheme| scheme == "https")
+    headers
+        .get("x-forwarded-proto")
+        .is_some_and(|scheme| scheme == "https")
 }
 
 /// Whether a page of the console itself made this request, or a person by hand.
@@ -123,22 +144,31 @@ fn is_our_own(headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin" || site == "none";
     }
-    let text = |name| headers.get(name).map(|value: &axum::http::HeaderValue| value.to_str());
+    let text = |name| {
+        headers
+            .get(name)
+            .map(|value: &axum::http::HeaderValue| value.to_str())
+    };
     match (text(ORIGIN), text(HOST)) {
-        (Some(Ok(origin)), Some(Ok(host))) => {
-            origin.split_once("://").is_some_and(|(_, origin)| origin.eq_ignore_ascii_case(host))
-        }
+        (Some(Ok(origin)), Some(Ok(host))) => origin
+            .split_once("://")
+            .is_some_and(|(_, origin)| origin.eq_ignore_ascii_case(host)),
         _ => false,
     }
 }
 
 /// Answers 421 to whoever asks for another server: a name that was turned to this machine behind the browser's back.
-pub(crate) async fn by_name(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+pub(crate) async fn by_name(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let host = host(request.headers(), request.uri());
     if host.is_some_and(|host| answers_to(&shared.settings, &host)) {
         return next.run(request).await;
     }
-    let text = "This console is not reached by this name. Those that it answers to are given with --host.";
+    let text =
+        "This console is not reached by this name. Those that it answers to are given with --host.";
     Problem::new(StatusCode::MISDIRECTED_REQUEST, "Wrong name", text).into_response()
 }
 
@@ -146,7 +176,9 @@ fn host(headers: &HeaderMap, uri: &Uri) -> Option<String> {
     let mut named = headers.get_all(HOST).iter();
     match (named.next(), named.next()) {
         (Some(host), None) => host.to_str().ok().map(str::to_ascii_lowercase),
-        (None, _) => uri.authority().map(|authority| authority.as_str().to_ascii_lowercase()),
+        (None, _) => uri
+            .authority()
+            .map(|authority| authority.as_str().to_ascii_lowercase()),
         _ => None,
     }
 }
@@ -157,23 +189,34 @@ fn answers_to(settings: &Settings, host: &str) -> bool {
         _ => host,
     };
     ["localhost", "127.0.0.1", "[::1]"].contains(&name)
-        || settings.hosts.iter().any(|known| known == host || known == name)
+        || settings
+            .hosts
+            .iter()
+            .any(|known| known == host || known == name)
 }
 
 /// Turns a problem into its page.
-pub(crate) async fn explain(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+pub(crate) async fn explain(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let mut response = next.run(request).await;
     let known = response.extensions_mut().remove::<Problem>();
     let problem = match (known, response.status()) {
         (Some(problem), _) => problem,
         (None, StatusCode::NOT_FOUND) => Problem::not_found(),
-        (None, status) if status.is_client_error() || status.is_server_error() => {
-            Problem::new(status, "This request cannot be answered", status.to_string())
-        }
+        (None, status) if status.is_client_error() || status.is_server_error() => Problem::new(
+            status,
+            "This request cannot be answered",
+            status.to_string(),
+        ),
         _ => return response,
     };
     let (mut parts, _) = response.into_parts();
-    let (page, body) = page::of_problem(&shared.settings, &problem).into_response().into_parts();
+    let (page, body) = page::of_problem(&shared.settings, &problem)
+        .into_response()
+        .into_parts();
     parts.headers.extend(page.headers);
     parts.headers.remove(CONTENT_LENGTH);
     Response::from_parts(parts, body)
@@ -188,7 +231,10 @@ mod tests {
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let pair = |(name, value): &(&'static str, &'static str)| {
-            (HeaderName::from_static(name), HeaderValue::from_static(value))
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
         };
         pairs.iter().map(pair).collect()
     }
@@ -200,7 +246,14 @@ mod tests {
             (&[("sec-fetch-site", "same-origin")][..], true),
             (&[("sec-fetch-site", "none")], true),
             (&[("sec-fetch-site", "same-site")], false),
-            (&[("sec-fetch-site", "cross-site"), host, ("origin", "https://ops.example:8081")], false),
+            (
+                &[
+                    ("sec-fetch-site", "cross-site"),
+                    host,
+                    ("origin", "https://ops.example:8081"),
+                ],
+                false,
+            ),
             (&[host, ("origin", "https://ops.example:8081")], true),
             (&[host, ("origin", "https://evil.example")], false),
             (&[host, ("origin", "null")], false),
@@ -213,15 +266,33 @@ mod tests {
 
     #[test]
     fn a_console_answers_to_its_names_alone() {
-        let settings = Settings::new(Auth::given()).host("Ops.example").host("other.example:9000");
-        for known in ["localhost:1", "127.0.0.1", "[::1]:8081", "ops.example", "ops.example:8443", "other.example:9000"] {
+        let settings = Settings::new(Auth::given())
+            .host("Ops.example")
+            .host("other.example:9000");
+        for known in [
+            "localhost:1",
+            "127.0.0.1",
+            "[::1]:8081",
+            "ops.example",
+            "ops.example:8443",
+            "other.example:9000",
+        ] {
             assert!(answers_to(&settings, known), "{known}");
         }
-        for unknown in ["evil.example", "other.example", "localhost.evil.example", "ops.example.evil:80", ""] {
+        for unknown in [
+            "evil.example",
+            "other.example",
+            "localhost.evil.example",
+            "ops.example.evil:80",
+            "",
+        ] {
             assert!(!answers_to(&settings, unknown), "{unknown}");
         }
         let two = headers(&[("host", "localhost")]);
-        assert_eq!(host(&two, &Uri::from_static("/")).as_deref(), Some("localhost"));
+        assert_eq!(
+            host(&two, &Uri::from_static("/")).as_deref(),
+            Some("localhost")
+        );
     }
 
     #[test]

@@ -21,7 +21,9 @@ pub(crate) fn text(text: &str) -> Markup {
 pub(crate) fn short(text: &str) -> Markup {
     match text.char_indices().nth(SHOWN) {
         None => html! { bdi { (text) } },
-        Some((end, _)) => html! { bdi title=(text.chars().take(2000).collect::<String>()) { (&text[..end]) "…" } },
+        Some((end, _)) => {
+            html! { bdi title=(text.chars().take(2000).collect::<String>()) { (&text[..end]) "…" } }
+        }
     }
 }
 
@@ -92,7 +94,11 @@ pub(crate) fn bytes(bytes: u64) -> String {
         unit = units.next();
     }
     let unit = unit.copied().unwrap_or_default();
-    if bytes < 1000 { format!("{bytes} B") } else { format!("{left:.1} {unit}") }
+    if bytes < 1000 {
+        format!("{bytes} B")
+    } else {
+        format!("{left:.1} {unit}")
+    }
 }
 
 /// A moment as the database writes it.
@@ -129,7 +135,12 @@ fn instant(at: SystemTime) -> Markup {
 pub(crate) fn distance(at: SystemTime, now: SystemTime) -> String {
     let coarse = |time: Duration| {
         let whole = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        millis(if whole < 1000 { whole } else { whole / 1000 * 1000 }).replace(".0 s", " s")
+        millis(if whole < 1000 {
+            whole
+        } else {
+            whole / 1000 * 1000
+        })
+        .replace(".0 s", " s")
     };
     match now.duration_since(at) {
         Ok(ago) if ago < Duration::from_secs(1) => "just now".to_owned(),

@@ -68,7 +68,8 @@ mod tests {
 
     #[test]
     fn a_document_is_laid_out_and_nothing_of_it_is_changed() {
-        let text = r#"{"n":123456789012345678901234567890.10,"s":"a,\"{:}","e":[],"o":{ },"l":[1,[2]]}"#;
+        let text =
+            r#"{"n":123456789012345678901234567890.10,"s":"a,\"{:}","e":[],"o":{ },"l":[1,[2]]}"#;
         let laid_out = pretty(text);
         let expected = "{\n  \"n\": 123456789012345678901234567890.10,\n  \"s\": \"a,\\\"{:}\",\n  \"e\": [],\n  \"o\": {},\n  \"l\": [\n    1,\n    [\n      2\n    ]\n  ]\n}";
         assert_eq!(laid_out, expected);

@@ -100,9 +100,19 @@ mod tests {
     fn links_know_the_base_path_and_encode_whatever_a_name_holds() {
         let base = Base::parse("/ops/tidegate/").unwrap();
         assert_eq!(base.to("/").as_str(), "/ops/tidegate");
-        assert_eq!(base.of("/groups", "a/b?c#d é").as_str(), "/ops/tidegate/groups/a%2Fb%3Fc%23d%20%C3%A9");
-        let link = base.to("/events").with("kind", "a&b=c").with("status", "").with("group", "<x>");
-        assert_eq!(link.as_str(), "/ops/tidegate/events?kind=a%26b%3Dc&group=%3Cx%3E");
+        assert_eq!(
+            base.of("/groups", "a/b?c#d é").as_str(),
+            "/ops/tidegate/groups/a%2Fb%3Fc%23d%20%C3%A9"
+        );
+        let link = base
+            .to("/events")
+            .with("kind", "a&b=c")
+            .with("status", "")
+            .with("group", "<x>");
+        assert_eq!(
+            link.as_str(),
+            "/ops/tidegate/events?kind=a%26b%3Dc&group=%3Cx%3E"
+        );
         assert_eq!(Base::default().to("/").as_str(), "/");
         assert_eq!(Base::parse("/").unwrap(), Base::default());
         for refused in ["ops", "/a b", "//evil.example", "/a/../b", "/a\"b"] {

@@ -12,16 +12,28 @@ use crate::problem::Problem;
 use crate::shared::Shared;
 use crate::who::COOKIE;
 
-pub(crate) async fn login(State(shared): State<Arc<Shared>>, Asked(asked): Asked) -> Result<Response, Problem> {
+pub(crate) async fn login(
+    State(shared): State<Arc<Shared>>,
+    Asked(asked): Asked,
+) -> Result<Response, Problem> {
     let settings = &shared.settings;
     let base = &settings.base;
-    let session = asked.text("token").and_then(|token| settings.auth.open(token));
+    let session = asked
+        .text("token")
+        .and_then(|token| settings.auth.open(token));
     let Some(session) = session else {
-        let text = if settings.auth.has_links() { "This link has been used, or is none of this console's. Start the console again for a new one." } else { "This console has no links to open." };
+        let text = if settings.auth.has_links() {
+            "This link has been used, or is none of this console's. Start the console again for a new one."
+        } else {
+            "This console has no links to open."
+        };
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "Who are you?", text));
     };
     let secure = if settings.behind_tls { "; Secure" } else { "" };
-    let cookie = format!("{COOKIE}={session}; Path={}; HttpOnly; SameSite=Strict{secure}", base.cookie_path());
+    let cookie = format!(
+        "{COOKIE}={session}; Path={}; HttpOnly; SameSite=Strict{secure}",
+        base.cookie_path()
+    );
     let headers = [(SET_COOKIE, cookie), (CACHE_CONTROL, "no-store".to_owned())];
     Ok((headers, Redirect::to(base.to("/").as_str())).into_response())
 }

@@ -46,12 +46,16 @@ impl Options {
             settings = settings.host(host);
         }
         if let Some(path) = &self.base_path {
-            settings = settings.base_path(path).map_err(|why| config("base-path", why))?;
+            settings = settings
+                .base_path(path)
+                .map_err(|why| config("base-path", why))?;
         }
         match (&self.instance, &self.colour) {
             (Some(name), colour) => {
                 let colour = colour.as_deref().unwrap_or("grey");
-                settings = settings.instance(name, colour).map_err(|why| config("instance", why))?;
+                settings = settings
+                    .instance(name, colour)
+                    .map_err(|why| config("instance", why))?;
             }
             (None, Some(_)) => return Err(config("colour", "must be given with --instance")),
             (None, None) => {}
@@ -91,17 +95,25 @@ impl Options {
         match auth {
             "token" => {
                 let operator = self.operator.as_deref();
-                let unnamed = || config("auth", "token needs to know who you are: set TIDEGATE_ACTOR or USER");
+                let unnamed = || {
+                    config(
+                        "auth",
+                        "token needs to know who you are: set TIDEGATE_ACTOR or USER",
+                    )
+                };
                 Ok(Auth::token(operator.ok_or_else(unnamed)?))
             }
             "basic" => {
                 let file = self.users_file.as_deref();
-                let file = file.ok_or_else(|| config("users-file", "must be given with --auth basic"))?;
+                let file =
+                    file.ok_or_else(|| config("users-file", "must be given with --auth basic"))?;
                 Auth::basic(&read("users-file", file)?)
             }
             "proxy-header" => {
                 let header = self.proxy_header.as_deref();
-                let header = header.ok_or_else(|| config("proxy-header", "must be given with --auth proxy-header"))?;
+                let header = header.ok_or_else(|| {
+                    config("proxy-header", "must be given with --auth proxy-header")
+                })?;
                 let file = self.proxy_secret_file.as_deref();
                 let file = file.ok_or_else(|| {
                     config("proxy-secret-file", "must be given with --auth proxy-header: without a secret anybody could write the header")
@@ -109,7 +121,10 @@ impl Options {
                 Auth::proxy_header(header, &read("proxy-secret-file", file)?)
             }
             "iam" => Ok(Auth::iam()),
-            other => Err(config("auth", format!("must be token, basic, proxy-header or iam, got {other:?}"))),
+            other => Err(config(
+                "auth",
+                format!("must be token, basic, proxy-header or iam, got {other:?}"),
+            )),
         }
     }
 
@@ -119,7 +134,10 @@ impl Options {
             (None | Some("read"), false) => Err(config("actor", "must be given with --allow act")),
             (Some("act"), true) => Ok(Acting::Everybody),
             (Some("act"), false) => Ok(Acting::These(self.actors.iter().cloned().collect())),
-            (Some(other), _) => Err(config("allow", format!("must be read or act, got {other:?}"))),
+            (Some(other), _) => Err(config(
+                "allow",
+                format!("must be read or act, got {other:?}"),
+            )),
         }
     }
 }
@@ -156,22 +174,54 @@ mod tests {
             (far("token"), "--auth"),
             (far("basic"), "--behind-tls"),
             (far("proxy-header"), "--proxy-header"),
-            (with(far("proxy-header"), |o| o.proxy_header = Some("X-User".into())), "--proxy-secret-file"),
+            (
+                with(far("proxy-header"), |o| {
+                    o.proxy_header = Some("X-User".into())
+                }),
+                "--proxy-secret-file",
+            ),
             (local("basic"), "--users-file"),
             (local("iam"), "--auth"),
             (local("none"), "--auth: must be token"),
-            (with(local("token"), |o| o.operator = None), "TIDEGATE_ACTOR"),
-            (with(local("token"), |o| o.allow = Some("all".into())), "--allow"),
-            (with(local("token"), |o| o.actors = vec!["ada".into()]), "--actor"),
-            (with(local("token"), |o| o.base_path = Some("ops".into())), "--base-path"),
-            (with(local("token"), |o| o.colour = Some("red".into())), "--colour"),
-            (with(local("token"), |o| { o.instance = Some("p".into()); o.colour = Some("pink".into()) }), "red, amber"),
+            (
+                with(local("token"), |o| o.operator = None),
+                "TIDEGATE_ACTOR",
+            ),
+            (
+                with(local("token"), |o| o.allow = Some("all".into())),
+                "--allow",
+            ),
+            (
+                with(local("token"), |o| o.actors = vec!["ada".into()]),
+                "--actor",
+            ),
+            (
+                with(local("token"), |o| o.base_path = Some("ops".into())),
+                "--base-path",
+            ),
+            (
+                with(local("token"), |o| o.colour = Some("red".into())),
+                "--colour",
+            ),
+            (
+                with(local("token"), |o| {
+                    o.instance = Some("p".into());
+                    o.colour = Some("pink".into())
+                }),
+                "red, amber",
+            ),
         ] {
-            let error = options.settings().err().map(|error| error.to_string()).unwrap_or_default();
+            let error = options
+                .settings()
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default();
             assert!(error.contains(named), "{named}: {error:?}");
         }
         assert!(local("token").settings().is_ok());
-        let acts = with(local("token"), |o| o.allow = Some("act".into())).settings().unwrap();
+        let acts = with(local("token"), |o| o.allow = Some("act".into()))
+            .settings()
+            .unwrap();
         assert_eq!(acts.acting, Acting::Everybody);
         assert_eq!(local("token").settings().unwrap().acting, Acting::Nobody);
     }

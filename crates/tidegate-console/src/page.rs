@@ -62,7 +62,12 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    pub(crate) fn new(place: Place, title: impl Into<String>, command: impl Into<String>, body: Markup) -> Self {
+    pub(crate) fn new(
+        place: Place,
+        title: impl Into<String>,
+        command: impl Into<String>,
+        body: Markup,
+    ) -> Self {
         Self {
             place,
             title: title.into(),
@@ -158,9 +163,18 @@ fn command(command: &str) -> Markup {
     }
 }
 
-fn frame(settings: &Settings, title: &str, place: Option<Place>, inside: &Markup, person: &Markup) -> Markup {
+fn frame(
+    settings: &Settings,
+    title: &str,
+    place: Option<Place>,
+    inside: &Markup,
+    person: &Markup,
+) -> Markup {
     let base = &settings.base;
-    let name = settings.instance.as_ref().map(|instance| instance.name.as_str());
+    let name = settings
+        .instance
+        .as_ref()
+        .map(|instance| instance.name.as_str());
     html! {
         (DOCTYPE)
         html lang="en" {

@@ -1,7 +1,7 @@
 //! Owns every refusal and failure: a status, a title, and what to do. The page around it is made outside of the handlers.
 
-use axum::http::{HeaderValue, StatusCode};
 use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use tidegate::Error;
 use tidegate::tokio_postgres::error::SqlState;
@@ -85,9 +85,9 @@ impl From<Error> for Problem {
                 Self::new(StatusCode::NOT_FOUND, "No such event", capital(&text))
             }
             (Error::Invalid(_), _) => Self::invalid(text),
-            (_, Some(&SqlState::INSUFFICIENT_PRIVILEGE)) => {
-                Self::forbidden(format!("The console's database login may not do this. {text}"))
-            }
+            (_, Some(&SqlState::INSUFFICIENT_PRIVILEGE)) => Self::forbidden(format!(
+                "The console's database login may not do this. {text}"
+            )),
             (_, Some(&SqlState::QUERY_CANCELED)) | (Error::TimedOut { .. }, _) => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The database took too long",

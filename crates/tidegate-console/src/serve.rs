@@ -36,7 +36,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// When no connection can be taken in any more.
-pub async fn serve(listener: TcpListener, router: Router, stop: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
+pub async fn serve(
+    listener: TcpListener,
+    router: Router,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
     let open = Arc::new(Semaphore::new(CONNECTIONS));
     let graceful = GracefulShutdown::new();
     let mut stop = pin!(stop);
@@ -45,10 +49,12 @@ pub async fn serve(listener: TcpListener, router: Router, stop: impl Future<Outp
             accepted = accept(&listener, &open) => accepted?,
             () = &mut stop => break,
         };
-        let service = router.clone().map_request(move |mut request: hyper::Request<hyper::body::Incoming>| {
-            request.extensions_mut().insert(peer);
-            request
-        });
+        let service = router.clone().map_request(
+            move |mut request: hyper::Request<hyper::body::Incoming>| {
+                request.extensions_mut().insert(peer);
+                request
+            },
+        );
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
@@ -67,7 +73,10 @@ pub async fn serve(listener: TcpListener, router: Router, stop: impl Future<Outp
 }
 
 /// The next connection, once there is a place for it.
-async fn accept(listener: &TcpListener, open: &Arc<Semaphore>) -> io::Result<(TcpStream, Peer, OwnedSemaphorePermit)> {
+async fn accept(
+    listener: &TcpListener,
+    open: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, Peer, OwnedSemaphorePermit)> {
     let place = open.clone().acquire_owned();
     let place = place.await.map_err(io::Error::other)?;
     loop {

@@ -52,6 +52,12 @@ impl Settings {
         }
     }
 
+    /// The path and query of a link that lets one browser in, if that is how callers are known; below the base path.
+    #[must_use]
+    pub fn link(&self) -> Option<String> {
+        self.auth.link()
+    }
+
     /// With these people allowed to act.
     #[must_use]
     pub fn acting(mut self, acting: Acting) -> Self {
@@ -82,7 +88,9 @@ impl Settings {
     /// A sentence that says what is allowed.
     pub fn instance(mut self, name: &str, colour: &str) -> Result<Self, String> {
         if !(1..=40).contains(&name.chars().count()) {
-            return Err(format!("the name must have 1 to 40 characters, got {name:?}"));
+            return Err(format!(
+                "the name must have 1 to 40 characters, got {name:?}"
+            ));
         }
         let known = COLOURS.into_iter().find(|known| *known == colour);
         let colour = known.ok_or_else(|| {

@@ -33,7 +33,11 @@ impl Shared {
 
     /// What the database allows, as of half a minute ago at most.
     pub(crate) async fn rights(&self) -> Result<Rights, Error> {
-        let known = self.rights.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = self
+            .rights
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if let Some((at, rights)) = known
             && at.elapsed() < RIGHTS_KEPT
         {

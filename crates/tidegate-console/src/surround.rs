@@ -65,7 +65,10 @@ pub(crate) fn around(routes: Router, shared: &Arc<Shared>) -> Router {
     let named = HeaderName::from_static;
     routes
         .layer(DefaultBodyLimit::max(FORM_LIMIT))
-        .layer(TimeoutLayer::with_status_code(StatusCode::SERVICE_UNAVAILABLE, REQUEST_TIMEOUT))
+        .layer(TimeoutLayer::with_status_code(
+            StatusCode::SERVICE_UNAVAILABLE,
+            REQUEST_TIMEOUT,
+        ))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(shared.clone(), by_name))
         .layer(from_fn_with_state(shared.clone(), explain))
@@ -75,7 +78,10 @@ pub(crate) fn around(routes: Router, shared: &Arc<Shared>) -> Router {
         .layer(header(named("referrer-policy"), "no-referrer"))
         .layer(header(named("cross-origin-opener-policy"), "same-origin"))
         .layer(header(named("cross-origin-resource-policy"), "same-origin"))
-        .layer(header(named("permissions-policy"), "camera=(), geolocation=(), microphone=()"))
+        .layer(header(
+            named("permissions-policy"),
+            "camera=(), geolocation=(), microphone=()",
+        ))
 }
 
 fn header(name: HeaderName, value: &'static str) -> SetResponseHeaderLayer<HeaderValue> {

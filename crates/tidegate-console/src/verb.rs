@@ -52,10 +52,20 @@ pub struct Console {
     #[arg(long, env = "TIDEGATE_CONSOLE_ALLOW", default_value = "read")]
     allow: String,
     /// With --allow act: only these people may act.
-    #[arg(long = "actor", env = "TIDEGATE_CONSOLE_ACTORS", value_name = "NAME", value_delimiter = ',')]
+    #[arg(
+        long = "actor",
+        env = "TIDEGATE_CONSOLE_ACTORS",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
     actors: Vec<String>,
     /// Names that the console is reached by, beside localhost: what a browser sends in Host.
-    #[arg(long = "host", env = "TIDEGATE_CONSOLE_HOSTS", value_name = "NAME", value_delimiter = ',')]
+    #[arg(
+        long = "host",
+        env = "TIDEGATE_CONSOLE_HOSTS",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
     hosts: Vec<String>,
     /// Where it is mounted, such as /queue.
     #[arg(long, env = "TIDEGATE_CONSOLE_BASE_PATH", value_name = "PATH")]
@@ -81,8 +91,9 @@ enum What {
 }
 
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse()
-        .map_err(|_| "must be host:port such as 127.0.0.1:8081, the host as an IP address".to_owned())
+    text.parse().map_err(|_| {
+        "must be host:port such as 127.0.0.1:8081, the host as an IP address".to_owned()
+    })
 }
 
 impl Console {
@@ -121,15 +132,25 @@ pub async fn console(ask: Ask, asked: Console) -> Result<Answer, Error> {
     let base = settings.base.path().to_owned();
     let listener = TcpListener::bind(listen).await.map_err(failed)?;
     let url = format!("http://{}{base}", listener.local_addr().map_err(failed)?);
-    ask.say(&format!("listening on {url}{}", if link.is_empty() { "/" } else { "" }));
+    ask.say(&format!(
+        "listening on {url}{}",
+        if link.is_empty() { "/" } else { "" }
+    ));
     if !link.is_empty() {
-        ask.say(&format!("open {url}{link} within this session's life; the link is good once"));
+        ask.say(&format!(
+            "open {url}{link} within this session's life; the link is good once"
+        ));
     }
     let shared = "the program is in use elsewhere";
     let service = Arc::into_inner(ask.service).ok_or_else(|| Error::Config(shared.to_owned()))?;
     let routes = mounted(&base, router(service, settings));
-    serve(listener, routes, stop_signal()).await.map_err(failed)?;
-    Ok(Answer::new(json!({"action": "console", "url": url}), "stopped"))
+    serve(listener, routes, stop_signal())
+        .await
+        .map_err(failed)?;
+    Ok(Answer::new(
+        json!({"action": "console", "url": url}),
+        "stopped",
+    ))
 }
 
 /// The routes below the base path.
@@ -150,5 +171,8 @@ fn hashed() -> Result<Answer, Error> {
     let read = std::io::stdin().take(10_000).read_to_string(&mut password);
     read.map_err(|error| Error::Config(format!("standard input: {error}")))?;
     let hash = hash_password(password.trim_end_matches(['\r', '\n']))?;
-    Ok(Answer::new(json!({"action": "hash_password", "hash": hash}), hash.clone()))
+    Ok(Answer::new(
+        json!({"action": "hash_password", "hash": hash}),
+        hash.clone(),
+    ))
 }

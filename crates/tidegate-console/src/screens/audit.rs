@@ -33,13 +33,18 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
         }
     };
     // No verb of the command line lists the audit: it is a table.
-    let command = "psql \"$DATABASE_URL\" -c 'SELECT * FROM tidegate.audit ORDER BY id DESC LIMIT 50'";
-    Ok(Page::new(Place::Audit, "Audit", command, body).fixed(filters(desk.base(), &asked)).answer(&desk))
+    let command =
+        "psql \"$DATABASE_URL\" -c 'SELECT * FROM tidegate.audit ORDER BY id DESC LIMIT 50'";
+    Ok(Page::new(Place::Audit, "Audit", command, body)
+        .fixed(filters(desk.base(), &asked))
+        .answer(&desk))
 }
 
 fn page(base: &Base, asked: &Fields) -> crate::link::Link {
     let given = |name| asked.text(name).unwrap_or_default();
-    base.to("/audit").with("actor", given("actor")).with("action", given("action"))
+    base.to("/audit")
+        .with("actor", given("actor"))
+        .with("action", given("action"))
 }
 
 fn filters(base: &Base, asked: &Fields) -> Markup {

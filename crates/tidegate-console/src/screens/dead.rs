@@ -15,7 +15,12 @@ use crate::offer::select;
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
-const SPANS: [(&str, &str); 4] = [("hour", "the last hour"), ("day", "the last day"), ("week", "the last week"), ("month", "the last 30 days")];
+const SPANS: [(&str, &str); 4] = [
+    ("hour", "the last hour"),
+    ("day", "the last day"),
+    ("week", "the last week"),
+    ("month", "the last 30 days"),
+];
 
 pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
     let span = asked.text("span").unwrap_or("day");
@@ -26,10 +31,17 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
         @if letters.is_empty() { (empty("Everything that ended in this time has completed.")) } @else { (list(&desk, &letters, since(span))) }
         @if seen >= u64::from(DEAD_LOOKED_AT) { p.note { "The latest " (number(seen)) " of them; there are more." } }
     };
-    let command = format!("tidegate list --status failed --since {}{}", since(span), options(&asked, &["kind"]));
+    let command = format!(
+        "tidegate list --status failed --since {}{}",
+        since(span),
+        options(&asked, &["kind"])
+    );
     let said = format!("{} events did not complete.", number(seen));
     let page = Page::new(Place::Dead, "Dead letters", command, body);
-    Ok(page.fixed(filters(desk.base(), &asked, span)).renewing(said).answer(&desk))
+    Ok(page
+        .fixed(filters(desk.base(), &asked, span))
+        .renewing(said)
+        .answer(&desk))
 }
 
 fn length(span: &str) -> Duration {
@@ -52,7 +64,11 @@ fn since(span: &str) -> &'static str {
 }
 
 fn filters(base: &Base, asked: &Fields, span: &str) -> Markup {
-    let span = if SPANS.iter().any(|(known, _)| *known == span) { span } else { span_name(Span::Day) };
+    let span = if SPANS.iter().any(|(known, _)| *known == span) {
+        span
+    } else {
+        span_name(Span::Day)
+    };
     html! {
         search { form.filters method="get" action=(base.to("/dead")) {
             (select("Ended in", "span", span, &SPANS))

@@ -17,7 +17,9 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
     let drains = desk.service().drains(LISTED).await?;
     let body = html! { p { "The latest " (LISTED) " at most. Reports are kept for a week." } (list(&drains)) };
     let command = "tidegate status --watch";
-    Ok(Page::new(Place::Drains, "Drains", command, body).renewing("").answer(&desk))
+    Ok(Page::new(Place::Drains, "Drains", command, body)
+        .renewing("")
+        .answer(&desk))
 }
 
 pub(super) fn list(drains: &[DrainRun]) -> Markup {
@@ -36,8 +38,14 @@ fn row(drain: &DrainRun) -> Markup {
     let report = &drain.report;
     let count = |name: &str| report[name].as_u64().unwrap_or_default();
     let cost = &report["cost"];
-    let told = |value: &Value, tell: fn(u64) -> String| value.as_u64().map_or_else(|| "–".to_owned(), tell);
-    let reason = drain.stop_reason.as_deref().unwrap_or("failed").replace('_', " ");
+    let told = |value: &Value, tell: fn(u64) -> String| {
+        value.as_u64().map_or_else(|| "–".to_owned(), tell)
+    };
+    let reason = drain
+        .stop_reason
+        .as_deref()
+        .unwrap_or("failed")
+        .replace('_', " ");
     html! {
         tr {
             td { (time_of(Some(&drain.ended_at))) }

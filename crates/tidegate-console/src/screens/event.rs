@@ -9,14 +9,21 @@ use tidegate::survey::{Content, Dossier};
 
 use crate::desk::Desk;
 use crate::form::{Asked, Fields};
-use crate::html::{bytes, chip, empty, event, field, named, nothing, number, short, status, table, text, time, time_of};
+use crate::html::{
+    bytes, chip, empty, event, field, named, nothing, number, short, status, table, text, time,
+    time_of,
+};
 use crate::json::{SHOWN, pretty};
 use crate::link::Base;
 use crate::offer::{Offer, input, tick};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
-pub(super) async fn show(desk: Desk, Path(id): Path<String>, Asked(asked): Asked) -> Result<Response, Problem> {
+pub(super) async fn show(
+    desk: Desk,
+    Path(id): Path<String>,
+    Asked(asked): Asked,
+) -> Result<Response, Problem> {
     let id: i64 = id.parse().map_err(|_| Problem::not_found())?;
     let dossier = desk.service().dossier(id, desk.shows_content()).await?;
     let one = &dossier.event;
@@ -35,14 +42,24 @@ pub(super) async fn show(desk: Desk, Path(id): Path<String>, Asked(asked): Asked
     let title = format!("Event {id}");
     let page = Page::new(Place::Events, title, format!("tidegate show {id}"), body);
     let is_live = one["in"] == "event_queue";
-    let page = if is_live { page.renewing(format!("Event {id} is {}.", state.to_lowercase())) } else { page };
+    let page = if is_live {
+        page.renewing(format!("Event {id} is {}.", state.to_lowercase()))
+    } else {
+        page
+    };
     Ok(page.answer(&desk))
 }
 
 fn actions(desk: &Desk, one: &Value) -> Markup {
     let id = one["id"].to_string();
     let of: &[(&str, &str)] = &[("id", &id)];
-    let offer = |verb, label, explains, is_grave| Offer { verb, label, explains, of, is_grave };
+    let offer = |verb, label, explains, is_grave| Offer {
+        verb,
+        label,
+        explains,
+        of,
+        is_grave,
+    };
     if one["in"] == "event_queue" {
         return html! {
             div.actions {
@@ -58,7 +75,12 @@ fn actions(desk: &Desk, one: &Value) -> Markup {
             }
         };
     }
-    let replay = offer("replay", "Replay", "Publishes it again as a new event, behind what is live in its group.", false);
+    let replay = offer(
+        "replay",
+        "Replay",
+        "Publishes it again as a new event, behind what is live in its group.",
+        false,
+    );
     html! {
         div.actions {
             (replay.with(desk, &html! {
@@ -87,7 +109,8 @@ fn facts(base: &Base, dossier: &Dossier) -> Markup {
     let one = &dossier.event;
     let trace = dossier.content.as_ref().and_then(Content::trace_id);
     let fact = |name: &str, value: Markup| html! { div { dt { (name) } dd { (value) } } };
-    let when = |name: &str, key: &str| html! { @if !one[key].is_null() { (fact(name, time(&one[key]))) } };
+    let when =
+        |name: &str, key: &str| html! { @if !one[key].is_null() { (fact(name, time(&one[key]))) } };
     html! {
         dl.facts {
             (fact("Attempts", html! { (field(&one["attempts"])) " of " (field(&one["max_attempts"])) }))
@@ -122,13 +145,21 @@ fn last_error(one: &Value) -> Markup {
 }
 
 fn hidden(desk: &Desk) -> Markup {
-    let why = if desk.shared.settings.shows_content { "The console's database login may not read payloads, results and details of errors." } else { "This console does not show payloads, results and details of errors." };
+    let why = if desk.shared.settings.shows_content {
+        "The console's database login may not read payloads, results and details of errors."
+    } else {
+        "This console does not show payloads, results and details of errors."
+    };
     html! { section { h2 { "Payload" } p.empty { (chip("idle", "▪", "hidden")) " " (why) } } }
 }
 
 /// Every fault, the last one first.
 fn errors(content: &Content) -> Markup {
-    let faults: Vec<Value> = content.errors.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let faults: Vec<Value> = content
+        .errors
+        .as_deref()
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
     if faults.is_empty() {
         return html! {};
     }
@@ -167,9 +198,20 @@ fn documents(base: &Base, id: i64, content: &Content, asked: &Fields) -> Markup 
     }
 }
 
-fn laid_out(base: &Base, id: i64, name: &str, title: &str, document: &str, is_whole: bool) -> Markup {
+fn laid_out(
+    base: &Base,
+    id: i64,
+    name: &str,
+    title: &str,
+    document: &str,
+    is_whole: bool,
+) -> Markup {
     let laid_out = pretty(document);
-    let end = laid_out.char_indices().nth(SHOWN).map(|(end, _)| end).filter(|_| !is_whole);
+    let end = laid_out
+        .char_indices()
+        .nth(SHOWN)
+        .map(|(end, _)| end)
+        .filter(|_| !is_whole);
     html! {
         pre.document tabindex="0" role="region" aria-label=(title) { code { bdi { (&laid_out[..end.unwrap_or(laid_out.len())]) } } }
         @if end.is_some() {
@@ -198,7 +240,9 @@ fn branches(base: &Base, events: &[RelatedEvent], id: i64) -> Markup {
     let Some(depth) = events.first().map(|first| first.depth) else {
         return html! {};
     };
-    let starts: Vec<usize> = (0..events.len()).filter(|place| events[*place].depth == depth).collect();
+    let starts: Vec<usize> = (0..events.len())
+        .filter(|place| events[*place].depth == depth)
+        .collect();
     html! {
         @for (number, start) in starts.iter().enumerate() {
             @let end = starts.get(number + 1).copied().unwrap_or(events.len());

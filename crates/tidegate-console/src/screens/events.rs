@@ -33,7 +33,10 @@ pub(super) const STATUSES: [(&str, &str); 6] = [
 ];
 
 pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
-    let limit = asked.number("limit")?.unwrap_or(LISTED).clamp(1, MOST_LISTED);
+    let limit = asked
+        .number("limit")?
+        .unwrap_or(LISTED)
+        .clamp(1, MOST_LISTED);
     let report = desk
         .service()
         .list(&ListRequest {
@@ -52,11 +55,30 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
         @else { (picks(&desk, &list(desk.base(), &report.events, desk.may_act()))) }
         (pages(desk.base(), &asked, report.next))
     };
-    let command = format!("tidegate list{}", options(&asked, &["kind", "status", "group", "correlation", "since", "until", "before", "limit"]));
+    let command = format!(
+        "tidegate list{}",
+        options(
+            &asked,
+            &[
+                "kind",
+                "status",
+                "group",
+                "correlation",
+                "since",
+                "until",
+                "before",
+                "limit"
+            ]
+        )
+    );
     let said = format!("{} events are listed.", number(report.events.len() as u64));
     let page = Page::new(Place::Events, "Events", command, body).fixed(filters(&desk, &asked));
     // A page behind the first is one that somebody reads.
-    let page = if asked.is_set("before") { page } else { page.renewing(said) };
+    let page = if asked.is_set("before") {
+        page
+    } else {
+        page.renewing(said)
+    };
     Ok(page.answer(&desk))
 }
 
@@ -91,7 +113,9 @@ fn filters(desk: &Desk, asked: &Fields) -> Markup {
 /// The list with all filters but one.
 fn filtered(base: &Base, asked: &Fields, without: &str) -> Link {
     let kept = FILTERS.iter().filter(|name| **name != without);
-    kept.fold(base.to("/events"), |link, name| link.with(name, asked.text(name).unwrap_or_default()))
+    kept.fold(base.to("/events"), |link, name| {
+        link.with(name, asked.text(name).unwrap_or_default())
+    })
 }
 
 fn pages(base: &Base, asked: &Fields, next: Option<i64>) -> Markup {

@@ -27,8 +27,16 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
         @if count == 0 { (empty("No group waits for its first event.")) } @else { (list(&desk, &overview.blocked)) }
         p.note { "Looked at are the " (number(u64::from(HEADS_LOOKED_AT))) " delayed events of groups that are due first, and 100 groups at most are listed." }
     };
-    let page = Page::new(Place::Groups, "Groups that are blocked", "tidegate blocked-groups", body);
-    Ok(page.fixed(search(&desk)).renewing(format!("{count} groups are blocked.")).answer(&desk))
+    let page = Page::new(
+        Place::Groups,
+        "Groups that are blocked",
+        "tidegate blocked-groups",
+        body,
+    );
+    Ok(page
+        .fixed(search(&desk))
+        .renewing(format!("{count} groups are blocked."))
+        .answer(&desk))
 }
 
 fn search(desk: &Desk) -> Markup {
@@ -92,5 +100,8 @@ async fn group(desk: &Desk, key: &str) -> Result<Response, Problem> {
     };
     let command = format!("tidegate list --group {}", quoted(key));
     let title = format!("Group {key}");
-    Ok(Page::new(Place::Groups, title, command, body).fixed(search(desk)).renewing("").answer(desk))
+    Ok(Page::new(Place::Groups, title, command, body)
+        .fixed(search(desk))
+        .renewing("")
+        .answer(desk))
 }

@@ -18,19 +18,45 @@ use crate::problem::Problem;
 
 /// What a policy may say: the form's name, as it is stored, whether it is a time, what it is.
 const POLICY: [(&str, &str, bool, &str); 7] = [
-    ("attempts", "max_attempts", false, "Attempts before an event is given up"),
-    ("handler_timeout", "handler_timeout_ms", true, "A handler may take"),
-    ("backoff", "backoff_ms", true, "Delay after the first attempt"),
+    (
+        "attempts",
+        "max_attempts",
+        false,
+        "Attempts before an event is given up",
+    ),
+    (
+        "handler_timeout",
+        "handler_timeout_ms",
+        true,
+        "A handler may take",
+    ),
+    (
+        "backoff",
+        "backoff_ms",
+        true,
+        "Delay after the first attempt",
+    ),
     ("backoff_max", "backoff_max_ms", true, "Longest delay"),
-    ("concurrency", "concurrency", false, "At once, over all drains"),
+    (
+        "concurrency",
+        "concurrency",
+        false,
+        "At once, over all drains",
+    ),
     ("batch", "batch", false, "Events that share one call"),
-    ("batch_within", "batch_within_ms", true, "The first of them waits at most"),
+    (
+        "batch_within",
+        "batch_within_ms",
+        true,
+        "The first of them waits at most",
+    ),
 ];
 
 pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
     let span = span(&asked);
     let service = desk.service();
-    let (kinds, overview, ended) = tokio::try_join!(service.kinds(), service.overview(), service.ended(span))?;
+    let (kinds, overview, ended) =
+        tokio::try_join!(service.kinds(), service.overview(), service.ended(span))?;
     let base = desk.base();
     let head = html! {
         th { "Kind" } th { "State" } th.n { "Live" } th { "Oldest" } th.n { "Ended" } th.n { "Not completed" } th.n { "Attempts per event" }
@@ -56,17 +82,31 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
         @if overview.is_estimate { p.note { "Live events are counted among the first 100,000." } }
     };
     let paused = kinds.iter().filter(|kind| kind.paused).count();
-    Ok(Page::new(Place::Kinds, "Kinds", "tidegate status", body).renewing(format!("{paused} kinds are paused.")).answer(&desk))
+    Ok(Page::new(Place::Kinds, "Kinds", "tidegate status", body)
+        .renewing(format!("{paused} kinds are paused."))
+        .answer(&desk))
 }
 
 fn state(kind: &Kind) -> Markup {
-    if kind.paused { chip("warn", "‖", "paused") } else { chip("good", "▸", "taken") }
+    if kind.paused {
+        chip("warn", "‖", "paused")
+    } else {
+        chip("good", "▸", "taken")
+    }
 }
 
-pub(super) async fn one(desk: Desk, Path(name): Path<String>, Asked(asked): Asked) -> Result<Response, Problem> {
+pub(super) async fn one(
+    desk: Desk,
+    Path(name): Path<String>,
+    Asked(asked): Asked,
+) -> Result<Response, Problem> {
     let span = span(&asked);
     let service = desk.service();
-    let (kinds, course, ended) = tokio::try_join!(service.kinds(), service.course(span, Some(&name)), service.ended(span))?;
+    let (kinds, course, ended) = tokio::try_join!(
+        service.kinds(),
+        service.course(span, Some(&name)),
+        service.ended(span)
+    )?;
     let kind = kinds.into_iter().find(|kind| kind.kind == name);
     let base = desk.base();
     let steps = chart::complete(span, &course, std::time::SystemTime::now());
@@ -89,12 +129,22 @@ pub(super) async fn one(desk: Desk, Path(name): Path<String>, Asked(asked): Aske
         p { a href=(base.to("/events").with("kind", &name)) { "Its events" } " · " a href=(base.to("/dead").with("kind", &name)) { "Its dead letters" } }
     };
     let command = format!("tidegate policy {}", quoted(&name));
-    Ok(Page::new(Place::Kinds, format!("Kind {name}"), command, body).renewing("").answer(&desk))
+    Ok(
+        Page::new(Place::Kinds, format!("Kind {name}"), command, body)
+            .renewing("")
+            .answer(&desk),
+    )
 }
 
 fn actions(desk: &Desk, kind: &Kind) -> Markup {
     let of: &[(&str, &str)] = &[("kind", &kind.kind)];
-    let offer = |verb, label, explains, is_grave| Offer { verb, label, explains, of, is_grave };
+    let offer = |verb, label, explains, is_grave| Offer {
+        verb,
+        label,
+        explains,
+        of,
+        is_grave,
+    };
     html! {
         div.actions {
             @if kind.paused { (offer("resume", "Resume", "Lets events of this kind be taken again.", false).plain(desk)) }

@@ -11,14 +11,23 @@ use crate::page::{Page, Place};
 use crate::problem::Problem;
 
 pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
-    let report = desk.service().leases(FirstRequest { limit: Some(200) }).await?;
-    let expired = report.leases.iter().filter(|lease| lease["expired"] == true).count();
+    let report = desk
+        .service()
+        .leases(FirstRequest { limit: Some(200) })
+        .await?;
+    let expired = report
+        .leases
+        .iter()
+        .filter(|lease| lease["expired"] == true)
+        .count();
     let body = html! {
         @if report.leases.is_empty() { (empty("Nothing is in a worker's hands.")) } @else { (list(&desk, &report.leases)) }
         @if expired > 0 { p.note { "The next drain takes back what the " (expired) " workers held that give no sign of life." } }
     };
     let said = format!("{expired} workers give no sign of life.");
-    Ok(Page::new(Place::Leases, "Leases", "tidegate leases", body).renewing(said).answer(&desk))
+    Ok(Page::new(Place::Leases, "Leases", "tidegate leases", body)
+        .renewing(said)
+        .answer(&desk))
 }
 
 fn list(desk: &Desk, leases: &[Value]) -> Markup {

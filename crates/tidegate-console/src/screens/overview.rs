@@ -17,8 +17,11 @@ use crate::problem::Problem;
 pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
     let span = span(&asked);
     let service = desk.service();
-    let (overview, course, ended) =
-        tokio::try_join!(service.overview(), service.course(span, None), service.ended(span))?;
+    let (overview, course, ended) = tokio::try_join!(
+        service.overview(),
+        service.course(span, None),
+        service.ended(span)
+    )?;
     let steps = chart::complete(span, &course, std::time::SystemTime::now());
     let sum = sum(&steps);
     let needs = needs(desk.base(), &overview, sum, span);
@@ -34,7 +37,10 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
         section { h2 { "Last drains" } (drains::list(&overview.drains)) }
     };
     let page = Page::new(Place::Overview, "Overview", "tidegate status", body);
-    Ok(page.fixed(spans(desk.base(), span)).renewing(said).answer(&desk))
+    Ok(page
+        .fixed(spans(desk.base(), span))
+        .renewing(said)
+        .answer(&desk))
 }
 
 fn spans(base: &Base, chosen: Span) -> Markup {
@@ -63,8 +69,16 @@ fn tiles(overview: &Overview, span: Span, sum: Step) -> Markup {
     let delayed: u64 = overview.depths.iter().map(|depth| depth.delayed).sum();
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     let rate = sum.ended() as f64 / span.length().as_secs_f64();
-    let rate = if rate < 1.0 { format!("{:.1}/min", rate * 60.0) } else { format!("{rate:.1}/s") };
-    let counted = if overview.is_estimate { "of the first 100,000" } else { "" };
+    let rate = if rate < 1.0 {
+        format!("{:.1}/min", rate * 60.0)
+    } else {
+        format!("{rate:.1}/s")
+    };
+    let counted = if overview.is_estimate {
+        "of the first 100,000"
+    } else {
+        ""
+    };
     html! {
         dl.tiles {
             (tile("In the queue", &number(overview.events), if overview.is_estimate { "an estimate" } else { "live events" }))
@@ -85,7 +99,11 @@ fn tile(name: &str, value: &str, note: &str) -> Markup {
 /// What needs somebody, the worst first.
 fn needs(base: &Base, overview: &Overview, sum: Step, span: Span) -> Vec<Markup> {
     let mut needs = Vec::new();
-    for service in overview.services.iter().filter(|service| service.state != ServiceState::Closed) {
+    for service in overview
+        .services
+        .iter()
+        .filter(|service| service.state != ServiceState::Closed)
+    {
         needs.push(html! {
             (chip("bad", "✕", "service")) " " a href=(base.to("/services")) { bdi { (service.service) } } " is not called since "
             (age(Some(&service.since))) "; " (number(service.waiting)) " events wait"
@@ -100,7 +118,11 @@ fn needs(base: &Base, overview: &Overview, sum: Step, span: Span) -> Vec<Markup>
     }
     let blocked = overview.blocked.len();
     if blocked > 0 {
-        let told = if blocked >= 100 { "100 or more".to_owned() } else { number(blocked as u64) };
+        let told = if blocked >= 100 {
+            "100 or more".to_owned()
+        } else {
+            number(blocked as u64)
+        };
         needs.push(html! {
             (chip("warn", "!", "blocked")) " " a href=(base.to("/groups")) { (told) " groups" } " wait for their first event"
         });
@@ -125,7 +147,11 @@ fn attention(needs: &[Markup]) -> Markup {
 }
 
 fn kinds(base: &Base, overview: &Overview, ended: &[KindFigures], span: Span) -> Markup {
-    let mut names: Vec<&str> = overview.depths.iter().map(|depth| depth.kind.as_str()).collect();
+    let mut names: Vec<&str> = overview
+        .depths
+        .iter()
+        .map(|depth| depth.kind.as_str())
+        .collect();
     names.extend(ended.iter().map(|figures| figures.kind.as_str()));
     names.sort_unstable();
     names.dedup();
@@ -151,7 +177,12 @@ fn kinds(base: &Base, overview: &Overview, ended: &[KindFigures], span: Span) ->
 /// Cells of what ended of a kind.
 pub(super) fn figures_of(figures: &KindFigures) -> Markup {
     let sum = figures.sum;
-    let quantile = |part: f64| figures.quantile_ms(part).map_or_else(|| "longer".to_owned(), |bound| format!("≤ {}", millis(bound)));
+    let quantile = |part: f64| {
+        figures.quantile_ms(part).map_or_else(
+            || "longer".to_owned(),
+            |bound| format!("≤ {}", millis(bound)),
+        )
+    };
     #[expect(clippy::cast_precision_loss, reason = "a mean")]
     let attempts = figures.attempts as f64 / sum.ended().max(1) as f64;
     html! {

@@ -16,7 +16,17 @@ use crate::page::{Page, Place};
 use crate::problem::Problem;
 
 /// What says which events, and how, in the address and in the confirmation.
-const FIELDS: [&str; 9] = ["kind", "status", "code", "since", "until", "limit", "expires_in", "again", "failed_handlers_only"];
+const FIELDS: [&str; 9] = [
+    "kind",
+    "status",
+    "code",
+    "since",
+    "until",
+    "limit",
+    "expires_in",
+    "again",
+    "failed_handlers_only",
+];
 
 pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
     if !desk.may_act() {
@@ -24,16 +34,25 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     }
     let told = match asked.text("since") {
         Some(_) => dry_run(&desk, &asked).await?,
-        None => html! { p.note { "Choose which events: from when on they ended, and what else is to hold of them." } },
+        None => {
+            html! { p.note { "Choose which events: from when on they ended, and what else is to hold of them." } }
+        }
     };
-    let command = format!("tidegate replay --dry-run --reason 'a look'{}", options(&asked, &FIELDS[..7]));
-    Ok(Page::new(Place::Dead, "Replay", command, told).fixed(filters(&desk, &asked)).answer(&desk))
+    let command = format!(
+        "tidegate replay --dry-run --reason 'a look'{}",
+        options(&asked, &FIELDS[..7])
+    );
+    Ok(Page::new(Place::Dead, "Replay", command, told)
+        .fixed(filters(&desk, &asked))
+        .answer(&desk))
 }
 
 /// A moment that does not move while somebody thinks: the dry run's, and the confirmation's.
 fn fixed(moment: Option<Moment>) -> Option<Moment> {
     match moment {
-        Some(Moment::Ago(time)) => std::time::SystemTime::now().checked_sub(time).map(Moment::At),
+        Some(Moment::Ago(time)) => std::time::SystemTime::now()
+            .checked_sub(time)
+            .map(Moment::At),
         other => other,
     }
 }
@@ -108,7 +127,12 @@ fn order(base: &Base, risks: &OrderRisks) -> Markup {
     }
 }
 
-fn confirmation(desk: &Desk, asked: &Fields, request: &ReplayRequest, report: &ReplayReport) -> Markup {
+fn confirmation(
+    desk: &Desk,
+    asked: &Fields,
+    request: &ReplayRequest,
+    report: &ReplayReport,
+) -> Markup {
     if report.eligible == 0 || report.refused.is_some() {
         return html! { p.empty { "There is nothing to confirm." } };
     }
@@ -135,7 +159,12 @@ fn confirmation(desk: &Desk, asked: &Fields, request: &ReplayRequest, report: &R
 
 fn filters(desk: &Desk, asked: &Fields) -> Markup {
     let given = |name| asked.text(name).unwrap_or_default();
-    let statuses = [("", "any"), ("FAILED", "failed"), ("COMPLETED_WITH_ERRORS", "rejected"), ("COMPLETED", "completed")];
+    let statuses = [
+        ("", "any"),
+        ("FAILED", "failed"),
+        ("COMPLETED_WITH_ERRORS", "rejected"),
+        ("COMPLETED", "completed"),
+    ];
     html! {
         search { form.filters method="get" action=(desk.base().to("/replay")) {
             label { span { "Kind" } input #filter name="kind" value=(given("kind")) autocomplete="off"; }
@@ -165,13 +194,21 @@ pub(super) async fn confirm(desk: Desk, Sent(sent): Sent) -> Result<Response, Pr
     };
     let report = desk.service().replay(&asked).await?;
     if let Some(refused) = report.refused {
-        return Err(Problem::conflict(format!("{refused}. Make another dry run.")));
+        return Err(Problem::conflict(format!(
+            "{refused}. Make another dry run."
+        )));
     }
     desk.service().wake().await;
-    let told = format!("Replayed {} events; {} were left out.", number(report.replayed), number(report.skipped_count));
+    let told = format!(
+        "Replayed {} events; {} were left out.",
+        number(report.replayed),
+        number(report.skipped_count)
+    );
     let settings = &desk.shared.settings;
     let cookie = flash::carried(&told, &settings.base, settings.behind_tls);
     let mut response = Redirect::to(settings.base.to("/dead").as_str()).into_response();
-    response.headers_mut().extend(cookie.map(|cookie| (axum::http::header::SET_COOKIE, cookie)));
+    response
+        .headers_mut()
+        .extend(cookie.map(|cookie| (axum::http::header::SET_COOKIE, cookie)));
     Ok(response)
 }

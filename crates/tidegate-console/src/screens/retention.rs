@@ -32,7 +32,10 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
 }
 
 fn partitions_of(partitions: &[Value]) -> Markup {
-    let total: u64 = partitions.iter().filter_map(|one| one["bytes"].as_u64()).sum();
+    let total: u64 = partitions
+        .iter()
+        .filter_map(|one| one["bytes"].as_u64())
+        .sum();
     let head = html! { th { "Partition" } th { "Holds what is kept until" } th.n { "Events, about" } th.n { "Size" } };
     let rows = html! {
         @for one in partitions {

@@ -13,13 +13,24 @@ use crate::page::{Page, Place};
 use crate::problem::Problem;
 
 pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
-    let report = desk.service().schedules(FirstRequest { limit: Some(500) }).await?;
-    let stopped = report.schedules.iter().filter(|one| one.state == "stopped").count();
+    let report = desk
+        .service()
+        .schedules(FirstRequest { limit: Some(500) })
+        .await?;
+    let stopped = report
+        .schedules
+        .iter()
+        .filter(|one| one.state == "stopped")
+        .count();
     let body = html! {
         @if report.schedules.is_empty() { (empty("Nothing is published again and again.")) } @else { (list(&desk, &report.schedules)) }
         (another(&desk))
     };
-    Ok(Page::new(Place::Schedules, "Schedules", "tidegate schedules", body).renewing(format!("{stopped} schedules have stopped.")).answer(&desk))
+    Ok(
+        Page::new(Place::Schedules, "Schedules", "tidegate schedules", body)
+            .renewing(format!("{stopped} schedules have stopped."))
+            .answer(&desk),
+    )
 }
 
 fn list(desk: &Desk, schedules: &[ScheduleStatus]) -> Markup {
@@ -67,7 +78,14 @@ fn when(one: &ScheduleStatus) -> Markup {
 fn actions(desk: &Desk, one: &ScheduleStatus) -> Markup {
     let offer = |what, label, explains, is_grave| {
         let of: &[(&str, &str)] = &[("name", &one.name), ("do", what)];
-        Offer { verb: "schedule", label, explains, of, is_grave }.plain(desk)
+        Offer {
+            verb: "schedule",
+            label,
+            explains,
+            of,
+            is_grave,
+        }
+        .plain(desk)
     };
     html! {
         div.actions {

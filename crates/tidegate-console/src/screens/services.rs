@@ -13,13 +13,21 @@ use crate::problem::Problem;
 
 pub(super) async fn show(desk: Desk, Asked(_): Asked) -> Result<Response, Problem> {
     let overview = desk.service().overview().await?;
-    let down = overview.services.iter().filter(|service| service.state != ServiceState::Closed).count();
+    let down = overview
+        .services
+        .iter()
+        .filter(|service| service.state != ServiceState::Closed)
+        .count();
     let body = html! {
         @if overview.services.is_empty() { (empty("Nobody has told anything of a service yet.")) } @else { (list(&desk, &overview.services)) }
         @if overview.is_estimate { p.note { "What waits is counted among the first 100,000 live events." } }
         (another(&desk))
     };
-    Ok(Page::new(Place::Services, "Services", "tidegate services", body).renewing(format!("{down} services are not called.")).answer(&desk))
+    Ok(
+        Page::new(Place::Services, "Services", "tidegate services", body)
+            .renewing(format!("{down} services are not called."))
+            .answer(&desk),
+    )
 }
 
 fn list(desk: &Desk, services: &[ServiceStatus]) -> Markup {
@@ -67,7 +75,13 @@ fn actions(desk: &Desk, service: &ServiceStatus) -> Markup {
     let of: &[(&str, &str)] = &[("name", &service.service)];
     let pause: &[(&str, &str)] = &[("name", &service.service), ("do", "pause")];
     let resume: &[(&str, &str)] = &[("name", &service.service), ("do", "resume")];
-    let offer = |label, explains, of| Offer { verb: "service", label, explains, of, is_grave: false };
+    let offer = |label, explains, of| Offer {
+        verb: "service",
+        label,
+        explains,
+        of,
+        is_grave: false,
+    };
     html! {
         div.actions {
             @if service.state != ServiceState::Paused { (offer("Pause", "No handler calls it; what needs it waits.", pause).plain(desk)) }

@@ -35,7 +35,8 @@ const WRONG_BY_ALL: u32 = 50;
 const WINDOW: Duration = Duration::from_mins(1);
 
 /// Nobody's password: who names no user waits as long as who names one.
-const NOBODYS: &str = "$argon2id$v=19$m=19456,t=2,p=1$bm9ib2R5IG5vYm9keQ$1Y2yEQYuFcbBaMByL4ve1kRYxKAmcD4DYB0lUXVyTQ4";
+const NOBODYS: &str =
+    "$argon2id$v=19$m=19456,t=2,p=1$bm9ib2R5IG5vYm9keQ$1Y2yEQYuFcbBaMByL4ve1kRYxKAmcD4DYB0lUXVyTQ4";
 
 /// The hash of a password, as a file of users has it (Argon2id).
 ///
@@ -81,8 +82,9 @@ impl Users {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let (name, user) = user(line)
-                .map_err(|why| Error::Config(format!("--users-file: line {}: {why}", number + 1)))?;
+            let (name, user) = user(line).map_err(|why| {
+                Error::Config(format!("--users-file: line {}: {why}", number + 1))
+            })?;
             users.insert(name, user);
         }
         if users.is_empty() {
@@ -120,7 +122,10 @@ impl Users {
         }
         let identity = named(&name)?;
         let may_act = user.is_some_and(|user| user.may_act);
-        Ok(Identity { may_act, ..identity })
+        Ok(Identity {
+            may_act,
+            ..identity
+        })
     }
 
     /// Whether the password is the user's.
@@ -131,7 +136,11 @@ impl Users {
         let hash = user.map_or(NOBODYS, |user| &user.hash).to_owned();
         let fits = tokio::task::spawn_blocking(move || {
             let hash = PasswordHash::new(&hash);
-            hash.is_ok_and(|hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok())
+            hash.is_ok_and(|hash| {
+                Argon2::default()
+                    .verify_password(password.as_bytes(), &hash)
+                    .is_ok()
+            })
         });
         fits.await.unwrap_or(false) && user.is_some()
     }
@@ -168,7 +177,11 @@ impl Users {
             *wrong = Wrong::default();
             return Ok(());
         }
-        let by_one = wrong.by_one.get(&(peer.0, name.to_owned())).copied().unwrap_or_default();
+        let by_one = wrong
+            .by_one
+            .get(&(peer.0, name.to_owned()))
+            .copied()
+            .unwrap_or_default();
         if by_one >= WRONG_BY_ONE || wrong.by_all >= WRONG_BY_ALL {
             return Err(Refusal::TooOften((WINDOW - age).as_secs() + 1));
         }
@@ -196,7 +209,9 @@ fn user(line: &str) -> Result<(String, User), &'static str> {
         _ => return Err("the second word must be read or act"),
     };
     if !PasswordHash::new(hash).is_ok_and(|hash| hash.algorithm.as_str() == "argon2id") {
-        return Err("the third word must be an Argon2id hash, as `tidegate console hash-password` prints it");
+        return Err(
+            "the third word must be an Argon2id hash, as `tidegate console hash-password` prints it",
+        );
     }
     if name.contains(':') || named(name).is_err() {
         return Err("the name must have 1 to 200 characters and no colon");
@@ -245,11 +260,15 @@ mod tests {
             let wrong = users.identify(&headers("ada", "correct horse"), peer).await;
             assert!(matches!(wrong, Err(Refusal::Wrong(_))), "{wrong:?}");
         }
-        let tried = users.identify(&headers("ada", "another password"), peer).await;
+        let tried = users
+            .identify(&headers("ada", "another password"), peer)
+            .await;
         assert!(matches!(tried, Err(Refusal::TooOften(1..=60))), "{tried:?}");
         // Who is known already is not locked out by others.
         assert!(users.identify(&right, peer).await.is_ok());
-        let nobody = users.identify(&headers("eve", "correct horse battery"), peer).await;
+        let nobody = users
+            .identify(&headers("eve", "correct horse battery"), peer)
+            .await;
         assert!(matches!(nobody, Err(Refusal::Wrong(_))));
         assert!(users.identify(&HeaderMap::new(), peer).await.is_err());
     }

@@ -146,7 +146,10 @@ impl Auth {
 #[derive(Debug, Clone)]
 pub(crate) enum Given {
     /// The ARN that a function URL's request context has.
-    #[cfg_attr(not(feature = "lambda"), expect(dead_code, reason = "only a function is told"))]
+    #[cfg_attr(
+        not(feature = "lambda"),
+        expect(dead_code, reason = "only a function is told")
+    )]
     Iam(String),
     /// A layer of the program that the console is mounted in.
     Layer(Identity),
@@ -179,7 +182,9 @@ impl Acting {
 fn named(name: &str) -> Result<Identity, Refusal> {
     let name = name.trim();
     if !(1..=200).contains(&name.chars().count()) || name.chars().any(char::is_control) {
-        return Err(Refusal::Wrong("the name must have 1 to 200 characters, none of them a control character"));
+        return Err(Refusal::Wrong(
+            "the name must have 1 to 200 characters, none of them a control character",
+        ));
     }
     Ok(Identity {
         name: name.to_owned(),
@@ -190,7 +195,10 @@ fn named(name: &str) -> Result<Identity, Refusal> {
 /// Whether two secrets are the same, told in a time that says nothing of where they differ.
 fn same(one: &[u8], other: &[u8]) -> bool {
     let (one, other) = (Sha256::digest(one), Sha256::digest(other));
-    one.iter().zip(&other).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+    one.iter()
+        .zip(&other)
+        .fold(0, |differs, (a, b)| differs | (a ^ b))
+        == 0
 }
 
 /// A secret that nobody guesses, as 43 letters of a URL.

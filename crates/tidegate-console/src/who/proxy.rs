@@ -45,7 +45,12 @@ impl Proxy {
             return Err(Refusal::Wrong("this console answers its proxy alone"));
         }
         let mut names = headers.get_all(&self.header).iter();
-        match (names.next().map(|name| std::str::from_utf8(name.as_bytes())), names.next()) {
+        match (
+            names
+                .next()
+                .map(|name| std::str::from_utf8(name.as_bytes())),
+            names.next(),
+        ) {
             (Some(Ok(name)), None) => named(name),
             _ => Err(Refusal::Unknown("the proxy has not said who you are")),
         }
@@ -72,7 +77,13 @@ mod tests {
     fn only_the_proxy_says_who_somebody_is() {
         let proxy = Proxy::new("X-User", KNOWN).unwrap();
         let user = ("x-user", "ada");
-        assert_eq!(proxy.identify(&headers(&[user, (SECRET, KNOWN)])).unwrap().name, "ada");
+        assert_eq!(
+            proxy
+                .identify(&headers(&[user, (SECRET, KNOWN)]))
+                .unwrap()
+                .name,
+            "ada"
+        );
         for wrong in [
             &[user][..],
             &[user, (SECRET, "")],
@@ -88,7 +99,10 @@ mod tests {
     #[test]
     fn a_short_secret_and_an_odd_header_are_refused_by_name() {
         let error = Proxy::new("X-User", "short").err().unwrap().to_string();
-        assert!(error.contains("--proxy-secret-file") && error.contains("32"), "{error}");
+        assert!(
+            error.contains("--proxy-secret-file") && error.contains("32"),
+            "{error}"
+        );
         assert!(Proxy::new("X User", KNOWN).is_err());
     }
 }

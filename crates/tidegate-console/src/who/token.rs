@@ -49,7 +49,10 @@ impl Tokens {
     /// The session that it opens.
     pub(super) fn open(&self, token: &str) -> Option<String> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = known.unused.iter().find(|unused| same(unused.as_bytes(), token.as_bytes()));
+        let found = known
+            .unused
+            .iter()
+            .find(|unused| same(unused.as_bytes(), token.as_bytes()));
         let found = found.cloned()?;
         known.unused.remove(&found);
         let session = random();
@@ -65,14 +68,21 @@ impl Tokens {
 
     pub(super) fn identify(&self, headers: &HeaderMap) -> Result<Identity, Refusal> {
         let Some(session) = cookie(headers, COOKIE) else {
-            return Err(Refusal::Unknown("open the link that the console printed when it started"));
+            return Err(Refusal::Unknown(
+                "open the link that the console printed when it started",
+            ));
         };
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_known = known.sessions.iter().any(|known| same(known.as_bytes(), session.as_bytes()));
+        let is_known = known
+            .sessions
+            .iter()
+            .any(|known| same(known.as_bytes(), session.as_bytes()));
         if is_known {
             named(&self.operator)
         } else {
-            Err(Refusal::Unknown("this session is over; start the console again for a new link"))
+            Err(Refusal::Unknown(
+                "this session is over; start the console again for a new link",
+            ))
         }
     }
 }
@@ -80,7 +90,9 @@ impl Tokens {
 /// A cookie's value.
 pub(crate) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let lines = headers.get_all(COOKIE_HEADER).iter();
-    let pairs = lines.filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(';'));
+    let pairs = lines
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(';'));
     pairs
         .filter_map(|pair| pair.trim().split_once('='))
         .find(|(known, _)| *known == name)

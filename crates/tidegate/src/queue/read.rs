@@ -367,7 +367,10 @@ pub(super) fn parsed<T: DeserializeOwned>(place: &str, rows: &[Row]) -> Result<V
         .collect()
 }
 
-pub(super) fn document<T: DeserializeOwned>(row: &Row, place: impl Fn() -> String) -> Result<T, Error> {
+pub(super) fn document<T: DeserializeOwned>(
+    row: &Row,
+    place: impl Fn() -> String,
+) -> Result<T, Error> {
     serde_json::from_str(row.get(0)).map_err(|error| {
         // Where a type is wrong the parser quotes the value, which may be a payload's (I9).
         let why = match error.classify() {

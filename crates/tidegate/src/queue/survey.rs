@@ -192,7 +192,8 @@ pub(crate) async fn ended(
     }
     for kind in &mut kinds {
         // What lies beyond all bounds comes last.
-        kind.within.sort_by_key(|(bound, _)| bound.unwrap_or(u64::MAX));
+        kind.within
+            .sort_by_key(|(bound, _)| bound.unwrap_or(u64::MAX));
     }
     Ok(kinds)
 }

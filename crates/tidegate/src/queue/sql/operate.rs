@@ -25,8 +25,7 @@ pub static REPLAY: Statement = Statement {
         Type::TEXT,
         Type::TEXT,
     ],
-    text:
-        "\
+    text: "\
 SELECT tidegate.replay(ids => $1, kind => $2, status => $3,
                        since => coalesce($4, clock_timestamp() - make_interval(secs => $5)),
                        until => coalesce($6, clock_timestamp() - make_interval(secs => $7)),

@@ -44,7 +44,7 @@ SELECT to_jsonb(b)::text
   FROM (SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts, head.max_attempts,
                head.available_at, head.last_error, head.created_at,
                (SELECT count(*) FROM (SELECT FROM tidegate.event_queue AS behind
-                                       WHERE behind.group_key = head.group_key AND behind.id > head.id LIMIT 1000) AS some) AS waiting
+                                       WHERE behind.group_key = head.group_key AND behind.id > head.id LIMIT 1000) AS first) AS waiting
           FROM (SELECT id, kind, group_key, attempts, max_attempts, available_at, last_error, created_at
                   FROM tidegate.event_queue WHERE delayed AND group_key IS NOT NULL ORDER BY available_at LIMIT $2) AS head
          WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
