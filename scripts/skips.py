@@ -13,7 +13,7 @@ from pathlib import Path
 # What something may be left out for.
 KNOWN = {
     "pgbouncer": "a pooler", "libfaketime": "clocks that are set", "tls": "a Postgres with TLS", "disk": "the right to mount a small disk",
-    "postgres-18": "the newest Postgres", "advisories": "RustSec's database on GitHub"}
+    "postgres-18": "the newest Postgres", "chromium": "a browser", "advisories": "RustSec's database on GitHub"}
 
 
 def note(what, which):

@@ -10,6 +10,7 @@ use crate::config::in_range;
 use crate::error::Error;
 use crate::operate::{Moment, ScheduleStatus, ServiceStatus, since, until};
 use crate::queue::{Lineage, ListFilter, Wait};
+use crate::survey::Content;
 
 /// How much a list may hold.
 pub const LIMIT: RangeInclusive<u32> = 1..=10_000;
@@ -167,4 +168,20 @@ pub struct ServicesReport {
 pub struct SchedulesReport {
     /// Those that stand still first, then by their next slot.
     pub schedules: Vec<ScheduleStatus>,
+}
+
+/// One event without what it is about, and with that if the login may read it.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Dossier {
+    /// Its columns; `in` tells its table.
+    pub event: Value,
+    /// What it is about. `None` if it was not asked for, or the login may not read it.
+    pub content: Option<Content>,
+    /// Where it comes from and what came of it.
+    pub lineage: Option<Lineage>,
+    /// That it waits for others, or did.
+    pub wait: Option<Wait>,
+    /// How far the handler at work says that it has come.
+    pub work: Option<Value>,
 }

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::operate::ServiceStatus;
-use crate::queue::{Lineage, Wait};
 
 /// Live events are counted one by one up to this many.
 pub const COUNTED: u32 = 100_000;
@@ -218,22 +217,6 @@ pub struct Kind {
     pub overridden: Map<String, Value>,
     /// What holds.
     pub policy: Map<String, Value>,
-}
-
-/// One event without what it is about, and with that if the login may read it.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub struct Dossier {
-    /// Its columns; `in` tells its table.
-    pub event: Value,
-    /// What it is about. `None` if it was not asked for, or the login may not read it.
-    pub content: Option<Content>,
-    /// Where it comes from and what came of it.
-    pub lineage: Option<Lineage>,
-    /// That it waits for others, or did.
-    pub wait: Option<Wait>,
-    /// How far the handler at work says that it has come.
-    pub work: Option<Value>,
 }
 
 /// What an event is about and what its handlers said, as the texts that are stored.

@@ -80,7 +80,7 @@ fn filters(base: &Base, asked: &Fields, span: &str) -> Markup {
 
 fn list(desk: &Desk, letters: &[DeadLetters], since: &str) -> Markup {
     let base = desk.base();
-    let head = html! { th { "Kind" } th { "Status" } th { "Error code" } th.n { "Events" } th { "First" } th { "Last" } th { "Latest" } th { "Message" } @if desk.may_act() { th { "Act" } } };
+    let head = html! { th { "Kind" } th { "Status" } th { "Error code" } th.n { "Events" } @if desk.may_act() { th { "Act" } } th { "First" } th { "Last" } th { "Latest" } th { "Message" } };
     let rows = html! {
         @for letter in letters {
             tr.go {
@@ -88,12 +88,12 @@ fn list(desk: &Desk, letters: &[DeadLetters], since: &str) -> Markup {
                 td { (status(&letter.status)) }
                 td { code { (short(if letter.code.is_empty() { "none" } else { &letter.code })) } }
                 td.n { (number(letter.events)) }
-                td { (time_of(Some(&letter.first))) } td { (time_of(Some(&letter.last))) }
-                td { (event(base, &letter.last_id.into())) }
-                td.error { (short(letter.message.as_deref().unwrap_or_default())) }
                 @if desk.may_act() {
                     td { a.button href=(base.to("/replay").with("kind", &letter.kind).with("status", &letter.status).with("code", &letter.code).with("since", since)) { "Replay …" } }
                 }
+                td { (time_of(Some(&letter.first))) } td { (time_of(Some(&letter.last))) }
+                td { (event(base, &letter.last_id.into())) }
+                td.error { (short(letter.message.as_deref().unwrap_or_default())) }
             }
         }
     };

@@ -4,8 +4,9 @@ use axum::extract::Path;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
+use tidegate::look::Dossier;
 use tidegate::queue::{Lineage, RelatedEvent, Relation, Wait};
-use tidegate::survey::{Content, Dossier};
+use tidegate::survey::Content;
 
 use crate::desk::Desk;
 use crate::form::{Asked, Fields};

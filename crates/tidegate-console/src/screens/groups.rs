@@ -49,18 +49,18 @@ fn search(desk: &Desk) -> Markup {
 
 fn list(desk: &Desk, groups: &[Value]) -> Markup {
     let base = desk.base();
-    let head = html! { th { "Group" } th { "First event" } th { "Kind" } th.n { "Attempts" } th.n { "Waiting behind" } th { "Tried next" } th { "Last error" } @if desk.may_act() { th { "Act" } } };
+    let head = html! { th { "Group" } @if desk.may_act() { th { "Act" } } th { "First event" } th { "Kind" } th.n { "Attempts" } th.n { "Waiting behind" } th { "Tried next" } th { "Last error" } };
     let rows = html! {
         @for group in groups {
             tr.go {
                 th scope="row" { (named(&group["group_key"], |key| base.of("/groups", key))) }
+                @if desk.may_act() { td { (unblock(desk, group["group_key"].as_str().unwrap_or_default())) } }
                 td { (event(base, &group["head_id"])) }
                 td { (named(&group["head_kind"], |kind| base.of("/kinds", kind))) }
                 td.n { (field(&group["attempts"])) " of " (field(&group["max_attempts"])) }
                 td.n { @if group["waiting"] == 1000 { "1,000 or more" } @else { (field(&group["waiting"])) } }
                 td { (time(&group["available_at"])) }
                 td.error { (field(&group["last_error"])) }
-                @if desk.may_act() { td { (unblock(desk, group["group_key"].as_str().unwrap_or_default())) } }
             }
         }
     };

@@ -105,8 +105,8 @@ fn needs(base: &Base, overview: &Overview, sum: Step, span: Span) -> Vec<Markup>
         .filter(|service| service.state != ServiceState::Closed)
     {
         needs.push(html! {
-            (chip("bad", "✕", "service")) " " a href=(base.to("/services")) { bdi { (service.service) } } " is not called since "
-            (age(Some(&service.since))) "; " (number(service.waiting)) " events wait"
+            (chip("bad", "✕", "service")) " " a href=(base.to("/services")) { bdi { (service.service) } } " has not been called for "
+            (age(Some(&service.since))) "; " (number(service.waiting)) " events wait for it"
         });
     }
     let stuck: u64 = overview.depths.iter().map(|depth| depth.stuck).sum();

@@ -36,14 +36,14 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
 fn list(desk: &Desk, schedules: &[ScheduleStatus]) -> Markup {
     let base = desk.base();
     let head = html! {
-        th { "Name" } th { "State" } th { "Publishes" } th { "When" } th { "Next" } th { "Last slot" } th { "Last event" } th { "If missed" } th { "Kept by" }
-        @if desk.may_act() { th { "Act" } }
+        th { "Name" } th { "State" } @if desk.may_act() { th { "Act" } } th { "Publishes" } th { "When" } th { "Next" } th { "Last slot" } th { "Last event" } th { "If missed" } th { "Kept by" }
     };
     let rows = html! {
         @for one in schedules {
             tr {
                 th scope="row" { (short(&one.name)) }
                 td { (state(one)) }
+                @if desk.may_act() { td { (actions(desk, one)) } }
                 td { (named(&Value::from(one.kind.as_str()), |kind| base.of("/kinds", kind))) }
                 td { (when(one)) }
                 td { (time_of(one.next_at.as_deref())) }
@@ -51,7 +51,6 @@ fn list(desk: &Desk, schedules: &[ScheduleStatus]) -> Markup {
                 td { @if let Some(id) = one.last_event_id { (event(base, &id.into())) } @else { "–" } }
                 td { (one.catch_up.as_str()) }
                 td { @match &one.keeper { Some(keeper) => { "program " (short(keeper)) } None => "operators" } }
-                @if desk.may_act() { td { (actions(desk, one)) } }
             }
         }
     };

@@ -32,14 +32,15 @@ pub(super) async fn show(desk: Desk, Asked(_): Asked) -> Result<Response, Proble
 
 fn list(desk: &Desk, services: &[ServiceStatus]) -> Markup {
     let head = html! {
-        th { "Service" } th { "State" } th { "Since" } th.n { "Failures in a row" } th { "Tried again" } th { "Last answer" } th { "Last error" }
-        th.n { "Waiting" } th { "Limits" } @if desk.may_act() { th { "Act" } }
+        th { "Service" } th { "State" } @if desk.may_act() { th { "Act" } } th { "Since" } th.n { "Failures in a row" } th { "Tried again" } th { "Last answer" } th { "Last error" }
+        th.n { "Waiting" } th { "Limits" }
     };
     let rows = html! {
         @for service in services {
             tr {
                 th scope="row" { (short(&service.service)) }
                 td { (state(service.state)) }
+                @if desk.may_act() { td { (actions(desk, service)) } }
                 td { (time_of(Some(&service.since))) }
                 td.n { (service.failures) }
                 td { (time_of(service.retry_at.as_deref())) }
@@ -47,7 +48,6 @@ fn list(desk: &Desk, services: &[ServiceStatus]) -> Markup {
                 td.error { (short(service.last_error.as_deref().unwrap_or("–"))) }
                 td.n { (number(service.waiting)) }
                 td { (limits(service)) }
-                @if desk.may_act() { td { (actions(desk, service)) } }
             }
         }
     };

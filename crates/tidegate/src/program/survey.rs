@@ -7,12 +7,12 @@ use tokio_postgres::Client;
 
 use super::Service;
 use crate::error::Error;
-use crate::look;
-use crate::operate::ServiceStatus;
+use crate::look::{self, Dossier};
+use crate::operate::{ServiceState, ServiceStatus};
 use crate::queue;
 use crate::survey::{
-    AuditRequest, COUNTED, DeadLetters, Dossier, DrainRun, Kind, KindFigures, Overview, Rights,
-    Span, Step,
+    AuditRequest, COUNTED, DeadLetters, Depth, DrainRun, Kind, KindFigures, Overview, Rights, Span,
+    Step,
 };
 
 /// Of so many groups an overview tells that they are blocked.
@@ -163,8 +163,8 @@ impl Service {
 }
 
 /// What waits for a service that is not called, as far as live events were counted.
-fn count_waiting(service: &mut ServiceStatus, depths: &[crate::survey::Depth]) {
-    if service.state == crate::operate::ServiceState::Closed {
+fn count_waiting(service: &mut ServiceStatus, depths: &[Depth]) {
+    if service.state == ServiceState::Closed {
         return;
     }
     let waits = depths
