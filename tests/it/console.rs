@@ -725,7 +725,7 @@ async fn without_the_right_to_read_payloads_none_is_in_the_pages_source() {
         for secret in [
             "order_id",
             "gnp.exe",
-            "currency",
+            "&quot;EUR&quot;",
             "&lt;b onmouseover",
             "0af7651916cd43dd8448eb211c80319c",
         ] {

@@ -183,7 +183,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "ids" | "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
         | "disorder" | "audit" | "course" | "ended" | "drains" => &[Operate, Read],
         // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
-        "is_migrated" | "expired_partitions" | "bloat" | "locks" | "rights" | "log_partitions" => {
+        "is_migrated" | "expired_partitions" | "bloat" | "locks" | "rights" | "partition_sizes" => {
             &[Publish, Intake, Drain, Operate, Read, Jobs]
         }
         "plain_wording" | "open_schemas" | "catalog" | "unvacuumed" | "holders" | "sight"

@@ -107,12 +107,12 @@ pub static EVENT: Statement = Statement {
 SELECT to_jsonb(e)::text
   FROM (SELECT 'event_queue' AS \"in\", id, kind, group_key, dedup_key, correlation_id, status, attempts, max_attempts,
                available_at, expires_at AS deadline, created_at, processing_started_at, NULL::timestamptz AS finished_at,
-               NULL::timestamptz AS kept_until, lease_token, lease_expires_at, last_error, parent_id, replay_of, delayed
+               NULL::timestamptz AS kept_until, lease_expires_at, last_error, parent_id, replay_of, delayed
           FROM tidegate.events WHERE id = $1
         UNION ALL
         SELECT 'event_log', l.id, l.kind, l.group_key, l.dedup_key, l.correlation_id, l.status, l.attempts, l.max_attempts,
                NULL, l.deadline, l.created_at, l.processing_started_at, l.finished_at,
-               l.expires_at, l.lease_token, NULL, e.last_error, l.parent_id, l.replay_of, false
+               l.expires_at, NULL, e.last_error, l.parent_id, l.replay_of, false
           FROM tidegate.event_log AS l JOIN tidegate.ends AS e ON e.id = l.id AND e.finished_at = l.finished_at
          WHERE l.id = $1 AND e.id = $1) AS e
  ORDER BY e.\"in\" DESC, e.finished_at DESC LIMIT 1",
@@ -165,7 +165,7 @@ SELECT jsonb_build_object('kind', k.kind, 'paused', k.paused, 'registered_at', k
 
 /// The log's partitions by the planner's figures, the first to go first.
 pub static LOG_PARTITIONS: Statement = Statement {
-    name: "log_partitions",
+    name: "partition_sizes",
     params: &[],
     text: "\
 SELECT jsonb_build_object('partition', c.relname, 'holds', pg_get_expr(c.relpartbound, c.oid),
