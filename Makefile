@@ -2,7 +2,7 @@
 # needed lands in .tools/, and what cannot be got is named in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test count-skipped check unit test-pooled newest schema check-schema lambda starter api bench bench-peers coldstart cost simulate db torture mutants template package deploy deny sbom fuzz tools
+.PHONY: help run test check unit test-pooled newest schema check-schema lambda starter api console bench bench-peers coldstart cost simulate db torture mutants template package deploy deny sbom fuzz tools
 
 # Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -19,13 +19,14 @@ help: ## list the targets
 run: tools ## start a local Postgres, publish sample events, drain them, show the result
 	@python3 scripts/run.py
 
+# What `make test` runs, in this order. Each can be run alone.
+STAGES := check deny unit newest check-schema lambda starter api console template
+
 # What is left out for want of something that the machine lacks is counted; TIDEGATE_EXPECTED="tls" makes some of it an error.
 test: export TIDEGATE_SKIPPED_TO := $(CURDIR)/target/skipped
-test: count-skipped check deny unit newest check-schema lambda starter api template ## everything CI runs
-	@python3 scripts/skips.py tell
-
-count-skipped: tools
+test: tools ## everything CI runs, stage by stage
 	@python3 scripts/skips.py forget
+	@python3 scripts/stages.py $(STAGES)
 
 check: tools ## format, circles of modules, names of tests and guards, lints with warnings denied, what the library costs, docs
 	cargo fmt --all --check
@@ -61,7 +62,7 @@ newest: tools ## some of the tests on the newest Postgres, where it can be had; 
 schema: tools ## regenerate the schema.sql files and catalog.txt, what the migrations make
 	@python3 scripts/schema.py write
 
-check-schema: tools ## compare them with what the migrations make
+check-schema: tools ## compare the schema files and catalog.txt with what the migrations make
 	@python3 scripts/schema.py check
 
 lambda: tools ## run the function under cargo lambda watch and invoke it with every file in events/
@@ -72,6 +73,9 @@ starter: tools ## make a project with `tidegate new`, and test, run and invoke i
 
 api: tools ## try the HTTP interface with requests made up from its OpenAPI document
 	@python3 scripts/api.py
+
+console: tools ## use the web console in a real browser: every page, every action, accessibility; SHOTS=1 writes the pictures
+	@python3 scripts/console.py $(if $(SHOTS),--shots)
 
 bench: tools ## measure the queue against its baselines; WORKLOADS="drain groups" for some, QUICK=1 for a tenth
 	cargo bench $(CARGO_FLAGS) --bench bench -- $(if $(QUICK),--quick) $(WORKLOADS)

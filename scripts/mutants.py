@@ -32,6 +32,7 @@ CHANGE = "crates/tidegate/sql/V0010__change.sql"
 SCHEDULE = "crates/tidegate/sql/V0011__schedule.sql"
 SCHEDULING = "crates/tidegate/src/drain/scheduling.rs"
 SLOT = "crates/tidegate/sql/V0013__slot.sql"
+FIGURES = "crates/tidegate/sql/V0015__figures.sql"
 SLOTS = "crates/tidegate/src/drain/slots.rs"
 REPORT = "crates/tidegate/src/drain/report.rs"
 HANDLER = "crates/tidegate/src/handler.rs"
@@ -73,6 +74,10 @@ def limit(name):
 
 def periodic(name):
     return "it", f"periodic::{name}"
+
+
+def wake(name):
+    return "it", f"wake::{name}"
 
 
 def slot(name):
@@ -387,6 +392,10 @@ MUTANTS = [
            (REPORT, " && self.ended() > 0", "", 1)),
     Mutant("a drain is started though those at work are enough", slot("a_drain_whose_budget_is_spent_starts_the_next_one_while_it_gets_on"),
            (SLOTS, "if wanted > u64::from(left.at_work) {", "{", 1)),
+    Mutant("a drain does not wait for a slot that is about to be free", wake("a_drain_waits_for_the_slot_of_one_that_closes_and_for_no_other"),
+           (SLOTS, "Ok(Taken::Soon) if asked_at.elapsed() < LONGEST_CLOSING => {", "Ok(Taken::Soon) if false => {", 1)),
+    Mutant("figures: a row that is locked is waited for", ("it", "figures::who_keeps_the_figures_locked_keeps_nobody_waiting"),
+           (FIGURES, "LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS row", "LIMIT 1 FOR NO KEY UPDATE) AS row", 1)),
     Mutant("a call that fails for all costs each an attempt", batch("one_event_that_spoils_every_call_it_is_in_costs_thousands_beside_it_no_attempt"),
            (HANDLER, "let failed = self.into_retry().blameless();", "let failed = self.into_retry();", 1)),
     Mutant("a call that fails for all is shared by as many again",

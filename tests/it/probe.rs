@@ -249,7 +249,7 @@ pub async fn logged(client: &Client, id: i64) -> Option<(String, i32, Vec<String
 pub fn slot_of(taken: &Taken) -> Option<(i32, bool)> {
     match taken {
         Taken::Slot(slot) => Some((slot.number, slot.wakes)),
-        Taken::None | Taken::Repeated => None,
+        Taken::None | Taken::Soon | Taken::Repeated => None,
     }
 }
 

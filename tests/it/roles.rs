@@ -176,8 +176,10 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         "paused" | "backlog" | "others" | "list" | "retentions" | "pulse" | "lineage"
         | "missing_partitions" | "leases" | "untouched" | "strange_kinds" | "services"
         | "services_down" | "expiring" | "at_work" | "schedules" | "due_schedules"
-        | "troubled_schedules" | "left_to_do" | "wait_of" | "depths" | "blocked" | "group"
-        | "service_states" | "dead" | "event" | "work" | "kinds" => &[Drain, Operate, Read],
+        | "troubled_schedules" | "left_to_do" | "wait_of" | "depths" | "blocked"
+        | "group_events" | "service_states" | "dead" | "event" | "work" | "kinds" => {
+            &[Drain, Operate, Read]
+        }
         "publish_one" | "publish" | "receive" | "should_wake" => &[Publish, Intake, Drain],
         "job" => &[Intake, Drain, Operate, Jobs],
         "ids" | "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"

@@ -3,10 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tidegate::shards::Shards;
 use tidegate::{Database, DrainOptions, queue};
 
+use crate::function::Function;
 use crate::probe::{ProbeApp, act, disorder, live, probe_database};
+use crate::services::Services;
+use crate::support::{self, Secrets, TestDb, Version, publish_letters};
 
 #[tokio::test]
 async fn all_are_drained_and_one_that_is_down_keeps_no_other_waiting() {
@@ -100,4 +104,89 @@ async fn the_one_with_the_oldest_event_comes_first_and_a_full_one_has_its_part_o
     let of = |at: usize| reports[at].drained.as_ref().unwrap().as_ref().unwrap();
     assert_eq!(of(0).completed, 1);
     assert!(of(1).completed > 0 && of(1).backlog > 0, "{:?}", of(1));
+}
+
+/// A secret that leads to this database.
+fn secret_of(db: &TestDb) -> Version {
+    let config: tokio_postgres::Config = db.url.parse().unwrap();
+    let secret = json!({"username": config.get_user(), "password": "none is asked for", "host": "127.0.0.1",
+                        "port": config.get_ports()[0], "dbname": db.name(), "sslmode": "disable"});
+    Version::Text(secret.to_string())
+}
+
+/// The report of one database in an answer for all of them.
+fn report_of<'a>(answer: &'a Value, database: &str) -> &'a Value {
+    let all = answer["databases"].as_array().unwrap();
+    let found = all.iter().find(|entry| entry["database"] == database);
+    found.unwrap_or_else(|| panic!("{database}: {answer}"))
+}
+
+#[tokio::test]
+async fn one_function_serves_several_databases_and_one_that_is_down_keeps_no_other_waiting() {
+    let (north, south) = (support::database().await, support::database().await);
+    let services = Services::start().await;
+    let secrets = Secrets::start(Version::Denied).await;
+    secrets.set_other("night/north", secret_of(&north));
+    secrets.set_other("night/south", secret_of(&south));
+    secrets.set_other("night/down", Version::Denied);
+    let mut settings = secrets.variables();
+    settings.retain(|(name, _)| *name != "DATABASE_SECRET_ID");
+    let list = "north=night/north, south=night/south, down=night/down".to_owned();
+    settings.extend([
+        ("DATABASE_SECRET_IDS", list),
+        ("TIDEGATE_METRICS", "emf".to_owned()),
+    ]);
+    settings.extend(services.variables());
+    let settings: Vec<(&str, &str)> = settings
+        .iter()
+        .map(|(name, value)| (*name, &**value))
+        .collect();
+    let function = Function::start(&settings).await;
+    for (db, letters) in [(&north, 30), (&south, 20)] {
+        publish_letters(&db.client().await, letters).await;
+    }
+    let answer = function.invoke(&json!({"action": "drain"})).await;
+    assert!(!answer.is_error, "{answer:?}");
+    let answer = answer.body;
+    assert_eq!(
+        (&answer["failed"], &answer["skipped"]),
+        (&json!(1), &json!(0))
+    );
+    for (database, letters) in [("north", 30), ("south", 20)] {
+        let report = &report_of(&answer, database)["report"];
+        assert!(report["completed"].as_u64() >= Some(letters), "{answer}");
+        assert_eq!(report["backlog"], 0, "{answer}");
+    }
+    let why = report_of(&answer, "down")["error"].as_str().unwrap();
+    assert!(why.contains("night/down"), "{why}");
+    let output = function.output();
+    for queue in ["/north", "/south"] {
+        assert!(output.contains(&format!("{queue}\"")), "{output}");
+    }
+    named_ones(&function).await;
+}
+
+async fn named_ones(function: &Function) {
+    let asked = json!({"action": "list", "database": "north", "limit": 2});
+    let answer = function.invoke(&asked).await.body;
+    assert_eq!(answer["events"].as_array().unwrap().len(), 2, "{answer}");
+    let stats = function.invoke(&json!({"action": "stats"})).await.body;
+    let finished = &report_of(&stats, "south")["report"]["finished_last_hour"];
+    assert!(finished.as_u64() >= Some(20), "{stats}");
+    for (payload, told) in [
+        (json!({"action": "list"}), "this action needs one"),
+        (
+            json!({"action": "list", "database": "east"}),
+            "got \"east\"",
+        ),
+        (json!({"action": "drain", "database": 7}), "got no string"),
+    ] {
+        let refused = function.invoke(&payload).await;
+        let text = refused.body["errorMessage"].as_str().unwrap().to_owned();
+        assert!(
+            refused.is_error && text.contains("database: must be one of north, south, down"),
+            "{text}"
+        );
+        assert!(text.contains(told), "{text}");
+    }
 }

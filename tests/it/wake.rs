@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use tidegate::chain::{Chain, StartDrain};
+use tidegate::drain::StopReason;
 use tidegate::queue::{self, Taken};
 use tidegate::wake::Waker;
 use tidegate::{Database, DrainOptions, Error};
@@ -103,7 +104,11 @@ async fn what_is_published_while_drains_end_is_never_left_to_a_tick() {
                 woken += 1;
                 let (database, app) = (db.database(), app.clone());
                 drains.spawn(async move {
-                    let options = DrainOptions::default();
+                    let options = DrainOptions {
+                        // With one slot the second drain waits for the first one's.
+                        max_drains: if round % 2 == 0 { 1 } else { 8 },
+                        ..DrainOptions::default()
+                    };
                     tidegate::drain(&database, app, &options).await.unwrap()
                 });
             }
@@ -117,6 +122,36 @@ async fn what_is_published_while_drains_end_is_never_left_to_a_tick() {
         (151..300).contains(&woken),
         "some met a drain at work, and some none: {woken}"
     );
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_the_slot_of_one_that_closes_and_for_no_other() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let options = DrainOptions {
+        max_drains: 1,
+        ..DrainOptions::default()
+    };
+    let drained = async || {
+        let app = ProbeApp::succeeding();
+        tidegate::drain(&db.database(), app, &options)
+            .await
+            .unwrap()
+    };
+    queue::publish(&client, &act("a")).await.unwrap();
+    let worker = Uuid::new_v4();
+    assert_eq!(slot_of(&take(&client, worker).await), Some((1, false)));
+    assert_eq!(drained().await.stop_reason, StopReason::NoSlot);
+    queue::close_slot(&client, (1, worker), true).await.unwrap();
+    let (report, ()) = tokio::join!(drained(), async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        queue::leave_slot(&client, 1, worker).await.unwrap();
+    });
+    assert_eq!((report.completed, report.slot), (1, 1), "{report:?}");
+    // One that was killed while it closed keeps nobody for long.
+    assert_eq!(slot_of(&take(&client, worker).await), Some((1, false)));
+    queue::close_slot(&client, (1, worker), true).await.unwrap();
+    assert_eq!(drained().await.stop_reason, StopReason::NoSlot);
 }
 
 /// Counts.

@@ -18,6 +18,7 @@ mod promise;
 mod protocol;
 mod scenario;
 mod state;
+mod wake;
 mod worker;
 
 use std::time::{Duration, Instant};

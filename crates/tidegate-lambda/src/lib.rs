@@ -23,7 +23,7 @@ use tidegate::chain::StartDrain;
 use tidegate::config::environment;
 use tidegate::connect::{Invoked, SelfInvoke};
 use tidegate::logs::{details_of_ours_alone, log_filter};
-use tidegate::program::{Failure, Service, log_panics};
+use tidegate::program::{Deployment, Failure, log_panics};
 use tidegate::{Hooks, Program};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -76,9 +76,9 @@ pub use lambda_runtime::Error;
 /// When Lambda's runtime interface cannot be used.
 pub fn run(program: Program) -> Result<(), Error> {
     let logs = start_logs(program.origin());
-    let mut ready = logs.and_then(|()| program.start(&environment));
-    if let Ok(service) = &mut ready {
-        // The function's log is where CloudWatch looks for them.
+    let mut ready = logs.and_then(|()| program.deploy(&environment));
+    // The function's log is where CloudWatch looks for them.
+    for service in ready.iter_mut().flat_map(Deployment::services_mut) {
         service.metrics_to = |line| println!("{line}");
     }
     if let Err(error) = &ready {
@@ -118,11 +118,11 @@ pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
 }
 
 async fn serve(
-    ready: Arc<Result<Service, tidegate::Error>>,
+    ready: Arc<Result<Deployment, tidegate::Error>>,
     handlers: Handle,
 ) -> Result<(), Error> {
     // While the first invocation is fetched.
-    if let Ok(service) = &*ready {
+    for service in ready.iter().flat_map(Deployment::services) {
         service.database.prepare();
     }
     let (stop, stopped) = watch::channel(false);
@@ -135,13 +135,17 @@ async fn serve(
     let handler = service_fn(move |event: LambdaEvent<Value>| {
         let (ready, noted) = (ready.clone(), noted.clone());
         let starts = ready
-            .as_ref()
-            .as_ref()
-            .is_ok_and(|service| service.starts_drains);
-        let hooks = Hooks {
+            .iter()
+            .flat_map(Deployment::services)
+            .all(|service| service.starts_drains);
+        let starts = starts.then(|| (invoker.clone(), event.context.clone()));
+        let (stopped, handlers) = (stopped.clone(), handlers.clone());
+        let hooks = move |database: Option<&str>| Hooks {
             stop: Some(stopped.clone()),
             handlers: Some(handlers.clone()),
-            starter: starts.then(|| starter(&invoker, &event.context)),
+            starter: starts
+                .as_ref()
+                .map(|(invoker, context)| starter(invoker, context, database)),
             ..Hooks::default()
         };
         async move { logged(event, ready.as_ref().as_ref(), hooks, &noted).await }
@@ -158,19 +162,24 @@ async fn serve(
 }
 
 /// What starts further drains: this function, invoked as it was.
-fn starter(invoker: &Arc<SelfInvoke>, context: &lambda_runtime::Context) -> Arc<dyn StartDrain> {
+fn starter(
+    invoker: &Arc<SelfInvoke>,
+    context: &lambda_runtime::Context,
+    database: Option<&str>,
+) -> Arc<dyn StartDrain> {
     Arc::new(Invoked {
         by: invoker.clone(),
         arn: context.invoked_function_arn.clone(),
         trace: context.xray_trace_id.clone(),
+        database: database.map(str::to_owned),
     })
 }
 
 /// Answers an invocation, and says so in the log.
 async fn logged(
     event: LambdaEvent<Value>,
-    ready: Result<&Service, &tidegate::Error>,
-    hooks: Hooks,
+    ready: Result<&Deployment, &tidegate::Error>,
+    hooks: impl Fn(Option<&str>) -> Hooks,
     spoiled: &AtomicBool,
 ) -> Result<Value, Refusal> {
     let request_id = event.context.request_id.clone();
@@ -220,18 +229,18 @@ fn loggable(report: &Value) -> Value {
 
 async fn answer(
     event: LambdaEvent<Value>,
-    ready: Result<&Service, &tidegate::Error>,
-    hooks: Hooks,
+    ready: Result<&Deployment, &tidegate::Error>,
+    hooks: impl Fn(Option<&str>) -> Hooks,
     spoiled: &AtomicBool,
 ) -> Result<Value, Refusal> {
-    let service = ready.map_err(|error| Refusal::new("Configuration", error))?;
+    let deployment = ready.map_err(|error| Refusal::new("Configuration", error))?;
     let refused = |error: tidegate::Error| Refusal::new("InvalidInvocation", &error);
     let time = time_left(event.context.deadline);
     let answered = if let Some(bearer) = Bearer::of(&event.payload).map_err(refused)? {
+        let service = deployment.only().map_err(refused)?;
         intake::take_in(service, bearer, event.payload, time).await
     } else {
-        let request = service.actions.request(event.payload).map_err(refused)?;
-        service.answer(&request, time, hooks).await
+        deployment.answer(event.payload, time, hooks).await
     };
     spoiled.fetch_or(leaves_handlers(&answered), Ordering::Relaxed);
     answered.map_err(|error| Refusal::new(error_type(&error), &error))

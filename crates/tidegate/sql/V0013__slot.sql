@@ -68,13 +68,15 @@ END $$;
 
 -- Takes a slot for so many seconds, the lowest of the first `most` that is free. Null: none is. One that somebody else is about to
 -- take is passed. `repeated`: this hop of the chain has been taken by another worker, so nothing is. `wakes`: publishers have asked
--- within an hour whether to wake drains, so they must be told before this one ends.
+-- within an hour whether to wake drains, so they must be told before this one ends. `soon`: none is free, but a drain that has one has
+-- said that it closes. Whoever published since then counts on the caller and on nobody else, so the caller asks again.
 CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer,
-                                   OUT slot integer, OUT repeated boolean, OUT wakes boolean)
+                                   OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 BEGIN
     repeated := false;
+    soon := false;
     wakes := EXISTS (SELECT FROM tidegate.wake AS w WHERE w.asked_at > clock_timestamp() - interval '1 hour');
     IF hop > 0 THEN
         -- No start is a day late.
@@ -98,6 +100,9 @@ BEGIN
                       WHERE f.slot <= take_slot.most AND (f.until <= clock_timestamp() OR f.worker = take_slot.worker)
                       ORDER BY f.worker IS DISTINCT FROM take_slot.worker, f.slot LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
     RETURNING s.slot INTO slot;
+    IF NOT FOUND THEN
+        soon := EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.slot <= take_slot.most AND s.closing AND s.until > clock_timestamp());
+    END IF;
 END $$;
 
 -- The drain is at work, and ends so many events in a second: its slot holds for so many seconds from now. Tells whether it still

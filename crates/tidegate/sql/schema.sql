@@ -3767,12 +3767,13 @@ BEGIN
                               'changed', changes, 'paused', pauses);
 END $$;
 
-CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean, OUT wakes boolean) RETURNS record
+CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
     repeated := false;
+    soon := false;
     wakes := EXISTS (SELECT FROM tidegate.wake AS w WHERE w.asked_at > clock_timestamp() - interval '1 hour');
     IF hop > 0 THEN
         -- No start is a day late.
@@ -3796,6 +3797,9 @@ BEGIN
                       WHERE f.slot <= take_slot.most AND (f.until <= clock_timestamp() OR f.worker = take_slot.worker)
                       ORDER BY f.worker IS DISTINCT FROM take_slot.worker, f.slot LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
     RETURNING s.slot INTO slot;
+    IF NOT FOUND THEN
+        soon := EXISTS (SELECT FROM tidegate.drain_slot AS s WHERE s.slot <= take_slot.most AND s.closing AND s.until > clock_timestamp());
+    END IF;
 END $$;
 
 CREATE FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) RETURNS jsonb
@@ -5014,7 +5018,7 @@ REVOKE ALL ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_t
 
 REVOKE ALL ON FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean, OUT wakes boolean) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) FROM PUBLIC;
 

@@ -1,9 +1,9 @@
-//! Owns calls that events share: each event's handler joins the call that is being gathered, and goes on with its own answer.
-//! It decides nothing about an event; that is its own handler's verdict, as ever.
+//! Owns calls that events share. Each event's handler joins the call that is being gathered, and continues with its own
+//! answer. The batch decides nothing about an event; its handler still returns the verdict.
 //!
-//! A call that fails as a whole is nobody's fault while several share it. Each of them goes back at no cost, and shares its next
-//! call with a quarter as many, in the end with none. So one event that spoils the calls it is in costs its neighbours a few
-//! calls, and no attempt.
+//! While several events share a call, a failure of the whole call is charged to none of them. Each of them is retried
+//! at no cost, and shares its next call with a quarter as many events, in the end with none. So an event that spoils
+//! its calls costs its neighbours a few calls, but no attempt.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,21 +22,22 @@ use uuid::Uuid;
 use crate::context::Context;
 use crate::handler::HandlerError;
 
-/// What a call answers: of each item, in the order of the items, or that it has failed as a whole.
+/// The answer of a call: one result for each item, in the order of the items, or one error for the whole call.
 type Answers<R> = Result<Vec<Result<R, HandlerError>>, HandlerError>;
 
 type Call<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Answers<R>> + Send + Sync;
 
-/// One call for many events, to an API that takes many at once. Each event has its own handler, its own answer and its own
-/// verdict; attempts, limits, order and the log are as without it.
+/// One call for many events, for an API that takes many items at once. Each event keeps its own handler, its own answer
+/// and its own verdict. Attempts, limits, order and the log are the same as without a batch.
 ///
-/// How many events share a call, and how long the first waits for the others, is the kind's
-/// [`Policy::batch`](crate::Policy::batch); without one, and in a drain of concurrency 1, each has a call of its own. The wait is
-/// within the handler's time limit. Events of one group are never in one call, and those of different kinds are not either.
+/// The kind's [`Policy::batch`](crate::Policy::batch) sets how many events share a call, and how long the first waits
+/// for the others. Without it, and in a drain with concurrency 1, each event has its own call. The wait counts towards
+/// the handler's time limit. Events of one group, or of different kinds, never share a call.
 ///
-/// A call that fails as a whole (an error, a panic, no answer in time, or not one for each item) costs nobody an attempt while
-/// several events share it: each is tried again with a quarter as many, in the end alone. Answer for each item on its own if you
-/// can. A handler that was cut or whose event was taken away leaves its item in a call that has begun; the others go on.
+/// A call fails as a whole with an error, with a panic, without an answer in time, or without one answer for each item.
+/// While several events share the call, this costs none of them an attempt: each is retried with a quarter as many
+/// events, in the end alone. Return an answer for each item if you can. If a handler is stopped, or its event is taken
+/// away, after the call has started, its item stays in the call and the others continue.
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,7 +57,7 @@ type Call<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Answers<R>> + Send + Sync
 ///     fn new() -> Self {
 ///         Self {
 ///             index: Batch::new(|documents: Vec<String>| async move {
-///                 // One request for all of them; an answer for each.
+///                 // One request for all of them, and one answer for each.
 ///                 let sizes = documents.iter().map(|text| match text.len() {
 ///                     0 => Err(HandlerError::reject("empty", "there is nothing to index")),
 ///                     size => Ok(size as u64),
@@ -80,7 +81,7 @@ type Call<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Answers<R>> + Send + Sync
 ///     }
 /// }
 ///
-/// // Beside the program's handlers: up to 100 in a call, none waits longer than 200 ms for it.
+/// // Beside the program's handlers: up to 100 events in a call, and none waits longer than 200 ms for it.
 /// let policy = Policy::default().batch(100, Duration::from_millis(200));
 /// ```
 pub struct Batch<T, R> {
@@ -92,13 +93,13 @@ struct Shared<T, R> {
     gathering: Mutex<Gathering<T, R>>,
 }
 
-/// Calls that have not begun.
+/// Calls that have not started.
 struct Gathering<T, R> {
     calls: HashMap<Key, Gathered<T, R>>,
     made: u64,
 }
 
-/// Who shares a call.
+/// Identifies the events that may share a call.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     run: Uuid,
@@ -115,15 +116,15 @@ struct Gathered<T, R> {
 struct Member<T, R> {
     event: i64,
     item: T,
-    /// When its handler will be cut.
+    /// When its handler will be stopped.
     deadline: Instant,
     begun: oneshot::Sender<()>,
     answer: oneshot::Sender<Result<R, HandlerError>>,
 }
 
 impl<T: Send + 'static, R: Send + 'static> Batch<T, R> {
-    /// `call` is given up to as many items as the kind's policy says, in the order that their events were published, and
-    /// answers for each of them, in the same order.
+    /// Creates a batch. `call` receives up to as many items as the kind's policy says, in the order in which their
+    /// events were published. It returns one answer for each item, in the same order.
     pub fn new<F, A>(call: F) -> Self
     where
         F: Fn(Vec<T>) -> A + Send + Sync + 'static,
@@ -142,10 +143,10 @@ impl<T: Send + 'static, R: Send + 'static> Batch<T, R> {
         }
     }
 
-    /// This event's item, in a call that it may share, and the answer for it.
+    /// Adds this event's item to a call that it may share, and returns the answer for the item.
     ///
     /// # Errors
-    /// The item's own verdict, or that the call failed: while others shared it, a retry that costs no attempt.
+    /// The item's own verdict. If a shared call failed as a whole, a retry that costs no attempt.
     pub async fn call(&self, ctx: &Context, item: T) -> Result<R, HandlerError> {
         let sharing = ctx.sharing();
         if sharing.most == 1 {
@@ -186,7 +187,8 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds to what is gathered. When it is full the call begins; the first sees to it that it does in time.
+    /// Adds an item to the call that is being gathered. A full call starts at once. The first item starts a timer for a
+    /// call that does not fill up.
     fn join(self: &Arc<Self>, key: Key, within: Duration, member: Member<T, R>) {
         let most = key.most;
         let mut gathering = self.gathering();
@@ -195,7 +197,7 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
         let mut gathered = match gathering.calls.entry(key) {
             Entry::Occupied(gathered) => gathered,
             Entry::Vacant(first) => {
-                // What is left of its handler's time is for the call.
+                // Leaves part of the handler's time for the call itself.
                 let left = member.deadline.saturating_duration_since(Instant::now());
                 let timer =
                     self.clone()
@@ -225,7 +227,7 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
         self.begin(due.members).await;
     }
 
-    /// Makes the call and has everyone know. It is given up when nobody waits for it any more.
+    /// Makes the call and passes each answer on. The call is dropped when no handler waits for it any more.
     async fn begin(self: Arc<Self>, mut members: Vec<Member<T, R>>) {
         members.retain(|member| !member.answer.is_closed());
         members.sort_unstable_by_key(|member| member.event);
@@ -236,7 +238,7 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
         for member in members {
             items.push(member.item);
             waiting.push(member.answer);
-            // It has left if it does not hear this.
+            // A receiver that is gone has left the call.
             let _ = member.begun.send(());
         }
         let count = waiting.len();
@@ -261,13 +263,13 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
         }
     }
 
-    /// Answers for all items. One item's handler has its own limit; a call of several ends before the first of theirs does, for
-    /// then it would be their fault.
+    /// Returns answers for all items. For one item, the limit is its handler's own. A call of several items ends before
+    /// the first of their handlers reaches its limit, because that would be charged to the event.
     async fn answered(&self, items: Vec<T>, deadline: Instant) -> Answers<R> {
         let count = items.len();
         let left = deadline.saturating_duration_since(Instant::now());
         let limit = if count == 1 { left } else { left.mul_f64(0.9) };
-        // Made within: a panic while it is made is one of the call, too.
+        // The future is created inside, so a panic during its creation also counts as a panic of the call.
         let call = AssertUnwindSafe(async { (self.call)(items).await }).catch_unwind();
         match tokio::time::timeout(limit, call).await {
             Ok(Ok(answers)) => checked(count, answers),
@@ -277,7 +279,7 @@ impl<T: Send + 'static, R: Send + 'static> Shared<T, R> {
     }
 }
 
-/// An answer for each item.
+/// Checks that there is one answer for each item.
 fn checked<R>(items: usize, answers: Answers<R>) -> Answers<R> {
     match answers {
         Ok(answers) if answers.len() != items => Err(miscounted(items, answers.len())),
@@ -318,7 +320,7 @@ mod tests {
         Context::new(event, None, flushed, LIMIT).sharing_calls(sharing, Uuid::nil())
     }
 
-    /// Says how many items its calls had.
+    /// Answers each item with the number of items in its call.
     fn counting() -> Batch<i64, usize> {
         Batch::new(|items: Vec<i64>| async move {
             let count = items.len();
@@ -379,7 +381,7 @@ mod tests {
             let told = "retry: no: of a call that 8 events shared: none of it";
             assert_eq!(error.to_string(), told);
         }
-        // By its wait, and by its size.
+        // One ends alone because its wait is over, the other because its call is full.
         for most in [8, 1] {
             let alone = batch.call(&context(9, most), 0).await.unwrap_err();
             assert!(alone.is_rejection() && !alone.blameless && alone.shared.is_none());

@@ -1,16 +1,16 @@
-//! Owns the time a run has: when to stop starting work, when to cut what still runs. Pure but for
-//! reading tokio's clock, which tests can stop. All deadlines are [`Instant`]s of this machine; the
-//! database's clock is never compared with them.
+//! Owns the time that a run has: when to stop starting work, and when to stop handlers that still run. It is pure
+//! except that it reads tokio's clock, which tests can stop. All deadlines are [`Instant`]s of this machine, and are
+//! never compared with the database's clock.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Kept at the end of a run for writing down what was done: releases, completions, the report.
+/// The time kept at the end of a run to store what was done: releases, completions, the report.
 const RESERVE: Duration = Duration::from_secs(2);
 
-/// Whole milliseconds, as reports have them.
+/// Returns whole milliseconds, as reports use them.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -20,18 +20,18 @@ pub(crate) fn millis(duration: Duration) -> u64 {
 pub struct Budget {
     started: Instant,
     total: Duration,
-    /// Handlers that still run then are cut.
+    /// When handlers that still run are stopped.
     cut: Instant,
-    /// The longest that an event of a kind took so far.
+    /// The longest time that an event of each kind has taken so far.
     slowest: HashMap<String, Duration>,
     stopped: bool,
 }
 
-/// After a stop signal, running handlers have this long.
+/// How long running handlers may continue after a stop signal.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
 impl Budget {
-    /// A budget that begins now. A tenth of it, at most two seconds, is the reserve for finishing.
+    /// Creates a budget that begins now. A tenth of it, at most two seconds, is the reserve for finishing.
     #[must_use]
     pub fn new(total: Duration) -> Self {
         let started = Instant::now();
@@ -45,25 +45,25 @@ impl Budget {
         }
     }
 
-    /// The whole of it.
+    /// Returns the whole budget.
     #[must_use]
     pub fn total(&self) -> Duration {
         self.total
     }
 
-    /// Since the start.
+    /// Returns the time since the start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// When handlers that still run are cut.
+    /// Returns when handlers that still run are stopped.
     #[must_use]
     pub fn cut(&self) -> Instant {
         self.cut
     }
 
-    /// Learns how long an event took: none of its kind is started that would not have that much time.
+    /// Learns how long an event took. No event of its kind starts with less time than that left.
     pub fn learn(&mut self, kind: &str, took: Duration) {
         match self.slowest.get_mut(kind) {
             Some(slowest) => *slowest = took.max(*slowest),
@@ -71,21 +71,21 @@ impl Budget {
         }
     }
 
-    /// Ends early, as a stop signal asks: nothing new starts, what runs has a short grace.
+    /// Ends the run early after a stop signal: nothing new starts, and running handlers have a short grace period.
     pub fn stop(&mut self) {
         self.stopped = true;
         self.cut = self.cut.min(Instant::now() + STOP_GRACE);
     }
 
-    /// Whether an event of this kind started `now` could finish: as much time is left as the slowest of
-    /// its kind so far took. The first of a kind starts on trust.
+    /// Whether an event of this kind that starts `now` could finish: as much time must be left as the slowest event of
+    /// its kind took so far. The first event of a kind is always allowed.
     #[must_use]
     pub fn allows(&self, kind: &str, now: Instant) -> bool {
         let slowest = self.slowest.get(kind).copied().unwrap_or_default();
         !self.stopped && now + slowest < self.cut
     }
 
-    /// The kinds that there is time for; when none is left, the budget is spent.
+    /// Returns the kinds for which there is enough time. When none is left, the budget is spent.
     #[must_use]
     pub fn kinds_with_time<'a>(&self, kinds: &[&'a str]) -> Vec<&'a str> {
         let now = Instant::now();

@@ -1,5 +1,5 @@
-//! Owns how drains start others: which one behind which, and how many beside each other are worth their while. It starts none
-//! itself; a shell knows how ([`StartDrain`]).
+//! Owns how drains start other drains: which one follows which, and how many are worth running in parallel. It starts
+//! none itself; a shell does that ([`StartDrain`]).
 
 use std::time::Duration;
 
@@ -9,22 +9,23 @@ use uuid::Uuid;
 
 use crate::error::Error;
 
-/// A chain of starts is no longer. AWS stops one after 16, <https://docs.aws.amazon.com/lambda/latest/dg/invocation-recursion.html>,
-/// and what it stops looks like a failure; the next tick of the schedule begins a new one.
+/// The most starts in a chain. AWS stops a chain after 16,
+/// <https://docs.aws.amazon.com/lambda/latest/dg/invocation-recursion.html>, and a stopped chain looks like a failure.
+/// The next tick of the schedule begins a new chain.
 pub const MOST_HOPS: u16 = 12;
 
-/// Where a drain stands in a chain of drains that have started each other.
+/// The place of a drain in a chain of drains that have started each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Chain {
-    /// The same for a drain and those that follow it, one behind the other.
+    /// The same for a drain and for those that follow it one after the other.
     pub id: Uuid,
-    /// So many starts came before it; 0 for one that no drain has started.
+    /// How many starts came before it; 0 for a drain that no other drain has started.
     pub hop: u16,
 }
 
 impl Chain {
-    /// A drain that no other has started.
+    /// Creates the place of a drain that no other drain has started.
     #[must_use]
     pub fn begin() -> Self {
         Self {
@@ -33,13 +34,13 @@ impl Chain {
         }
     }
 
-    /// The drain that goes on behind this one.
+    /// Returns the place of the drain that follows this one.
     pub(crate) fn behind(self) -> Option<Self> {
         let hop = self.hop + 1;
         (hop <= MOST_HOPS).then_some(Self { hop, ..self })
     }
 
-    /// A further drain beside this one.
+    /// Returns the place of a further drain in parallel with this one.
     pub(crate) fn beside(self) -> Option<Self> {
         let id = Uuid::new_v4();
         self.behind().map(|next| Self { id, ..next })
@@ -48,14 +49,14 @@ impl Chain {
 
 /// Starts drains: a function that invokes itself, for instance.
 pub trait StartDrain: Send + Sync + 'static {
-    /// Has a drain begin soon, elsewhere, as this hop of its chain. One that is started twice as the same hop runs once.
+    /// Starts a drain elsewhere, soon, as this hop of its chain. If the same hop is started twice, it runs once.
     ///
     /// # Errors
-    /// When it cannot be started; then a later drain goes on.
+    /// When the drain cannot be started. Then a later drain continues.
     fn start(&self, chain: Chain) -> BoxFuture<'_, Result<(), Error>>;
 }
 
-/// How many drains would empty a queue of `ready` events in time, if each ends `rate` in a second.
+/// Returns how many drains would empty a queue of `ready` events in time, if each ends `rate` events per second.
 pub(crate) fn wanted(ready: u64, rate: f64, within: Duration) -> u64 {
     #[expect(clippy::cast_precision_loss, reason = "events of one queue")]
     let needed = ready as f64 / (rate * within.as_secs_f64());
@@ -73,34 +74,34 @@ pub(crate) fn wanted(ready: u64, rate: f64, within: Duration) -> u64 {
     }
 }
 
-/// What one look found of the drains at work.
+/// What one look found about the drains at work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Seen {
-    /// What is ready and nobody has in hand.
+    /// Events that are ready and in no lease.
     pub ready: u64,
     /// Drains at work.
     pub at_work: u16,
-    /// Events that they end in a second, together.
+    /// Events that all of them together end per second.
     pub rate: f64,
 }
 
-/// Decides how many drains to start beside those at work.
+/// Decides how many drains to start in parallel with those at work.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
-    /// The last look behind which some were started.
+    /// The last look after which drains were started.
     last: Option<Seen>,
-    /// Looks in a row whose newcomers did not come.
+    /// How many looks in a row found no new drain after a start.
     missing: u8,
-    /// More drains do not help: what limits them is something else.
+    /// Whether more drains do not help, because something else is the limit.
     enough: bool,
 }
 
-/// So often starts are tried that bring nobody.
+/// How many starts in a row may bring no new drain before no more are tried.
 const MOST_MISSING: u8 = 3;
 
 impl Fleet {
-    /// How many to start: as many as would empty the queue within the time, and no more than double. None any more once
-    /// newcomers have brought less than half of what those before them did.
+    /// Returns how many drains to start: as many as would empty the queue within the time, but at most as many as are
+    /// at work. Returns 0 for good once new drains have brought less than half of what the earlier ones did.
     pub(crate) fn more(&mut self, seen: Seen, within: Duration, most: u16) -> u16 {
         if let Some(last) = self.last.take() {
             let came = seen.at_work.saturating_sub(last.at_work);

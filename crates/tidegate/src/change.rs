@@ -1,8 +1,8 @@
-//! Owns how many live events are cancelled or rescheduled: a short transaction for each thousand, so that drains, producers
-//! and other operators go on in between. It knows no SQL.
+//! Owns how many live events are cancelled or rescheduled at once: with a short transaction for each thousand events,
+//! so that drains, producers and other operators can work in between. It knows no SQL.
 //!
-//! The surprise: what somebody else has locked at that very moment is missed, and asked for again by its id, lest all the others
-//! wait along.
+//! An event that another transaction has locked at that moment is skipped, and tried again later by its id, so that the
+//! other events do not wait for it.
 
 use std::time::Duration;
 
@@ -13,20 +13,21 @@ use crate::operate::{
 };
 use crate::queue::{self, ChangedPage, Page};
 
-/// Events of one transaction.
+/// Events in one transaction.
 const BATCH: u32 = 1000;
 
-/// How often what was missed is asked for again, and how much later.
+/// How often skipped events are tried again, and how long to wait before each try.
 const ROUNDS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// At most this many ids are told of each sort.
+/// The most ids of each sort in a report.
 const LISTED: usize = 100;
 
-/// Ends events FAILED `cancelled`.
+/// Ends events as FAILED with the code `cancelled`.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; else the database's failure: what was cancelled by then stays so.
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error. What was cancelled before
+/// the error stays cancelled.
 pub(crate) async fn cancel(
     database: &Database,
     request: &CancelRequest,
@@ -44,10 +45,11 @@ pub(crate) async fn cancel(
     })
 }
 
-/// Has waiting events start at another time, or before another deadline.
+/// Moves the start time or the deadline of waiting events.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; else the database's failure: what was changed by then stays so.
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error. What was changed before the
+/// error stays changed.
 pub(crate) async fn reschedule(
     database: &Database,
     request: &RescheduleRequest,
@@ -68,7 +70,7 @@ pub(crate) async fn reschedule(
     })
 }
 
-/// All pages as one.
+/// The results of all pages together.
 #[derive(Default)]
 struct Changed {
     page: ChangedPage,

@@ -1,6 +1,6 @@
-//! Owns what a handler may ask of the engine while it works: who it is, how long it has, follow-ups,
-//! remembered sub-steps, a transaction whose commit is the completion. It does not decide what
-//! becomes of the event ([`crate::outcome`]) nor run anything ([`mod@crate::drain`]).
+//! Owns what a handler may ask of the engine while it works: the event's data, the deadline, follow-ups, stored
+//! sub-steps, and a transaction whose commit is the completion. It does not decide how the event ends
+//! ([`crate::outcome`]), and it runs nothing ([`mod@crate::drain`]).
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -30,22 +30,22 @@ use crate::queue::{self, Follow, ending};
 use crate::seal;
 use crate::trace::TraceContext;
 
-/// What the handlers of one event share.
+/// What the handlers of one event share: the event's data and what they ask of the engine.
 pub struct Context {
     event: LeasedEvent,
     trace: Option<TraceContext>,
-    /// `None` in a test without one.
+    /// `None` in a test without a database.
     database: Option<Database>,
     flushed: Flushed,
     sharing: Sharing,
-    /// Names the run: events of one run share calls.
+    /// Identifies the run. Only events of one run share calls.
     run: Uuid,
-    /// What the event waited for, once it was asked.
+    /// The events that this event waited for, once a handler has asked for them.
     members: OnceCell<Vec<Member>>,
-    /// The number of this event's completion, once it has one; 0 when it is in the database already.
+    /// The number of this event's completion, once there is one. It is 0 if the completion is already in the database.
     completion: OnceLock<u64>,
     state: Mutex<State>,
-    /// The event is not this attempt's any more.
+    /// Whether another process now owns the event, so this attempt's results no longer count.
     taken_away: AtomicBool,
     told: Notify,
 }
@@ -56,35 +56,36 @@ struct State {
     deadline: Instant,
     emitted: Vec<NewEvent>,
     steps: BTreeMap<String, Value>,
-    /// Handlers that have ended, in this attempt or an earlier one.
+    /// Handlers that have ended, in this attempt or in an earlier one.
     ends: Vec<HandlerEnd>,
-    /// Whether another handler is still to run after the current one.
+    /// Whether another handler still has to run after the current one.
     more_to_come: bool,
-    /// Follow-ups that a committed transaction has published.
+    /// How many follow-ups a committed transaction has published.
     published: u64,
-    /// When progress may be noted again.
+    /// The earliest time for the next progress report.
     next_report: Option<Instant>,
-    /// A transaction that completes the event is being committed: that it is gone is our own doing.
+    /// Whether a transaction that completes the event is being committed. The event's row is then gone because of this
+    /// handler.
     commits: bool,
 }
 
-/// No handler notes its progress more often.
+/// The shortest time between two progress reports of a handler.
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
 
-/// How far the drain has written completions down. Handlers of one group start before the one ahead
-/// is in the log; their transactions must not commit before it.
+/// How far the drain has written completions to the database. A handler starts before the completion of the preceding
+/// event of its group is in the log. Its transaction must not commit before that completion.
 #[derive(Clone)]
 pub(crate) struct Flushed {
-    /// What was handed over with this event, ahead of it.
+    /// The preceding event of the group, if both were handed over together.
     pub ahead: Option<Arc<Context>>,
-    /// The group's last completion before this event, numbered; 0 when there was none.
+    /// The number of the group's last completion before this event; 0 if there was none.
     pub after: u64,
-    /// All completions up to this number are in the database.
+    /// The number up to which all completions are in the database.
     pub progress: watch::Receiver<u64>,
 }
 
 impl Flushed {
-    /// Whether all that is ahead of this event in its group is in the database, when so many completions are.
+    /// Whether all preceding completions of the group are in the database when the completions up to `reached` are.
     fn is_clear(&self, reached: u64) -> bool {
         let ahead = self.ahead.as_ref();
         let completion = |ctx: &Arc<Context>| ctx.completion.get().copied();
@@ -133,99 +134,101 @@ impl Context {
         }
     }
 
-    /// Its event may share calls with others of this run.
+    /// Lets the event share calls with others of this run.
     pub(crate) fn sharing_calls(mut self, sharing: Sharing, run: Uuid) -> Self {
         (self.sharing, self.run) = (sharing, run);
         self
     }
 
-    /// A handler's panic must not hide what the others did.
+    /// Ignores poisoning: a handler's panic must not hide the results of the other handlers.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The event's id.
+    /// Returns the event's id.
     #[must_use]
     pub fn event_id(&self) -> i64 {
         self.event.lease.id
     }
 
-    /// This attempt's number, from 1 (A11).
+    /// Returns the number of this attempt, from 1 (A11).
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.event.attempts
     }
 
-    /// The attempt after which the event is given up.
+    /// Returns how many attempts the event has before it fails.
     #[must_use]
     pub fn max_attempts(&self) -> u32 {
         self.event.max_attempts
     }
 
-    /// The business object the event belongs to; follow-ups inherit it (A6).
+    /// Returns the id of the business object that the event belongs to. Follow-ups inherit it (A6).
     #[must_use]
     pub fn correlation_id(&self) -> Option<&str> {
         self.event.correlation_id.as_deref()
     }
 
-    /// The slot of the schedule that it was published for, RFC 3339, such as `2031-11-22T02:30:00Z`; of a follow-up, the slot
-    /// that its first event was published for. It is what the correlation id `schedule:NAME@SLOT` says.
+    /// Returns the slot of the schedule for which the event was published, in RFC 3339, such as `2031-11-22T02:30:00Z`.
+    /// For a follow-up, this is the slot of the first event of its chain. The slot comes from the correlation id
+    /// `schedule:NAME@SLOT`.
     #[must_use]
     pub fn slot(&self) -> Option<&str> {
         let named = self.correlation_id()?.strip_prefix("schedule:")?;
         named.rsplit_once('@').map(|(_, slot)| slot)
     }
 
-    /// The event's group.
+    /// Returns the event's group.
     #[must_use]
     pub fn group_key(&self) -> Option<&str> {
         self.event.group_key.as_deref()
     }
 
-    /// This attempt's position in the trace that the event was published under, if it was under one.
+    /// Returns this attempt's position in the trace under which the event was published, if there is one.
     #[must_use]
     pub fn trace(&self) -> Option<&TraceContext> {
         self.trace.as_ref()
     }
 
-    /// When the event was published, by the database's clock.
+    /// Returns the time of the publish, by the database's clock.
     #[must_use]
     pub fn created_at(&self) -> SystemTime {
         self.event.created_at
     }
 
-    /// The event's start-before deadline, if it has one (B13).
+    /// Returns the event's start-before deadline, if it has one (B13).
     #[must_use]
     pub fn start_before(&self) -> Option<SystemTime> {
         self.event.expires_at
     }
 
-    /// When the running handler will be cut.
+    /// Returns when the running handler will be stopped.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.state().deadline
     }
 
-    /// Whether the event was taken from this attempt: an operator has cancelled or requeued it, say. Nothing that the handler
-    /// still writes in the queue's name counts, its transaction cannot commit and its follow-ups are not published; so it may as
-    /// well stop, with any verdict. The drain learns of it when it prolongs its leases, every third of
-    /// `TIDEGATE_LEASE_TIMEOUT` at the latest.
+    /// Whether the event was taken from this attempt, because an operator cancelled or requeued it, for example. From
+    /// then on nothing that the handler stores in the queue counts: its transaction cannot commit, and its follow-ups
+    /// are not published. It may as well stop, with any verdict. The drain notices the change when it renews its
+    /// leases, so within a third of `TIDEGATE_LEASE_TIMEOUT`.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.taken_away.load(Ordering::Acquire)
     }
 
-    /// Waits until [`Context::is_cancelled`]; for a handler that would rather stop than wait for its service.
+    /// Waits until [`Context::is_cancelled`] is true. For a handler that should stop rather than wait for its service.
     pub async fn cancelled(&self) {
         let mut told = pin!(self.told.notified());
-        // Before the look: what is told between the look and the wait is not missed.
+        // Register before the check. Otherwise a notification between the check and the wait would be lost.
         told.as_mut().enable();
         if !self.is_cancelled() {
             told.await;
         }
     }
 
-    /// The event is in this drain's hands no more. What its own transaction is ending has not been taken away.
+    /// Notes that this drain no longer holds the event. An event that the handler's own transaction is ending has not
+    /// been taken away.
     pub(crate) fn note_taken_away(&self) {
         let ours = self.state().commits || self.completion.get().is_some();
         if !ours {
@@ -234,20 +237,20 @@ impl Context {
         }
     }
 
-    /// A write of the event was refused, perhaps for it is not ours any more.
+    /// Handles the refusal of a write: the event may no longer be ours.
     fn note_refusal(&self, error: &Error) {
         if matches!(error, Error::LeaseLost(_)) {
             self.note_taken_away();
         }
     }
 
-    /// The same for every attempt of this handler on this event, different for every other: send it
-    /// with each call that has an effect. `step` tells several calls of one handler apart.
+    /// Returns a key that is the same for every attempt of this handler at this event, and different for everything
+    /// else. Send it with each call that has an effect. `step` tells several calls of one handler apart.
     #[must_use]
     pub fn idempotency_key(&self, step: &str) -> String {
         let handler = self.state().handler;
-        // Ids begin anew in a new database, and a service may serve several; the time of the publish
-        // tells them apart. A replay is a new event, and repeats the original's effects on purpose.
+        // Ids start again in a new database, and a service may serve several databases. The time of the publish tells
+        // them apart. A replay is a new event, and repeats the original's effects on purpose.
         let published = self.event.created_at.duration_since(SystemTime::UNIX_EPOCH);
         let published = published.unwrap_or_default().as_micros();
         format!(
@@ -256,19 +259,19 @@ impl Context {
         )
     }
 
-    /// Publishes a follow-up when this event ends, and only then (A17). It inherits the correlation id
-    /// and the trace.
+    /// Publishes a follow-up when this event ends, and only then (A17). The follow-up inherits the correlation id and
+    /// the trace.
     ///
     /// # Errors
-    /// A rejection, code `emit`, when the event does not serialize or breaks a size limit.
+    /// A rejection, code `emit`, when the event cannot be serialized or exceeds a size limit.
     pub fn emit(&self, event: &impl Event) -> Result<(), HandlerError> {
         self.emit_new(NewEvent::of(event).reject("emit")?)
     }
 
-    /// As [`Context::emit`], with the options of [`NewEvent`]: group, delay, deadline and so on.
+    /// Like [`Context::emit`], with the options of [`NewEvent`]: group, delay, deadline and so on.
     ///
     /// # Errors
-    /// A rejection, code `emit`, when a field breaks its limit; the message names it.
+    /// A rejection, code `emit`, when a field exceeds its limit. The message names the field.
     pub fn emit_new(&self, mut event: NewEvent) -> Result<(), HandlerError> {
         if event.traceparent.is_none() {
             event.traceparent = self.trace.as_ref().map(ToString::to_string);
@@ -285,8 +288,9 @@ impl Context {
         Ok(())
     }
 
-    /// The events that this one waited for, in the order of their ids, and how they ended; none if it did not wait. The same in every
-    /// attempt; a replay has what its original had. What they returned is in the log, `event_log.result`.
+    /// Returns the events that this event waited for, ordered by id, and how they ended. The list is empty if it waited
+    /// for none. It is the same in every attempt, and a replay gets the list of its original. The events' results are
+    /// in the log, `event_log.result`.
     ///
     /// # Errors
     /// A retry when the database fails.
@@ -298,20 +302,20 @@ impl Context {
         self.members.get_or_try_init(read).await.map(Vec::as_slice)
     }
 
-    /// In a test: it has waited for these.
+    /// For tests: sets the events that this event waited for.
     #[cfg(feature = "testing")]
     pub(crate) fn having_waited_for(self, members: Option<Vec<Member>>) -> Self {
         let members = OnceCell::new_with(members);
         Self { members, ..self }
     }
 
-    /// Runs a sub-step once: its result is stored with the event as soon as it is there, and a later
-    /// attempt gets it back without running the step. Only a crash between the effect and the store
-    /// repeats it, so give the call an [idempotency key](Context::idempotency_key) all the same.
+    /// Runs a sub-step once. Its result is stored with the event immediately, and a later attempt gets the stored
+    /// result without running the step. The step is repeated only after a crash between its effect and the store, so
+    /// give the call an [idempotency key](Context::idempotency_key) too.
     ///
     /// # Errors
-    /// The step's own verdict; a retry when its result cannot be stored; a rejection, code `step`, when that is no JSON, or of
-    /// more than 1 MiB.
+    /// The step's own verdict. A retry when the result cannot be stored. A rejection, code `step`, when the result
+    /// cannot be serialized as JSON or has more than 1 MiB.
     pub async fn once<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
@@ -339,15 +343,16 @@ impl Context {
         Ok(result)
     }
 
-    /// Tells whoever looks how far the handler has come: a part of 0 to 1, and a word of at most 200 characters, which operators
-    /// see; put no personal data there. `tidegate show` and `tidegate status --watch` have it while the handler works.
+    /// Reports how far the handler has come: a part from 0 to 1, and a note of at most 200 characters. Operators see
+    /// the note, so put no personal data there. `tidegate show` and `tidegate status --watch` show the report while the
+    /// handler works.
     ///
-    /// Costs little: it is written once a second at most, the first time at once, and what comes between is left out. A
-    /// database that does not answer is no reason to fail; that is for the handler's end to find.
+    /// A report costs little. The first is written at once, and later ones at most once a second; those in between are
+    /// dropped. If the database does not answer, this call still succeeds; the end of the handler will show the fault.
     ///
     /// # Errors
-    /// A retry, when the event is not this handler's any more: it was requeued or cancelled, or its lease has run out. Nothing that
-    /// the handler does from then on is kept, so let `?` end it.
+    /// A retry, when this handler no longer holds the event: it was requeued or cancelled, or its lease has run out.
+    /// Nothing that the handler does from then on is kept, so let `?` end it.
     pub async fn progress(&self, part: f64, note: impl Display) -> Result<(), HandlerError> {
         let handler = {
             let mut state = self.state();
@@ -388,10 +393,10 @@ impl Context {
         }
     }
 
-    /// A connection of the pool, for reading. Writes belong in [`Context::transaction`].
+    /// Returns a connection of the pool, for reading. Writes belong in [`Context::transaction`].
     ///
-    /// Where a pooler in transaction mode stands between, only what is not prepared passes, such as
-    /// [`Client::query_typed`]: each statement may run in another session.
+    /// Behind a pooler in transaction mode, use only statements that are not prepared, such as [`Client::query_typed`]:
+    /// each statement may run in another session.
     ///
     /// # Errors
     /// A retry when the database cannot be reached.
@@ -399,25 +404,25 @@ impl Context {
         self.pooled().await
     }
 
-    /// Opens a transaction whose [`Transaction::complete`] is this handler's completion: its writes
-    /// and the fact that it is done commit together, fenced by the lease, so that they happen
-    /// exactly once. Dropped without that, it rolls back.
+    /// Opens a transaction whose [`Transaction::complete`] is this handler's completion. The handler's writes and its
+    /// completion commit together, fenced by the lease, so the writes happen exactly once. Dropped without `complete`,
+    /// the transaction rolls back.
     ///
-    /// Beyond the handler's own statements it takes one round trip to the database, at its end; a second one
-    /// if there is a result or a follow-up to store.
+    /// Beyond the handler's own statements it needs one round trip to the database, at its end. A result or a follow-up
+    /// needs a second one.
     ///
     /// # Errors
     /// A retry when the database cannot be reached.
     pub async fn transaction(&self) -> Result<Transaction<'_>, HandlerError> {
-        // What ran ahead in the group must be in the log before this can be; waiting for that with an
-        // open transaction could wait for a lock of its own.
+        // The preceding events of the group must be in the log before this one. Wait for them before the transaction
+        // begins: a wait with an open transaction could wait for one of its own locks.
         let mut flushed = self.flushed.progress.clone();
         let ahead = flushed
             .wait_for(|reached| self.flushed.is_clear(*reached))
             .await;
         ahead.map(drop).retryable()?;
         let client = self.pooled().await?;
-        // Sent, not waited for: it travels with the handler's first statement.
+        // BEGIN is sent without waiting for the answer. It travels with the handler's first statement.
         let begun = client.simple_query_raw("BEGIN").await.retryable()?;
         Ok(Transaction {
             client: Some(client),
@@ -434,7 +439,7 @@ impl Context {
         database.pooled().await.retryable()
     }
 
-    /// What earlier steps and those of this attempt have left.
+    /// Returns the results of the steps of this attempt and of earlier ones.
     #[cfg(feature = "testing")]
     pub(crate) fn steps(&self) -> BTreeMap<String, Value> {
         self.state().steps.clone()
@@ -470,15 +475,15 @@ impl Context {
         });
     }
 
-    /// Whether every handler has done its work, in the first attempt: nothing but a write that fails can keep the event's
-    /// end from being stored.
+    /// Whether every handler has succeeded in the first attempt. Then only a failed write can keep the event's end from
+    /// being stored.
     pub(crate) fn went_well(&self) -> bool {
         self.event.progress.is_none() && self.state().ends.iter().all(|end| end.result.is_ok())
     }
 
-    /// The event has ended, and this is the number of its completion.
+    /// Notes the number of the event's completion.
     pub(crate) fn note_completion(&self, number: u64) {
-        // A handler's transaction came first.
+        // A handler's transaction may have set it already.
         let _ = self.completion.set(number);
     }
 
@@ -486,12 +491,12 @@ impl Context {
         self.state().ends.push(end);
     }
 
-    /// With how many others the event may share a call.
+    /// Returns how many events may share a call with this one.
     pub(crate) fn sharing(&self) -> Sharing {
         self.sharing
     }
 
-    /// The run that the event is handled in.
+    /// Returns the run in which the event is handled.
     pub(crate) fn run(&self) -> Uuid {
         self.run
     }
@@ -500,20 +505,20 @@ impl Context {
         &self.event
     }
 
-    /// Takes how the handlers ended so far, and the follow-ups already published by their transaction.
+    /// Takes the ends of the handlers so far, and the number of follow-ups that their transaction has already
+    /// published.
     pub(crate) fn take_ends(&self) -> (Vec<HandlerEnd>, u64) {
         let mut state = self.state();
         (std::mem::take(&mut state.ends), state.published)
     }
 
-    /// The handler that is running, with what it has emitted forgotten: it was cut.
+    /// Returns the handler that is running.
     pub(crate) fn running_handler(&self) -> &'static str {
         self.state().handler
     }
 }
 
-/// A handler's transaction; use it as a [`tokio_postgres::Client`], end it with
-/// [`Transaction::complete`].
+/// A handler's transaction. Use it like a [`tokio_postgres::Client`] and end it with [`Transaction::complete`].
 pub struct Transaction<'a> {
     client: Option<Pooled>,
     /// The answer to BEGIN.
@@ -522,12 +527,12 @@ pub struct Transaction<'a> {
 }
 
 impl Transaction<'_> {
-    /// Commits the handler's writes together with its completion: the last handler of an event also
-    /// moves the event to the log and publishes the follow-ups. Return what it returns.
+    /// Commits the handler's writes together with its completion. For the last handler of an event, this also moves the
+    /// event to the log and publishes the follow-ups. Return the returned value from the handler.
     ///
     /// # Errors
-    /// A retry when the lease is lost or the database fails; nothing is committed then, unless the
-    /// answer to the commit itself was lost, which the next attempt finds out.
+    /// A retry when the lease is lost or the database fails. Then nothing is committed, unless only the answer to the
+    /// commit was lost. The next attempt finds that out.
     pub async fn complete(mut self, done: Done) -> HandlerResult {
         while let Some(answer) = self.begun.next().await {
             answer.retryable()?;
@@ -553,7 +558,7 @@ impl Transaction<'_> {
         Ok(Done { committed, ..done })
     }
 
-    /// Writes the completion inside the transaction, the event's if nothing of it is left to do, and commits.
+    /// Writes the completion inside the transaction and commits. If no handler is left, this completes the whole event.
     async fn commit(&self, done: &Done) -> Result<Committed, Error> {
         let (end, ends, more_to_come) = {
             let state = self.ctx.state();
@@ -616,8 +621,8 @@ impl Deref for Transaction<'_> {
 }
 
 impl Drop for Transaction<'_> {
-    /// Rolls back. A handler that was cut in the middle of a statement leaves a connection that is
-    /// still busy with it; that one is thrown away, so that the next handler does not wait behind it.
+    /// Rolls back. If the handler was stopped in the middle of a statement, the connection is still busy with it. Such
+    /// a connection is thrown away, so the next handler does not wait for it.
     fn drop(&mut self) {
         let Some(client) = self.client.take() else {
             return;
@@ -632,8 +637,8 @@ impl Drop for Transaction<'_> {
     }
 }
 
-/// A handler whose follow-up waits for another publisher runs again after this.
+/// How long a handler waits for its next attempt when another publisher holds the group of its follow-up.
 const BUSY_DELAY: Duration = Duration::from_secs(1);
 
-/// A connection that cannot roll back within this is thrown away.
+/// A connection that cannot roll back within this time is thrown away.
 const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(2);

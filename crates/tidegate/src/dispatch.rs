@@ -1,7 +1,7 @@
 //! Owns the `match` from an event to its handlers.
 //!
-//! Listing is not running: [`Dispatch::handlers`] builds futures and names them; the
-//! engine polls only those that an earlier attempt has not finished.
+//! Listing handlers does not run them. [`Dispatch::handlers`] builds named futures, and the engine polls only those
+//! that no earlier attempt has finished.
 
 use futures_util::future::{BoxFuture, FutureExt};
 
@@ -11,8 +11,8 @@ use crate::handler::HandlerResult;
 #[cfg(feature = "schedules")]
 use crate::schedule::Schedule;
 
-/// A program's dispatcher: one exhaustive `match` from event to handlers (requirement A12). A kind
-/// that is added to the enum and not to the `match` does not compile (E6):
+/// A program's dispatcher: one exhaustive `match` from event to handlers (requirement A12). A kind that is in the enum
+/// but not in the `match` does not compile (E6):
 ///
 /// ```compile_fail,E0004
 /// use tidegate::{Context, Dispatch, Done, Handlers};
@@ -40,12 +40,12 @@ pub trait Dispatch: Send + Sync + 'static {
     /// The program's event enum.
     type Event: Event;
 
-    /// Lists the handlers of an event, in the order they run. Must only list: the futures are lazy,
-    /// and those that an earlier attempt finished are dropped unpolled.
+    /// Lists the handlers of an event, in the order in which they run. It must do no work: the futures are lazy, and
+    /// those that an earlier attempt finished are dropped without being polled.
     fn handlers<'a>(&'a self, event: &'a Self::Event, ctx: &'a Context) -> Handlers<'a>;
 
-    /// Lists the events that are published again and again, at slots of the clock. `migrate` brings them into the database,
-    /// and takes those back that are no longer listed.
+    /// Lists the periodic events, which are published at every slot of their schedule. `migrate` stores these schedules
+    /// in the database, and removes those that are no longer listed.
     #[cfg(feature = "schedules")]
     fn schedules(&self) -> Vec<Schedule<Self::Event>> {
         Vec::new()
@@ -57,7 +57,7 @@ pub struct Handlers<'a>(pub(crate) Vec<Handler<'a>>);
 
 /// A named handler and the lazy future that does its work.
 pub(crate) struct Handler<'a> {
-    /// Unique among the handlers of its kind; stored with the event's results.
+    /// Unique among the handlers of its kind. Stored with the event's results.
     pub name: &'static str,
     /// The one external service it calls (A18), if any.
     pub service: Option<&'static str>,
@@ -65,12 +65,13 @@ pub(crate) struct Handler<'a> {
 }
 
 impl<'a> Handlers<'a> {
-    /// One handler: its name, unique among those of its kind and stored with the event's results, and its work.
+    /// Lists one handler. The name is stored with the event's results and must be unique among the handlers of its
+    /// kind.
     pub fn one(name: &'static str, work: impl Future<Output = HandlerResult> + Send + 'a) -> Self {
         Self(Vec::new()).and(name, work)
     }
 
-    /// A further handler for the same event; it runs whatever became of the ones before it (C10).
+    /// Adds a handler for the same event. It runs whatever the result of the handlers before it (C10).
     #[must_use]
     pub fn and(
         mut self,
@@ -85,8 +86,8 @@ impl<'a> Handlers<'a> {
         self
     }
 
-    /// The external service that the last of these calls: one for each handler (A18), so that none is called a second time
-    /// because another one failed.
+    /// Names the external service that the last listed handler calls. Each handler calls at most one service (A18), so
+    /// a failure of one service does not repeat the call of another.
     #[must_use]
     pub fn calls(mut self, service: impl Into<Option<&'static str>>) -> Self {
         if let Some(handler) = self.0.last_mut() {
@@ -95,7 +96,8 @@ impl<'a> Handlers<'a> {
         self
     }
 
-    /// Names and the services they call, in order, for documentation and tests; runs nothing.
+    /// Returns the names of the handlers and the services that they call, in order, for documentation and tests. Runs
+    /// nothing.
     #[must_use]
     pub fn list(&self) -> Vec<(&'static str, Option<&'static str>)> {
         self.0

@@ -1,5 +1,5 @@
-//! Owns the one error type of the engine: what went wrong with the *infrastructure*, by stage. An
-//! event that failed is never an error; it is an outcome ([`crate::outcome`]).
+//! Owns the engine's one error type: failures of the *infrastructure*, by stage. A failed event is never an error; it
+//! is an outcome ([`crate::outcome`]).
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use tokio_postgres::error::SqlState;
 
 /// An infrastructure failure, by stage.
 ///
-/// Its Debug text is its Display text: a derived one would show the driver's error with the
-/// database's detail, which may quote a row and so a payload (I9).
+/// Its Debug text is its Display text. A derived one would show the driver's error with the database's detail, which
+/// may quote a row and so a payload (I9).
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A setting is missing or malformed; the message names it and what is allowed.
+    /// A setting is missing or malformed. The message names it and what is allowed.
     #[error("configuration: {0}")]
     Config(String),
-    /// There is no login: the secret cannot be read or makes no sense, or nothing signs a token.
+    /// There is no login: the secret cannot be read or parsed, or no token can be signed.
     #[error("secret: {0}")]
     Secret(String),
-    /// The database could not be reached, or whoever answers there is not to be trusted.
+    /// The database could not be reached, or the server that answers cannot be trusted.
     #[error("connect: {0}")]
     Connect(String),
-    /// The database refuses who we are, with every password there is.
+    /// The database refuses the login, with every known password.
     #[error("login: {0}")]
     Login(String),
     /// A statement failed.
@@ -29,15 +29,15 @@ pub enum Error {
     Database {
         /// The statement's name.
         stage: &'static str,
-        /// What the driver or the database said.
+        /// The error of the driver or the database.
         source: tokio_postgres::Error,
     },
-    /// The database did not answer in time; the statement may still have been applied.
+    /// The database did not answer in time. The statement may still have been applied.
     #[error("queue: {stage}: no answer from the database within {limit:?}")]
     TimedOut {
         /// The statement's name.
         stage: &'static str,
-        /// The limit that passed.
+        /// The time limit that passed.
         limit: Duration,
     },
     /// A further drain could not be started.
@@ -46,11 +46,11 @@ pub enum Error {
     /// The schema could not be brought up to date.
     #[error("migrate: {0}")]
     Migrate(String),
-    /// An argument of a publish or of an operator's verb is not allowed; names the field.
+    /// An argument of a publish or of an operator's request is not allowed. The message names the field.
     #[error("{0}")]
     Invalid(String),
-    /// What the database answered makes no sense here: another version wrote it, or it holds a value that no program
-    /// could read. Names the place.
+    /// The database's answer cannot be read here: another version wrote it, or it holds a value that no program could
+    /// read. The message names the place.
     #[error("unreadable: {0}")]
     Unreadable(String),
     /// The event is neither in the queue nor in the log.
@@ -68,7 +68,7 @@ impl std::fmt::Debug for Error {
 }
 
 impl Error {
-    /// The SQLSTATE, when the database itself answered with an error.
+    /// Returns the SQLSTATE, when the database itself answered with an error.
     #[must_use]
     pub fn sqlstate(&self) -> Option<&SqlState> {
         match self {
@@ -77,8 +77,8 @@ impl Error {
         }
     }
 
-    /// What is not allowed, of an [`Error::Invalid`]: the field or flag that its text begins with. `None` when it names
-    /// none, or an event of a batch before it.
+    /// Returns which field or flag of an [`Error::Invalid`] is not allowed: the name with which its text begins. `None`
+    /// when the text names no field, or first names an event of a batch.
     #[must_use]
     pub fn field(&self) -> Option<&str> {
         let Self::Invalid(text) = self else {
@@ -89,8 +89,9 @@ impl Error {
         field.chars().all(is_name).then_some(field)
     }
 
-    /// Whether the connection must be thrown away: closed, timed out or out of step. Anything the
-    /// database answered in words leaves the connection usable, but for its own shutdown (class 57).
+    /// Whether the connection must be thrown away: it is closed, timed out or out of step. After an error message from
+    /// the database the connection is usable, except when the server shuts down (class 57P) or reports a connection
+    /// error (class 08).
     #[must_use]
     pub fn is_connection_lost(&self) -> bool {
         match self {
@@ -103,8 +104,8 @@ impl Error {
         }
     }
 
-    /// Whether the statement was refused because of the data in it (classes 21, 22, 23 and 54), so
-    /// that the rest of a batch is worth trying without the culprit.
+    /// Whether the statement was refused because of its data (classes 21, 22, 23 and 54). Then the rest of a batch is
+    /// worth trying without the culprit.
     #[must_use]
     pub fn is_bad_data(&self) -> bool {
         const CLASSES: [&str; 4] = ["21", "22", "23", "54"];
@@ -112,27 +113,27 @@ impl Error {
             .is_some_and(|state| CLASSES.iter().any(|class| state.code().starts_with(class)))
     }
 
-    /// Whether the database has looked at the statement and refused it: the connection is fine, and sending the
-    /// same again is of no use.
+    /// Whether the database has examined the statement and refused it. The connection is fine, and sending the same
+    /// statement again is of no use.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         self.sqlstate().is_some() && !self.is_connection_lost() && !self.is_transient()
     }
 
-    /// Whether a trigger or a function of somebody's raised it (class P0).
+    /// Whether a trigger or a function raised the error (class P0).
     #[must_use]
     pub fn is_by_trigger(&self) -> bool {
         self.sqlstate()
             .is_some_and(|state| state.code().starts_with("P0"))
     }
 
-    /// Whether a statement waited for a lock as long as it may (`lock_timeout`), and changed nothing.
+    /// Whether a statement reached the limit of its wait for a lock (`lock_timeout`), and so changed nothing.
     #[must_use]
     pub fn is_lock_timeout(&self) -> bool {
         self.sqlstate() == Some(&SqlState::LOCK_NOT_AVAILABLE)
     }
 
-    /// Whether the same statement may succeed if sent again: serialization failure or deadlock.
+    /// Whether the same statement may succeed when sent again: a serialization failure or a deadlock.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         self.sqlstate()
@@ -140,7 +141,7 @@ impl Error {
     }
 }
 
-/// Message and SQLSTATE. Never the detail, which may quote a row and so a payload.
+/// Returns the message and the SQLSTATE, but never the detail, which may quote a row and so a payload.
 #[must_use]
 pub fn describe(error: &tokio_postgres::Error) -> String {
     if let Some(db) = error.as_db_error() {
@@ -155,7 +156,7 @@ pub fn describe(error: &tokio_postgres::Error) -> String {
     text
 }
 
-/// What to do when one of the queue's own statements does not find its schema.
+/// Returns what to do when one of the queue's own statements does not find its schema.
 fn remedy(error: &tokio_postgres::Error) -> &'static str {
     let unmigrated = [
         SqlState::UNDEFINED_TABLE,
@@ -169,8 +170,8 @@ fn remedy(error: &tokio_postgres::Error) -> &'static str {
     }
 }
 
-/// What to do when a prepared statement is not in the session, or another one of its name is: somebody
-/// gives each transaction the session that is free.
+/// Returns what to do when the session lacks a prepared statement or has another one of the same name. Then a pooler
+/// gives each transaction whichever session is free.
 pub(crate) fn of_pooler(error: &tokio_postgres::Error) -> &'static str {
     let prepared = [
         SqlState::INVALID_SQL_STATEMENT_NAME,

@@ -1,7 +1,6 @@
-//! Owns the vocabulary of events: the enum a crate brings, an event about to be published, an event
-//! in hand under a lease. It knows neither SQL nor handlers. The one surprise: an event's kind and
-//! its payload type are tied together in one place, [`events!`](crate::events), so a kind without a
-//! variant, or a variant without a kind, does not compile.
+//! Owns the vocabulary of events: the program's enum, an event to be published, and the decoding of a payload. It knows
+//! neither SQL nor handlers. One macro, [`events!`](crate::events), ties each kind to its payload type. So a kind
+//! without a variant, or a variant without a kind, does not compile.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -18,62 +17,62 @@ use crate::config::in_range;
 use crate::error::Error;
 use crate::trace::TraceContext;
 
-/// The closed set of events a program publishes and handles. Made by [`events!`](crate::events).
+/// The closed set of events that a program publishes and handles. Implemented by [`events!`](crate::events).
 pub trait Event: Sized + Send + Sync + 'static {
     /// Every kind, as stored in the `kind` column (requirement A7).
     const KINDS: &'static [&'static str];
 
-    /// The kind of this event.
+    /// Returns the kind of this event.
     fn kind(&self) -> &'static str;
 
-    /// Builds the variant of `kind` from its stored payload; a missing payload is JSON `null`.
+    /// Builds the variant of `kind` from its stored payload. A missing payload is read as JSON `null`.
     ///
     /// # Errors
     /// [`DecodeError::UnknownKind`] when no variant has this kind, [`DecodeError::Payload`] when the
     /// payload does not fit the variant's type.
     fn decode(kind: &str, payload: Option<&[u8]>) -> Result<Self, DecodeError>;
 
-    /// The payload as the JSON to store.
+    /// Returns the payload as the JSON to store.
     ///
     /// # Errors
-    /// When the payload's own `Serialize` fails, for example on a map with keys that are no strings.
+    /// When the payload's own `Serialize` fails, for example for a map whose keys are not strings.
     fn encode(&self) -> Result<Box<RawValue>, serde_json::Error>;
 }
 
-/// Why a stored row is no event of this program.
+/// Why a stored row cannot be read as an event of this program.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
     /// No variant has this kind.
     #[error("no handler for kind {0:?}")]
     UnknownKind(String),
-    /// The payload does not fit the kind's type. The message names the place, never the content.
+    /// The payload does not fit the kind's type. The message names the place in the payload, never its content.
     #[error("payload does not fit kind {kind:?}: {category} error at line {line}, column {column}")]
     Payload {
         /// The row's kind.
         kind: &'static str,
-        /// What was wrong: `data` (wrong type or missing field), `syntax` or `eof`.
+        /// What was wrong: `data` (a wrong type or a missing field), `syntax` or `eof`.
         category: &'static str,
-        /// Line of the payload's text, from 1; 0 when the decoder does not know.
+        /// Line in the payload's text, from 1; 0 when the decoder does not know it.
         line: usize,
-        /// Column of that line, from 1; 0 when the decoder does not know.
+        /// Column in that line, from 1; 0 when the decoder does not know it.
         column: usize,
     },
-    /// The payload is of a version that this program does not read: a newer one, for which the event waits, or an older one
-    /// for which [`events!`](crate::events) has no lift.
+    /// This program does not read the payload's version. If the version is newer, the event waits for a newer program.
+    /// If it is older, [`events!`](crate::events) lists no lift for it.
     #[error("payload of kind {kind:?} has version {version}, and this program reads version {known}{}", if version < known { ", with no lift to it" } else { "" })]
     Version {
         /// The row's kind.
         kind: &'static str,
-        /// The payload's.
+        /// The payload's version.
         version: u32,
-        /// The kind's present one.
+        /// The kind's present version.
         known: u32,
     },
 }
 
 impl DecodeError {
-    /// Keeps the place and class of a decoding fault and drops its text, which may quote the payload.
+    /// Keeps the place and class of a decoding error and drops its text, which may quote the payload.
     #[must_use]
     pub fn payload(kind: &'static str, error: &serde_json::Error) -> Self {
         let category = match error.classify() {
@@ -89,13 +88,13 @@ impl DecodeError {
         }
     }
 
-    /// Whether a newer program can read what this one cannot.
+    /// Whether a newer program may be able to read the payload.
     pub(crate) fn is_newer(&self) -> bool {
         matches!(self, Self::Version { version, known, .. } if version > known)
     }
 }
 
-/// Declares the event enum: variants, their kinds, their payload types.
+/// Declares the event enum: its variants, their kinds and their payload types.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -115,9 +114,10 @@ impl DecodeError {
 /// }
 /// ```
 ///
-/// A payload whose shape has changed has a version, which is stored with it as its field `tidegate_version`; a payload without
-/// that field is of version 1. Older shapes stay readable by a lift each, from that shape to the present one. An event of a newer
-/// version than the program knows waits for a newer program, at no cost.
+/// When the shape of a payload changes, give the kind a version. The version is stored in the payload's field
+/// `tidegate_version`; a payload without that field has version 1. For each older version, a lift converts that shape
+/// to the present one. An event of a newer version than the program knows waits for a newer program and costs no
+/// attempt.
 ///
 /// ```
 /// # use serde::{Deserialize, Serialize};
@@ -179,10 +179,10 @@ macro_rules! events {
     (@version $version:literal) => { $version };
 }
 
-/// The field of a payload that says which version of its kind it is.
+/// The payload field that holds the version.
 const VERSION: &str = "tidegate_version";
 
-/// A payload of its kind's present version `known`, or one that `lift` brings there from its own version.
+/// Decodes a payload of the kind's present version `known`, or uses `lift` to convert an older version to it.
 #[doc(hidden)]
 pub fn decode<P: DeserializeOwned>(
     kind: &'static str,
@@ -214,14 +214,14 @@ pub fn decode<P: DeserializeOwned>(
     }
 }
 
-/// The version that a payload names, and the payload without that field, for types that refuse fields they do not know.
+/// Returns the version in a payload, and the payload without that field, because a type may refuse unknown fields.
 fn marked(text: &[u8]) -> Result<Option<(u32, Vec<u8>)>, serde_json::Error> {
-    // Nearly every payload is of version 1 and does not say so: that must not cost a second reading.
+    // Nearly every payload has version 1 and does not say so. It must not be parsed twice.
     if !std::str::from_utf8(text).is_ok_and(|text| text.contains(VERSION)) {
         return Ok(None);
     }
     let Ok(mut fields) = serde_json::from_slice::<BTreeMap<String, &RawValue>>(text) else {
-        // No object, or none that can be read, which the reading proper tells.
+        // This is no object, or it cannot be parsed. The actual decoding reports that.
         return Ok(None);
     };
     let Some(version) = fields.remove(VERSION) else {
@@ -231,7 +231,7 @@ fn marked(text: &[u8]) -> Result<Option<(u32, Vec<u8>)>, serde_json::Error> {
     Ok(Some((version.get(), serde_json::to_vec(&fields)?)))
 }
 
-/// Reads a payload of an older version and lifts it.
+/// Decodes a payload of an older version and lifts it.
 #[doc(hidden)]
 pub fn lift<O: DeserializeOwned, P>(
     text: &[u8],
@@ -240,7 +240,7 @@ pub fn lift<O: DeserializeOwned, P>(
     serde_json::from_slice(text).map(lift)
 }
 
-/// A payload as it is stored: with its version, but for the first.
+/// Encodes a payload for storage. Every version but the first is stored with the payload.
 #[doc(hidden)]
 pub fn encode(payload: &impl Serialize, version: u32) -> Result<Box<RawValue>, serde_json::Error> {
     let raw = serde_json::value::to_raw_value(payload)?;
@@ -255,10 +255,10 @@ pub fn encode(payload: &impl Serialize, version: u32) -> Result<Box<RawValue>, s
     RawValue::from_string(format!("{{\"{VERSION}\":{version}{comma}{fields}"))
 }
 
-/// An event to publish, with its options. Built from an enum value with [`NewEvent::of`], from raw
-/// parts with [`NewEvent::raw`].
+/// An event to publish, with its options. Build it from an enum value with [`NewEvent::of`], or from a kind and JSON
+/// text with [`NewEvent::raw`].
 ///
-/// Its serialized form is how follow-ups are kept with an event that is not finished yet.
+/// Follow-ups of an unfinished event are stored in its serialized form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NewEvent {
     pub(crate) kind: String,
@@ -272,25 +272,25 @@ pub struct NewEvent {
     pub(crate) max_attempts: Option<u16>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) traceparent: Option<String>,
-    /// Of a follow-up it is never true.
+    /// Never true for a follow-up.
     #[serde(skip)]
     pub(crate) replaces: bool,
-    /// Of a follow-up it is always empty.
+    /// Always empty for a follow-up.
     #[serde(skip)]
     pub(crate) after: Vec<i64>,
-    /// The set of follow-ups that it is a member of.
+    /// The set of follow-ups that this event is a member of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) set: Option<Uuid>,
-    /// The set of follow-ups that it waits for.
+    /// The set of follow-ups that this event waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) waits: Option<Uuid>,
 }
 
 impl NewEvent {
-    /// How many attempts an event may be given.
+    /// How many attempts an event may have.
     pub const MAX_ATTEMPTS: RangeInclusive<u16> = 1..=1000;
 
-    /// An event of the program's own enum.
+    /// Creates an event from a value of the program's enum.
     ///
     /// # Errors
     /// When the payload's `Serialize` fails.
@@ -298,7 +298,7 @@ impl NewEvent {
         Ok(Self::raw(event.kind(), Some(event.encode()?)))
     }
 
-    /// An event by kind and JSON text, for tools that do not know the enum.
+    /// Creates an event from a kind and JSON text, for tools that do not know the enum.
     #[must_use]
     pub fn raw(kind: impl Into<String>, payload: Option<Box<RawValue>>) -> Self {
         Self {
@@ -319,86 +319,88 @@ impl NewEvent {
         }
     }
 
-    /// Events of one group are handled one at a time, in the order their publishes committed
-    /// (requirement B10). 1 to 200 characters.
+    /// Puts the event into a group. Events of one group are handled one at a time, in the order in which their
+    /// publishes committed (requirement B10). The key has 1 to 200 characters.
     #[must_use]
     pub fn group(mut self, key: impl Into<String>) -> Self {
         self.group_key = Some(key.into());
         self
     }
 
-    /// While an event of this kind and key is live, publishing another returns the first one's id
-    /// instead. 1 to 200 characters; [`dedup_key`] derives one.
+    /// Sets a deduplication key of 1 to 200 characters. While an event of the same kind and key is live, publishing
+    /// another one returns the id of the first instead. [`dedup_key`] derives a key.
     #[must_use]
     pub fn dedup(mut self, key: impl Into<String>) -> Self {
         self.dedup_key = Some(key.into());
         self
     }
 
-    /// While the live event with the same [deduplication key](NewEvent::dedup) waits for its first attempt, this one takes its
-    /// place: payload, delay, deadline, correlation id, limit of attempts and trace are replaced; id, group and place in line
-    /// stay. One that has begun is kept, and [`Published::replaced`](crate::Published) tells. With a delay this is a debounce. Not for
-    /// batches and follow-ups.
+    /// Replaces the live event that has the same [deduplication key](NewEvent::dedup), if that event still waits for
+    /// its first attempt. Payload, delay, deadline, correlation id, attempt limit and trace are replaced. The id, the
+    /// group and the place in line stay. An event that has started is kept; [`Published::replaced`](crate::Published)
+    /// reports which of the two happened. With a delay this is a debounce. Not allowed in batches or for follow-ups.
     #[must_use]
     pub fn replace(mut self) -> Self {
         self.replaces = true;
         self
     }
 
-    /// Begins when all of these events have ended, however they did; up to 10,000 ids of events that are committed or published in
-    /// the same transaction. Until then it is live and waits in its place, in its group too. Its handlers learn with
-    /// [`Context::members`](crate::Context::members) how they ended. One that is replayed meanwhile is waited for again. Not for batches;
-    /// follow-ups wait for each other by [`Context::emit_all`](crate::Context::emit_all).
+    /// Starts the event only after all of these events have ended, with whatever status. Takes up to 10,000 ids of
+    /// events that are committed or that the same transaction publishes. Until then the event is live and keeps its
+    /// place in line, also in its group. [`Context::members`](crate::Context::members) tells its handlers how the
+    /// events ended. If one of them is replayed in the meantime, the event waits for the replay too. Not allowed in
+    /// batches. Follow-ups wait for each other with [`Context::emit_all`](crate::Context::emit_all) instead.
     #[must_use]
     pub fn after(mut self, ids: impl IntoIterator<Item = i64>) -> Self {
         self.after = ids.into_iter().collect();
         self
     }
 
-    /// Ties the event to a business object; follow-ups inherit it (A6). 1 to 200 characters.
+    /// Ties the event to a business object. Follow-ups inherit the id (A6), which has 1 to 200 characters.
     #[must_use]
     pub fn correlation(mut self, id: impl Into<String>) -> Self {
         self.correlation_id = Some(id.into());
         self
     }
 
-    /// Not handled before this long after the publish, by the database's clock.
+    /// Handles the event no earlier than this long after the publish, by the database's clock.
     #[must_use]
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = Some(delay);
         self
     }
 
-    /// Started before this instant or never (B13): past it the event ends FAILED, code `expired`.
+    /// Sets a deadline for the start (B13). An event that has not started by then ends as FAILED with the code
+    /// `expired`.
     #[must_use]
     pub fn start_before(mut self, deadline: SystemTime) -> Self {
         self.expires_at = Some(deadline);
         self
     }
 
-    /// As [`NewEvent::start_before`], this long after the publish by the database's clock.
+    /// Like [`NewEvent::start_before`], but this long after the publish, by the database's clock.
     #[must_use]
     pub fn start_within(mut self, time: Duration) -> Self {
         self.expires_in = Some(time);
         self
     }
 
-    /// Attempts before the event is given up, 1 to 1000 (B6); the database's default otherwise.
+    /// Sets the number of attempts before the event fails, 1 to 1000 (B6). Without it the database's default holds.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u16) -> Self {
         self.max_attempts = Some(attempts);
         self
     }
 
-    /// The W3C trace context it is published under, as an HTTP header carries it: its handlers
-    /// continue that trace. Follow-ups of a handler have the handler's by themselves.
+    /// Sets the W3C trace context of the publish, in the form of its HTTP header. The event's handlers continue that
+    /// trace. Follow-ups take the trace of their handler without this.
     #[must_use]
     pub fn traceparent(mut self, header: impl Into<String>) -> Self {
         self.traceparent = Some(header.into());
         self
     }
 
-    /// The kind it will be stored under.
+    /// Returns the kind under which the event will be stored.
     #[must_use]
     pub fn kind(&self) -> &str {
         &self.kind
@@ -406,7 +408,7 @@ impl NewEvent {
 }
 
 impl NewEvent {
-    /// Checks what can be checked without the database, by the limits of the schema.
+    /// Checks the fields against the limits of the schema, as far as that is possible without the database.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the field and what is allowed.
@@ -454,24 +456,24 @@ impl NewEvent {
     }
 }
 
-/// Largest payload, in bytes.
+/// The largest payload, in bytes.
 pub const PAYLOAD_LIMIT: usize = 1_048_576;
 
-/// Whether JSON text holds the escape of a NUL character, which jsonb refuses.
+/// Whether JSON text contains the escape of a NUL character, which jsonb refuses.
 pub(crate) fn has_nul_escape(text: &str) -> bool {
     let mut rest = text;
     while let Some(at) = rest.find('\\') {
         if rest[at..].starts_with("\\u0000") {
             return true;
         }
-        // The character behind a backslash is ASCII in valid JSON; skip it, it may be a backslash.
+        // In valid JSON the character after a backslash is ASCII. Skip it, because it may be a backslash itself.
         rest = rest.get(at + 2..).unwrap_or("");
     }
     false
 }
 
-/// Derives a deduplication key: SHA-256, in hex, over the kind, the canonical payload (object keys
-/// sorted, no white space) and any further fields, such as the user who asks (requirement E2).
+/// Derives a deduplication key: the SHA-256, in hex, of the kind, the canonical payload (sorted object keys, no white
+/// space) and any further fields, such as the id of the user who makes the request (requirement E2).
 ///
 /// # Errors
 /// When the payload's `Serialize` fails.
@@ -485,7 +487,7 @@ pub fn dedup_key(
     let canonical = canonical.to_string();
     let mut hash = Sha256::new();
     for part in [kind, &canonical].into_iter().chain(fields.iter().copied()) {
-        // The length in front keeps ("ab", "c") and ("a", "bc") apart.
+        // The length in front tells ("ab", "c") from ("a", "bc").
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part.as_bytes());
     }
@@ -569,7 +571,7 @@ mod tests {
             let error = decode("changed", text);
             assert!(!error.is_newer(), "{text}: {error}");
         }
-        // A kind without versions has one as well.
+        // A kind that declares no versions has version 1.
         assert!(decode("named", r#"{"tidegate_version": 2}"#).is_newer());
     }
 

@@ -1,4 +1,4 @@
-//! Owns what a handler says of follow-ups that wait for others. When such an event begins is the database's matter
+//! Owns how a handler emits follow-ups that wait for other follow-ups. The database decides when such an event starts
 //! (`sql/V0014__fan_in.sql`).
 
 use uuid::Uuid;
@@ -7,20 +7,20 @@ use crate::context::Context;
 use crate::event::{Event, NewEvent};
 use crate::handler::{HandlerError, Verdicts};
 
-/// An event waits for no more others than this.
+/// The most events that one event may wait for.
 pub(crate) const MOST_MEMBERS: usize = 10_000;
 
-/// Follow-ups that belong together, for one that waits for them all; see [`Context::emit_all`].
+/// Follow-ups that belong together, so another follow-up can wait for all of them. See [`Context::emit_all`].
 #[must_use = "`then` has an event wait for all of them; drop it with `let _ =` where none does"]
 pub struct EmittedSet<'a> {
     ctx: &'a Context,
-    /// `None` if it is empty.
+    /// `None` if the set is empty.
     id: Option<Uuid>,
 }
 
 impl EmittedSet<'_> {
-    /// Publishes a further follow-up, with the others, which begins when all of them have ended, however they did. After an
-    /// empty set it begins at once.
+    /// Publishes one more follow-up together with the set. It starts after all events of the set have ended, with
+    /// whatever status. After an empty set it starts at once.
     ///
     /// # Errors
     /// As [`Context::emit`].
@@ -28,7 +28,8 @@ impl EmittedSet<'_> {
         self.then_new(NewEvent::of(event).reject("emit")?)
     }
 
-    /// As [`EmittedSet::then`], with the options of [`NewEvent`]. A delay counts from the publish: it begins no earlier than that.
+    /// Like [`EmittedSet::then`], with the options of [`NewEvent`]. A delay counts from the publish: the event starts
+    /// no earlier than that.
     ///
     /// # Errors
     /// As [`Context::emit_new`].
@@ -41,11 +42,12 @@ impl EmittedSet<'_> {
 }
 
 impl Context {
-    /// Publishes follow-ups as [`Context::emit`] does, up to 10,000, and lets another one wait for all of them:
-    /// `ctx.emit_all(&pages)?.then(&Document::Complete(id))?`. That one's handlers learn with [`Context::members`] how they ended.
+    /// Publishes follow-ups like [`Context::emit`], up to 10,000, and returns them as a set. Another follow-up can wait
+    /// for all of them: `ctx.emit_all(&pages)?.then(&Document::Complete(id))?`. Its handlers learn with
+    /// [`Context::members`] how the set's events ended.
     ///
     /// # Errors
-    /// As [`Context::emit`]; a rejection, code `emit`, when there are too many.
+    /// As [`Context::emit`]. Also a rejection, code `emit`, when there are too many events.
     pub fn emit_all<'e, E: Event>(
         &self,
         events: impl IntoIterator<Item = &'e E>,
@@ -55,10 +57,10 @@ impl Context {
         self.emit_all_new(events)
     }
 
-    /// As [`Context::emit_all`], with the options of [`NewEvent`].
+    /// Like [`Context::emit_all`], with the options of [`NewEvent`].
     ///
     /// # Errors
-    /// As [`Context::emit_new`]; a rejection, code `emit`, when there are too many.
+    /// As [`Context::emit_new`]. Also a rejection, code `emit`, when there are too many events.
     pub fn emit_all_new(
         &self,
         events: impl IntoIterator<Item = NewEvent>,

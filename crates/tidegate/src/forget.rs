@@ -1,8 +1,9 @@
-//! Owns how a person is forgotten: from what an operator says of whom, over the program's own tables and the events that
-//! are about them, to a report. It knows no SQL, and of a program's tables only what [`Records`] says.
+//! Owns how the data of a person is removed: from an operator's request, through the program's own tables and the
+//! person's events, to a report. It knows no SQL, and of the program's tables only what [`Records`] reports.
 //!
-//! The surprise: what came of an event is forgotten before the event itself. An event that nothing is left of cannot be
-//! found by its group any more, and neither could what came of it; so a run that is broken off is just begun anew.
+//! The follow-ups of an event are forgotten before the event itself. Once an event is forgotten, its group no longer
+//! leads to it, and so its follow-ups could not be found either. In this order an interrupted run can simply be started
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -16,19 +17,20 @@ use crate::operate::{ForgetReport, ForgetRequest, Subject, SubjectKeys};
 use crate::queue;
 use crate::queue::retention::partitions;
 
-/// Events of one statement.
+/// Events in one statement.
 const BATCH: usize = 1000;
 
-/// How often what has come meanwhile is looked for: as long as producers publish about somebody, there is no end to it.
+/// How often to look for events that were published in the meantime. While producers keep publishing about the person,
+/// there are always more.
 const ROUNDS: usize = 5;
 
-/// What a program keeps of people in tables of its own: how it is forgotten, and for how long it is kept.
+/// The data about people in a program's own tables: how to remove it, and how long to keep it.
 pub trait Records: Send + Sync {
-    /// What a [`Subject`] may be: `patient`, `customer`.
+    /// Returns the allowed types of a [`Subject`], such as `patient` or `customer`.
     fn subjects(&self) -> &'static [&'static str];
 
-    /// Removes what is kept of a subject, or with `dry_run` says what would be. It is asked twice: before the subject's
-    /// events are forgotten, to learn which they are, and after.
+    /// Removes the data of a subject or, with `dry_run`, reports what would be removed. It is called twice: before the
+    /// subject's events are forgotten, to find out which they are, and afterwards.
     fn forget<'a>(
         &'a self,
         transaction: &'a Transaction<'a>,
@@ -36,8 +38,9 @@ pub trait Records: Send + Sync {
         dry_run: bool,
     ) -> BoxFuture<'a, Result<Forgotten, Error>>;
 
-    /// Removes some of what has been kept for long enough, a short transaction's worth; with `dry_run` counts all of it. A
-    /// cleanup asks again until there is nothing left, or no time. Tells the rows by table.
+    /// Removes some of the rows whose retention is over, as many as fit into a short transaction; with `dry_run`,
+    /// counts all of them. A cleanup repeats the call until nothing, or no time, is left. Returns the number of rows by
+    /// table.
     fn expire<'a>(
         &'a self,
         client: &'a Client,
@@ -45,10 +48,10 @@ pub trait Records: Send + Sync {
     ) -> BoxFuture<'a, Result<BTreeMap<String, u64>, Error>>;
 }
 
-/// What a program's own tables hold of a subject.
+/// What a program's own tables hold about a subject.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Forgotten {
-    /// By what its events are found.
+    /// The keys by which the subject's events are found.
     pub keys: SubjectKeys,
     /// Rows removed, by table.
     pub tables: BTreeMap<String, u64>,
@@ -81,11 +84,11 @@ fn check(request: &ForgetRequest, records: Option<&dyn Records>) -> Result<(), E
     invalid(format!("subject: must be one of {list}, got {got:?}"))
 }
 
-/// Forgets whom the request says, in the program's tables, the queue and its log.
+/// Removes the data of the person in the request from the program's tables, the queue and its log.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; else the database's failure: what was forgotten by then stays
-/// so, and the same request goes on.
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error. What was forgotten before
+/// the error stays forgotten, and the same request can be sent again to continue.
 pub(crate) async fn forget(
     database: &Database,
     records: Option<&dyn Records>,
@@ -102,7 +105,7 @@ pub(crate) async fn forget(
     keys.groups.extend(request.group.clone());
     keys.correlation_ids.extend(request.correlation_id.clone());
     if !keys.groups.is_empty() {
-        // First: nothing more comes of them.
+        // The schedules come first, so that they publish no more events.
         report.schedules = queue::forget_schedules(&client, &keys.groups, request).await?;
     }
     let named = request.ids.clone().unwrap_or_default();
@@ -117,7 +120,7 @@ pub(crate) async fn forget(
     let rounds = if request.dry_run { 0 } else { ROUNDS };
     let mut is_complete = request.dry_run;
     for _ in 0..rounds {
-        // What was published, or came of what was at work, in the meantime.
+        // Finds events that were published in the meantime, also by events that were at work.
         left.extend(everywhere(&client, &keys).await?);
         is_complete = left.is_empty();
         if is_complete {
@@ -151,12 +154,12 @@ async fn in_tables(
     Ok(forgotten)
 }
 
-/// Events in the queue and in every partition of the log, one statement each.
+/// Returns events in the queue and in every partition of the log, with one statement for each.
 async fn everywhere(client: &Client, keys: &SubjectKeys) -> Result<Vec<i64>, Error> {
     if keys.groups.is_empty() && keys.correlation_ids.is_empty() {
         return Ok(Vec::new());
     }
-    // The queue first: what ends meanwhile is found in the log.
+    // Searches the queue first: an event that ends in the meantime is found in the log.
     let mut found = queue::find_subject(client, None, keys).await?;
     for partition in partitions(client, SystemTime::now()).await? {
         found.extend(queue::find_subject(client, Some(&partition.name), keys).await?);
@@ -164,7 +167,7 @@ async fn everywhere(client: &Client, keys: &SubjectKeys) -> Result<Vec<i64>, Err
     Ok(found)
 }
 
-/// Events, and all that came of them.
+/// Forgets events and all their follow-ups.
 struct Family<'a> {
     client: &'a Client,
     request: &'a ForgetRequest,
@@ -172,11 +175,11 @@ struct Family<'a> {
 }
 
 impl Family<'_> {
-    /// Forgets these and what came of them. Tells what has come of them since.
+    /// Forgets these events and their follow-ups. Returns follow-ups that have appeared since.
     async fn forget(&mut self, ids: Vec<i64>) -> Result<Vec<i64>, Error> {
         let family = self.grown(ids).await?;
         let mut left = Vec::new();
-        // That nothing was found is in the audit, too.
+        // The audit also records that nothing was found.
         let none: [&[i64]; 1] = [&[]];
         let nothing = none.into_iter().filter(|_| family.is_empty());
         for ids in family.rchunks(BATCH).chain(nothing) {
@@ -191,7 +194,7 @@ impl Family<'_> {
         Ok(left)
     }
 
-    /// With all that came of them, by id: what came of an event has a higher one.
+    /// Adds all follow-ups of these events, sorted by id. A follow-up has a higher id than its event.
     async fn grown(&self, ids: Vec<i64>) -> Result<Vec<i64>, Error> {
         let mut family = BTreeSet::new();
         let mut fresh = ids;

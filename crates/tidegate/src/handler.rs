@@ -1,5 +1,5 @@
-//! Owns what a handler may answer, and the helpers that put the verdict on the line that failed. What a verdict
-//! means for the event is decided elsewhere ([`crate::outcome`]).
+//! Owns what a handler may return, and the helpers that put the verdict on the line that failed. [`crate::outcome`]
+//! decides what a verdict means for the event.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -9,19 +9,19 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The longest that a handler may have kept of a result or a step, in bytes of JSON: as long as a payload may be.
+/// The longest result or step that is stored for a handler, in bytes of JSON. It is the limit of a payload, too.
 const MOST_KEPT: usize = 1 << 20;
 
-/// The longest message kept of one fault, in characters; a handler may say megabytes.
+/// The longest message that is stored for one fault, in characters. A handler may produce megabytes.
 const MOST_MESSAGE: usize = 2000;
 
-/// The longest details kept of one fault, in bytes of JSON.
+/// The longest details that are stored for one fault, in bytes of JSON.
 const MOST_DETAILS: usize = 16 << 10;
 
-/// So many faults of one handler are kept, and a word about the rest.
+/// How many faults of one handler are stored. A last fault then says how many were left out.
 const MOST_FAULTS: usize = 100;
 
-/// What a handler returns.
+/// The return type of a handler.
 pub type HandlerResult = Result<Done, HandlerError>;
 
 /// A handler's success.
@@ -32,20 +32,20 @@ pub struct Done {
     pub(crate) committed: Committed,
 }
 
-/// What the handler's own transaction has already written.
+/// What the handler's own transaction has already committed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Committed {
-    /// There was none.
+    /// Nothing: the handler used no transaction.
     #[default]
     Nothing,
-    /// That this handler is done; others are not.
+    /// The completion of this handler. Other handlers of the event are still to run.
     Handler,
     /// The end of the event.
     Event,
 }
 
 impl Done {
-    /// Success, nothing to tell.
+    /// Success without a result.
     pub fn ok() -> Self {
         Self {
             result: None,
@@ -53,10 +53,10 @@ impl Done {
         }
     }
 
-    /// Success with a result, kept in `event_log.result` under the handler's name.
+    /// Success with a result, which is stored in `event_log.result` under the handler's name.
     ///
     /// # Errors
-    /// A rejection, code `result`, when the value is no JSON, or of more than 1 MiB.
+    /// A rejection, code `result`, when the value cannot be serialized as JSON or has more than 1 MiB.
     pub fn with(result: &impl Serialize) -> HandlerResult {
         let result = kept("result", result)?;
         Ok(Self {
@@ -66,7 +66,7 @@ impl Done {
     }
 }
 
-/// A value as it is kept with an event.
+/// Serializes a value that is stored with an event, and checks its size.
 pub(crate) fn kept(code: &'static str, value: &impl Serialize) -> Result<Value, HandlerError> {
     let value = serde_json::to_value(value).reject(code)?;
     match value.to_string().len() {
@@ -78,38 +78,39 @@ pub(crate) fn kept(code: &'static str, value: &impl Serialize) -> Result<Value, 
     }
 }
 
-/// Why no handler is given an event.
+/// Why no handler receives an event.
 #[derive(Debug)]
 pub(crate) enum Unhandled {
     /// Another program may handle it, or this one later.
     Later(HandlerError),
-    /// Nobody can.
+    /// No program can handle it.
     Never(Fault),
 }
 
-/// A handler's failure: to be retried, or final.
+/// A handler's failure: a retry or a final rejection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HandlerError {
     pub(crate) verdict: Verdict,
     pub(crate) faults: Vec<Fault>,
-    /// No fault of the event's: it keeps its attempt.
+    /// The event did not cause the failure, so it keeps its attempt.
     pub(crate) blameless: bool,
-    /// No error at all: not now.
+    /// Not a failure: the handler asks to run later.
     pub(crate) snoozed: bool,
     /// The service that the handler calls has not answered.
     unavailable: bool,
     /// The event waits for this service.
     pub(crate) deferred: Option<&'static str>,
-    /// It is that of a call which several events shared.
+    /// The failure is that of a call that several events shared.
     pub(crate) shared: Option<SharedFailure>,
 }
 
-/// A call's failure, as one of the events has it that shared the call.
+/// The failure of a shared call, as one of its events receives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedFailure {
-    /// So many may share the next call; as many as ever, if it was its service's fault.
+    /// How many events may share the next call. `None`, no new limit, if the service caused the failure.
     pub together: Option<u16>,
-    /// Of its events the one that tells the service's failure: there was one call.
+    /// Whether this is the first event of the call. Only the first reports the service's failure, because there was
+    /// only one call.
     pub is_first: bool,
 }
 
@@ -119,21 +120,21 @@ pub(crate) enum Verdict {
     Reject,
 }
 
-/// One thing that went wrong, as stored in the `errors` array.
+/// One error of a handler, as stored in the `errors` array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// Short and stable, for programs: `timeout`, `409`, `not_found`.
     pub code: Cow<'static, str>,
-    /// For people. Never put personal data or secrets here: it is stored.
+    /// For people. It is stored, so never put personal data or secrets here.
     pub message: String,
-    /// Whatever programs need beyond the code, such as the fields of a request that are invalid. Of more than 16 KiB of JSON
-    /// only the length is stored, as `{"left_out_bytes": …}`.
+    /// What programs need beyond the code, such as the invalid fields of a request. If it has more than 16 KiB of JSON,
+    /// only its length is stored, as `{"left_out_bytes": …}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
 }
 
 impl HandlerError {
-    /// Try again, with the usual backoff.
+    /// Asks for another attempt, after the usual backoff.
     pub fn retry(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
         let verdict = Verdict::Retry { after: None };
         Self::of(verdict, vec![Fault::new(code, message)])
@@ -151,12 +152,14 @@ impl HandlerError {
         }
     }
 
-    /// The service that the handler calls ([`Handlers::calls`](crate::Handlers::calls)) has not answered: it could not be
-    /// reached, ran out of time, or said that it is not well or has too much to do (5xx, 429), or it refuses our own
-    /// credentials (the code `credentials`). Costs the event no attempt, unless the service has answered others since the
-    /// event failed like this before. After five such failures in a row no drain calls the service: events that need it
-    /// wait in their places, and now and then one is tried. [`HandlerError::after`] says when the service wants to be
-    /// asked again. In a handler that calls no service this is a plain retry.
+    /// Reports that the service that the handler calls ([`Handlers::calls`](crate::Handlers::calls)) has not answered.
+    /// Use it when the service cannot be reached, times out, reports that it is unhealthy or overloaded (5xx, 429), or
+    /// refuses the program's own credentials (code `credentials`).
+    ///
+    /// The event keeps its attempt, unless the service has answered other events since this event last failed in this
+    /// way. After five such failures in a row no drain calls the service: events that need it wait in their places, and
+    /// from time to time one of them is tried. Use [`HandlerError::after`] to pass on when the service wants to be
+    /// called again. In a handler that calls no service this is a plain retry.
     pub fn unavailable(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
         Self {
             unavailable: true,
@@ -164,12 +167,12 @@ impl HandlerError {
         }
     }
 
-    /// Not now, and no error: the handler runs again after `delay`. What it waits for is not ready, say. Costs no attempt and
-    /// is not among the event's errors; `why` is kept with its progress, so put no personal data there. What waits behind the
-    /// event in its group goes on waiting.
+    /// Asks to run the handler again after `delay`, because what it needs is not ready yet, for example. This is not an
+    /// error: it costs no attempt and does not appear among the event's errors. `why` is stored with the event's
+    /// progress, so put no personal data there. Later events of the group go on waiting.
     ///
-    /// An event ends when its deadline has passed, snoozed or not. It can be snoozed a thousand times; after that a snooze
-    /// is a retry, code `snoozed_too_often`.
+    /// A snoozed event still ends when its deadline passes. An event can be snoozed 1,000 times; after that a snooze is
+    /// a retry with the code `snoozed_too_often`.
     pub fn snooze(delay: Duration, why: impl Display) -> Self {
         Self {
             snoozed: true,
@@ -177,24 +180,24 @@ impl HandlerError {
         }
     }
 
-    /// Final: the event ends `COMPLETED_WITH_ERRORS`.
+    /// Rejects the event for good: it ends as `COMPLETED_WITH_ERRORS`.
     pub fn reject(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
         Self::of(Verdict::Reject, vec![Fault::new(code, message)])
     }
 
-    /// Final, with a list of errors, of which a hundred are kept (C8).
+    /// Rejects the event for good with a list of errors. The first hundred are stored (C8).
     #[must_use]
     pub fn reject_all(faults: Vec<Fault>) -> Self {
         Self::of(Verdict::Reject, faults)
     }
 
-    /// Whether it is final: the event is not tried again.
+    /// Whether the failure is final, so the event is not tried again.
     #[must_use]
     pub fn is_rejection(&self) -> bool {
         self.verdict == Verdict::Reject
     }
 
-    /// The same failure, to be tried again with the usual backoff if it was final.
+    /// Returns the same failure as a retry. A rejection is retried after the usual backoff.
     #[must_use]
     pub fn into_retry(mut self) -> Self {
         if self.is_rejection() {
@@ -203,13 +206,13 @@ impl HandlerError {
         self
     }
 
-    /// What went wrong.
+    /// Returns the errors.
     #[must_use]
     pub fn faults(&self) -> &[Fault] {
         &self.faults
     }
 
-    /// What went wrong, as it is stored.
+    /// Returns the errors in the form in which they are stored.
     pub(crate) fn storable(&self) -> impl Iterator<Item = Fault> {
         let further = self.faults.len().saturating_sub(MOST_FAULTS);
         let further = (further > 0)
@@ -218,13 +221,13 @@ impl HandlerError {
         first.chain(further)
     }
 
-    /// Something else is at fault: the event keeps its attempt.
+    /// Marks a failure that the event did not cause, so it keeps its attempt.
     pub(crate) fn blameless(mut self) -> Self {
         self.blameless = true;
         self
     }
 
-    /// The retry that a snooze is when the event has had all that it may have.
+    /// Turns a snooze into a retry, for an event that has been snoozed as often as it may.
     pub(crate) fn snoozed_too_often(mut self) -> Self {
         if self.snoozed {
             self.snoozed = false;
@@ -235,12 +238,13 @@ impl HandlerError {
         self
     }
 
-    /// Whether it says that the service has not answered.
+    /// Whether the failure is that the service has not answered.
     pub(crate) fn is_unavailable(&self) -> bool {
         self.unavailable
     }
 
-    /// The event waits for this service, and keeps its attempt. What it shared a call with had no part in it.
+    /// Makes the event wait for this service and keep its attempt. The events that it shared a call with did not cause
+    /// the failure, so the size of their next call stays as it is.
     pub(crate) fn deferred(mut self, service: &'static str) -> Self {
         self.deferred = Some(service);
         if let Some(shared) = &mut self.shared {
@@ -249,7 +253,7 @@ impl HandlerError {
         self.blameless()
     }
 
-    /// A handler, or what it called, that was stopped: by its own limit, or because the run ended.
+    /// The failure of a handler, or of a call, that was stopped by its own time limit or because the run ended.
     pub(crate) fn timed_out(limit: Duration, cut: bool) -> Self {
         if cut {
             return Self::retry(
@@ -263,7 +267,7 @@ impl HandlerError {
         )
     }
 
-    /// A handler, or what it called, that panicked.
+    /// The failure of a handler, or of a call, that panicked.
     pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Self {
         let message = panic
             .downcast_ref::<&str>()
@@ -272,8 +276,9 @@ impl HandlerError {
         Self::retry("panic", message.unwrap_or("the handler panicked"))
     }
 
-    /// The failure of a call as one of `count` events has it that shared the call, the first of them or another. While there are
-    /// several it is nobody's fault, and final for nobody: each is tried again at once, with a quarter as many.
+    /// Returns a call's failure as each of the `count` events that shared the call receives it. While several events
+    /// share a call, its failure is charged to none of them and is final for none: each is retried at once, with a
+    /// quarter as many in one call. `is_first` marks the first of the events.
     pub(crate) fn of_call(mut self, count: usize, is_first: bool) -> Self {
         if count == 1 || self.snoozed {
             return self;
@@ -291,7 +296,7 @@ impl HandlerError {
         failed.after(delay)
     }
 
-    /// When to try again, if that was said.
+    /// Returns the delay before the next attempt, if the handler asked for one.
     pub(crate) fn delay(&self) -> Option<Duration> {
         match self.verdict {
             Verdict::Retry { after } => after,
@@ -299,7 +304,7 @@ impl HandlerError {
         }
     }
 
-    /// The next attempt no sooner than this, instead of the backoff's own delay.
+    /// Starts the next attempt no sooner than this, in place of the usual backoff.
     #[must_use]
     pub fn after(mut self, delay: Duration) -> Self {
         if let Verdict::Retry { after } = &mut self.verdict {
@@ -310,7 +315,7 @@ impl HandlerError {
 }
 
 impl Fault {
-    /// A fault of this code.
+    /// Creates a fault with this code.
     pub fn new(code: impl Into<Cow<'static, str>>, message: impl Display) -> Self {
         Self {
             code: code.into(),
@@ -319,7 +324,8 @@ impl Fault {
         }
     }
 
-    /// As it is stored: without NUL characters, which Postgres has no place for, and no longer than what is kept.
+    /// Returns the fault in the form in which it is stored: without NUL characters, which Postgres cannot store, and
+    /// cut to the limits.
     pub(crate) fn storable(&self) -> Self {
         let cut = |text: &str, most: usize| -> String {
             text.chars().filter(|c| *c != '\0').take(most).collect()
@@ -338,7 +344,7 @@ impl Fault {
         }
     }
 
-    /// With details for programs.
+    /// Adds details for programs.
     #[must_use]
     pub fn with_details(mut self, details: Value) -> Self {
         self.details = Some(details);
@@ -363,8 +369,8 @@ impl Display for HandlerError {
 
 impl std::error::Error for HandlerError {}
 
-/// A failed statement of the handler's own, so that `?` suffices: a retry, code `database`. The
-/// message is the database's; its detail, which may quote a row, is dropped.
+/// Lets `?` turn a failed statement of a handler into a retry with the code `database`. The message is the database's.
+/// Its detail is dropped, because it may quote a row.
 impl From<tokio_postgres::Error> for HandlerError {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::retry("database", crate::error::describe(&error))
@@ -382,19 +388,20 @@ impl From<tokio_postgres::Error> for HandlerError {
 /// }
 /// ```
 pub trait Verdicts<T> {
-    /// A failure that passes: try the event again.
+    /// Marks a temporary failure: the event is tried again.
     ///
     /// # Errors
     /// A retry, code `error`.
     fn retryable(self) -> Result<T, HandlerError>;
 
-    /// The service has not answered: wait for it, at no cost to the event. See [`HandlerError::unavailable`].
+    /// Marks that the service has not answered: the event waits for it and keeps its attempt. See
+    /// [`HandlerError::unavailable`].
     ///
     /// # Errors
     /// A retry, code `unavailable`.
     fn unavailable(self) -> Result<T, HandlerError>;
 
-    /// A failure that stays: end the event with this code.
+    /// Marks a permanent failure: the event ends with this code.
     ///
     /// # Errors
     /// A rejection with `code`.

@@ -1,8 +1,9 @@
-//! Owns how a message from outside comes in: once, in a transaction of its own, by the program's own intake. It knows
-//! nothing of who brings messages, and of what one holds no more than its size.
+//! Owns how the program's intake takes in a message from outside: once, and in a transaction of its own. It does not
+//! know who brings the message, and of its content it knows only the size.
 //!
-//! The surprise: a message is remembered by the id that its bearer gave it, in the transaction that does what it asks for.
-//! So whoever brings it may do so as often as they like, also at once, until they have heard that it was committed.
+//! A message is remembered by the id that its sender gave it, in the same transaction that does what it asks for. So
+//! the sender may deliver it as often as it likes, even in parallel, until it learns that the transaction was
+//! committed.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -16,19 +17,20 @@ use crate::error::Error;
 use crate::event::PAYLOAD_LIMIT;
 use crate::queue;
 
-/// A message from outside, as its bearer handed it over.
+/// A message from outside, as its sender delivered it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The way it came by, such as a queue's ARN; at most 1000 bytes.
+    /// Where it came from, such as a queue's ARN; at most 1000 bytes.
     pub source: String,
-    /// What tells it apart from all others that come by that way; at most 500 bytes. Which comes twice is the same.
+    /// What tells it apart from all other messages of that source; at most 500 bytes. Two messages with the same id are
+    /// the same message.
     pub id: String,
-    /// What it says, as it was sent; at most [`PAYLOAD_LIMIT`].
+    /// Its content, as it was sent; at most [`PAYLOAD_LIMIT`].
     pub body: Vec<u8>,
 }
 
 impl std::fmt::Debug for Message {
-    /// Without the body: it may be about a person (I9).
+    /// Leaves the body out, which may be about a person (I9).
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { source, id, body } = self;
         write!(f, "Message({source:?}, {id:?}, {} bytes)", body.len())
@@ -36,10 +38,10 @@ impl std::fmt::Debug for Message {
 }
 
 impl Message {
-    /// The body, read as JSON.
+    /// Parses the body as JSON.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the place, and does not quote the body.
+    /// [`Error::Invalid`] names the place and does not quote the body.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.body).map_err(|error| {
             let wanted = if error.is_data() {
@@ -68,23 +70,23 @@ impl Message {
 pub enum Receipt {
     /// What it asks for is committed.
     Taken,
-    /// It was taken in before, and nothing was done.
+    /// It was taken in before, so nothing was done.
     Repeated,
 }
 
-/// What an intake does with a message: [`crate::Program::receive`].
+/// The future of an intake. See [`crate::Program::receive`].
 pub type Intake<'a> = BoxFuture<'a, Result<(), Error>>;
 
 pub(crate) type TakeIn =
     dyn for<'a> Fn(&'a Transaction<'a>, &'a Message) -> Intake<'a> + Send + Sync;
 
-/// Whether a message that failed like this is wrong itself, so that it fails again whoever brings it.
+/// Whether a failure like this means that the message itself is wrong, so that it fails again on every delivery.
 #[must_use]
 pub fn is_refusal(error: &Error) -> bool {
     matches!(error, Error::Invalid(_)) || error.is_bad_data()
 }
 
-/// Takes in messages one by one, on one connection as long as that holds.
+/// Takes in messages one by one, on one connection as long as it works.
 pub struct Receiver<'a> {
     database: &'a Database,
     take_in: &'a TakeIn,
@@ -100,10 +102,12 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Takes in a message, within `time` if there is a limit. When this returns well, it is committed.
+    /// Takes in a message, within `time` if there is a limit. When this returns without an error, the message is
+    /// committed.
     ///
     /// # Errors
-    /// When [`is_refusal`] says so, the message itself is wrong; else it may succeed when it comes again.
+    /// When [`is_refusal`] is true for the error, the message itself is wrong. Otherwise it may succeed on another
+    /// delivery.
     pub async fn receive(
         &mut self,
         message: &Message,
@@ -121,7 +125,8 @@ impl<'a> Receiver<'a> {
             .unwrap_or(Err(late))
     }
 
-    /// While it is under way the connection is its own: what is broken off in the middle takes it along.
+    /// Takes the connection out of the receiver while it works. If this future is dropped halfway, the connection goes
+    /// with it.
     async fn receive_once(&mut self, message: &Message) -> Result<Receipt, Error> {
         let mut client = match self.client.take() {
             Some(client) if !client.is_closed() => client,
@@ -145,11 +150,11 @@ async fn take_in(
     if !queue::receive(&transaction, &message.source, &message.id).await? {
         return Ok(Receipt::Repeated);
     }
-    // A panic over one message must not take along the others. The transaction rolls back.
+    // A panic over one message must not affect the others. The transaction rolls back.
     let taken = AssertUnwindSafe(async { intake(&transaction, message).await }).catch_unwind();
     let panicked = |_| Error::Invalid("message: must not make its intake panic".to_owned());
     taken.await.map_err(panicked)??;
-    // An intake may overlook that a statement of its own failed. Then the commit would roll back, and not say so.
+    // An intake may overlook that one of its own statements failed. Then the commit would roll back without an error.
     let alive = transaction.batch_execute("SELECT 1").await;
     alive.map_err(failed("receive"))?;
     transaction.commit().await.map_err(failed("commit"))?;

@@ -1,5 +1,5 @@
-//! Owns the row in hand: an event under a lease, and the right to end it. What the program itself sees of it is
-//! [`crate::event`] and [`crate::context`].
+//! Owns the leased row: an event under a lease, and the right to end it. What the program itself sees of the event is
+//! in [`crate::event`] and [`crate::context`].
 
 use std::time::SystemTime;
 
@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use crate::outcome::Progress;
 
-/// The right to finish one event: its id and the token of the lease it was taken under. Whoever
-/// holds a stale one changes nothing (invariant I5).
+/// The right to finish one event: its id and the token of its lease. A worker with a stale lease changes nothing
+/// (invariant I5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Lease {
     /// The event's id.
@@ -17,49 +17,49 @@ pub struct Lease {
     pub token: Uuid,
 }
 
-/// What the queue says of a row at the moment it was leased.
+/// What is to be done with a row, decided when it was leased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// To be handled; its attempt is counted.
+    /// Run its handlers. Its attempt is counted.
     Run,
-    /// Its deadline had passed (B13): to be ended unhandled, no attempt counted.
+    /// End it without running it, because its deadline has passed (B13). No attempt is counted.
     Expired,
-    /// Its last permitted attempt was abandoned: to be ended, no attempt counted.
+    /// End it, because its last permitted attempt was abandoned. No attempt is counted.
     Abandoned,
 }
 
-/// A row in hand.
+/// A leased row.
 #[derive(Debug, Clone)]
 pub struct LeasedEvent {
-    /// Id and token.
+    /// The id and the token.
     pub lease: Lease,
     /// Whether to run it or to end it.
     pub fate: Fate,
-    /// Stored kind; not necessarily one this program knows.
+    /// The stored kind, which this program may not know.
     pub kind: String,
-    /// Stored payload, JSON text.
+    /// The stored payload, JSON text.
     pub payload: Option<Vec<u8>>,
-    /// Order group.
+    /// The event's group.
     pub group_key: Option<String>,
-    /// Business object.
+    /// The id of its business object.
     pub correlation_id: Option<String>,
-    /// Attempts including this one (C7).
+    /// The number of attempts, including this one (C7).
     pub attempts: u32,
-    /// Attempts after which it is given up.
+    /// The number of attempts before the event fails.
     pub max_attempts: u32,
-    /// When it was published, database clock.
+    /// When it was published, by the database's clock.
     pub created_at: SystemTime,
-    /// Start-before deadline, database clock.
+    /// The start-before deadline, by the database's clock.
     pub expires_at: Option<SystemTime>,
     /// What earlier attempts have already done.
     pub progress: Option<Progress>,
-    /// The W3C trace context it was published under.
+    /// The W3C trace context under which it was published.
     pub traceparent: Option<String>,
 }
 
 #[cfg(test)]
 impl LeasedEvent {
-    /// A first attempt, without a payload.
+    /// Creates a first attempt without a payload.
     pub(crate) fn sample(id: i64, group: Option<&str>) -> Self {
         Self {
             lease: Lease {

@@ -1,5 +1,5 @@
-//! Tidegate: a durable, at-least-once event queue in one Postgres database, drained by a short-lived
-//! function.
+//! Tidegate is a durable, at-least-once event queue in one Postgres database. A short-lived function or a cron job
+//! drains it.
 //!
 //! ```no_run
 //! use serde::{Deserialize, Serialize};
@@ -28,14 +28,14 @@
 //!     }
 //! }
 //!
-//! /// The commit of its transaction is its completion: what it writes is written exactly once.
+//! /// Commits its own writes together with the completion of the event, so the booking is written exactly once.
 //! async fn book(order: &OrderPlaced, ctx: &Context) -> HandlerResult {
 //!     let transaction = ctx.transaction().await?;
 //!     transaction.execute("INSERT INTO bookings (order_id) VALUES ($1)", &[&order.order_id]).await?;
 //!     transaction.complete(Done::ok()).await
 //! }
 //!
-//! /// Published with the order, or not at all.
+//! /// Publishes the event in the same transaction as the order: both are stored, or neither is.
 //! async fn place(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
 //!     let transaction = client.transaction().await?;
 //!     transaction.execute("INSERT INTO orders (id) VALUES (7)", &[]).await?;
@@ -43,7 +43,8 @@
 //!     Ok(transaction.commit().await?)
 //! }
 //!
-//! /// What a shell runs: `tidegate_lambda::run(program())` is a Lambda function, `tidegate_cli::run(program())` a command line.
+//! /// The program that a shell runs: `tidegate_lambda::run(program())` is a Lambda function,
+//! /// `tidegate_cli::run(program())` a command line.
 //! fn program() -> Program {
 //!     Program::new(|_settings| Ok(Shop))
 //! }
@@ -51,34 +52,53 @@
 //!
 //! # Features
 //!
-//! None is on by default. `aws`: logins that AWS keeps, in Secrets Manager or as IAM tokens. `operate`: what operators ask for
-//! and what the queue tells them, and the `Service` that both shells are made on. `logging`: what a shell
-//! logs. `schedules`: periodic events; a program without it leaves them to others. `testing`: a test kit. `vendored-openssl`: builds OpenSSL in. `internals` is for this project's own tests; no promise
-//! holds for it.
+//! No feature is on by default.
+//!
+//! - `aws`: logs in to the database with a secret of AWS Secrets Manager or with an IAM token.
+//! - `logging`: sets up the log of a program.
+//! - `operate`: the operators' requests and their reports, and the `Service` that both shells are built on.
+//! - `schedules`: periodic events (cron expressions, time zones, intervals). A program without this feature leaves the
+//!   schedules of a queue to programs that have it.
+//! - `seal`: seals payloads, that is, encrypts them with keys of the program.
+//! - `testing`: a kit for testing a program's handlers.
+//! - `vendored-openssl`: builds OpenSSL into the program.
+//! - `internals`: for this project's own tests only. It may change at any time.
 //!
 //! # Layout
 //!
-//! A drain is a pipeline; each stage is a file in `src/`:
+//! A drain is a pipeline. Each stage is a file or a folder of that name in `src/`:
 //!
-//! 1. `budget`: how long the run has;
-//! 2. `queue`: lease a batch (all SQL is there);
-//! 3. `event`: decode each row in hand (`lease`) into the program's enum;
-//! 4. `dispatch`: one `match` lists the handlers, `context` is what they may ask for, `batch` a call that they
-//!    share, `fan_in` one that waits for others, `handler` what they answer;
-//! 5. `outcome`: from verdicts to what is stored;
-//! 6. `queue` again: finalize, retry, release;
-//! 7. `drain`: the loop around it all, and its report.
+//! 1. `budget`: computes how long the run may take.
+//! 2. `queue`: leases a batch of events. The statements are in `queue/sql`.
+//! 3. `event`: decodes each leased row (`lease`) into the program's enum.
+//! 4. `dispatch`: one `match` lists the handlers of an event. `context` is what a handler may ask of the engine,
+//!    `batch` lets events share a call, `fan_in` lets an event wait for others, and `handler` is what a handler
+//!    returns.
+//! 5. `outcome`: computes what to store from the handlers' verdicts.
+//! 6. `queue` again: finalizes, retries or releases each event.
+//! 7. `drain`: the loop around all of this, and its report.
 //!
-//! Beside it: `config` and `connect` (settings, secrets, TLS, connections), `migrate` (the schema), `retention` (cleanup: how
-//! finished events leave the log), `schedule` (when periodic events are due), `operate` (what operators may ask for), `forget` (nothing is left of a person), `look` (what they may look at), `survey` (the same of a queue of any size), `doctor` (is
-//! everything well?), `figures` and `metrics` (what CloudWatch is told), `wake` (a producer wakes a drain), `shards` (queues in several databases), `trace` (a trace crosses the queue), `xray` (and is
-//! shown in X-Ray), `invocation` (both ends of the wire to Lambda and the command line), `intake` (messages from outside, each
-//! once), `program` (a whole program, ready for a shell).
+//! The other modules, by subject:
 //!
-//! Ids in the comments, such as B13 and I9, are those of the requirements and invariants: `docs/requirements.md` and
-//! `docs/reliability.md` of the repository.
+//! - Setting up: `config` (settings), `connect` (logins, TLS, connections), `migrate` (the schema), `policy` (how to
+//!   handle the events of a kind), `program` (a whole program, ready for a shell), `shards` (queues in several
+//!   databases).
+//! - Publishing: `schedule` (periodic events), `intake` (messages from outside, each taken in once), `wake` (a producer
+//!   starts a drain), `chain` (a drain starts the next one).
+//! - Operating: `operate` and `change` (operators' requests and the changes that they make), `look` and `survey` (views for
+//!   operators; those of `survey` read a bounded number of rows), `doctor` (checks of a database), `invocation` (the requests and answers of Lambda and of the command
+//!   line).
+//! - Storing: `retention` (how finished events leave the log), `forget` (removes the data of a person), `seal`
+//!   (encrypts payloads), `rewrap` (seals stored payloads again with the current key).
+//! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `trace` (carries a trace through the queue),
+//!   `xray` (sends traces to AWS X-Ray).
+//! - `error` is the error type of all of them; `testing` is the test kit.
+//!
+//! Ids in the comments, such as B13 and I9, name requirements and invariants. The repository's `docs/requirements.md`
+//! and `docs/reliability.md` list them.
 
-// What operators ask for is there without `operate` too; then only this crate sees it, and uses little of it.
+// The operators' modules are compiled without the feature `operate` too. Then they are private, and this crate uses
+// little of them.
 #![cfg_attr(not(feature = "operate"), allow(dead_code, unused_imports))]
 
 mod batch;
@@ -201,15 +221,15 @@ pub use queue::{Job, JobStatus, Published, job, publish, publish_batch};
 #[cfg(feature = "schedules")]
 pub use schedule::{CatchUp, Schedule};
 
-/// The driver that connections and transactions of this API are of.
+/// The Postgres driver whose connections and transactions this API takes.
 pub use tokio_postgres;
 
-/// The page of the crate: its example is compiled with the documentation's.
+/// Includes the README of the crate, so that its example is compiled with the documentation's.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct ReadMe;
 
-/// What [`events!`] expands to; not for direct use.
+/// Items that [`events!`] expands to. Not for direct use.
 #[doc(hidden)]
 pub mod export {
     pub use serde_json;

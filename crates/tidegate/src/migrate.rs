@@ -1,6 +1,6 @@
-//! Owns the schema's way forward: applies migrations under a lock, refuses a database that is newer
-//! than this program, registers the kinds. Applying is refinery's work; the lock is ours, because two
-//! functions deployed at once migrate at once.
+//! Owns the upgrade of the schema: applies migrations under a lock, refuses a database that is newer than this program,
+//! and registers the kinds. Refinery applies the migrations. The lock is our own, because two functions that are
+//! deployed at once migrate at once.
 
 use std::time::Duration;
 
@@ -36,24 +36,25 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0016__rights.sql",
 );
 
-/// The oldest Postgres that leases can be made on: it brought `range_agg` over multiranges.
+/// The oldest Postgres on which leases work. It introduced `range_agg` over multiranges.
 const OLDEST_SERVER: u32 = 15;
 
 /// How long a migration waits for another one to end.
 const LOCK_WAIT: Duration = Duration::from_mins(1);
 
-/// SQL files that make tables, applied in the order of their versions, each once; made by [`migrations!`](crate::migrations!).
+/// SQL files that create tables. Each is applied once, in the order of their versions. Created by
+/// [`migrations!`](crate::migrations!).
 #[derive(Debug, Clone, Copy)]
 pub struct Migrations {
-    /// The table that remembers what was applied.
+    /// The table that records which migrations were applied.
     history: &'static str,
     files: &'static [(&'static str, &'static str)],
     grants: &'static str,
 }
 
-/// Names the [`Migrations`] of a program's own tables: what they are called, and the files, as paths from the folder of the
-/// program's `Cargo.toml`. A file is called `V1__what_it_does.sql`, with its version as the number. The files are part of the
-/// program; `tidegate.shop_migrations` remembers which of these were applied:
+/// Creates the [`Migrations`] of a program's own tables from a name and the files. The paths are relative to the folder
+/// of the program's `Cargo.toml`. A file is named `V1__what_it_does.sql`, where the number is its version. The files
+/// become part of the program. In this example, `tidegate.shop_migrations` records which of them were applied:
 ///
 /// ```ignore
 /// const TABLES: Migrations = tidegate::migrations!("shop": "migrations/V1__orders.sql", "migrations/V2__parcels.sql");
@@ -69,7 +70,7 @@ macro_rules! migrations {
 }
 
 impl Migrations {
-    /// What [`migrations!`](crate::migrations!) expands to.
+    /// Builds the value that [`migrations!`](crate::migrations!) expands to.
     #[doc(hidden)]
     #[must_use]
     pub const fn of_files(
@@ -83,8 +84,8 @@ impl Migrations {
         }
     }
 
-    /// With SQL that gives the queue's roles (`tidegate_drain` and the others) what they need of these tables. It runs
-    /// where the roles are in use, after each migration.
+    /// Adds SQL that grants the queue's roles (`tidegate_drain` and the others) what they need on these tables. It runs
+    /// after each migration where the roles are in use.
     #[must_use]
     pub const fn grants(mut self, sql: &'static str) -> Self {
         self.grants = sql;
@@ -103,7 +104,7 @@ impl Migrations {
         parsed.collect()
     }
 
-    /// Its own, and what tells an operator the version.
+    /// Returns the table's own grants, and those that let operators read the version.
     fn all_grants(&self) -> String {
         let Self {
             history, grants, ..
@@ -111,7 +112,7 @@ impl Migrations {
         format!("GRANT SELECT ON {history} TO tidegate_read, tidegate_operate; {grants}")
     }
 
-    /// The version it leads to.
+    /// Returns the version after the last migration.
     fn version(&self) -> Result<i32, Error> {
         let parsed = self.parsed()?;
         Ok(parsed.iter().map(Migration::version).max().unwrap_or(0))
@@ -122,21 +123,21 @@ impl Migrations {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct MigrateReport {
-    /// Names of the migrations that were applied now, in order; empty when all were there.
+    /// The names of the migrations that were applied now, in order. Empty when all of them had been applied before.
     pub applied: Vec<String>,
     /// The queue's schema version.
     pub version: i32,
-    /// Kinds of events that this program handles, all registered now.
+    /// How many kinds of events this program handles. All of them are registered now.
     pub kinds: usize,
-    /// Whether the roles have what `sql/roles.sql` gives them: it was asked for, now or before.
+    /// Whether the roles have the grants of `sql/roles.sql`, because that was requested now or before.
     pub roles: bool,
 }
 
-/// The roles and their grants; may run again and again.
+/// Creates the roles and their grants. Can run repeatedly.
 const ROLES: &str = include_str!("../sql/roles.sql");
 
-/// Brings a queue's schema up to date, registers a program's kinds and makes the log's partitions of the days to come. Safe
-/// to run twice, also at once.
+/// Brings a queue's schema up to date, registers a program's kinds, and creates the log's partitions for the coming
+/// days. It is safe to run it twice, even at the same time.
 ///
 /// ```no_run
 /// # async fn migrated(database: &tidegate::Database) -> Result<(), tidegate::Error> {
@@ -162,7 +163,8 @@ pub struct Migrate<'a> {
 }
 
 impl<'a> Migrate<'a> {
-    /// Of the queue in this database, for a program that handles these kinds ([`KINDS`](crate::Event::KINDS)).
+    /// Creates a migration of the queue in this database, for a program that handles these kinds
+    /// ([`KINDS`](crate::Event::KINDS)).
     pub fn new(database: &'a Database, kinds: &'a [&'a str]) -> Self {
         Self {
             database,
@@ -178,61 +180,61 @@ impl<'a> Migrate<'a> {
         }
     }
 
-    /// With tables of the program's own, after the queue's.
+    /// Adds tables of the program's own, which are created after the queue's.
     pub fn tables(mut self, tables: &[Migrations]) -> Self {
         self.tables.extend(tables);
         self
     }
 
-    /// With this global attempt limit for events published from now on (B6); without it, that stays as it is.
+    /// Sets the global attempt limit for events published from now on (B6). Without this call the limit stays as it is.
     pub fn max_attempts(mut self, attempts: u16) -> Self {
         self.max_attempts = Some(attempts);
         self
     }
 
-    /// With this limit on how far ahead an event of a group may be planned by who publishes it, from now on; without it, that
-    /// stays as it is. At first it is 30 days: until then the event holds up what is published to its group.
+    /// Sets how far ahead a producer may plan an event of a group, from now on. Without this call the limit stays as it
+    /// is. It starts at 30 days. Until the planned time, the event holds up later events of its group.
     pub fn max_group_delay(mut self, delay: Duration) -> Self {
         self.max_group_delay = Some(delay);
         self
     }
 
-    /// With this answer to whether payloads may be stored as they are; `false` has every publish of one that is not sealed
-    /// refused from now on. Without it, that stays as it is; at first it is `true`.
+    /// Sets whether payloads may be stored without a seal. With `false`, every publish of an unsealed payload is
+    /// refused from now on. Without this call the setting stays as it is. It starts as `true`.
     pub fn takes_plaintext(mut self, takes: bool) -> Self {
         self.takes_plaintext = Some(takes);
         self
     }
 
-    /// With these policies of the program's kinds. A kind that is not among them is handled as usual, but for what an
-    /// operator says.
+    /// Sets the policies of the program's kinds. A kind without a policy is handled with the defaults, except for what
+    /// an operator has set.
     pub fn policies(mut self, policies: &'a [(&'a str, Policy)]) -> Self {
         self.policies = policies;
         self
     }
 
-    /// With what this program publishes again and again; what it has declared before and does not now is removed.
+    /// Sets this program's periodic events. Those that it declared before and does not declare now are removed.
     #[cfg(feature = "schedules")]
     pub(crate) fn schedules(mut self, keeper: &'a str, declared: Vec<queue::Declared>) -> Self {
         self.schedules = Some((keeper, declared));
         self
     }
 
-    /// Creates the database roles and grants them what is theirs. Where they are in use already, their grants follow the
-    /// schema without being asked.
+    /// Creates the database roles and grants their privileges. Where the roles are already in use, the grants follow
+    /// the schema without this call.
     pub fn with_roles(mut self) -> Self {
         self.roles = true;
         self
     }
 
-    /// Does it.
+    /// Runs the migration.
     ///
     /// # Errors
-    /// [`Error::Migrate`] when a migration fails, when the server is too old or the database newer than this program, or
-    /// when another migration holds the lock for longer than a minute.
+    /// [`Error::Migrate`] when a migration fails, when the server is too old, when the database is newer than this
+    /// program, or when another migration holds the lock for longer than a minute.
     pub async fn run(self) -> Result<MigrateReport, Error> {
-        // The lock lives in a transaction of a second connection, so that it also holds through a pooler,
-        // and ends with that connection whatever happens to this process.
+        // The lock is held by a transaction on a second connection. So it also works through a pooler, and it ends with
+        // that connection whatever happens to this process.
         let guard = self.database.connect().await?;
         check_server(&guard).await?;
         lock(&guard).await?;
@@ -262,7 +264,7 @@ impl<'a> Migrate<'a> {
                 batch(&client, &tables.all_grants()).await?;
             }
         }
-        // Last: a name that somebody else has concerns nothing but schedules.
+        // Schedules come last: a conflict over a name must not stop the rest of the migration.
         #[cfg(feature = "schedules")]
         if let Some((keeper, declared)) = &self.schedules {
             schedule::sync(&client, keeper, declared).await?;
@@ -288,7 +290,7 @@ impl Migrate<'_> {
     }
 }
 
-/// Before anything is changed: half a schema on a server that cannot take the other half helps nobody.
+/// Checked before anything is changed. Half a schema is of no use on a server that cannot take the other half.
 async fn check_server(client: &Client) -> Result<(), Error> {
     let sql =
         "SELECT current_setting('server_version'), current_setting('server_version_num')::int";
@@ -301,7 +303,7 @@ async fn check_server(client: &Client) -> Result<(), Error> {
     refuse_old_server(row.get(0), number.unsigned_abs()).map_err(Error::Migrate)
 }
 
-/// Says what is wrong with a server of this version, if anything is. The number is as `server_version_num` has it.
+/// Returns what is wrong with a server of this version, if anything. `number` has the form of `server_version_num`.
 pub(crate) fn refuse_old_server(version: &str, number: u32) -> Result<(), String> {
     if number / 10_000 >= OLDEST_SERVER {
         return Ok(());
@@ -311,7 +313,7 @@ pub(crate) fn refuse_old_server(version: &str, number: u32) -> Result<(), String
     ))
 }
 
-/// Roles belong to the whole server: that they exist does not say that this database uses them.
+/// Roles belong to the whole server, so their existence does not mean that this database uses them.
 async fn roles_are_in_use(client: &Client) -> Result<bool, Error> {
     let sql = "SELECT EXISTS (SELECT FROM pg_roles AS r
                 WHERE r.rolname = 'tidegate_publish'
@@ -321,8 +323,8 @@ async fn roles_are_in_use(client: &Client) -> Result<bool, Error> {
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-/// An advisory lock, for there may be no table yet. Any login of the database can take it and so keep migrations from
-/// running, nothing else: whoever has it is named.
+/// Takes an advisory lock, because there may be no table yet. Any login of the database can take this lock. It can keep
+/// migrations from running, but nothing else, and the error names the session that holds it.
 async fn lock(guard: &Client) -> Result<(), Error> {
     let failed = |error: tokio_postgres::Error| Error::Migrate(describe(&error));
     guard.batch_execute("BEGIN").await.map_err(failed)?;
@@ -364,7 +366,8 @@ async fn apply(client: &mut Client, tables: &Migrations) -> Result<Vec<String>, 
         .collect())
 }
 
-/// An older program must not touch a schema it does not know: while a new one is deployed, both run.
+/// An older program must not touch a schema that it does not know. During a deployment, the old and the new program
+/// both run.
 async fn refuse_newer(client: &Client, history: &str, known: i32) -> Result<(), Error> {
     match applied_version(client, history).await? {
         Some(version) if version > known => Err(Error::Migrate(format!(
@@ -374,7 +377,7 @@ async fn refuse_newer(client: &Client, history: &str, known: i32) -> Result<(), 
     }
 }
 
-/// The version a history has come to; `None` when it has not begun.
+/// Returns the version that a history has reached, or `None` when it has not begun.
 async fn applied_version(
     client: &(impl GenericClient + Sync),
     history: &str,
@@ -398,8 +401,8 @@ async fn applied_version(
     Ok(rows.first().and_then(|row| row.get(0)))
 }
 
-/// Tells whether the database is exactly what this program knows: every history at this program's
-/// version, every one of `kinds` registered. Changes nothing and takes no lock.
+/// Checks that the database is exactly what this program knows: every history has this program's version, and every
+/// kind of `kinds` is registered. Changes nothing and takes no lock.
 ///
 /// # Errors
 /// [`Error::Migrate`] says what is missing or newer.
@@ -425,7 +428,8 @@ pub async fn check(
     )))
 }
 
-/// A queue that only other programs have registered kinds of is theirs: this one's kinds and tables do not belong there.
+/// Refuses a queue in which only other programs have registered kinds. This program's kinds and tables do not belong
+/// there.
 pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Result<(), Error> {
     let client = database.connect().await?;
     let found = client
@@ -443,7 +447,7 @@ pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Resul
     }
 }
 
-/// Another program's kinds, if only it has registered any.
+/// Returns another program's kinds, if only other programs have registered any.
 pub(crate) fn foreign(registered: &[String], kinds: &[&str]) -> Option<String> {
     const TOLD: usize = 5;
     let is_ours = |kind: &String| kinds.contains(&kind.as_str());
@@ -454,7 +458,7 @@ pub(crate) fn foreign(registered: &[String], kinds: &[&str]) -> Option<String> {
     Some(registered[..registered.len().min(TOLD)].join(", ") + more)
 }
 
-/// How far a history has come, and how far this program would bring it.
+/// The version that a history has reached, and the version to which this program would bring it.
 pub(crate) struct Version {
     pub history: &'static str,
     pub found: i32,
@@ -475,7 +479,7 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// The versions of the queue's history and of those of `tables`.
+/// Returns the versions of the queue's history and of those of `tables`.
 pub(crate) async fn versions(
     client: &(impl GenericClient + Sync),
     tables: &[Migrations],
@@ -491,8 +495,8 @@ pub(crate) async fn versions(
     Ok(versions)
 }
 
-/// A database that was copied row by row has the events, and their ids may be drawn from the start again: an event would have
-/// the id of another one in the log.
+/// Moves the sequence of ids forward. A database that was copied row by row has the events, but its sequence may start
+/// again: a new event would get the id of another one in the log.
 const CATCH_UP: &str = "
     SELECT setval('tidegate.event_queue_id_seq', stored.highest)
       FROM (SELECT greatest((SELECT max(id) FROM tidegate.event_queue), (SELECT max(id) FROM tidegate.event_log)) AS highest) AS stored
@@ -527,7 +531,7 @@ async fn batch(client: &Client, sql: &str) -> Result<(), Error> {
         .map_err(|error| Error::Migrate(describe(&error)))
 }
 
-/// refinery's own text stops at "error applying migration"; the reason is in its causes.
+/// Adds the causes. Refinery's own text stops at "error applying migration", and the reason is in its causes.
 fn with_causes(error: &refinery_core::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);

@@ -1,6 +1,7 @@
-//! Owns what an operator may ask for and is answered: replay, requeue, cancel, reschedule, pause, resume, retire, unblock, a kind's policy, and that a service is
-//! called or not. It knows no SQL. One surprise: what could not be done is no error but part of the report, because the
-//! audit tells of the try as well; only arguments that are not allowed are errors.
+//! Owns what an operator may request, and the reports: replay, requeue, cancel, reschedule, pause, resume, retire,
+//! unblock, the policy of a kind, and whether a service is called. It knows no SQL. What could not be done is part of
+//! the report and not an error, because the audit records the attempt too. Only arguments that are not allowed are
+//! errors.
 
 mod change;
 mod forget;
@@ -24,7 +25,7 @@ pub use self::schedule::{
 };
 use crate::config::{named, parse_duration};
 
-/// A point in time as people give it.
+/// A point in time, as people write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// This instant.
@@ -34,7 +35,7 @@ pub enum Moment {
 }
 
 impl Moment {
-    /// As a time, or as seconds before the database's now.
+    /// Splits a moment into a time, or seconds before the database's current time.
     pub(crate) fn parts(moment: Option<Self>) -> (Option<SystemTime>, Option<f64>) {
         match moment {
             None => (None, None),
@@ -44,7 +45,7 @@ impl Moment {
     }
 }
 
-/// A moment: an RFC 3339 time, or a duration that means "ago".
+/// Parses a moment: an RFC 3339 time, or a duration that means "ago".
 ///
 /// # Errors
 /// A sentence that says what is allowed.
@@ -59,7 +60,7 @@ pub fn parse_moment(text: &str) -> Result<Moment, String> {
     })
 }
 
-/// A point in time.
+/// Parses a point in time.
 ///
 /// # Errors
 /// A sentence that says what is allowed.
@@ -69,7 +70,7 @@ pub fn parse_time(text: &str) -> Result<SystemTime, String> {
     })
 }
 
-/// With any offset; the library reads UTC alone.
+/// Accepts any offset; the library reads only UTC.
 fn parse_rfc3339(text: &str) -> Option<SystemTime> {
     if text.ends_with('Z') {
         return humantime::parse_rfc3339(text).ok();
@@ -93,36 +94,36 @@ fn parse_rfc3339(text: &str) -> Option<SystemTime> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReplayRequest {
-    /// These, 1 to 10,000.
+    /// The ids of the events, 1 to 10,000.
     pub ids: Option<Vec<i64>>,
     /// Only events of this kind.
     pub kind: Option<String>,
-    /// Only events that ended like this.
+    /// Only events that ended with this status.
     pub status: Option<String>,
     /// Only events whose last error has this code.
     pub code: Option<String>,
-    /// Only events that ended then or later.
+    /// Only events that ended at this time or later.
     #[serde(default, deserialize_with = "since")]
     pub since: Option<Moment>,
-    /// Only events that ended before.
+    /// Only events that ended before this time.
     #[serde(default, deserialize_with = "until")]
     pub until: Option<Moment>,
-    /// For the audit; not blank, at most 1,000 characters.
+    /// The reason, for the audit; not blank, at most 1,000 characters.
     pub reason: String,
-    /// Who says to be asking, for the audit; 1 to 200 characters.
+    /// The operator's name, for the audit; 1 to 200 characters. It is not verified.
     pub actor: Option<String>,
-    /// At most this many, lowest ids first; 1 to 100,000, by default 10,000.
+    /// The most events to replay, lowest ids first; 1 to 100,000, by default 10,000.
     pub limit: Option<i64>,
-    /// Tell what would be done, and change nothing.
+    /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// With a filter: also events that were replayed before, are replays, or were cancelled.
+    /// With a filter: include events that were replayed before, that are replays, or that were cancelled.
     #[serde(default)]
     pub again: bool,
-    /// Run only handlers that failed or never finished; the others' results are kept.
+    /// Run only handlers that failed or never finished. The results of the other handlers are kept.
     #[serde(default)]
     pub failed_handlers_only: bool,
-    /// The new deadline of events whose old one has passed, from now.
+    /// The new deadline, from now, of events whose old deadline has passed.
     #[serde(default, deserialize_with = "expires_in")]
     pub expires_in: Option<Duration>,
     /// Replay nothing unless exactly the events of a dry run with this digest are chosen.
@@ -133,11 +134,11 @@ pub struct ReplayRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequeueRequest {
-    /// These, 1 to 10,000.
+    /// The ids of the events, 1 to 10,000.
     pub ids: Vec<i64>,
-    /// For the audit; not blank, at most 1,000 characters.
+    /// The reason, for the audit; not blank, at most 1,000 characters.
     pub reason: String,
-    /// Who says to be asking, for the audit; 1 to 200 characters.
+    /// The operator's name, for the audit; 1 to 200 characters. It is not verified.
     pub actor: Option<String>,
 }
 
@@ -145,11 +146,11 @@ pub struct RequeueRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KindRequest {
-    /// Must be registered.
+    /// The kind, which must be registered.
     pub kind: String,
-    /// For the audit; at most 1,000 characters. A kind is retired only for a reason.
+    /// The reason, for the audit; at most 1,000 characters. Required to retire a kind.
     pub reason: Option<String>,
-    /// Who says to be asking, for the audit; 1 to 200 characters.
+    /// The operator's name, for the audit; 1 to 200 characters. It is not verified.
     pub actor: Option<String>,
 }
 
@@ -159,14 +160,14 @@ pub struct KindRequest {
 pub enum UnblockAction {
     /// Run it at the next drain.
     Retry,
-    /// End it, and put what is left to do of it behind the group's other events.
+    /// End it, and publish its unfinished work again after the group's other events.
     Skip,
     /// End it.
     Cancel,
 }
 
 impl UnblockAction {
-    /// The action's name in reports and in the database.
+    /// Returns the action's name in reports and in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -185,13 +186,13 @@ pub struct UnblockRequest {
     pub group_key: String,
     /// What to do with its first event.
     pub how: UnblockAction,
-    /// For the audit; not blank, at most 1,000 characters.
+    /// The reason, for the audit; not blank, at most 1,000 characters.
     pub reason: String,
-    /// Who says to be asking, for the audit; 1 to 200 characters.
+    /// The operator's name, for the audit; 1 to 200 characters. It is not verified.
     pub actor: Option<String>,
 }
 
-/// An [`UnblockRequest`] as the command line and JSON have it.
+/// An [`UnblockRequest`] in the form of the command line and of JSON.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct UnblockOptions {
@@ -230,34 +231,35 @@ impl TryFrom<UnblockOptions> for UnblockRequest {
 #[serde(tag = "action", rename = "replay")]
 #[non_exhaustive]
 pub struct ReplayReport {
-    /// Nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// Events in the log that were asked for.
+    /// Events in the log that match the request.
     pub matched: u64,
-    /// Those of them that nothing stood in the way of, up to the limit.
+    /// Those of them that can be replayed, up to the limit.
     pub eligible: u64,
-    /// Those of them that are new events now.
+    /// Those of them that were published again.
     pub replayed: u64,
-    /// The new events, the first 100.
+    /// The first 100 new events.
     pub events: Vec<Replayed>,
-    /// More were eligible than the limit, or than may touch 2,000 groups; ask again for the rest.
+    /// Whether more events were eligible than the limit or than may touch 2,000 groups. Send the request again for the
+    /// rest.
     pub limit_reached: bool,
     /// Eligible events by kind.
     pub kinds: BTreeMap<String, u64>,
     /// Events that were not eligible.
     pub skipped_count: u64,
-    /// By reason.
+    /// Events that were not eligible, by reason.
     pub skipped_reasons: BTreeMap<String, u64>,
-    /// The first 100 of them.
+    /// The first 100 events that were not eligible.
     pub skipped: Vec<Skipped>,
-    /// Eligible events that must be given a new deadline.
+    /// Eligible events that need a new deadline.
     pub passed_deadlines: PassedDeadlines,
     /// Why nothing at all was replayed.
     pub refused: Option<String>,
-    /// Names the eligible events: two sets of them never share it.
+    /// The digest of the eligible events' ids. Two different sets have different digests.
     #[serde(default)]
     pub digest: String,
-    /// What the replay would do to the order of groups; of a dry run.
+    /// How the replay would change the order in groups; only for a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order_risks: Option<OrderRisks>,
 }
@@ -267,7 +269,7 @@ pub struct ReplayReport {
 pub struct Replayed {
     /// The new event.
     pub id: i64,
-    /// The logged one.
+    /// The original event in the log.
     pub replay_of: i64,
 }
 
@@ -276,7 +278,7 @@ pub struct Replayed {
 pub struct Skipped {
     /// The event's id.
     pub id: i64,
-    /// What kept it from being done.
+    /// Why it was left out.
     pub reason: String,
     /// The event that stands in the way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -295,15 +297,15 @@ pub struct PassedDeadlines {
 /// Where a replay would come at another place in its group than the original did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderRisks {
-    /// Groups touched.
+    /// How many groups the replay touches.
     pub groups: u64,
-    /// Those of them whose live events the replays would wait behind.
+    /// How many of them have live events, which the replays would wait for.
     pub groups_with_live_events: u64,
-    /// The first 100 of them.
+    /// The first 100 groups with live events.
     pub live_events: Vec<BusyGroup>,
-    /// Those of them in which events behind the originals have ended already.
+    /// How many of them have later events that have already ended.
     pub groups_overtaken: u64,
-    /// The first 100 of them.
+    /// The first 100 groups with such events.
     pub overtaken: Vec<OvertakenGroup>,
 }
 
@@ -312,7 +314,7 @@ pub struct OrderRisks {
 pub struct BusyGroup {
     /// The group.
     pub group_key: String,
-    /// Its live events.
+    /// How many live events it has.
     pub live: u64,
 }
 
@@ -321,9 +323,9 @@ pub struct BusyGroup {
 pub struct OvertakenGroup {
     /// The group.
     pub group_key: String,
-    /// Ended events behind the first one to be replayed.
+    /// How many events after the first one to be replayed have ended.
     pub ended: u64,
-    /// The last of them.
+    /// The id of the last of them.
     pub last_id: i64,
     /// When the latest of them ended, RFC 3339.
     pub last_finished_at: String,
@@ -334,15 +336,15 @@ pub struct OvertakenGroup {
 #[serde(tag = "action", rename = "requeue")]
 #[non_exhaustive]
 pub struct RequeueReport {
-    /// How many events wait for the next drain now.
+    /// How many events now wait for the next drain.
     pub requeued: u64,
     /// Their ids.
     pub ids: Vec<i64>,
-    /// Those of them whose deadline has passed: the next drain ends them as expired.
+    /// Those of them whose deadline has passed. The next drain ends them as expired.
     pub past_deadline: Vec<i64>,
-    /// Ids that are no live events.
+    /// How many ids name no live event.
     pub skipped_count: u64,
-    /// The first 100 of them.
+    /// The first 100 of these ids.
     pub skipped: Vec<Skipped>,
 }
 
@@ -356,7 +358,7 @@ pub struct PauseReport {
     pub kind: String,
     /// Whether it is paused now.
     pub paused: bool,
-    /// False when it was so before.
+    /// False if it was so before.
     pub changed: bool,
 }
 
@@ -364,14 +366,14 @@ pub struct PauseReport {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServiceState {
-    /// It answers, as far as anybody knows.
+    /// It answers, as far as is known.
     #[default]
     Closed,
-    /// It does not: what needs it waits until it is tried again.
+    /// It does not answer. Events that need it wait until it is tried again.
     Open,
     /// One event is being tried.
     Probing,
-    /// An operator keeps it from being called.
+    /// An operator has stopped all calls.
     Paused,
 }
 
@@ -383,27 +385,27 @@ pub struct ServiceStatus {
     pub service: String,
     /// Whether it is called.
     pub state: ServiceState,
-    /// Since when it is, or is not.
+    /// Since when it is in this state.
     pub since: String,
-    /// Calls in a row that it has not answered.
+    /// How many calls in a row it has not answered.
     pub failures: u32,
     /// When it is tried again.
     pub retry_at: Option<String>,
-    /// When it was told to have answered.
+    /// When it last answered, as reported by a drain.
     pub answered_at: Option<String>,
     /// The code of the last failure.
     pub last_error: Option<String>,
-    /// Kinds of events that wait for it when it is not called.
+    /// The kinds of events that wait for it while it is not called.
     pub kinds: Vec<String>,
-    /// How many events that call it run at once at most, over all drains.
+    /// The most events that call it at once, over all drains.
     pub max_running: Option<u32>,
-    /// How many of them start in a second at most.
+    /// The most of them that start per second.
     pub per_second: Option<f64>,
-    /// How many of its places drains have now.
+    /// How many of its slots drains hold now.
     pub places: u32,
-    /// How many events do.
+    /// How many events wait for it.
     pub waiting: u64,
-    /// When the oldest of them was published.
+    /// When the oldest waiting event was published.
     pub oldest: Option<String>,
 }
 
@@ -413,7 +415,7 @@ pub struct ServiceStatus {
 pub struct ExpiringKind {
     /// The kind.
     pub kind: String,
-    /// How many at least.
+    /// The least number of such events.
     pub events: u64,
     /// The earliest of their deadlines, RFC 3339.
     pub first_deadline: String,
@@ -428,29 +430,29 @@ pub struct ServiceRequest {
     pub service: String,
     /// What to do with it.
     pub action: ServiceAction,
-    /// For the audit; not blank, at most 1,000 characters.
+    /// The reason, for the audit; not blank, at most 1,000 characters.
     pub reason: String,
-    /// Who says to be asking, for the audit; 1 to 200 characters.
+    /// The operator's name, for the audit; 1 to 200 characters. It is not verified.
     pub actor: Option<String>,
 }
 
 /// What to do with a service.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ServiceAction {
-    /// No handler calls it, and what needs it waits.
+    /// Stop all calls; events that need the service wait.
     Pause,
-    /// It is called again, also when it has not answered.
+    /// Allow calls again, even if the service has not answered.
     Resume,
-    /// It is called no more often than this, over all drains.
+    /// Limit the calls, over all drains.
     Limit {
-        /// How many events that call it run at once, 1 to 10,000; 0 is any number, `None` leaves it as it is.
+        /// The most events that call it at once, 1 to 10,000. 0 removes the limit, `None` leaves it as it is.
         max_running: Option<u32>,
-        /// How many of them start in a second, 0.0001 to 10,000; 0 is any number, `None` leaves it as it is.
+        /// The most events that start per second, 0.0001 to 10,000. 0 removes the limit, `None` leaves it as it is.
         per_second: Option<f64>,
     },
 }
 
-/// A [`ServiceRequest`] as the command line and JSON have it.
+/// A [`ServiceRequest`] in the form of the command line and of JSON.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ServiceOptions {
@@ -499,14 +501,14 @@ pub struct ServiceChange {
     pub service: String,
     /// Whether it is called now.
     pub state: ServiceState,
-    /// False when it was so before.
+    /// False if it was so before.
     pub changed: bool,
-    /// Whether anybody had told of a service of this name before: else it may be misspelled.
+    /// Whether a service of this name was known before. If not, the name may be misspelled.
     pub known: bool,
-    /// How many events that call it run at once now, if that was what was asked for and there is a limit.
+    /// The most events that call it at once now, if the request was about limits and there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_running: Option<u32>,
-    /// How many of them start in a second, likewise.
+    /// The most events that start per second, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_second: Option<f64>,
 }
@@ -527,11 +529,11 @@ pub struct RetireReport {
 pub struct UnblockReport {
     /// The group.
     pub group_key: String,
-    /// What was asked for.
+    /// The requested action.
     pub how: UnblockAction,
-    /// The event it was done to; `None` when nothing was done.
+    /// The event that was changed; `None` when nothing was done.
     pub id: Option<i64>,
-    /// The new event behind the others, of a skip.
+    /// The new event after the others; only for `skip`.
     pub new_id: Option<i64>,
     /// Why nothing was done.
     pub refused: Option<String>,

@@ -1,6 +1,6 @@
-//! Owns what becomes of an event: from what its handlers answered to what is stored. Pure: no I/O,
-//! no clock, no randomness of its own. A handler's verdict and the stored state are different types;
-//! "attempts spent" is computed here and can be returned by nobody.
+//! Owns what becomes of an event: it computes what to store from what the handlers returned. It is pure: no I/O, no
+//! clock, no randomness of its own. A handler's verdict and the stored state are different types. No handler can return
+//! "attempts spent"; that is computed here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use serde_json::Value;
 use crate::event::NewEvent;
 use crate::handler::{Done, Fault, HandlerError, HandlerResult, Verdict};
 
-/// Status of a row in the log.
+/// The status of a row in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Status {
-    /// Every handler is done.
+    /// Every handler has succeeded.
     Completed,
-    /// A handler's own final verdict, with its errors.
+    /// A handler rejected the event, with its errors.
     CompletedWithErrors,
-    /// The system gave up: attempts spent, no handler, undecodable, expired, abandoned.
+    /// The system gave up: no attempts left, no handler, undecodable, expired or abandoned.
     Failed,
 }
 
 impl Status {
-    /// As stored.
+    /// Returns the status as it is stored.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -39,21 +39,22 @@ impl Status {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
 pub struct Member {
-    /// Its id; that of its replay, if it was replayed meanwhile.
+    /// Its id, or the id of its replay if it was replayed in the meantime.
     pub id: i64,
-    /// Its kind. `None` if the log has it no more.
+    /// Its kind. `None` if it is no longer in the log.
     #[serde(default)]
     pub kind: Option<String>,
-    /// How it ended. `None` if the log has it no more, or if it is live: an operator has started the waiting event before that.
+    /// How it ended. `None` if it is no longer in the log, or if it is still live because an operator started the
+    /// waiting event early.
     #[serde(default)]
     pub status: Option<Status>,
-    /// The codes of its errors, each once.
+    /// The codes of its errors, without repetitions.
     #[serde(default)]
     pub codes: Vec<String>,
 }
 
 impl Member {
-    /// A member for a test of a handler that asks for them.
+    /// Creates a member, for the test of a handler that reads its members.
     #[must_use]
     pub fn ended(id: i64, kind: impl Into<String>, status: Status) -> Self {
         Self {
@@ -64,28 +65,28 @@ impl Member {
         }
     }
 
-    /// Whether every handler of it is done.
+    /// Whether all its handlers succeeded.
     #[must_use]
     pub fn is_completed(&self) -> bool {
         self.status == Some(Status::Completed)
     }
 }
 
-/// What is stored for an event after it ran.
+/// What happens to an event after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disposition {
-    /// To the log.
+    /// It moves to the log.
     Finish(Status),
-    /// Back to the queue, not before this delay.
+    /// It goes back to the queue for at least this long.
     Retry(Duration),
 }
 
 /// Exponential backoff with jitter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Delay after the first attempt.
+    /// The delay after the first attempt.
     pub base: Duration,
-    /// No delay is longer.
+    /// The longest delay.
     pub max: Duration,
 }
 
@@ -99,9 +100,8 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// Delay before the attempt after `attempt` (from 1): `base × 2^(attempt−1)`, at most `max`, of
-    /// which the upper half is jitter, so that events that failed together do not return together.
-    /// `random` is in 0.0..1.0.
+    /// Returns the delay after attempt number `attempt` (from 1): `base × 2^(attempt−1)`, at most `max`. The upper half
+    /// of it is jitter, so events that failed together do not return together. `random` is in 0.0..1.0.
     #[must_use]
     pub fn delay(&self, attempt: u32, random: f64) -> Duration {
         let doublings = attempt.saturating_sub(1).min(31);
@@ -109,8 +109,7 @@ impl RetryPolicy {
         full.mul_f64(0.5 + random.clamp(0.0, 1.0) / 2.0)
     }
 
-    /// What a failed or finished try means for the event: a retry while attempts
-    /// are left, else the end.
+    /// Decides what an attempt means for the event: a retry while attempts are left, otherwise its end.
     #[must_use]
     pub fn resolve(
         &self,
@@ -145,14 +144,15 @@ impl RetryPolicy {
     }
 }
 
-/// Whether a try that has not ended the event costs it an attempt: not if something else is at fault, and not if nothing is.
+/// Whether an attempt that did not end the event is charged. It is not if something else caused the failure, or if all
+/// unfinished handlers only asked to run later.
 pub(crate) fn is_charged(ends: &[HandlerEnd]) -> bool {
     let mut unfinished = ends.iter().filter(|end| !end.is_final());
     !ends.iter().any(HandlerEnd::is_blameless)
         && (unfinished.clone().next().is_none() || !unfinished.all(|end| end.snoozed().is_some()))
 }
 
-/// Whether handlers want to be tried again, and when: the longest time that any of them asks for.
+/// Whether handlers want another attempt, and when: the longest delay that any of them asks for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Again {
     No,
@@ -160,33 +160,33 @@ enum Again {
     After(Duration),
 }
 
-/// How one handler ended in this attempt, or in an earlier one.
+/// How one handler ended, in this attempt or in an earlier one.
 #[derive(Debug, Clone)]
 pub struct HandlerEnd {
     /// The handler's name.
     pub handler: &'static str,
     /// Its verdict.
     pub result: HandlerResult,
-    /// It ended in an earlier attempt and was not run again.
+    /// Whether it ended in an earlier attempt and did not run again.
     pub earlier: bool,
-    /// Follow-ups it emitted; published when the event ends.
+    /// The follow-ups that it emitted. They are published when the event ends.
     pub emitted: Vec<NewEvent>,
 }
 
 impl HandlerEnd {
-    /// Whether it did not end through any fault of the event's, which keeps its attempt.
+    /// Whether the event did not cause the handler's failure, so it keeps its attempt.
     #[must_use]
     pub fn is_blameless(&self) -> bool {
         matches!(&self.result, Err(error) if error.blameless)
     }
 
-    /// Why it is to run later, if it was snoozed.
+    /// Returns why the handler is to run later, if it was snoozed.
     pub(crate) fn snoozed(&self) -> Option<&Fault> {
         let error = self.result.as_ref().err();
         error.filter(|error| error.snoozed)?.faults.first()
     }
 
-    /// Whether it must not run again.
+    /// Whether the handler must not run again.
     #[must_use]
     pub fn is_final(&self) -> bool {
         !matches!(
@@ -199,47 +199,47 @@ impl HandlerEnd {
     }
 }
 
-/// What has been done of an event so far, stored with it so that a retry runs only the rest.
-/// The `progress` column.
+/// What earlier attempts have done for an event, stored with it so that a retry runs only the rest. This is the
+/// `progress` column.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Progress {
-    /// Handlers that ended for good.
+    /// Handlers that have ended for good.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub handlers: BTreeMap<String, HandlerRecord>,
     /// Results of sub-steps, under `handler/step`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub steps: BTreeMap<String, Value>,
-    /// Services that the event has waited for, each with how often it had answered when the event was put back.
+    /// Services that the event has waited for, and how often each had answered when the event was put back.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub deferred: BTreeMap<String, i64>,
-    /// That it was put off by its handlers.
+    /// Whether, and how often, handlers have snoozed the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snoozed: Option<Snoozed>,
-    /// So many events may share its calls from now on: one that more of them shared has failed as a whole.
+    /// How many events may share its calls from now on, because a call that more events shared has failed as a whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub together: Option<u16>,
 }
 
-/// How often an event was put off by its handlers, and why the last time.
+/// How often handlers have snoozed an event, and the last reason.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Snoozed {
-    /// So many times.
+    /// The number of snoozes.
     pub times: u32,
-    /// In the handler's words.
+    /// The reason, in the handler's words.
     pub why: String,
 }
 
 impl Progress {
-    /// An event may be snoozed so many times: every ten minutes for a week.
+    /// How often an event may be snoozed: every ten minutes for a week.
     const MOST_SNOOZES: u32 = 1000;
 
-    /// Whether the event may be snoozed no more.
+    /// Whether the event may not be snoozed again.
     pub(crate) fn is_snoozed_out(&self) -> bool {
         let times = self.snoozed.as_ref().map_or(0, |snoozed| snoozed.times);
         times >= Self::MOST_SNOOZES
     }
 
-    /// What is to be remembered of a snooze, if the handlers ended with one, after those before.
+    /// Returns the snoozes to store, if the handlers ended with a snooze, counted on from `before`.
     pub(crate) fn snoozed(before: Option<&Self>, ends: &[HandlerEnd]) -> Option<Snoozed> {
         let why = ends.iter().find_map(HandlerEnd::snoozed)?;
         let before = before.and_then(|progress| progress.snoozed.as_ref());
@@ -256,7 +256,7 @@ pub struct HandlerRecord {
     /// Its result, if it had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Value>,
-    /// Why it rejected the event; empty when it succeeded.
+    /// Why it rejected the event. Empty when it succeeded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<Fault>,
     /// Follow-ups to publish when the event ends.
@@ -265,7 +265,7 @@ pub struct HandlerRecord {
 }
 
 impl HandlerRecord {
-    /// The record of an end, or `None` while the handler must run again.
+    /// Returns the record of a handler's end, or `None` while the handler must run again.
     #[must_use]
     pub fn of(end: &HandlerEnd) -> Option<Self> {
         let emitted = end.emitted.clone();
@@ -284,7 +284,7 @@ impl HandlerRecord {
         }
     }
 
-    /// The end this record stands for.
+    /// Returns the end that this record stands for.
     #[must_use]
     pub fn end(&self, handler: &'static str) -> HandlerEnd {
         let result = if self.faults.is_empty() {

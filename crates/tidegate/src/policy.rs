@@ -1,5 +1,5 @@
-//! Owns how events of a kind are handled where that is not as usual: what a program declares, and what an operator says
-//! instead. Where it is stored, and which of the two holds, the database knows.
+//! Owns how events of a kind are handled where the defaults do not hold: what the program declares, and what an
+//! operator sets instead. The database stores both and decides which of them holds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::outcome::RetryPolicy;
 
-/// How events of one kind are handled; what it does not say is as for all kinds. Declared with
-/// [`Program::policy`](crate::Program::policy), changed by operators with `tidegate policy`.
+/// How events of one kind are handled. Fields that are not set follow the defaults of all kinds. Declare it with
+/// [`Program::policy`](crate::Program::policy); operators change it with `tidegate policy`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -46,35 +46,38 @@ fn millis(time: Duration) -> u64 {
 }
 
 impl Policy {
-    /// Attempts before an event is given up, 1 to 1,000, of events that do not say so themselves and are published from then on.
+    /// Sets the number of attempts before an event fails, 1 to 1,000. It holds for events that are published from then
+    /// on and set no limit themselves.
     pub fn attempts(mut self, attempts: u16) -> Self {
         self.max_attempts = Some(attempts);
         self
     }
 
-    /// How long each handler may take, 1 ms to 15 min; no longer than nine tenths of a lease, whatever is said here.
+    /// Sets how long each handler may run, 1 ms to 15 min. The effective limit is never longer than nine tenths of the
+    /// lease time.
     pub fn handler_timeout(mut self, limit: Duration) -> Self {
         self.handler_timeout_ms = Some(millis(limit));
         self
     }
 
-    /// The delay after the first attempt, which doubles with each, and the longest; 1 ms to 24 h.
+    /// Sets the delay after the first attempt and the longest delay, 1 ms to 24 h. The delay doubles with each attempt.
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
         self.backoff_ms = Some(millis(base));
         self.backoff_max_ms = Some(millis(max));
         self
     }
 
-    /// So many events run at once, over all drains, 1 to 10,000. What waits for its turn costs no attempt and keeps no
-    /// other kind waiting.
+    /// Sets how many events run at once in all drains together, 1 to 10,000. An event that waits for its turn keeps its
+    /// attempt and does not delay other kinds.
     pub fn concurrency(mut self, events: u32) -> Self {
         self.concurrency = Some(events);
         self
     }
 
-    /// Up to so many events, 1 to 1,000, share one call of a [`Batch`](crate::Batch), for which the first of them waits no
-    /// longer than `within`, at most 1 min. They take one place among the handlers that run at once; so declare it only of a
-    /// kind whose handlers share a call. Operators can change it only where it is declared.
+    /// Lets up to this many events, 1 to 1,000, share one call of a [`Batch`](crate::Batch). The first of them waits no
+    /// longer than `within`, at most 1 min, for the others. Together they take one place among the handlers that run at
+    /// once, so declare it only for a kind whose handlers share a call. Operators can change it only where it is
+    /// declared.
     pub fn batch(mut self, events: u16, within: Duration) -> Self {
         self.batch = Some(events);
         self.batch_within_ms = Some(millis(within));
@@ -82,15 +85,15 @@ impl Policy {
     }
 }
 
-/// How long the first event of a batch waits for others where nobody says it.
+/// How long the first event of a batch waits for others when no time is set.
 const USUAL_WAIT: Duration = Duration::from_millis(100);
 
-/// With how many others an event may share a call, and how long it waits for them.
+/// How many events may share a call, and how long the first waits for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sharing {
-    /// Events of one call; 1 is alone.
+    /// The most events in one call. With 1, each event has its own call.
     pub most: usize,
-    /// From the first of them to the call.
+    /// The time from the first event to the call.
     pub within: Duration,
 }
 
@@ -105,7 +108,7 @@ impl Sharing {
 impl Policy {
     fn sharing(&self) -> Sharing {
         let most = self.batch.map_or(1, usize::from);
-        // No more of them run at once, and the rest would be waited for in vain.
+        // No more events than this run at once, so waiting for more would be in vain.
         let at_once = self
             .concurrency
             .and_then(|events| usize::try_from(events).ok());
@@ -118,23 +121,23 @@ impl Policy {
     }
 }
 
-/// The policies of all kinds that have one, as a drain has heard of them last.
+/// The policies of all kinds that have one, as the drain last read them.
 #[derive(Debug, Default)]
 pub(crate) struct Policies {
     kinds: BTreeMap<String, Policy>,
-    /// The largest batch of any kind.
+    /// The largest batch size of any kind.
     most_shared: usize,
 }
 
 impl Policies {
-    /// Those that hold from now on.
+    /// Replaces the policies.
     pub(crate) fn learn(&mut self, policies: Vec<(String, Policy)>) {
         self.kinds = policies.into_iter().collect();
         let shared = self.kinds.values().map(|policy| policy.sharing().most);
         self.most_shared = shared.max().unwrap_or(1);
     }
 
-    /// How events of a kind share calls.
+    /// Returns how events of a kind share calls.
     pub(crate) fn sharing(&self, kind: &str) -> Sharing {
         if self.most_shared <= 1 {
             return Sharing::NONE;
@@ -143,12 +146,12 @@ impl Policies {
         policy.map_or(Sharing::NONE, Policy::sharing)
     }
 
-    /// So many events share a call at most, of any kind.
+    /// Returns the most events that share a call, over all kinds.
     pub(crate) fn most_shared(&self) -> usize {
         self.most_shared.max(1)
     }
 
-    /// How long a handler of a kind may take, where all may take `usual` and none more than `most`.
+    /// Returns how long a handler of a kind may run. The default for all kinds is `usual`, and no limit exceeds `most`.
     pub(crate) fn handler_timeout(&self, kind: &str, usual: Duration, most: Duration) -> Duration {
         let own = self
             .kinds
@@ -157,7 +160,7 @@ impl Policies {
         own.map_or(usual, |limit| Duration::from_millis(limit).min(most))
     }
 
-    /// When events of a kind are tried again, where it is `usual` for all.
+    /// Returns the retry policy of a kind. The default for all kinds is `usual`.
     pub(crate) fn retry(&self, kind: &str, usual: RetryPolicy) -> RetryPolicy {
         let Some(policy) = self.kinds.get(kind) else {
             return usual;

@@ -1,6 +1,8 @@
-//! Owns a whole program: its handlers, settings, database and migrations put together, so that a shell (a function, a
-//! command line) need only ask. What a shell is for whom, nobody here knows.
+//! Owns a whole program: its handlers, settings, database and migrations, put together so that a shell (a function or a
+//! command line) only has to pass on requests. It does not know which shell runs it.
 
+#[cfg(feature = "operate")]
+mod deployment;
 mod survey;
 mod verbs;
 
@@ -13,6 +15,8 @@ use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use tokio_postgres::{Client, Transaction};
 
+#[cfg(feature = "operate")]
+pub use self::deployment::Deployment;
 pub use self::verbs::Retention;
 use crate::config::{Lookup, duration, number};
 use crate::connect::Database;
@@ -38,7 +42,7 @@ use crate::schedule::Schedule;
 use crate::seal;
 use crate::wake;
 
-/// What a program is made of: the handlers of its events, its own migrations, its own actions. A shell runs it.
+/// A program: the handlers of its events, its own migrations and its own actions. A shell runs it.
 ///
 /// ```
 /// use tidegate::{Context, Dispatch, Done, Handlers, Program};
@@ -78,13 +82,13 @@ type MakeHandlers = dyn Fn(Lookup<'_>) -> Result<Arc<dyn Drains>, Error> + Send 
 type AnswerFurther =
     dyn Fn(Database, Value) -> BoxFuture<'static, Result<Value, Error>> + Send + Sync;
 
-/// An action of the program's own.
+/// An action that the program adds.
 struct Further {
     name: &'static str,
     answer: Box<AnswerFurther>,
 }
 
-/// Handlers of some program: what a drain needs to know of its events has been left behind.
+/// The handlers of a program, without its event type.
 trait Drains: Send + Sync {
     fn drain<'a>(
         &self,
@@ -94,7 +98,7 @@ trait Drains: Send + Sync {
         figures: Option<oneshot::Sender<Figures>>,
     ) -> BoxFuture<'a, Result<DrainReport, DrainError>>;
 
-    /// What is published again and again.
+    /// Returns the program's periodic events.
     #[cfg(feature = "schedules")]
     fn schedules(&self) -> Result<Vec<Declared>, Error>;
 }
@@ -119,7 +123,8 @@ impl<D: Dispatch> Drains for Typed<D> {
 }
 
 impl Program {
-    /// A program whose handlers are made from its settings, as [`Error::Config`] if those do not hold.
+    /// Creates a program. `handlers` builds the handlers from the settings, and returns [`Error::Config`] when a
+    /// setting is wrong.
     pub fn new<D: Dispatch>(
         handlers: impl Fn(Lookup<'_>) -> Result<D, Error> + Send + Sync + 'static,
     ) -> Self {
@@ -141,21 +146,21 @@ impl Program {
         }
     }
 
-    /// The crate that its handlers come from: of that the log may show more.
+    /// Returns the name of the crate that the handlers come from. The log may show more of that crate.
     #[must_use]
     pub fn origin(&self) -> &'static str {
         self.origin
     }
 
-    /// With tables of its own beside the queue's, which `migrate` makes as well.
+    /// Adds tables of the program, which `migrate` creates beside the queue's.
     #[must_use]
     pub fn tables(mut self, tables: Migrations) -> Self {
         self.tables.push(tables);
         self
     }
 
-    /// With events of this kind handled as this says, which `migrate` makes known. Operators may say otherwise (`tidegate
-    /// policy`), field by field.
+    /// Sets how events of this kind are handled. `migrate` stores the policy. Operators can override each field with
+    /// `tidegate policy`.
     #[must_use]
     pub fn policy(mut self, kind: &'static str, policy: Policy) -> Self {
         self.policies.retain(|(known, _)| *known != kind);
@@ -163,8 +168,9 @@ impl Program {
         self
     }
 
-    /// With an action of its own, such as taking in a message: a request `{"action": name, …}` is answered with what this
-    /// returns for its other fields. [`Error::Invalid`] says what is wrong with them.
+    /// Adds an action of the program, such as an intake for messages. A request `{"action": name, …}` is answered with
+    /// the value that `answer` returns for the request's other fields. [`Error::Invalid`] reports what is wrong with
+    /// them.
     #[must_use]
     pub fn action<F>(
         mut self,
@@ -181,12 +187,13 @@ impl Program {
         self
     }
 
-    /// With an intake of its own for messages from outside, such as those that Lambda brings from SQS. It stores what it
-    /// likes and publishes events for it, or none, all in the transaction that it is given, which commits when it returns
-    /// well, and before anybody is told that the message is taken in. Of a message that comes again it is not asked.
+    /// Adds an intake for messages from outside, such as those that Lambda brings from SQS. The intake may store data
+    /// and publish events, or none, in the transaction that it receives. The transaction commits when the intake
+    /// returns without an error, and only then is the message acknowledged. A message that arrives again is
+    /// acknowledged without calling the intake.
     ///
-    /// [`Error::Invalid`] says that the message is wrong; it goes where its bearer puts what nobody can take in. Any other
-    /// error has it come again.
+    /// [`Error::Invalid`] means that the message itself is wrong. Its sender then keeps it with the messages that cannot be
+    /// taken in, for example in the dead-letter queue of SQS. After any other error the message is delivered again.
     ///
     /// ```
     /// # use tidegate::{Context, Dispatch, Done, Handlers, NewEvent, Program, publish};
@@ -222,8 +229,8 @@ impl Program {
         self
     }
 
-    /// With what its own tables keep of people: `forget` takes it away with the events, and `cleanup` when it has been kept
-    /// for long enough.
+    /// Adds the data about people in the program's own tables. `forget` removes it together with the events, and
+    /// `cleanup` removes it when its retention is over.
     #[cfg(feature = "operate")]
     #[must_use]
     pub fn records(mut self, records: impl Records + 'static) -> Self {
@@ -231,16 +238,29 @@ impl Program {
         self
     }
 
-    /// Reads all settings, and checks that a handler's limit fits into a lease.
+    /// Reads all settings, and checks that a handler's time limit fits into a lease. If `DATABASE_SECRET_IDS` names
+    /// several databases, `TIDEGATE_DATABASE` selects one of them.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     #[cfg(feature = "operate")]
     pub fn start(self, lookup: Lookup<'_>) -> Result<Service, Error> {
+        let handlers = (self.handlers)(lookup)?;
+        let one = deployment::one_of(lookup)?;
+        Arc::new(self).serve(&*one, handlers)
+    }
+
+    /// Builds the service for the database that the settings name.
+    #[cfg(feature = "operate")]
+    fn serve(
+        self: Arc<Self>,
+        lookup: Lookup<'_>,
+        handlers: Arc<dyn Drains>,
+    ) -> Result<Service, Error> {
         let options = DrainOptions::from_settings(lookup)?;
         options.check()?;
         seal::from_settings(lookup)?;
-        // Handlers that wait for a service need no connection; eight serve the others.
+        // Handlers that wait for a service need no connection. Eight connections serve the others.
         let database = Database::from_settings(lookup, options.concurrency.min(8))?;
         let further: Vec<&'static str> = self.further.iter().map(|action| action.name).collect();
         Ok(Service {
@@ -256,13 +276,13 @@ impl Program {
             metrics: Metrics::from_settings(lookup)?,
             metrics_to: |line| eprintln!("{line}"),
             actions: Actions::from_setting(lookup, further, self.intake.is_some())?,
-            handlers: (self.handlers)(lookup)?,
+            handlers,
             program: self,
         })
     }
 }
 
-/// The global attempt limit, if `TIDEGATE_MAX_ATTEMPTS` sets one (B6).
+/// Reads the global attempt limit from `TIDEGATE_MAX_ATTEMPTS`, if it is set (B6).
 ///
 /// # Errors
 /// [`Error::Config`] when it is not 1 to 1000.
@@ -273,7 +293,7 @@ fn max_attempts(lookup: Lookup<'_>) -> Result<Option<u16>, Error> {
     }
 }
 
-/// How far ahead an event of a group may be planned, if `TIDEGATE_MAX_GROUP_DELAY` says so.
+/// Reads from `TIDEGATE_MAX_GROUP_DELAY`, if it is set, how far ahead an event of a group may be planned.
 ///
 /// # Errors
 /// [`Error::Config`] when it is no duration.
@@ -285,7 +305,7 @@ fn max_group_delay(lookup: Lookup<'_>) -> Result<Option<Duration>, Error> {
         .transpose()
 }
 
-/// Whether payloads may be stored as they are, if `TIDEGATE_PAYLOADS` says.
+/// Reads from `TIDEGATE_PAYLOADS`, if it is set, whether payloads may be stored without a seal.
 ///
 /// # Errors
 /// [`Error::Config`] when it is neither `any` nor `sealed`.
@@ -300,7 +320,7 @@ fn takes_plaintext(lookup: Lookup<'_>) -> Result<Option<bool>, Error> {
     }
 }
 
-/// Whether drains may start others, if `TIDEGATE_START_DRAINS` says so.
+/// Reads from `TIDEGATE_START_DRAINS` whether drains may start further drains.
 ///
 /// # Errors
 /// [`Error::Config`] when it is neither `on` nor `off`.
@@ -314,8 +334,8 @@ fn starts_drains(lookup: Lookup<'_>) -> Result<bool, Error> {
     }
 }
 
-/// Who operates, for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. A claim; what the
-/// database knows for sure is its own user.
+/// Returns the operator's name for the audit: `TIDEGATE_ACTOR`, or the account's name in `USER`. Nothing verifies this
+/// name; the database knows only its own user for certain.
 fn actor(lookup: Lookup<'_>) -> Option<String> {
     lookup("TIDEGATE_ACTOR").or_else(|| lookup("USER"))
 }
@@ -324,48 +344,48 @@ fn actor(lookup: Lookup<'_>) -> Option<String> {
 pub struct Service {
     /// Where the queue is.
     pub database: Database,
-    /// What a drain does unless a request says otherwise.
+    /// The options of a drain, unless a request overrides them.
     pub options: DrainOptions,
-    /// The global attempt limit, if one is configured.
+    /// The global attempt limit, if one is set.
     pub max_attempts: Option<u16>,
     /// How far ahead `migrate` lets an event of a group be planned.
     pub max_group_delay: Option<Duration>,
-    /// Whether `migrate` lets payloads be stored as they are.
+    /// Whether `migrate` lets payloads be stored without a seal.
     pub takes_plaintext: Option<bool>,
-    /// Who asks, for the audit, unless a request says otherwise.
+    /// The operator's name for the audit, unless a request overrides it.
     pub actor: Option<String>,
-    /// How long the database may take for one statement of a look; `None`: as long as for any.
+    /// The longest time that the database may take for one statement of a look; `None` means the usual limit.
     pub looks_within: Option<Duration>,
-    /// Whether its drains may start others.
+    /// Whether its drains may start further drains.
     pub starts_drains: bool,
-    /// The function that is woken when something was published.
+    /// The function that is started after a publish.
     pub wakes: Option<String>,
-    /// What is told of each drain, if metrics are configured.
+    /// The metrics to emit for each drain, if they are configured.
     pub metrics: Option<Metrics>,
-    /// Takes each line of metrics.
+    /// Receives each line of metrics.
     pub metrics_to: fn(&str),
-    /// What may be asked for.
+    /// The allowed actions.
     pub actions: Actions,
     handlers: Arc<dyn Drains>,
-    program: Program,
+    program: Arc<Program>,
 }
 
-/// A request that could not be answered.
+/// Why a request could not be answered.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// A drain that the infrastructure ended, with its counts.
+    /// A drain that failed because of the infrastructure, with its counts.
     #[error(transparent)]
     Drain(#[from] DrainError),
     /// Anything else.
     #[error(transparent)]
     Other(#[from] Error),
-    /// The report does not serialize.
+    /// The report could not be serialized.
     #[error("report: {0}")]
     Report(#[from] serde_json::Error),
 }
 
 impl Service {
-    /// Answers a request within `time`, if there is a limit from outside. An answer longer than [`ANSWER_LIMIT`] is cut, and
+    /// Answers a request, within `time` if the caller has a limit. An answer longer than [`ANSWER_LIMIT`] is cut, and
     /// says so.
     ///
     /// # Errors
@@ -400,13 +420,13 @@ impl Service {
             Request::Rewrap(asked) => told(time, self.rewrap(asked)).await?,
             Request::Schedules(asked) => told(time, self.schedules(*asked)).await?,
             Request::Schedule(asked) => told(time, self.change_schedule(asked)).await?,
-            // As with a cleanup, the steps of applying it know how long they have.
+            // Applying retention watches its own time, as a cleanup does.
             Request::Retention(asked) if asked.apply => {
                 told(time.map(overrun), self.retention(asked, time)).await?
             }
             Request::Retention(asked) => told(time, self.retention(asked, None)).await?,
             Request::Doctor(_) => told(time, self.doctor()).await?,
-            // What it is, and how long, is the program's own business.
+            // The program itself limits the content and the length of this answer.
             Request::Further { action, fields } => {
                 return Ok(within(time, self.further(action, fields.clone())).await?);
             }
@@ -443,7 +463,7 @@ impl Service {
         told(time.map(overrun), self.cleanup(&options, hooks)).await
     }
 
-    /// Drains the queue, and tells the metrics of it.
+    /// Drains the queue, and emits metrics of the drain if they are configured.
     ///
     /// # Errors
     /// As [`crate::drain()`].
@@ -463,7 +483,7 @@ impl Service {
             .handlers
             .drain(&self.database, options, hooks, Some(told))
             .await;
-        // A drain that was refused has not even begun to count.
+        // A drain that was refused has no figures.
         let figures = figures.await.unwrap_or_default();
         let (report, succeeded) = match &drained {
             Ok(report) => (report, true),
@@ -475,7 +495,7 @@ impl Service {
         drained
     }
 
-    /// Removes what retention says, and ends what nobody will handle.
+    /// Removes finished events whose retention is over, and ends events that no program will handle.
     ///
     /// # Errors
     /// As [`retention::cleanup`].
@@ -489,10 +509,10 @@ impl Service {
         retention::cleanup(&self.database, options, hooks).await
     }
 
-    /// Takes in messages from outside, if the program has an intake for them and this process may use it.
+    /// Returns a receiver for messages from outside, if the program has an intake and this process may use it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when it may not, or when there is none.
+    /// [`Error::Invalid`] when this process may not receive, or when the program has no intake.
     pub fn receiver(&self) -> Result<Receiver<'_>, Error> {
         self.actions.check("receive")?;
         match &self.program.intake {
@@ -503,10 +523,10 @@ impl Service {
         }
     }
 
-    /// Answers an action of the program's own.
+    /// Answers an action that the program added.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when there is no such action; its own errors.
+    /// [`Error::Invalid`] when there is no such action; otherwise the action's own errors.
     pub async fn further(&self, action: &str, fields: Value) -> Result<Value, Error> {
         let Some(further) = self
             .program
@@ -519,11 +539,12 @@ impl Service {
         (further.answer)(self.database.clone(), fields).await
     }
 
-    /// Brings the schema up to date, of the queue and of the program; with `roles`, creates the
-    /// database roles and grants them what is theirs.
+    /// Brings the schemas of the queue and of the program up to date. With `roles`, it also creates the database roles
+    /// and grants their privileges.
     ///
     /// # Errors
-    /// As [`Migrate::run`]. [`Error::Migrate`] also when the queue is another program's, and it was not asked to share it.
+    /// As [`Migrate::run`]. Also [`Error::Migrate`] when another program owns the queue and the request does not ask to
+    /// share it.
     pub async fn migrate(&self, asked: MigrateRequest) -> Result<MigrateReport, Error> {
         if !asked.share {
             refuse_foreign(&self.database, self.program.kinds).await?;
@@ -543,7 +564,7 @@ impl Service {
         if asked.roles {
             migrate = migrate.with_roles();
         }
-        // Before anything is changed: what is declared wrongly must not leave half a migration.
+        // Checked before anything is changed: a wrong declaration must not leave a half-finished migration.
         #[cfg(feature = "schedules")]
         {
             let declared = self.handlers.schedules()?;
@@ -560,7 +581,7 @@ impl Service {
     }
 }
 
-/// Figures of the queue, on a connection that is there.
+/// Returns figures of the queue, read over an existing connection.
 ///
 /// # Errors
 /// When the database fails.
@@ -591,7 +612,8 @@ pub async fn stats_on(client: &Client) -> Result<StatsReport, Error> {
     })
 }
 
-/// The settings hold, or there would be no service: what is out of range came with the request.
+/// Turns a configuration error into an error of the request. The settings were checked when the service was built, so
+/// the value that is out of range came with the request.
 fn the_callers(error: Error) -> Error {
     match error {
         Error::Config(text) => Error::Invalid(text),
@@ -599,13 +621,13 @@ fn the_callers(error: Error) -> Error {
     }
 }
 
-/// When work that knows how long it has is cut all the same: a database that says nothing may keep its last step, and the
-/// caller's own deadline comes first.
+/// Returns when to cut work that watches its own time. The database may not answer during the last step, and the
+/// caller's own deadline must not pass first.
 fn overrun(time: Duration) -> Duration {
     time + OVERRUN
 }
 
-/// The answer to what has no budget of its own, within `time`.
+/// Returns the answer of work that has no budget of its own, cut at `time`.
 async fn told<T: Serialize>(
     time: Option<Duration>,
     work: impl Future<Output = Result<T, Error>>,
@@ -613,7 +635,7 @@ async fn told<T: Serialize>(
     Ok(serde_json::to_value(within(time, work).await?)?)
 }
 
-/// Cuts work that has no budget of its own: its caller is gone after `time`.
+/// Cuts work that has no budget of its own, because its caller is gone after `time`.
 async fn within<T>(
     time: Option<Duration>,
     work: impl Future<Output = Result<T, Error>>,
@@ -628,8 +650,8 @@ async fn within<T>(
     tokio::time::timeout(limit, work).await.unwrap_or(Err(late))
 }
 
-/// Has panics logged from now on, by their place alone: the text may quote a payload (I9), and a
-/// handler's is kept with the event anyway.
+/// Logs panics from now on, but only their place: the text may quote a payload (I9), and a handler's panic text is
+/// stored with the event anyway.
 pub fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map(ToString::to_string);
@@ -647,7 +669,7 @@ pub struct Migrated {
     pub report: MigrateReport,
 }
 
-/// Turns true at SIGTERM or Ctrl-C: what ends a run as its budget would.
+/// Returns a receiver that turns true at SIGTERM or Ctrl-C, which ends a run as the end of its budget would.
 #[must_use]
 pub fn stopped_by_signal() -> watch::Receiver<bool> {
     let (stop, stopped) = watch::channel(false);
@@ -658,7 +680,7 @@ pub fn stopped_by_signal() -> watch::Receiver<bool> {
     stopped
 }
 
-/// Waits for SIGTERM or Ctrl-C. For ever, if the signals cannot be listened to.
+/// Waits for SIGTERM or Ctrl-C. If the process cannot listen for signals, it waits for ever.
 pub async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut terminate), Ok(mut interrupt)) = (

@@ -1,4 +1,5 @@
-//! Owns how payloads get the current key's seal: page by page, in the queue and every partition of the log. It knows no SQL.
+//! Owns how stored payloads are sealed again with the current key: page by page, in the queue and every partition of
+//! the log. It knows no SQL.
 
 use std::time::SystemTime;
 
@@ -12,10 +13,10 @@ use crate::queue::retention::partitions;
 use crate::queue::{self, Unsealed};
 use crate::seal::{self, PayloadKeys, Unopened};
 
-/// Payloads of one statement; each may have a megabyte.
+/// Payloads in one statement. Each may have a megabyte.
 const PAGE: i32 = 100;
 
-/// Broken ones are told up to this many.
+/// The most broken payloads in a report.
 const TOLD: usize = 100;
 
 pub(crate) async fn rewrap(
@@ -37,12 +38,12 @@ pub(crate) async fn rewrap(
             ..RewrapReport::default()
         },
     };
-    // The queue first: what ends meanwhile is found in the log.
+    // Works on the queue first: an event that ends in the meantime is found in the log.
     run.place(None).await?;
     for partition in partitions(&client, SystemTime::now()).await? {
         run.place(Some(&partition.name)).await?;
     }
-    // A schedule's payload is that of its events.
+    // The payload of a schedule is that of its events.
     run.place(Some("schedule")).await?;
     Ok(run.report)
 }
@@ -78,7 +79,7 @@ impl Run<'_> {
         }
     }
 
-    /// A payload under the current key's seal, counted; `None` when it cannot be.
+    /// Returns the payload under the current key and counts it; `None` when that is impossible.
     fn anew(&mut self, found: &Unsealed) -> Result<Option<Box<RawValue>>, Error> {
         let text = found.payload.as_bytes();
         if !seal::is_sealed(text) {

@@ -1,8 +1,8 @@
-//! Owns when periodic events are due: cron expressions, time zones, intervals, and what becomes of missed slots. And how what a
-//! program declares comes into the database. It knows no SQL.
+//! Owns when periodic events are due: cron expressions, time zones, intervals and missed slots. It also stores a
+//! program's declared schedules in the database. It knows no SQL.
 //!
-//! The surprise: the table of time zones is this crate's, not the system's. A slot is computed by whichever program drains, and
-//! all of them must come to the same.
+//! The time zone table is this crate's own, not the system's. Any program that drains may compute a slot, and all
+//! programs must get the same result.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ use crate::operate::{Periodic, ScheduleStatus};
 use crate::queue::{self, Declared, DueSchedule, Firing, Times};
 use crate::seal;
 
-/// A slot that is met so many seconds late counts as met where nothing is made up for.
+/// With [`CatchUp::None`], a slot that is met up to this many seconds late still counts as met.
 const LATE: i64 = 15 * 60;
 
-/// Slots of one schedule that are made up for at once.
+/// The most slots of one schedule that are caught up with at once.
 const MOST_AT_ONCE: usize = 100;
 
-/// A program's periodic event: what is published, and when. A program lists its own in [`Dispatch::schedules`], and `migrate`
-/// brings them into the database.
+/// A program's periodic event: what is published, and when. A program lists its schedules in [`Dispatch::schedules`],
+/// and `migrate` stores them in the database.
 ///
 /// ```
 /// use std::time::Duration;
@@ -74,10 +74,11 @@ pub struct Schedule<E> {
 }
 
 impl<E: Event> Schedule<E> {
-    /// Due by a cron expression: minute, hour, day of the month, month, day of the week, such as `30 2 * * MON-FRI`; or
-    /// `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. Read by UTC unless it has a [`time_zone`](Self::time_zone).
+    /// Creates a schedule from a cron expression: minute, hour, day of the month, month and day of the week, such as
+    /// `30 2 * * MON-FRI`. It may also be `@hourly`, `@daily`, `@weekly`, `@monthly` or `@yearly`. Without a
+    /// [`time_zone`](Self::time_zone) the times are in UTC.
     ///
-    /// The name has 1 to 100 letters, digits, `.`, `_` and `-`, and is the only one of its kind in the queue.
+    /// The name has 1 to 100 letters, digits, `.`, `_` and `-`, and must be unique in the queue.
     pub fn cron(name: impl Into<String>, expression: impl Into<String>, event: E) -> Self {
         let cron = Some(expression.into());
         let periodic = Periodic {
@@ -87,7 +88,8 @@ impl<E: Event> Schedule<E> {
         Self::of(name.into(), event, periodic)
     }
 
-    /// Due at every multiple of this time since 1970, in UTC: whole seconds, 1 to 366 days. A clock change moves no slot.
+    /// Creates a schedule that is due at every multiple of `time` since 1970, in UTC. The time is in whole seconds,
+    /// from 1 s to 366 days. A clock change moves no slot.
     pub fn every(name: impl Into<String>, time: Duration, event: E) -> Self {
         let every = Some(time);
         let periodic = Periodic {
@@ -105,32 +107,33 @@ impl<E: Event> Schedule<E> {
         }
     }
 
-    /// By which zone's clock the expression is read, such as `America/New_York`. What falls into the hour that spring leaves
-    /// out is due at its end; what falls into the hour that autumn repeats is due the first time.
+    /// Sets the time zone of the cron expression, such as `America/New_York`. A slot in the hour that is skipped in
+    /// spring is due at the end of that hour. A slot in the hour that is repeated in autumn is due the first time.
     pub fn time_zone(mut self, name: impl Into<String>) -> Self {
         self.periodic.time_zone = Some(name.into());
         self
     }
 
-    /// The group of its events: no second one runs beside the first.
+    /// Sets the group of the events, so two of them never run at the same time.
     pub fn group(mut self, key: impl Into<String>) -> Self {
         self.periodic.group = Some(key.into());
         self
     }
 
-    /// An event is started so long after its slot, or never; a slot that is met later is passed over.
+    /// Sets how long after its slot an event may start. After that time the event is not started, and a slot that is
+    /// met later is skipped.
     pub fn start_within(mut self, time: Duration) -> Self {
         self.periodic.start_within = Some(time);
         self
     }
 
-    /// What becomes of slots that no drain was there for; by default the last of them is made up for.
+    /// Sets what happens to slots that passed while no drain ran. By default only the last of them is published.
     pub fn catch_up(mut self, catch_up: CatchUp) -> Self {
         self.periodic.catch_up = catch_up;
         self
     }
 
-    /// As it is compared with what is stored.
+    /// Returns the schedule in the form in which it is compared with the stored one.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the schedule and what is wrong with it.
@@ -165,7 +168,8 @@ fn times(asked: &Periodic) -> Times {
     }
 }
 
-/// Checks what the database cannot: that it can be read, and that there is a slot. Tells the first one from `now` on.
+/// Checks what the database cannot check: that the schedule can be parsed and has a slot. Returns the first slot from
+/// now on.
 pub(crate) fn check(asked: &Periodic) -> Result<String, Error> {
     for (field, time) in [("every", asked.every), ("start_within", asked.start_within)] {
         if let Some(time) = time.filter(|time| time.subsec_nanos() != 0) {
@@ -189,12 +193,12 @@ pub(crate) fn check(asked: &Periodic) -> Result<String, Error> {
         .ok_or_else(|| wrong(NEVER.to_owned()))
 }
 
-/// Whether schedules are fired here.
+/// Whether this build fires schedules.
 pub(crate) const BUILT_IN: bool = true;
 
 const NEVER: &str = "cron: must be due at some time, got one that never is";
 
-/// When a schedule is due, ready to be asked.
+/// When a schedule is due, parsed.
 enum Calendar {
     Cron(Box<Cron>, TimeZone),
     Every(i64),
@@ -218,7 +222,7 @@ impl Calendar {
         Ok(Self::Cron(Box::new(cron), zone(&times.time_zone)?))
     }
 
-    /// The first slot after an instant.
+    /// Returns the first slot after an instant.
     fn after(&self, instant: i64) -> Option<i64> {
         match self {
             Self::Every(every) => instant
@@ -233,7 +237,8 @@ impl Calendar {
         }
     }
 
-    /// The last slot until `now`, of which `slot` is one. By halving the time between: there may be millions of slots.
+    /// Returns the last slot up to `now`, starting from the slot `slot`. It bisects the time between them, because
+    /// there may be millions of slots.
     fn last_until(&self, slot: i64, now: i64) -> i64 {
         let (mut last, mut end) = (slot, now);
         while last < end {
@@ -256,7 +261,7 @@ fn zone(name: &str) -> Result<TimeZone, String> {
     })
 }
 
-/// What to fire of a schedule now, at most `most` events.
+/// Plans what to fire for a schedule now, at most `most` events.
 #[must_use]
 pub fn plan(due: &DueSchedule, most: usize) -> Firing {
     let mut firing = Firing {
@@ -286,7 +291,7 @@ pub fn plan(due: &DueSchedule, most: usize) -> Firing {
         CatchUp::None => Some(due.start_within.unwrap_or(LATE).min(LATE)),
         CatchUp::Last | CatchUp::All => due.start_within,
     };
-    // What nothing may be started for any more is passed over, without a look at each.
+    // Skips all slots that are too late to start an event, without looking at each of them.
     let worth = late.map_or(i64::MIN, |late| due.now.saturating_sub(late));
     let first = if first > worth {
         Some(first)
@@ -311,12 +316,12 @@ pub fn plan(due: &DueSchedule, most: usize) -> Firing {
     firing
 }
 
-/// Whether more of it is due behind what is fired.
+/// Whether more slots are due after those in this firing.
 pub(crate) fn has_more(firing: &Firing, now: i64) -> bool {
     firing.next.is_some_and(|next| next <= now)
 }
 
-/// Fires what is due at this second, whatever the clock says: as a drain does, in one look. Tells how many events there are.
+/// Fires what is due at this second, whatever the real time, as one look of a drain does. Returns the number of events.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -328,11 +333,11 @@ pub async fn fire_at(client: &Client, kinds: &[&str], now: f64) -> Result<u64, E
     Ok(fired.iter().map(|one| one.published).sum())
 }
 
-/// Brings what a program declares into the database: what is new is added, what has changed is changed, and what the program
-/// does not declare any more is removed. What operators or other programs keep stays.
+/// Stores a program's declared schedules in the database. New ones are added, changed ones are updated, and those that
+/// the program no longer declares are removed. Schedules of operators and of other programs stay.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the schedule and what is wrong with it; else the database's failure.
+/// [`Error::Invalid`] names the schedule and what is wrong with it; otherwise the database's error.
 pub(crate) async fn sync(
     client: &Client,
     keeper: &str,
@@ -376,8 +381,9 @@ pub(crate) async fn sync(
     Ok(changes)
 }
 
-/// Whether what is stored is what is declared: under its seal, which is another one each time. What should be sealed and is
-/// not, or cannot be opened, is stored anew.
+/// Whether the stored schedule equals the declared one. The stored payload is opened first, because each seal gives
+/// another text. A payload that should be sealed and is not, or that cannot be opened, counts as different
+/// and is stored again.
 fn is_same(stored: &Declared, declared: &Declared, seals: bool) -> bool {
     let text = stored.payload.as_deref().map(str::as_bytes);
     let Ok(opened) = seal::opened(&stored.kind, text) else {
@@ -392,10 +398,10 @@ fn is_same(stored: &Declared, declared: &Declared, seals: bool) -> bool {
         } == *declared
 }
 
-/// A payload as it is stored: sealed, if this process has keys.
+/// Returns a payload as it is stored: sealed, if this process has keys.
 ///
 /// # Errors
-/// [`Error::Invalid`] when it is not allowed in an event.
+/// [`Error::Invalid`] when the payload is not allowed in an event.
 pub(crate) async fn sealed(kind: &str, payload: Option<String>) -> Result<Option<String>, Error> {
     seal::keys().await?;
     let payload = payload.map(RawValue::from_string).transpose();
@@ -409,7 +415,7 @@ pub(crate) async fn sealed(kind: &str, payload: Option<String>) -> Result<Option
         .map(|payload| payload.get().to_owned()))
 }
 
-/// Tells the next slot of one that no drain has computed yet.
+/// Fills in the next slot of a schedule for which no drain has computed it yet.
 pub(crate) fn complete(status: &mut ScheduleStatus) {
     if status.next_at.is_some() || status.problem.is_some() {
         return;
@@ -477,7 +483,7 @@ mod tests {
         }
     }
 
-    /// From just before the first of them, these are the next three.
+    /// Checks that from just before the first of these slots, they are the next three.
     fn assert_slots(zone: &str, expression: &str, expected: [&str; 3]) {
         let calendar = calendar(expression, zone);
         let mut instant = at(expected[0]) - 1;
@@ -487,7 +493,7 @@ mod tests {
         }
     }
 
-    /// The time does not exist on the middle day; its slot is the end of the gap.
+    /// The time does not exist on the middle day. Its slot is the end of the gap.
     #[test]
     fn a_daily_slot_in_the_hour_that_spring_leaves_out_comes_once_at_its_end() {
         let expected = [
@@ -502,7 +508,7 @@ mod tests {
             "2026-03-09T06:30:00Z",
         ];
         assert_slots("America/New_York", "30 2 * * *", expected);
-        // Half an hour, from 02:00 on.
+        // The gap is half an hour, from 02:00.
         let expected = [
             "2026-10-02T15:40:00Z",
             "2026-10-03T15:30:00Z",
@@ -511,7 +517,7 @@ mod tests {
         assert_slots("Australia/Lord_Howe", "10 2 * * *", expected);
     }
 
-    /// The time comes twice on the middle day; its slot is the first.
+    /// The time comes twice on the middle day. Its slot is the first.
     #[test]
     fn a_daily_slot_in_the_hour_that_autumn_repeats_comes_once_the_first_time() {
         let expected = [
@@ -526,7 +532,7 @@ mod tests {
             "2026-11-02T06:30:00Z",
         ];
         assert_slots("America/New_York", "30 1 * * *", expected);
-        // Half an hour, from 01:30 on.
+        // Half an hour is repeated, from 01:30.
         let expected = [
             "2026-04-03T14:45:00Z",
             "2026-04-04T14:45:00Z",
@@ -539,7 +545,7 @@ mod tests {
     fn a_slot_of_every_quarter_or_hour_comes_at_every_quarter_or_hour_that_passes() {
         let day =
             |expression, zone, from, until| slots(&calendar(expression, zone), from, until).len();
-        // 23 hours, 25 hours, and half an hour more or less.
+        // The days have 23 hours, 25 hours, and half an hour more or less.
         let spring = ("2026-03-07T05:00:00Z", "2026-03-09T04:00:00Z");
         assert_eq!(day("0 * * * *", "America/New_York", spring.0, spring.1), 47);
         let autumn = ("2026-10-31T04:00:00Z", "2026-11-02T05:00:00Z");
@@ -589,7 +595,7 @@ mod tests {
                         break;
                     };
                     assert!(next > instant, "{zone} {expression}");
-                    // From anywhere before it, the next one is the same.
+                    // From any instant before it, the next slot is the same.
                     assert_eq!(
                         calendar.after(instant + (next - instant) / 2),
                         Some(next),
@@ -700,7 +706,7 @@ mod tests {
             [at("2026-01-08T02:00:00Z")]
         );
         assert_eq!(planned(CatchUp::All, "2026-01-08T12:00:00Z").slots.len(), 7);
-        // Nobody would start these any more.
+        // These are too late to start.
         let within = |hours: i64| DueSchedule {
             start_within: Some(hours * 3600),
             ..due(daily(), CatchUp::All, from, "2026-01-08T12:00:00Z")

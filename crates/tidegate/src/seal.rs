@@ -1,8 +1,9 @@
-//! Owns the seal on payloads: an envelope of a key for the one payload, wrapped with a key of the program's, and the payload
-//! under it. The queue, its log and whoever looks at them see the envelope alone. It knows no SQL.
+//! Owns the encryption of payloads. A sealed payload is an envelope that holds the encrypted payload and a key for this
+//! one payload, which is wrapped with a key of the program. The queue, its log and their readers see only the envelope.
+//! This module knows no SQL.
 //!
-//! The surprise: a process has one set of keys, like its log. So nobody who publishes can forget to seal, and nothing has to be
-//! handed through every function that publishes.
+//! A process has one set of keys, as it has one log. So no publisher can forget to seal, and no function that publishes
+//! needs the keys as a parameter.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -24,32 +25,32 @@ use crate::error::Error;
 use crate::event::NewEvent;
 use crate::handler::{Fault, HandlerError, Unhandled};
 
-/// How a sealed payload begins, as we write it and as the database looks for it.
+/// The beginning of a sealed payload, as this module writes it and as the database checks it.
 const BEGINNING: &str = r#"{"tidegate_sealed":"#;
 
-/// Put into what is sealed, so that nothing sealed for another purpose is taken for it.
+/// Part of what is sealed, so that nothing sealed for another purpose is taken for a payload.
 const PURPOSE: &str = "tidegate payload 1:";
 
 const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 12;
 
-/// A payload's own key seals nothing else, so that one nonce is as good as another.
+/// A payload's own key seals nothing else, so a constant nonce is safe.
 const ONLY_NONCE: [u8; NONCE_BYTES] = [0; NONCE_BYTES];
 
-/// The keys of a program: one seals, all of them open.
+/// The keys of a program: one of them seals, all of them open.
 pub struct PayloadKeys {
     current: String,
     keys: BTreeMap<String, Aes256Gcm>,
 }
 
 impl fmt::Debug for PayloadKeys {
-    /// Their names alone.
+    /// Shows only the names.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.keys.keys()).finish()
     }
 }
 
-/// The keys as their file or secret has them.
+/// The keys in the form of their file or secret.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -67,22 +68,22 @@ struct Sealed {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Envelope {
-    /// The version of this form.
+    /// The version of this format.
     v: u8,
-    /// The name of the key that the payload's own key is wrapped with.
+    /// The name of the key that wraps the payload's own key.
     key: String,
-    /// A nonce and the payload's own key, encrypted; base64.
+    /// A nonce and the encrypted own key of the payload; base64.
     wrapped: String,
-    /// The payload, encrypted; base64.
+    /// The encrypted payload; base64.
     data: String,
 }
 
-/// Why a sealed payload cannot be opened. It quotes nothing but the name of a key.
+/// Why a sealed payload cannot be opened. It quotes only the name of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unopened {
     /// This program has no key of this name.
     NoKey(String),
-    /// It is none of this program's, or was changed, or belongs to an event of another kind.
+    /// The payload is not this program's, was changed, or belongs to an event of another kind.
     Broken,
 }
 
@@ -99,11 +100,11 @@ impl fmt::Display for Unopened {
 }
 
 impl PayloadKeys {
-    /// Reads keys: `{"current": "2031-01", "keys": {"2031-01": "…", "2030-01": "…"}}`, each 32 random bytes in base64. The
-    /// current one seals. A name has 1 to 100 characters: letters, digits, `.`, `_` and `-`.
+    /// Parses keys: `{"current": "2031-01", "keys": {"2031-01": "…", "2030-01": "…"}}`. Each key is 32 random bytes in
+    /// base64, and the current one seals. A name has 1 to 100 characters: letters, digits, `.`, `_` and `-`.
     ///
     /// # Errors
-    /// [`Error::Config`] says what is wrong; it quotes no key.
+    /// [`Error::Config`] says what is wrong, and quotes no key.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |why: String| Error::Config(format!("payload keys: {why}"));
         let written: Written = serde_json::from_str(text).map_err(|error| {
@@ -138,16 +139,16 @@ impl PayloadKeys {
         })
     }
 
-    /// The name of the key that seals.
+    /// Returns the name of the key that seals.
     #[must_use]
     pub fn current(&self) -> &str {
         &self.current
     }
 
-    /// A payload of an event of this kind, sealed.
+    /// Seals the payload of an event of this kind.
     ///
     /// # Errors
-    /// [`Error::Config`] when the system has no random numbers.
+    /// [`Error::Config`] when the system provides no random numbers.
     pub fn seal(&self, kind: &str, payload: &RawValue) -> Result<Box<RawValue>, Error> {
         let own: [u8; KEY_BYTES] = random()?;
         let cipher = Aes256Gcm::new(&own.into());
@@ -179,7 +180,7 @@ impl PayloadKeys {
         Ok(BASE64.encode([&nonce[..], &wrapped].concat()))
     }
 
-    /// The payload under a seal.
+    /// Returns the payload in a seal.
     ///
     /// # Errors
     /// See [`Unopened`].
@@ -219,10 +220,11 @@ impl PayloadKeys {
             .map_err(|_| Unopened::Broken)
     }
 
-    /// The same payload with its own key wrapped by the current one; `None` when it is already.
+    /// Returns the same payload with its own key wrapped by the current key; `None` when it is wrapped by that key
+    /// already.
     ///
     /// # Errors
-    /// See [`Unopened`]; [`Unopened::Broken`] also when the system has no random numbers.
+    /// See [`Unopened`]. [`Unopened::Broken`] also when the system provides no random numbers.
     pub fn rewrapped(&self, sealed: &[u8]) -> Result<Option<Box<RawValue>>, Unopened> {
         let mut envelope = envelope(sealed)?;
         if envelope.key == self.current {
@@ -264,26 +266,26 @@ pub(crate) fn is_sealed(payload: &[u8]) -> bool {
     payload.starts_with(BEGINNING.as_bytes())
 }
 
-/// Where the keys of this process are.
+/// Where the keys of this process come from.
 enum Source {
     File(PayloadKeys),
     #[cfg(feature = "aws")]
     Secret(Box<SecretText>, OnceCell<PayloadKeys>),
 }
 
-/// By name, and itself.
+/// The name of the source, and the source itself.
 static SOURCE: OnceLock<(String, Source)> = OnceLock::new();
 
 const FILE: &str = "TIDEGATE_PAYLOAD_KEYS_FILE";
 const SECRET: &str = "TIDEGATE_PAYLOAD_KEYS_SECRET_ID";
 
-/// Has this process seal every payload that it publishes, and open those that it handles, with the keys of
-/// `TIDEGATE_PAYLOAD_KEYS_FILE` or, by the first use, of the secret `TIDEGATE_PAYLOAD_KEYS_SECRET_ID`, in the form of
-/// [`PayloadKeys::parse`]. Without either, payloads are stored as they are. A shell does this by itself; a producer that is
-/// none calls it once.
+/// Makes this process seal every payload that it publishes, and open those that it handles. The keys are in the file
+/// `TIDEGATE_PAYLOAD_KEYS_FILE`, or in the secret `TIDEGATE_PAYLOAD_KEYS_SECRET_ID`, which is read at the first use.
+/// Both have the form of [`PayloadKeys::parse`]. Without either, payloads are stored unsealed. The shells call this
+/// themselves; any other producer calls it once.
 ///
 /// # Errors
-/// [`Error::Config`] when both are set, when the file holds no keys, or when this process has other keys already.
+/// [`Error::Config`] when both are set, when the file holds no keys, or when this process already has other keys.
 pub fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
     let (name, source) = match (lookup(FILE), lookup(SECRET)) {
         (None, None) => return Ok(()),
@@ -319,7 +321,7 @@ pub fn from_settings(lookup: Lookup<'_>) -> Result<(), Error> {
     )))
 }
 
-/// The keys of a setting, which is named if they are none.
+/// Parses the keys of a setting. The error names the setting.
 fn of(setting: &str, text: &str) -> Result<PayloadKeys, Error> {
     PayloadKeys::parse(text).map_err(|error| match error {
         Error::Config(why) => Error::Config(format!("{setting}: {why}")),
@@ -327,10 +329,10 @@ fn of(setting: &str, text: &str) -> Result<PayloadKeys, Error> {
     })
 }
 
-/// The keys of this process, if it has any.
+/// Returns the keys of this process, if it has any.
 ///
 /// # Errors
-/// When their secret cannot be read, or holds none.
+/// When their secret cannot be read, or holds no keys.
 pub(crate) async fn keys() -> Result<Option<&'static PayloadKeys>, Error> {
     match SOURCE.get() {
         None => Ok(None),
@@ -343,7 +345,7 @@ pub(crate) async fn keys() -> Result<Option<&'static PayloadKeys>, Error> {
     }
 }
 
-/// The keys of this process, if it has any and [`keys`] was awaited.
+/// Returns the keys of this process, if it has any and [`keys`] was awaited.
 fn keys_now() -> Option<&'static PayloadKeys> {
     match SOURCE.get() {
         None => None,
@@ -353,10 +355,11 @@ fn keys_now() -> Option<&'static PayloadKeys> {
     }
 }
 
-/// An event as it is to be published: its payload sealed, if this process has keys and it is not sealed already.
+/// Returns an event as it is to be published: with its payload sealed, if this process has keys and the payload is not
+/// sealed already.
 ///
 /// # Errors
-/// When it cannot be sealed.
+/// When the payload cannot be sealed.
 pub(crate) fn sealed(event: &NewEvent) -> Result<Cow<'_, NewEvent>, Error> {
     let (Some(keys), Some(payload)) = (keys_now(), &event.payload) else {
         return Ok(Cow::Borrowed(event));
@@ -371,10 +374,10 @@ pub(crate) fn sealed(event: &NewEvent) -> Result<Cow<'_, NewEvent>, Error> {
     }))
 }
 
-/// A stored payload as it was before it was sealed; as it is, if it was not.
+/// Returns a stored payload as it was before it was sealed. A payload that is not sealed is returned unchanged.
 ///
 /// # Errors
-/// [`Unhandled`]: without its key the event is tried again later, at no cost to its attempts.
+/// [`Unhandled`]: without its key the event is retried later and keeps its attempt.
 pub(crate) fn opened<'a>(
     kind: &str,
     payload: Option<&'a [u8]>,
@@ -388,7 +391,7 @@ pub(crate) fn opened<'a>(
     };
     match opened {
         Ok(payload) => Ok(Some(Cow::Owned(payload))),
-        // Another program, or this one with its settings mended, can handle it.
+        // Another program, or this one with corrected settings, can handle it.
         Err(why @ Unopened::NoKey(_)) => Err(Unhandled::Later(
             HandlerError::retry("sealed", why).blameless(),
         )),

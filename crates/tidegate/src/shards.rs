@@ -1,12 +1,11 @@
-//! Owns queues that lie in several databases: for those who outgrow one, and for those who have one for each tenant. It says
-//! where a group is, drains all of them in turn, the most urgent first, and tells how they are. Each is a whole queue that knows
-//! nothing of the others.
+//! Owns queues in several databases, for programs that outgrow one database or have one for each tenant. It places
+//! groups, drains the databases in turn, the most urgent first, and reports their state. Each database holds a complete
+//! queue that knows nothing of the others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::join_all;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
@@ -16,16 +15,16 @@ use crate::drain::{DrainError, DrainOptions, DrainReport, drain};
 use crate::error::Error;
 use crate::queue::{self, Backlog};
 
-/// A database that says nothing for so long is not looked at any more, and drained last.
+/// A database that does not answer for this long is given up, and drained last.
 const LOOK: Duration = Duration::from_secs(3);
 
-/// No drain is begun with less time than this, and none is given less while others wait.
+/// The least time for a drain. None starts with less time left, and none receives less while others wait.
 const LEAST: Duration = Duration::from_secs(2);
 
-/// So many are looked at, and so many drained, at once.
+/// How many databases are asked for their state at once.
 const LOOKS_AT_ONCE: usize = 32;
 
-/// Databases with a queue each.
+/// Several databases, each with a queue.
 ///
 /// ```
 /// # use tidegate::Database;
@@ -35,7 +34,7 @@ const LOOKS_AT_ONCE: usize = 32;
 ///     ("north", Database::new("postgres://queue@north/app", 4)?),
 ///     ("south", Database::new("postgres://queue@south/app", 4)?),
 /// ])?;
-/// // All events of a group are in one of them, always the same, in which its producers publish.
+/// // All events of a group are in one of them, always the same. Its producers publish there.
 /// let shard = shards.of("customer-3");
 /// assert!(["north", "south"].contains(&shard.name()));
 /// # Ok(())
@@ -46,28 +45,30 @@ pub struct Shards {
     at_once: usize,
 }
 
-/// One of them.
+/// One of the databases.
 pub struct Shard {
     name: String,
     database: Database,
-    /// No group is placed here any more.
+    /// Whether no more groups are placed here.
     leaving: bool,
 }
 
 impl Shard {
-    /// Its name, by which groups are placed: it stays when the database moves.
+    /// Returns the name of the database. Groups are placed by this name, so it must stay the same when the database
+    /// moves.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its database.
+    /// Returns the database.
     #[must_use]
     pub fn database(&self) -> &Database {
         &self.database
     }
 
-    /// The weight of a key here: the first eight bytes of the SHA-256 of name, a zero byte and key, as a number.
+    /// Returns the weight of a key here: the first eight bytes, as a number, of the SHA-256 of the name, a zero byte
+    /// and the key.
     fn weight(&self, key: &str) -> u64 {
         let mut hash = Sha256::new();
         hash.update(self.name.as_bytes());
@@ -79,29 +80,30 @@ impl Shard {
     }
 }
 
-/// How one of them is.
+/// The state of one database.
 #[derive(Debug)]
 pub struct ShardStatus {
     /// Its name.
     pub name: String,
-    /// What is left there, or why that could not be asked.
+    /// What is left there, or why the question failed.
     pub backlog: Result<Backlog, Error>,
 }
 
-/// What a drain of one of them came to.
+/// The result of a drain of one database.
 #[derive(Debug)]
 pub struct ShardReport {
     /// Its name.
     pub name: String,
-    /// What it did. `None`: there was no time for it, and the next run begins with it if it is the most urgent by then.
+    /// What the drain did. `None` if there was no time for it. The next run starts with this database if it is the most
+    /// urgent one then.
     pub drained: Option<Result<DrainReport, DrainError>>,
 }
 
 impl Shards {
-    /// These databases, each under a name of its own. Four of them are drained at once.
+    /// Creates a set of databases, each with a name of its own. Four of them are drained at once.
     ///
     /// # Errors
-    /// [`Error::Config`] when there is none, or a name is empty, longer than 100 characters or given twice.
+    /// [`Error::Config`] when there is no database, or when a name is empty, longer than 100 characters or given twice.
     pub fn new<N: Into<String>>(
         shards: impl IntoIterator<Item = (N, Database)>,
     ) -> Result<Self, Error> {
@@ -130,17 +132,17 @@ impl Shards {
         Ok(Self { shards, at_once: 4 })
     }
 
-    /// So many are drained at once, at least one.
+    /// Sets how many databases are drained at once, at least one.
     #[must_use]
     pub fn at_once(mut self, drains: usize) -> Self {
         self.at_once = drains.max(1);
         self
     }
 
-    /// No group is placed in this one any more; it is drained as before, until it is empty.
+    /// Places no more groups in this database. It is drained as before, until it is empty.
     ///
     /// # Errors
-    /// [`Error::Config`] when there is none of this name, or no other that takes groups.
+    /// [`Error::Config`] when there is no database of this name, or no other one that takes groups.
     pub fn leaving(mut self, name: &str) -> Result<Self, Error> {
         let Some(shard) = self.shards.iter_mut().find(|shard| shard.name == name) else {
             let why = format!("shards: must be one of those that there are, got {name:?}");
@@ -154,27 +156,29 @@ impl Shards {
         Ok(self)
     }
 
-    /// All of them.
+    /// Returns all databases.
     pub fn iter(&self) -> impl Iterator<Item = &Shard> {
         self.shards.iter()
     }
 
-    /// Where events of this group are published; of events without a group, any key that spreads them will do. Rendezvous
-    /// hashing: the one in which the key weighs most. A further shard takes an equal part from each of the others and moves nothing
-    /// else; one that leaves gives its groups to all of them.
+    /// Returns the database where events of this group are published. For events without a group, use any key that
+    /// spreads them. This is rendezvous hashing: it returns the database in which the key weighs most. A new database
+    /// takes an equal part from each of the others and moves nothing else. The groups of a leaving database are spread
+    /// over all others.
     #[must_use]
     pub fn of(&self, key: &str) -> &Shard {
         let takes = self.shards.iter().filter(|shard| !shard.leaving);
         let heaviest = takes.max_by_key(|shard| (shard.weight(key), &shard.name));
-        // There is always one that takes groups.
+        // At least one database takes groups, so the fallback is never used.
         heaviest.unwrap_or(&self.shards[0])
     }
 
-    /// How all of them are, asked at once. One that says nothing for three seconds is told as such.
+    /// Returns the state of all databases, asked at once. A database that does not answer within three seconds is
+    /// reported as such.
     pub async fn status(&self) -> Vec<ShardStatus> {
         let looks = self.shards.iter().map(async |shard| ShardStatus {
             name: shard.name.clone(),
-            backlog: look(shard).await,
+            backlog: look(&shard.database).await,
         });
         let looks: Vec<_> = looks.collect();
         futures_util::stream::iter(looks)
@@ -183,60 +187,79 @@ impl Shards {
             .await
     }
 
-    /// Drains them within the options' budget, the one with the oldest event first, several at once. While others wait, none has more
-    /// than its part of the time that is left; one that is down or slow takes that of nobody else. Those that do not answer are tried last.
+    /// Drains the databases within the options' budget, several at once, the one with the oldest event first. While
+    /// others wait, none gets more than its share of the remaining time, so a slow or unreachable database takes no
+    /// time from the others. Databases that do not answer are tried last.
     pub async fn drain<D: Dispatch>(
         &self,
         app: &Arc<D>,
         options: &DrainOptions,
     ) -> Vec<ShardReport> {
-        let began = Instant::now();
-        let order = self.by_urgency().await;
-        let count = order.len();
-        let drains = order.into_iter().enumerate().map(async |(at, shard)| {
-            let left = options.budget.saturating_sub(began.elapsed());
-            let drained = match part(left, count - at, self.at_once) {
-                Some(budget) => {
-                    let options = DrainOptions {
-                        budget,
-                        ..options.clone()
-                    };
-                    Some(drain(&shard.database, app.clone(), &options).await)
-                }
-                None => None,
+        let databases = self.shards.iter().map(|shard| &shard.database).collect();
+        let drains = in_turn(databases, options.budget, self.at_once, |at, budget| {
+            let (database, app) = (&self.shards[at].database, app.clone());
+            let options = DrainOptions {
+                budget,
+                ..options.clone()
             };
-            ShardReport {
-                name: shard.name.clone(),
-                drained,
-            }
+            async move { drain(database, app, &options).await }
         });
-        let drains: Vec<_> = drains.collect();
-        futures_util::stream::iter(drains)
-            .buffer_unordered(self.at_once)
-            .collect()
-            .await
-    }
-
-    /// The one with the oldest event first; those with none, and then those that do not answer.
-    async fn by_urgency(&self) -> Vec<&Shard> {
-        let mut found: Vec<(u8, u64, &Shard)> = Vec::new();
-        for some in self.shards.chunks(LOOKS_AT_ONCE) {
-            let looks = join_all(some.iter().map(look)).await;
-            found.extend(
-                some.iter()
-                    .zip(looks)
-                    .map(|(shard, backlog)| match backlog {
-                        Ok(backlog) => (0, u64::MAX - backlog.oldest_age_ms, shard),
-                        Err(_) => (1, 0, shard),
-                    }),
-            );
-        }
-        found.sort_by_key(|(answers, age, _)| (*answers, *age));
-        found.into_iter().map(|(_, _, shard)| shard).collect()
+        let reports = drains.await.into_iter().map(|(at, drained)| ShardReport {
+            name: self.shards[at].name.clone(),
+            drained,
+        });
+        reports.collect()
     }
 }
 
-/// The part of the time that is left for one of so many that wait, if so many are drained at once.
+/// Does `work` on each of these databases within `budget`, on `at_once` of them at a time. The one with the oldest
+/// event is first, and those that do not answer are last. While others wait, none gets more than its share of the
+/// remaining time. Returns the results by place in the list, or `None` where there was no time.
+pub(crate) async fn in_turn<T, F>(
+    databases: Vec<&Database>,
+    budget: Duration,
+    at_once: usize,
+    work: impl Fn(usize, Duration) -> F,
+) -> Vec<(usize, Option<T>)>
+where
+    F: Future<Output = T>,
+{
+    let began = Instant::now();
+    let order = by_urgency(&databases).await;
+    let (count, work) = (order.len(), &work);
+    let turns = order.into_iter().enumerate().map(|(turn, at)| async move {
+        let left = budget.saturating_sub(began.elapsed());
+        let done = match part(left, count - turn, at_once) {
+            Some(budget) => Some(work(at, budget).await),
+            None => None,
+        };
+        (at, done)
+    });
+    let turns: Vec<_> = turns.collect();
+    futures_util::stream::iter(turns)
+        .buffer_unordered(at_once)
+        .collect()
+        .await
+}
+
+/// Returns the places in the list by urgency: first the oldest event, then databases without events, then those that do
+/// not answer.
+async fn by_urgency(databases: &[&Database]) -> Vec<usize> {
+    let looks: Vec<_> = databases.iter().map(|database| look(database)).collect();
+    let looks: Vec<_> = futures_util::stream::iter(looks)
+        .buffered(LOOKS_AT_ONCE)
+        .collect()
+        .await;
+    let urgency = |backlog: &Result<Backlog, Error>| match backlog {
+        Ok(backlog) => (0, u64::MAX - backlog.oldest_age_ms),
+        Err(_) => (1, 0),
+    };
+    let mut order: Vec<usize> = (0..databases.len()).collect();
+    order.sort_by_key(|at| urgency(&looks[*at]));
+    order
+}
+
+/// Returns the share of the remaining time for one of `waiting` databases, of which `at_once` are drained at a time.
 fn part(left: Duration, waiting: usize, at_once: usize) -> Option<Duration> {
     if left < LEAST {
         return None;
@@ -245,9 +268,9 @@ fn part(left: Duration, waiting: usize, at_once: usize) -> Option<Duration> {
     Some((left / turns).max(LEAST).min(left))
 }
 
-async fn look(shard: &Shard) -> Result<Backlog, Error> {
+async fn look(database: &Database) -> Result<Backlog, Error> {
     let asked = async {
-        let client = shard.database.connect().await?;
+        let client = database.connect().await?;
         queue::backlog(&client).await
     };
     tokio::time::timeout(LOOK, asked)
@@ -284,7 +307,7 @@ mod tests {
             let here = after.iter().filter(|place| *place == name).count();
             assert!((2300..2700).contains(&here), "{name}: {here}");
         }
-        // As it was when this was written: whoever publishes elsewhere computes the same.
+        // This value must never change: producers elsewhere compute the same.
         assert_eq!(shards(&["north", "south"]).of("customer-3").name(), "south");
     }
 

@@ -1,5 +1,5 @@
-//! Owns the test kit: runs an event's handlers without any database and tells what they did, or drains a scratch database
-//! to the end. With the feature `testing`, for a program's own tests.
+//! Owns the test kit for a program's own tests (feature `testing`). It runs an event's handlers without a database and
+//! reports what they did, or drains a scratch database completely.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::outcome::{Disposition, Member, Progress, RetryPolicy};
 
 pub use crate::outcome::Status;
 
-/// A drain's own end comes later than anything here.
+/// The end of the pretended run, later than any test.
 const NO_RUN_IS_LONGER: Duration = Duration::from_hours(24);
 
-/// An attempt at an event, without a database: the first of five unless it says otherwise.
+/// An attempt at an event, without a database. By default it is the first of five attempts.
 ///
 /// ```
 /// use tidegate::testing::{Attempt, Status};
@@ -79,15 +79,15 @@ pub struct Attempt {
 /// What the handlers of an event did in one attempt.
 #[derive(Debug)]
 pub struct Ran {
-    /// How the event ends; `None` if it is tried again.
+    /// How the event ends; `None` if it is retried.
     pub status: Option<Status>,
-    /// When it is tried again: the delay that a handler asked for, or the middle of what backoff may come to.
+    /// The delay before the retry: the one that a handler asked for, or the middle of the range of the backoff.
     pub retries_after: Option<Duration>,
-    /// Each handler's end, in order.
+    /// How each handler ended, in order.
     pub handlers: Vec<Handled>,
-    /// The results of their steps, under `handler/step`.
+    /// The results of the handlers' steps, under `handler/step`.
     pub steps: BTreeMap<String, Value>,
-    /// How long they took together.
+    /// How long the handlers took together.
     pub took: Duration,
     emitted: Vec<NewEvent>,
 }
@@ -95,20 +95,20 @@ pub struct Ran {
 /// How one handler ended.
 #[derive(Debug)]
 pub struct Handled {
-    /// Its name.
+    /// The handler's name.
     pub name: &'static str,
-    /// What it returned: a result, if it had one, or its verdict.
+    /// What it returned: its result, if it had one, or its verdict.
     pub result: Result<Option<Value>, HandlerError>,
 }
 
 impl Attempt {
-    /// The first attempt.
+    /// Creates the first attempt.
     #[must_use]
     pub fn first() -> Self {
         Self::number(1)
     }
 
-    /// The attempt of this number, from 1.
+    /// Creates the attempt of this number, from 1.
     #[must_use]
     pub fn number(attempt: u32) -> Self {
         let event = LeasedEvent {
@@ -136,49 +136,49 @@ impl Attempt {
         }
     }
 
-    /// Out of this many attempts.
+    /// Sets how many attempts the event has.
     #[must_use]
     pub fn of(mut self, most: u32) -> Self {
         self.event.max_attempts = most;
         self
     }
 
-    /// The event's group.
+    /// Sets the event's group.
     #[must_use]
     pub fn group(mut self, key: impl Into<String>) -> Self {
         self.event.group_key = Some(key.into());
         self
     }
 
-    /// Of a business object.
+    /// Sets the correlation id of a business object.
     #[must_use]
     pub fn correlation(mut self, id: impl Into<String>) -> Self {
         self.event.correlation_id = Some(id.into());
         self
     }
 
-    /// Published then.
+    /// Sets the time of the publish.
     #[must_use]
     pub fn published(mut self, at: SystemTime) -> Self {
         self.event.created_at = at;
         self
     }
 
-    /// Handlers are cut after this; by default as in a drain.
+    /// Sets the time limit of a handler. The default is that of a drain.
     #[must_use]
     pub fn handler_timeout(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// It waited for these events, which ended so; see [`Context::members`].
+    /// Sets the events that this one waited for, and how they ended. See [`Context::members`].
     #[must_use]
     pub fn waited_for(mut self, members: impl IntoIterator<Item = Member>) -> Self {
         self.members = Some(members.into_iter().collect());
         self
     }
 
-    /// A handler's step that an earlier attempt has done: it is not done again.
+    /// Adds the result of a handler's step from an earlier attempt. The step does not run again.
     #[must_use]
     pub fn done_before(mut self, handler: &str, step: &str, result: Value) -> Self {
         let progress = self.event.progress.get_or_insert_with(Progress::default);
@@ -186,8 +186,8 @@ impl Attempt {
         self
     }
 
-    /// Runs the event's handlers: in order, each within its time limit, panics caught, as a drain does. What they ask of the
-    /// database fails as a retry with the code `no_database`.
+    /// Runs the event's handlers as a drain does: in order, each within its time limit, with panics caught. A handler
+    /// that uses the database fails with a retry, code `no_database`.
     pub async fn run<D: Dispatch>(mut self, app: &D, event: &D::Event) -> Ran {
         event.kind().clone_into(&mut self.event.kind);
         let (attempt, most) = (self.event.attempts, self.event.max_attempts);
@@ -223,10 +223,10 @@ impl Attempt {
 }
 
 impl Ran {
-    /// The follow-ups that are published when the event ends, as events of the program.
+    /// Returns the follow-ups that are published when the event ends, as events of the program.
     ///
     /// # Errors
-    /// When one of them is none of `E`.
+    /// When one of them is not an event of `E`.
     pub fn follow_ups<E: Event>(&self) -> Result<Vec<E>, crate::DecodeError> {
         let decoded = self.emitted.iter().map(|event| {
             let payload = event.payload.as_ref().map(|json| json.get().as_bytes());
@@ -235,14 +235,14 @@ impl Ran {
         decoded.collect()
     }
 
-    /// The same as they will be published, with group, delay and so on.
+    /// Returns the same follow-ups as they will be published, with group, delay and so on.
     #[must_use]
     pub fn published(&self) -> &[NewEvent] {
         &self.emitted
     }
 }
 
-/// An event's handlers and their services, in order. Runs nothing.
+/// Returns an event's handlers and their services, in order. Runs nothing.
 pub fn handlers_of<D: Dispatch>(
     app: &D,
     event: &D::Event,
@@ -261,7 +261,7 @@ fn context(event: LeasedEvent, limit: Duration) -> Context {
     Context::new(event, None, flushed, limit)
 }
 
-/// Drains a scratch database until nothing is ready any more, at default settings. Makes the queue's schema there if it is
+/// Drains a scratch database with default settings until no event is ready. Creates the queue's schema there if it is
 /// missing, and registers the program's kinds.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! Owns how a producer wakes a drain behind its commit: it asks the database whether one is needed, and starts it. What is not
-//! woken waits for the schedule; so nothing here fails a publish.
+//! Owns how a producer wakes a drain after its commit: it asks the database whether a drain is needed, and starts one.
+//! An event that wakes no drain waits for the schedule's next tick, so nothing here can fail a publish.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +13,18 @@ use crate::connect::Database;
 use crate::error::Error;
 use crate::queue;
 
-/// A start takes no longer, nor does the wait for a connection to ask by.
+/// The longest that a start may take, and the longest wait for a connection.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// One process asks no more often.
+/// The shortest time between two questions of one process.
 const BETWEEN: Duration = Duration::from_millis(200);
 
-/// Wakes a drain when something was published and none is at work.
+/// Wakes a drain when something was published and no drain is at work.
 ///
-/// Of all who publish at once, one is told to start a drain (`tidegate.should_wake`); while one is at work nobody is. An event
-/// that is published while a drain ends is not missed: a drain says that it closes before it looks a last time. A wake-up that is lost
-/// on the way costs the time to the schedule's next tick, and no event.
+/// If several producers publish at once, the database tells only one of them to start a drain (`tidegate.should_wake`).
+/// While a drain is at work, it tells none. An event that is published while a drain ends is not missed, because a
+/// drain announces its end before its last look at the queue. A lost wake-up costs the time until the schedule's next
+/// tick, but no event.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -36,7 +37,7 @@ const BETWEEN: Duration = Duration::from_millis(200);
 /// let transaction = client.transaction().await?;
 /// publish(&transaction, &event).await?;
 /// transaction.commit().await?;
-/// waker.published(); // behind the commit; waits for nothing
+/// waker.published(); // after the commit; returns at once
 /// # Ok(())
 /// # }
 /// ```
@@ -52,7 +53,8 @@ struct Asks {
 }
 
 impl Waker {
-    /// Wakes drains by this. To be made where a tokio runtime runs, which asks in the background.
+    /// Creates a waker that starts drains with `starter`. Call it inside a tokio runtime, because it asks in the
+    /// background.
     #[must_use]
     pub fn new(database: Database, starter: Arc<dyn StartDrain>) -> Self {
         let asks = Arc::new(Asks {
@@ -64,7 +66,8 @@ impl Waker {
         Self { asks, task }
     }
 
-    /// Wakes the Lambda function of this ARN, also of an alias or a version. Takes `lambda:InvokeFunction`.
+    /// Creates a waker that invokes the Lambda function with this ARN, which may name an alias or a version. It needs
+    /// the permission `lambda:InvokeFunction`.
     #[cfg(feature = "aws")]
     #[must_use]
     pub fn function(database: Database, arn: String) -> Self {
@@ -72,30 +75,31 @@ impl Waker {
             by: Arc::default(),
             arn,
             trace: None,
+            database: None,
         };
         Self::new(database, Arc::new(function))
     }
 
-    /// Something was published, and that is committed. Returns at once; asks in the background, no more than five times a second
-    /// however often it is called. For a process that goes on living.
+    /// Reports that a publish has been committed. Returns at once and asks in the background, at most five times a
+    /// second however often it is called. Use it in a process that goes on running.
     pub fn published(&self) {
         self.asks.published.notify_one();
     }
 
-    /// As [`Waker::published`], and waits: for a process that ends or is frozen behind its publish. Tells whether a drain was
-    /// started.
+    /// Like [`Waker::published`], but waits. Use it in a process that ends or is frozen after its publish. Returns
+    /// whether a drain was started.
     ///
     /// # Errors
-    /// When the database or the start fails; the event is published all the same, and the schedule's next tick finds it.
+    /// When the database or the start fails. The event is published anyway, and the schedule's next tick finds it.
     pub async fn wake(&self) -> Result<bool, Error> {
         self.asks.ask().await
     }
 }
 
-/// The function that is woken, if `TIDEGATE_WAKE` names one.
+/// Reads from `TIDEGATE_WAKE`, if it is set, the function to wake.
 ///
 /// # Errors
-/// [`Error::Config`] when it is no ARN of a function.
+/// [`Error::Config`] when it is not the ARN of a function.
 pub fn from_settings(lookup: Lookup<'_>) -> Result<Option<String>, Error> {
     let Some(arn) = lookup("TIDEGATE_WAKE") else {
         return Ok(None);

@@ -1,9 +1,8 @@
-//! Owns what one attempt to connect needs: where, as whom, and whether through TLS. Read from a URL,
-//! or put together from a secret and the environment.
+//! Owns what one attempt to connect needs: the address, the login, and whether to use TLS. It is read from a URL, or
+//! combined from a secret and the environment.
 //!
-//! The surprise: TLS with a checked certificate and host name is the default for everything that is
-//! not loopback or a socket, whatever driver default a URL was written for; plaintext over a network
-//! must be asked for by `sslmode=disable`.
+//! TLS with a checked certificate and host name is the default for everything but loopback and sockets, whatever the
+//! default of the driver that a URL was written for. Plaintext over a network must be requested with `sslmode=disable`.
 
 use std::time::Duration;
 
@@ -19,25 +18,25 @@ use crate::error::{Error, describe};
 /// Everything that one attempt to connect needs.
 pub(super) struct Login {
     config: Config,
-    /// None for plaintext.
+    /// `None` for plaintext.
     trust: Option<Trust>,
 }
 
-/// Why one attempt to connect has come to nothing.
+/// Why one attempt to connect has failed.
 pub(super) enum Failure {
-    /// Who we are was refused: another password may help, and the same one will not.
+    /// The login was refused. Another password may help, and the same one will not.
     Refused(String),
-    /// Either that, or something else: a pooler may have one code for a wrong password, a server that is
-    /// away and one that is busy.
+    /// Either that, or something else: a pooler may use one code for a wrong password, an unreachable server and a busy
+    /// one.
     Unclear(String),
-    /// No other password would have helped.
+    /// Another password would not have helped.
     Other(Error),
 }
 
-/// What `sslmode` says.
+/// The value of `sslmode`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TlsMode {
-    /// Nothing: plaintext on loopback, TLS elsewhere.
+    /// Not set: plaintext on loopback, TLS elsewhere.
     Default,
     /// `disable`.
     Disabled,
@@ -47,7 +46,7 @@ pub(super) enum TlsMode {
 
 impl TlsMode {
     /// # Errors
-    /// What it must be.
+    /// What the value must be.
     pub(super) fn parse(mode: &str) -> Result<Self, String> {
         match mode {
             "disable" => Ok(Self::Disabled),
@@ -60,15 +59,15 @@ impl TlsMode {
 }
 
 impl Login {
-    /// Reads a `postgres://` URL or a keyword/value string.
+    /// Parses a `postgres://` URL or a keyword/value string.
     ///
     /// # Errors
-    /// [`Error::Config`]; its text never holds the password.
+    /// [`Error::Config`]. Its text never contains the password.
     pub(super) fn from_url(url: &str, trust: &Trust) -> Result<Self, Error> {
         let (plain, mode) = plain_sslmode(url)?;
         let config: Config = plain.parse().map_err(|error| {
-            // The parser's message names the key, not the value. A key that it does not know may be what
-            // follows a space in a password without quotes.
+            // The parser's message names the key, not the value. But an unknown key may be part of a password: the part
+            // after a space, in a password without quotes.
             let why = describe(&error);
             let why = match why.split_once(" `") {
                 Some((unknown, _)) if unknown.ends_with("unknown option") => unknown,
@@ -88,11 +87,11 @@ impl Login {
 
     /// Completes a configuration that names a host.
     pub(super) fn new(mut config: Config, mode: TlsMode, trust: &Trust) -> Self {
-        // A host that does not answer leaves the others their share of the time.
+        // If one host does not answer, the others still have their share of the time.
         let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(1).max(1);
         config
             .connect_timeout(CONNECT_TIMEOUT / hosts)
-            // A peer that is gone without a word is noticed while we wait for it, not after two hours.
+            // Notices within seconds, and not after two hours, that a peer has disappeared without a word.
             .keepalives_idle(Duration::from_secs(30))
             .keepalives_interval(Duration::from_secs(5))
             .keepalives_retries(3)
@@ -117,7 +116,7 @@ impl Login {
         &self.config
     }
 
-    /// The same way in with another password.
+    /// Returns the same login with another password.
     #[cfg(feature = "aws")]
     pub(super) fn with_password(&self, password: &str) -> Self {
         let mut config = self.config.clone();
@@ -133,7 +132,7 @@ impl Login {
         self.trust.is_some()
     }
 
-    /// Makes what the first connection would have to wait for.
+    /// Prepares what the first connection would have to wait for.
     pub(super) async fn prepare(&self) -> Result<(), Error> {
         if let Some(trust) = &self.trust {
             trust.connector().await?;
@@ -144,7 +143,7 @@ impl Login {
     /// Connects within [`CONNECT_TIMEOUT`]: name look-up, TCP, TLS and login together.
     ///
     /// # Errors
-    /// Tells whether another password might help.
+    /// The failure says whether another password might help.
     pub(super) async fn open(&self) -> Result<Client, Failure> {
         let opening = tokio::time::timeout(CONNECT_TIMEOUT, self.open_unbounded());
         opening.await.unwrap_or_else(|_| {
@@ -177,14 +176,14 @@ impl Login {
         ];
         match error.code() {
             Some(code) if refusals.contains(code) => Failure::Refused(text),
-            // Of pgbouncer's refusals all have this one.
+            // Pgbouncer uses this code for all its refusals.
             Some(code) if *code == SqlState::PROTOCOL_VIOLATION => Failure::Unclear(text),
             _ => Failure::Other(Error::Connect(text)),
         }
     }
 
-    /// Where it leads, to begin an error with: `host:port: `. Nothing if the URL's password has an `@` that is not
-    /// written `%40`: the driver takes what follows it for the host and the database's name.
+    /// Returns the address, to begin an error with: `host:port: `. Empty if the URL's password contains an `@` that is
+    /// not written as `%40`. Then the driver takes the rest of the password for the host and the database's name.
     fn place(&self) -> String {
         let hosts = self.config.get_hosts().iter().map(|host| match host {
             Host::Tcp(name) => name.clone(),
@@ -198,7 +197,7 @@ impl Login {
         {
             return String::new();
         }
-        // One port is for all hosts.
+        // A single port holds for all hosts.
         let ports = self.config.get_ports();
         let port = |n: usize| ports.get(n).or(ports.first()).unwrap_or(&5432);
         let places = hosts.iter().enumerate();
@@ -210,7 +209,7 @@ impl Login {
 }
 
 impl Failure {
-    /// The failure as its caller sees it, with what else was learnt.
+    /// Converts the failure to an error, and adds what was learnt later.
     pub(super) fn with(self, further: &str) -> Error {
         match self {
             Self::Refused(text) => Error::Login(text + further),
@@ -220,8 +219,8 @@ impl Failure {
     }
 }
 
-/// Takes `sslmode` out of the URL: the driver knows fewer modes than libpq, and we mean only two. The
-/// rest stays as it is, where the driver would find it: a password may look like anything.
+/// Takes `sslmode` out of the URL: the driver knows fewer modes than libpq, and only two are supported here. The rest
+/// stays unchanged and in its place, because a password may look like anything.
 fn plain_sslmode(url: &str) -> Result<(String, TlsMode), Error> {
     let mut mode = TlsMode::Default;
     let mut keep = |option: &str| -> Result<bool, Error> {
@@ -262,13 +261,13 @@ fn plain_sslmode(url: &str) -> Result<(String, TlsMode), Error> {
     Ok((format!("{base}{}", kept.join(separator)), mode))
 }
 
-/// What follows the question mark; one in front of the host is part of the login.
+/// Returns the part after the question mark. A question mark before the host is part of the login.
 fn query_of(url: &str) -> Option<&str> {
     let after_login = url.find('@').map_or(url, |at| &url[at..]);
     after_login.split_once('?').map(|(_, query)| query)
 }
 
-/// The pairs of a keyword/value string, each as it stands there.
+/// Returns the pairs of a keyword/value string, each unchanged.
 fn pairs(text: &str) -> Vec<&str> {
     let mut pairs = Vec::new();
     let mut rest = text.trim_start();
@@ -283,8 +282,8 @@ fn pairs(text: &str) -> Vec<&str> {
     pairs
 }
 
-/// Up to the quote that ends it or, without quotes, the next space; a backslash takes the meaning from
-/// what follows it.
+/// Returns the length of a value: up to its closing quote or, without quotes, up to the next space. A backslash escapes
+/// the next character.
 fn value_length(text: &str) -> usize {
     let value = text.trim_start();
     let before = text.len() - value.len();

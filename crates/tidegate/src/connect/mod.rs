@@ -1,22 +1,21 @@
-//! Owns the way to the database: where it is, as whom, through what TLS, and the handlers' pool. It
-//! knows nothing of the queue.
+//! Owns the connection to the database: its address, its login, its TLS, and the handlers' pool. It knows nothing of
+//! the queue.
 //!
 //! # Layout
 //!
-//! - `login`: what one attempt to connect needs, from a URL;
-//! - `aws`: the same from Secrets Manager, or with a signed token for a password;
-//! - `settings`: which of these the environment asks for;
-//! - `source`: which of these it is, what is remembered of it, and what happens when it is refused;
-//! - `tls`: what certificates are trusted.
+//! - `login`: what one attempt to connect needs, read from a URL;
+//! - `aws`: the same from Secrets Manager, or with a signed token as the password;
+//! - `settings`: which of these the environment selects;
+//! - `source`: the selected one, what is cached of it, and what happens when the database refuses it;
+//! - `tls`: which certificates are trusted.
 //!
-//! With [`Database::new`] nothing of AWS runs; [`Database::from_settings`] reads what the
-//! environment asks for.
+//! [`Database::new`] uses nothing of AWS. [`Database::from_settings`] uses what the environment selects.
 //!
-//! Connections are opened by each run and die with it. A function is frozen between two runs for
-//! longer than sockets live, and nothing tells it: whoever trusts a connection that a firewall has
-//! forgotten waits for a time-out, half a second at best, while a new one costs 5 to 6 ms (TLS 1.3
-//! and SCRAM, measured on loopback), once a run. Only the HTTP interface, where that would be most of
-//! a request, keeps connections, and asks each for a sign of life before it trusts it.
+//! Each run opens its own connections, and they end with it. A function is frozen between two runs for longer than
+//! sockets live, and is not notified of their end. A connection that a firewall has forgotten answers only with a
+//! time-out, after half a second at best. A new one costs 5 to 6 ms (TLS 1.3 and SCRAM, measured on loopback), once a
+//! run. Only the HTTP interface keeps connections, because there a new one would take most of a request. It checks that
+//! each connection is alive before it uses it.
 
 #[cfg(feature = "aws")]
 mod aws;
@@ -44,27 +43,27 @@ pub use self::tls::Trust;
 use crate::config::Lookup;
 use crate::error::Error;
 
-/// A connection attempt takes no longer, name look-up, TCP, TLS and login included.
+/// The longest time for a connection attempt, including name look-up, TCP, TLS and login.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A handler waits no longer for a connection of the pool.
+/// The longest time that a handler waits for a connection of the pool.
 const POOL_WAIT: Duration = Duration::from_secs(30);
 
-/// Where the database is and how to get there. Cheap to clone; shares one pool.
+/// Where the database is and how to connect to it. Cheap to clone; clones share one pool.
 #[derive(Clone)]
 pub struct Database {
     logins: Arc<Logins>,
     pool: Arc<Pool<Opener>>,
 }
 
-/// What is read of a URL, without the way to connect by it.
+/// What a URL says, without the ability to connect with it.
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub fn config_of_url(url: &str) -> Result<tokio_postgres::Config, Error> {
     Login::from_url(url, &Trust::system()).map(|login| login.config().clone())
 }
 
-/// What is read of a secret's text that nothing else adds to.
+/// What the text of a secret says by itself.
 #[cfg(all(feature = "aws", feature = "internals"))]
 #[doc(hidden)]
 pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config, Error> {
@@ -76,11 +75,11 @@ pub fn config_of_secret(text: &str) -> Result<tokio_postgres::Config, Error> {
     secret.login(text).map(|login| login.config().clone())
 }
 
-/// A connection lent by the pool; it goes back when dropped.
+/// A connection of the pool, which returns to the pool when dropped.
 pub struct Pooled(Object<Opener>);
 
 impl Pooled {
-    /// Keeps the connection from going back: it is closed when what is returned is dropped.
+    /// Takes the connection out of the pool. It is closed when the returned client is dropped.
     #[must_use]
     pub fn take(self) -> Client {
         Object::take(self.0)
@@ -102,21 +101,20 @@ impl DerefMut for Pooled {
 }
 
 impl Database {
-    /// Reads a `postgres://` URL or a keyword/value string. `pool_size` bounds the connections that
-    /// handlers may hold at once; none is opened before it is needed. The system's certificates are
-    /// trusted.
+    /// Creates a database from a `postgres://` URL or a keyword/value string. `pool_size` limits the connections that
+    /// handlers may hold at once. A connection is opened only when it is needed. The system's certificates are trusted.
     ///
     /// # Errors
-    /// [`Error::Config`] when the string does not parse or asks for a TLS mode that is not supported;
-    /// its text never holds the password.
+    /// [`Error::Config`] when the string does not parse or asks for a TLS mode that is not supported. Its text never
+    /// contains the password.
     pub fn new(url: &str, pool_size: usize) -> Result<Self, Error> {
         let login = Login::from_url(url, &Trust::system())?;
         Self::of(Source::Fixed(Arc::new(login)), pool_size)
     }
 
-    /// Reads `DATABASE_URL`, or `DATABASE_SECRET_ID` with `DATABASE_HOST`, `_PORT` and `_NAME`;
-    /// `DATABASE_AUTH`; `DATABASE_CA_FILE` or `DATABASE_CA_PEM`. A secret is read when it is needed;
-    /// AWS's own settings come from the process's environment, whatever `lookup` is.
+    /// Creates a database from `DATABASE_URL`, or from `DATABASE_SECRET_ID` with `DATABASE_HOST`, `_PORT` and `_NAME`.
+    /// Also reads `DATABASE_AUTH`, and `DATABASE_CA_FILE` or `DATABASE_CA_PEM`. A secret is read when it is needed.
+    /// AWS's own settings come from the environment of the process, whatever `lookup` is.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -151,7 +149,7 @@ impl Database {
         Ok(Self { logins, pool })
     }
 
-    /// The same database with an empty pool. Each run has one of its own: a function may be frozen
+    /// Returns the same database with an empty pool. Each run has a pool of its own, because a function may be frozen
     /// between two runs for longer than its sockets live.
     ///
     /// # Errors
@@ -163,16 +161,16 @@ impl Database {
         })
     }
 
-    /// Reads the secret and makes the TLS connector in the background, so that the first connection
-    /// does not wait for them. What fails here is tried again, and told, by who needs it. Must be
-    /// called on a runtime.
+    /// Reads the secret and creates the TLS connector in the background, so that the first connection does not wait for
+    /// them. A failure here is not reported: the first connection tries again and reports it. Must be called on a
+    /// runtime.
     pub fn prepare(&self) {
         let logins = self.logins.clone();
         tokio::spawn(async move { logins.prepare().await });
     }
 
-    /// Opens a connection of its own, outside the pool. It ends when the client is dropped. A refused
-    /// login is tried again with the secret as it is now.
+    /// Opens a connection outside the pool. It ends when the client is dropped. A refused login is tried again with the
+    /// present secret.
     ///
     /// # Errors
     /// [`Error::Connect`], [`Error::Login`] or [`Error::Secret`] with the reason.
@@ -180,15 +178,15 @@ impl Database {
         self.logins.open().await
     }
 
-    /// A connection of the handlers' pool; it goes back when dropped.
+    /// Returns a connection of the handlers' pool, which returns to the pool when dropped.
     ///
     /// # Errors
-    /// As [`Database::connect`]; [`Error::Connect`] when none is free in time.
+    /// As [`Database::connect`]. [`Error::Connect`] also when no connection is free in time.
     pub async fn pooled(&self) -> Result<Pooled, Error> {
         self.pooled_within(POOL_WAIT).await
     }
 
-    /// As [`Database::pooled`], but waits for a free connection no longer than `wait`.
+    /// Like [`Database::pooled`], but waits at most `wait` for a free connection.
     ///
     /// # Errors
     /// As [`Database::pooled`].
@@ -212,7 +210,7 @@ fn without_aws(setting: &str) -> Error {
     ))
 }
 
-/// Opens the pool's connections as all others are opened.
+/// Opens the pool's connections in the same way as all others.
 struct Opener(Arc<Logins>);
 
 impl Manager for Opener {
@@ -235,7 +233,7 @@ fn pool(logins: &Arc<Logins>, size: usize) -> Result<Arc<Pool<Opener>>, Error> {
     let pool = Pool::builder(Opener(logins.clone()))
         .max_size(size.max(1))
         .runtime(Runtime::Tokio1)
-        // Opening has limits of its own, which tell what took too long.
+        // Opening has limits of its own, whose errors say what took too long.
         .timeouts(Timeouts {
             wait: Some(POOL_WAIT),
             create: None,
@@ -247,7 +245,7 @@ fn pool(logins: &Arc<Logins>, size: usize) -> Result<Arc<Pool<Opener>>, Error> {
 }
 
 impl std::fmt::Debug for Database {
-    /// No more than where it is: everything else here may hold the password.
+    /// Shows only the address: everything else here may contain the password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Database")
             .field("source", &self.logins)

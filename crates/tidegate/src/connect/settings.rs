@@ -1,28 +1,28 @@
-//! Owns what the environment says of the database: where it is, as whom, and what certificates are trusted.
+//! Owns the environment's settings for the database: its address, its login, and which certificates are trusted.
 
 use crate::config::{Lookup, number, read_file};
 use crate::error::Error;
 
-/// How the database is found, and as whom.
+/// How to find the database, and how to log in.
 #[cfg_attr(
     not(feature = "aws"),
     expect(dead_code, reason = "without `aws` two of them are refused")
 )]
 pub(super) enum DatabaseAccess {
-    /// By `DATABASE_URL`.
+    /// With `DATABASE_URL`.
     Url(String),
-    /// By a secret of this id, `DATABASE_SECRET_ID`.
+    /// With a secret of this id, `DATABASE_SECRET_ID`.
     Secret {
         /// A name or an ARN.
         id: String,
-        /// What the secret need not say.
+        /// What the secret may leave out.
         place: DatabasePlace,
     },
-    /// By `DATABASE_URL` without a password; `DATABASE_AUTH=iam` makes one.
+    /// With `DATABASE_URL` without a password; `DATABASE_AUTH=iam` creates one.
     Iam(String),
 }
 
-/// Where the database is, as far as `DATABASE_HOST`, `DATABASE_PORT` and `DATABASE_NAME` say.
+/// The address of the database, as far as `DATABASE_HOST`, `DATABASE_PORT` and `DATABASE_NAME` give it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct DatabasePlace {
     /// A host's name or address.
@@ -33,7 +33,7 @@ pub(super) struct DatabasePlace {
     pub name: Option<String>,
 }
 
-/// Reads how the database is found: `DATABASE_URL` or `DATABASE_SECRET_ID`, and `DATABASE_AUTH`.
+/// Reads how to find the database: `DATABASE_URL` or `DATABASE_SECRET_ID`, and `DATABASE_AUTH`.
 ///
 /// # Errors
 /// [`Error::Config`] names the variable and what is allowed.
@@ -73,7 +73,7 @@ pub(super) fn database_access(lookup: Lookup<'_>) -> Result<DatabaseAccess, Erro
     }
 }
 
-/// The certificates to trust instead of the system's, in PEM, and the variable that gives them:
+/// Returns the certificates to trust instead of the system's, in PEM, and the variable that gives them:
 /// `DATABASE_CA_FILE` or `DATABASE_CA_PEM`.
 ///
 /// # Errors

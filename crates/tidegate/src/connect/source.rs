@@ -1,5 +1,5 @@
-//! Owns where logins come from, what is remembered of them, and what follows when the database
-//! refuses one: a password that was changed is read again, three attempts in all.
+//! Owns where logins come from, what is cached of them, and what happens when the database refuses one. A changed
+//! password is read again; there are three attempts in all.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::error::Error;
 
 /// Where logins come from.
 pub(super) enum Source {
-    /// It is known.
+    /// The login is known.
     Fixed(Arc<Login>),
-    /// It is kept elsewhere, and read when it is needed.
+    /// The login is kept elsewhere, and read when it is needed.
     #[cfg_attr(
         not(feature = "aws"),
         expect(dead_code, reason = "without AWS nothing keeps logins")
@@ -25,33 +25,34 @@ pub(super) enum Source {
     Kept(Box<dyn Keeper>),
 }
 
-/// Where a login is kept: a store of secrets, a maker of tokens.
+/// Keeps a login: a store of secrets, or a generator of tokens.
 pub(super) trait Keeper: Send + Sync {
     /// Reads a version of the login; `None` when there is no such version.
     fn read(&self, version: Version) -> BoxFuture<'_, Result<Option<Login>, Error>>;
 
-    /// What there is to try after a refusal, one after the other.
+    /// Returns the versions to try after a refusal, one after the other.
     fn versions(&self) -> &'static [Version];
 
-    /// How long a login is used for new connections; `None` until it is refused.
+    /// Returns how long a login is used for new connections; `None` means until it is refused.
     fn reused(&self) -> Option<Duration>;
 
-    /// What is trusted whatever the login says: it can be made ready before that is read.
+    /// Returns the certificates to trust, if they do not depend on the login. They can be prepared before the login is
+    /// read.
     fn trust(&self) -> Option<&Trust>;
 
-    /// Where, for a log.
+    /// Returns the name of the place, for a log.
     fn name(&self) -> String;
 
-    /// What was tried when all of [`Keeper::versions`] were refused.
+    /// Returns what was tried, for the error when all of [`Keeper::versions`] were refused.
     fn tried(&self) -> String;
 }
 
-/// Which version of a login. Never a store's own choice: not all of their stand-ins agree on it.
+/// The version of a login. It is never left to the store's own choice, because emulators of stores do not agree on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Version {
-    /// The valid one.
+    /// The valid version.
     Current,
-    /// The one that a rotation under way is about to make valid; the database may know it already.
+    /// The version that a rotation under way is about to make valid. The database may know it already.
     #[cfg_attr(not(feature = "aws"), expect(dead_code, reason = "no keeper has one"))]
     Pending,
 }
@@ -59,13 +60,13 @@ pub(super) enum Version {
 /// The source and the login that was last read from it.
 pub(super) struct Logins {
     source: Source,
-    /// Held while the source is asked, so that many who find their password changed ask once.
+    /// Held during a read from the source, so that many connections with a changed password read it only once.
     latest: Mutex<Option<Latest>>,
 }
 
 struct Latest {
     login: Arc<Login>,
-    /// Of the wall clock: the other one stands still while a function is frozen.
+    /// By the wall clock: the monotonic clock stops while a function is frozen.
     until: Option<SystemTime>,
 }
 
@@ -77,9 +78,9 @@ impl Logins {
         }
     }
 
-    /// Makes what the first connection would have to wait for.
+    /// Prepares what the first connection would have to wait for.
     pub(super) async fn prepare(&self) {
-        // Whoever connects meets the same errors, and tells them.
+        // Errors are ignored here: the next connection meets and reports them.
         let known = async {
             match self.source.keeper().and_then(Keeper::trust) {
                 Some(trust) => trust.connector().await.map(drop),
@@ -93,8 +94,8 @@ impl Logins {
         let _ = tokio::join!(known, read);
     }
 
-    /// Connects. When the login is refused, or may have been: once more with the secret as it is now, if
-    /// that is another one, and once with the version that a rotation is about to make valid.
+    /// Connects. If the login is refused, or may have been, tries again: once with the present secret, if it has
+    /// changed, and once with the version that a rotation is about to make valid.
     ///
     /// # Errors
     /// [`Error::Secret`] when there is no login to try, [`Error::Login`] when none is accepted,
@@ -126,7 +127,7 @@ impl Logins {
         Err(failure.with(&self.source.tried()))
     }
 
-    /// The login to use: the one that was last read, while it is good.
+    /// Returns the login to use: the last one that was read, while it is good.
     async fn login(&self) -> Result<Arc<Login>, Error> {
         let mut latest = self.latest.lock().await;
         match &*latest {
@@ -135,15 +136,15 @@ impl Logins {
             }
             _ => {
                 let login = self.source.read(Version::Current).await?;
-                // The valid version is always there, or reading it is an error.
+                // The valid version always exists, or reading it is an error.
                 let login = login.ok_or_else(|| Error::Secret("no valid version".to_owned()))?;
                 Ok(self.keep(&mut latest, login))
             }
         }
     }
 
-    /// What to try after `refused`: what somebody else has read since, or else the source's version.
-    /// `None` when that is the same again.
+    /// Returns what to try after `refused`: the login that another connection has read since, or else the source's
+    /// version. `None` when that is the same login again.
     async fn instead_of(
         &self,
         refused: &Arc<Login>,
@@ -172,7 +173,7 @@ impl Logins {
         login
     }
 
-    /// The next one who connects begins with the secret as it is then.
+    /// Forgets a refused login, so that the next connection begins with the secret of that time.
     async fn forget(&self, refused: &Arc<Login>) {
         let mut latest = self.latest.lock().await;
         if latest
@@ -199,7 +200,7 @@ impl Source {
         }
     }
 
-    /// What there is to try after a refusal.
+    /// Returns the versions to try after a refusal.
     fn versions(&self) -> &'static [Version] {
         self.keeper().map_or(&[], Keeper::versions)
     }

@@ -1,10 +1,10 @@
-//! Owns TLS: which certificates are trusted, and the connector made of them. There is no weaker mode
-//! than a checked chain and host name.
+//! Owns TLS: which certificates are trusted, and the connector that is built from them. The certificate chain and the
+//! host name are always checked; there is no weaker mode.
 //!
-//! The surprise: making a connector parses the system's whole certificate bundle, twice as slow as a
-//! connection with everything in it (13 to 110 ms), even when other certificates are given. It
-//! happens at the first need, away from the threads that answer, and `SSL_CERT_FILE`, set to a small
-//! bundle before the process starts, shortens it to 1 ms.
+//! Building a connector parses the system's whole certificate bundle, even when other certificates are given. That
+//! takes twice as long as a connection with everything in it (13 to 110 ms). It happens at the first need, away from
+//! the threads that answer requests. It takes only 1 ms if `SSL_CERT_FILE` names a small bundle before the process
+//! starts.
 
 use std::fmt::Display;
 use std::sync::{Arc, LazyLock};
@@ -14,29 +14,29 @@ use tokio::sync::OnceCell;
 
 use crate::error::Error;
 
-/// What is trusted. Clones share one connector.
+/// The trusted certificates. Clones share one connector.
 #[derive(Clone)]
 pub struct Trust(Arc<Inner>);
 
 struct Inner {
-    /// Empty for the system's.
+    /// Empty for the system's certificates.
     roots: Vec<Certificate>,
     connector: OnceCell<TlsConnector>,
 }
 
 impl Trust {
-    /// The system's certificates, or those that `SSL_CERT_FILE` names. The same for all who ask.
+    /// Trusts the system's certificates, or those that `SSL_CERT_FILE` names. All callers share one connector.
     #[must_use]
     pub fn system() -> Self {
         static SYSTEM: LazyLock<Trust> = LazyLock::new(|| Trust::in_roots(Vec::new()));
         SYSTEM.clone()
     }
 
-    /// These certificates and no others: whoever names the database's authority wants no other one to
-    /// be able to vouch for it.
+    /// Trusts these certificates and no others. A program that names the database's certificate authority does not want
+    /// any other one to be accepted.
     ///
     /// # Errors
-    /// [`Error::Config`] naming `setting` when there is no certificate in `pem`. The text is not shown.
+    /// [`Error::Config`], naming `setting`, when `pem` contains no certificate. The text is not shown.
     pub(super) fn only(pem: &[u8], setting: &dyn Display) -> Result<Self, Error> {
         match Certificate::stack_from_pem(pem) {
             Ok(roots) if !roots.is_empty() => Ok(Self::in_roots(roots)),
@@ -53,7 +53,7 @@ impl Trust {
         }))
     }
 
-    /// The connector, made by the first who asks.
+    /// Returns the connector, which the first call builds.
     ///
     /// # Errors
     /// [`Error::Config`] when the TLS library fails.

@@ -1,4 +1,4 @@
-//! Owns the doctor's words: what a check found, how bad it is, how to mend it.
+//! Owns the doctor's findings: what a check found, how bad it is, and how to repair it.
 
 use serde::Serialize;
 
@@ -8,16 +8,16 @@ use crate::error::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// As it should be.
+    /// All is well.
     Ok,
-    /// Works, but not as well or not for long; or it could not be looked at.
+    /// It works, but not well or not for long. Or it could not be checked.
     Warning,
-    /// Does not work, or loses what it promises.
+    /// It does not work, or loses what it promises.
     Problem,
 }
 
 impl State {
-    /// The state as one word.
+    /// Returns the state as one word.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ pub struct Finding {
     pub state: State,
     /// What was found.
     pub text: String,
-    /// What to run: commands or SQL, a line each. `None` when all is well or nothing can be run.
+    /// What to run: commands or SQL, one on each line. `None` when all is well or nothing can be run.
     pub remedy: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl Finding {
         }
     }
 
-    /// A problem that no command mends; the text says what to do.
+    /// Creates a problem that no command repairs. The text says what to do.
     pub(super) fn beyond_us(text: impl Into<String>) -> Self {
         Self {
             state: State::Problem,
@@ -71,7 +71,7 @@ impl Finding {
         }
     }
 
-    /// Of a check that could not be made. That is not well: nobody knows what it would have found.
+    /// Creates the finding of a check that failed to run. It counts as a warning, because its result is unknown.
     pub(super) fn unchecked(error: &Error) -> Self {
         Self {
             state: State::Warning,
@@ -85,13 +85,13 @@ impl Finding {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// What was looked at.
+    /// What was checked.
     pub name: &'static str,
     /// How bad it is.
     pub state: State,
     /// What was found.
     pub finding: String,
-    /// What to run: commands or SQL, a line each.
+    /// What to run: commands or SQL, one on each line.
     pub remedy: Option<String>,
 }
 
@@ -113,7 +113,7 @@ impl CheckReport {
 pub struct DoctorReport {
     /// Whether every check is ok.
     pub ok: bool,
-    /// All checks that were made.
+    /// All checks that were run.
     pub checks: Vec<CheckReport>,
 }
 

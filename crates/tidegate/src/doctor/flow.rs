@@ -1,4 +1,4 @@
-//! Checks of what flows: leases, drains, deadlines, groups, paused kinds, services.
+//! Checks of the work in progress: leases, drains, deadlines, groups, paused kinds, services.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use crate::error::Error;
 use crate::operate::ExpiringKind;
 use crate::queue::{self, EXPIRY_WINDOW, query, sql};
 
-/// The next drain takes an event whose lease has run out; drains are woken every minute or so.
+/// The next drain takes an event whose lease has run out, and drains are woken about every minute.
 const LEASE_OVERDUE: Duration = Duration::from_mins(5);
 
-/// No Lambda function lives longer, so nothing it leased is worked on for longer.
+/// No Lambda function runs longer, so no function works longer on an event that it has leased.
 const WORKED_ON: Duration = Duration::from_mins(15);
 
-/// Ten wakes of a drain at one a minute.
+/// Ten wake-ups of a drain at one a minute.
 const UNTOUCHED: Duration = Duration::from_mins(10);
 
-/// With the default backoff of at most ten minutes and five attempts, a head has ended by then.
+/// With the default backoff of at most ten minutes and five attempts, the first event of a group has ended by then.
 const BLOCKED: Duration = Duration::from_hours(1);
 
-/// Fifteen wakes of a drain at one a minute.
+/// Fifteen wake-ups of a drain at one a minute.
 const SLOT_OVERDUE: Duration = Duration::from_mins(15);
 
-/// A service that is restarted or redeployed is back by then.
+/// A service that is restarted or redeployed answers again by then.
 const OUTAGE: Duration = Duration::from_mins(15);
 
-/// Somebody has to do something about a service that is down for so long.
+/// A service that is down for this long needs an operator.
 const LONG_OUTAGE: Duration = Duration::from_hours(2);
 
-/// Of each sort of disorder; one is too many.
+/// The most examples of each type of disorder. One is too many.
 const MOST_TOLD: i64 = 5;
 
 pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding, Error> {
@@ -64,7 +64,8 @@ pub(super) async fn leases(probe: &Probe<'_>) -> Result<Finding, Error> {
     })
 }
 
-/// What no statement lets happen: if it has happened, somebody has changed the queue's tables by hand, or it is a fault.
+/// Checks what no statement of the queue allows. If it has happened, the queue's tables were changed by hand, or there
+/// is a bug.
 pub(super) async fn order(probe: &Probe<'_>) -> Result<Finding, Error> {
     let rows = query(&probe.client, &sql::doctor::DISORDER, &[&MOST_TOLD]).await?;
     if rows.is_empty() {
@@ -110,7 +111,7 @@ pub(super) async fn drains(probe: &Probe<'_>) -> Result<Finding, Error> {
     })
 }
 
-/// What will be lost unless somebody does something: more drains, a kind resumed, a service that answers.
+/// Checks which events will expire unless an operator acts: more drains, a resumed kind, a service that answers.
 pub(super) async fn deadlines(probe: &Probe<'_>) -> Result<Finding, Error> {
     let kinds = queue::expiring(&probe.client).await?;
     let Some(first) = kinds.first() else {
@@ -200,7 +201,7 @@ pub(super) async fn services(probe: &Probe<'_>) -> Result<Finding, Error> {
     })
 }
 
-/// Slots that no drain has met, and schedules that none can fire.
+/// Checks for slots that no drain has met, and for schedules that no drain can fire.
 pub(super) async fn schedules(probe: &Probe<'_>) -> Result<Finding, Error> {
     let limit = SLOT_OVERDUE.as_secs_f64();
     let rows = query(&probe.client, &sql::schedule::TROUBLED_SCHEDULES, &[&limit]).await?;
@@ -222,7 +223,7 @@ pub(super) async fn schedules(probe: &Probe<'_>) -> Result<Finding, Error> {
     Ok(Finding::warning(texts.join("; "), remedies.join("\n")))
 }
 
-/// The database's seconds; a clock that was set back makes them less than none.
+/// Converts the database's seconds. They are negative if a clock was set back.
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }

@@ -1,19 +1,19 @@
-//! Checks of the log: a partition for every day on which rows will expire, none left that is over.
+//! Checks of the log: a partition for every day on which rows will expire, and no partition left that is over.
 
 use super::{Finding, Probe};
 use crate::error::Error;
 use crate::queue::{query, sql};
 
-/// A day begins while nobody looks, and a cleanup that runs daily may be late once.
+/// A new day may begin between two checks, and a daily cleanup may be late once.
 const DAYS_AHEAD: i32 = 2;
 
-/// A daily cleanup that failed twice is not just late.
+/// A daily cleanup that is overdue for longer has failed twice, and is not just late.
 const DAYS_OVERDUE: i32 = 2;
 
-/// What more there is makes no difference to what is to be done.
+/// A higher number makes no difference to what must be done.
 const MOST_STRAYS: i64 = 100_000;
 
-/// People, dashboards and scrapes that ask for figures or lists at one moment.
+/// How many users, dashboards and scrapes may request figures or lists at the same moment.
 const READERS: i64 = 5;
 
 const CLEANUP: &str = "tidegate cleanup";
@@ -58,7 +58,7 @@ pub(super) async fn expired_partitions(probe: &Probe<'_>) -> Result<Finding, Err
     })
 }
 
-/// What has no place for one more lock fails, whoever it belongs to: a publish and a drain as well.
+/// Checks the room for locks. A statement that finds no room for one more lock fails, even a publish or a drain.
 pub(super) async fn locks(probe: &Probe<'_>) -> Result<Finding, Error> {
     let rows = query(&probe.client, &sql::doctor::LOCKS, &[]).await?;
     let [row] = &rows[..] else {
@@ -78,7 +78,7 @@ fn judge_locks(of_a_query: i64, for_each: i64, sessions: i64) -> Finding {
         "a query of the whole log takes {of_a_query} locks, and the server has room for {places}: when {READERS} run at once, \
          publishes and drains fail with \"out of shared memory\""
     );
-    // Twice what was found wanting: the log has more days later.
+    // Twice what is needed now, because the log will have more days later.
     let wanted = of_a_query * READERS * 2 / sessions.max(1) + 1;
     let remedy = format!(
         "ALTER SYSTEM SET max_locks_per_transaction = {wanted}; -- and start the server anew"
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_log_of_a_year_wants_more_locks_than_a_server_has_by_itself() {
-        // A table and six indexes for each of 366 days, and those that they are made after.
+        // A table and six indexes for each of 366 days, and for their parent.
         let finding = judge_locks(2569, 64, 100);
         assert_eq!(finding.state, State::Warning);
         assert!(finding.text.contains("room for 6400"), "{}", finding.text);

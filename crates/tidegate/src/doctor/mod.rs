@@ -1,8 +1,8 @@
-//! Owns the examination of a database: a list of checks, each of which looks at one thing and says
-//! what it found and how to mend it. It changes nothing.
+//! Owns the examination of a database: a list of checks. Each looks at one thing, and reports what it found and how to
+//! repair it. The doctor changes nothing.
 //!
-//! `CHECKS` is the list. A check that cannot be made, for want of a permission, says so and does not
-//! keep the others from being made.
+//! `CHECKS` is the list. A check that cannot run, for example because a permission is missing, reports that and does
+//! not stop the other checks.
 
 mod catalog;
 mod finding;
@@ -24,19 +24,19 @@ use crate::error::Error;
 use crate::migrate::Migrations;
 use crate::queue::{query, sql};
 
-/// What is examined: a database, and what a program must say of itself.
+/// What to examine: a database, and what the program must tell about itself.
 pub struct Target<'a> {
-    /// Where the queue is.
+    /// The database with the queue.
     pub database: &'a Database,
-    /// Kinds of events that the program handles.
+    /// The kinds of events that the program handles.
     pub kinds: &'a [&'a str],
-    /// What its drains do.
+    /// The options of its drains.
     pub options: &'a DrainOptions,
-    /// Its own migrations beside the queue's.
+    /// The program's own migrations beside the queue's.
     pub tables: &'a [Migrations],
 }
 
-/// What a check looks with: the target, and a connection that may be a new one for each check.
+/// What a check works with: the target and a connection, which may be a new one for each check.
 struct Probe<'a> {
     target: &'a Target<'a>,
     client: Client,
@@ -44,15 +44,15 @@ struct Probe<'a> {
 
 type Look = for<'a> fn(&'a Probe<'_>) -> BoxFuture<'a, Result<Finding, Error>>;
 
-/// One thing to look at.
+/// One check.
 struct Check {
     name: &'static str,
-    /// Whether there is nothing to look at before the first migration.
+    /// Whether the check has nothing to look at before the first migration.
     needs_schema: bool,
     look: Look,
 }
 
-/// Every check, in the order of the report: the ground first, then what stands on it.
+/// All checks, in the order of the report: first the basis, then what depends on it.
 static CHECKS: &[Check] = &[
     of_server("server version", |probe| server::version(probe).boxed()),
     of_server("writable", |probe| server::writable(probe).boxed()),
@@ -99,8 +99,7 @@ const fn of_queue(name: &'static str, look: Look) -> Check {
     }
 }
 
-/// Makes every check there is something to look at for: before the first migration, those of the
-/// server alone.
+/// Runs every check that has something to look at. Before the first migration, these are only the checks of the server.
 ///
 /// # Errors
 /// When the database cannot be reached. A check that fails for another reason says so in its report.

@@ -1,4 +1,4 @@
-//! Checks of the schema: its version, whether anybody has changed it by hand, and the kinds.
+//! Checks of the schema: its version, changes by hand, and the kinds.
 
 use tokio_postgres::Row;
 
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::migrate::{self, foreign};
 use crate::queue::{self, query, sql};
 
-/// More differences than these are counted, not listed: a person mends the first and looks again.
+/// Further differences are counted, not listed: an operator repairs the first ones and checks again.
 const MOST_DIFFERENCES: usize = 20;
 
 pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
@@ -38,7 +38,8 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
     })
 }
 
-/// Whoever may make a function in a schema where others look names up can have his own run by them.
+/// Checks who may create functions in a schema where other logins look up names. Such a function can make other logins
+/// run it.
 pub(super) async fn rights(probe: &Probe<'_>) -> Result<Finding, Error> {
     let open = query(&probe.client, &sql::doctor::OPEN_SCHEMAS, &[]).await?;
     let open: Vec<String> = open.iter().map(|row| row.get(0)).collect();
@@ -57,7 +58,7 @@ pub(super) async fn rights(probe: &Probe<'_>) -> Result<Finding, Error> {
     ))
 }
 
-/// A copy of a database may bring the events and not the counter that their ids are drawn from.
+/// Checks the sequence of ids. A copy of a database may contain the events, but not the current value of the sequence.
 pub(super) async fn ids(probe: &Probe<'_>) -> Result<Finding, Error> {
     let rows = query(&probe.client, &sql::doctor::IDS, &[]).await?;
     let Some((last, highest)) = rows.first().map(|row| (row.get(0), row.get(1))) else {
@@ -150,7 +151,8 @@ fn listed(rows: &[&Row]) -> String {
     rows.iter().map(counted).collect::<Vec<_>>().join(", ")
 }
 
-/// A registered kind that this program does not know is left alone until the program comes that does.
+/// Describes the registrations. Events of a registered kind that this program does not know wait for the program that
+/// does.
 fn registrations(rows: &[&Row]) -> String {
     let insert = |row: &&Row| {
         let kind = row.get::<_, String>(0).replace('\'', "''");

@@ -1,4 +1,4 @@
-//! Checks of what keeps the queue's table small: vacuum, and what keeps vacuum from its work.
+//! Checks of what keeps the queue's table small: vacuum, and what keeps vacuum from working.
 
 use std::time::Duration;
 
@@ -6,20 +6,21 @@ use super::{Finding, Probe};
 use crate::error::Error;
 use crate::queue::{query, sql};
 
-/// Ten times what autovacuum is told to begin at: it does not keep up.
+/// Ten times the number at which autovacuum should begin. With more, autovacuum does not keep up.
 const MOST_DEAD_ROWS: i64 = 200_000;
 
-/// Below this a scan costs nothing worth a thought.
+/// Scanning a smaller table costs next to nothing.
 const SMALL_TABLE: i64 = 64 * 1024 * 1024;
 
-/// Two pages a row: a scan reads mostly what is empty. Rows are at most two kibibytes, for Postgres
-/// stores what is longer aside, and pages are filled to one half.
+/// Two pages for each row: a scan then reads mostly empty space. Rows are at most two kibibytes, because Postgres
+/// stores longer values elsewhere, and pages are filled to one half.
 const MOST_BYTES_A_ROW: i64 = 16 * 1024;
 
-/// Dead rows pile up for as long as a transaction is open; a drain of a minute makes millions.
+/// Dead rows accumulate as long as a transaction is open. A drain of one minute creates millions.
 const LONG_TRANSACTION: Duration = Duration::from_mins(10);
 
-/// A slot tells no time. A queue of a hundred events a second makes as many in three hours.
+/// A replication slot stores no time. A queue of a hundred events per second generates this many transactions in three
+/// hours.
 const SLOT_BEHIND: i64 = 1_000_000;
 
 pub(super) async fn bloat(probe: &Probe<'_>) -> Result<Finding, Error> {

@@ -1,17 +1,17 @@
-//! Owns how this process knows that a time is over: by two clocks. The monotonic one, which nobody sets, stands still while
-//! a machine is suspended or a sandbox frozen; the wall clock goes on, or jumps when it is thawed. A time is over when
-//! either says so. Whoever sets the wall clock ahead has what is not started go back early, which costs nothing; set
-//! back, it changes nothing.
+//! Owns how this process knows that a time is over: it reads two clocks. The monotonic clock cannot be set, but it
+//! stops while a machine is suspended or a sandbox is frozen. The wall clock goes on, or jumps when the machine
+//! resumes. A time is over when either clock says so. If the wall clock is set ahead, events that have not started go
+//! back early, which costs nothing. If it is set back, nothing changes.
 
 use std::ops::Add;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-/// What both clocks of this machine say, or will say.
+/// A reading of both clocks of this machine, now or in the future.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reading {
-    /// Of the monotonic clock.
+    /// The monotonic clock.
     pub steady: Instant,
     pub wall: SystemTime,
 }
@@ -24,7 +24,7 @@ impl Reading {
         }
     }
 
-    /// Whether either clock has reached it; the monotonic one has just said `now`.
+    /// Whether either clock has reached this reading. The monotonic clock has just returned `now`.
     pub(super) fn is_over(self, now: Instant) -> bool {
         now >= self.steady || SystemTime::now() >= self.wall
     }

@@ -1,8 +1,10 @@
-//! Owns the events in hand: which leases hold them, what of each may start, lowest id first, one of a group at a time. Pure.
+//! Owns the events in hand, which are leased and not yet finalized: which leases hold them, and which may start. The
+//! lowest id starts first, and one event of a group at a time. It is pure.
 //!
-//! Of a lease only a window may start. The database knows how far it reaches before anything in it starts: if this worker
-//! goes away, what was in the window is charged an attempt, and nothing else is. An event whose worker has gone away before,
-//! a suspect, starts when nothing else is between its start and its end, so that it takes nobody along.
+//! Only the events in a window of a lease may start. The database knows the end of the window before anything in it
+//! starts. If this worker disappears, the events in the window are charged an attempt, and no others are. An event
+//! whose worker has disappeared before is a suspect. It starts only when no other event is between its start and its
+//! end, so that it affects no other event.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -12,19 +14,20 @@ use super::clocks::Reading;
 use super::leases::{Leases, Window};
 use crate::lease::{Fate, Lease, LeasedEvent};
 
-/// A group with an event ready or running, and what waits behind it.
+/// A group with an event that is ready or running, and the events that wait after it.
 #[derive(Default)]
 struct Group {
     line: VecDeque<LeasedEvent>,
-    /// Its head is ready.
+    /// Whether its first event is ready.
     ready: bool,
-    /// Handed over, and not done with.
+    /// Events that were handed over to a lane and are not done.
     out: Vec<Lease>,
-    /// An event of it goes back to the queue: nothing more starts until that is written.
+    /// Whether an event of the group goes back to the queue. Nothing more of the group starts until that is written.
     closed: bool,
 }
 
-/// Payloads above this are counted until their events' ends are written: handlers may keep them, and the server does.
+/// Payloads longer than this are counted until the ends of their events are written: handlers may keep them, and the
+/// server does.
 const LARGE: usize = 4096;
 
 fn is_small(event: &LeasedEvent) -> bool {
@@ -32,43 +35,44 @@ fn is_small(event: &LeasedEvent) -> bool {
     payload.is_none_or(|payload| payload.len() <= LARGE)
 }
 
-/// Everything in hand.
+/// All events in hand.
 #[derive(Default)]
 pub(super) struct Hand {
     pub leases: Leases,
-    /// What is first in line: events without a group, and the head of each group that is not running.
+    /// The events that are first in line: those without a group, and the first of each group that is not running.
     ready: BTreeMap<i64, LeasedEvent>,
     groups: HashMap<String, Group>,
-    /// In the lines of groups.
+    /// How many events wait in the lines of groups.
     behind: usize,
     /// Bytes of payload: of small events while they wait, of large ones until their ends are written.
     bytes: usize,
-    /// Sizes of the large ones.
+    /// The sizes of the large payloads.
     large: HashMap<i64, usize>,
-    /// Kinds of which no handler may start just now.
+    /// Kinds whose handlers may not start at present.
     pub barred: BTreeSet<String>,
 }
 
-/// What may be started next.
+/// Which events may start next.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pick {
-    /// Nothing while an earlier event waits for its window, but for a suspect, which waits for the windows to run dry.
+    /// Whether nothing starts while an earlier event waits for its window. A suspect is the exception: it waits until
+    /// all windows are empty.
     pub in_order: bool,
-    /// Also what has a large payload.
+    /// Whether events with a large payload may start too.
     pub large: bool,
 }
 
-/// What is to start next of a lease.
+/// How much of a lease to start next.
 pub(super) struct Wanted<'a> {
-    /// When fewer than these can start.
+    /// Start more when fewer events than this can start.
     pub few: usize,
-    /// So many events, or as many more as share calls.
+    /// The size of a window in events. Events that share calls count as one.
     pub window: usize,
-    /// With how many an event shares its calls.
+    /// Returns how many events share calls with an event.
     pub sharing: &'a dyn Fn(&LeasedEvent) -> usize,
 }
 
-/// More of a lease is to start.
+/// A request to start more of a lease, up to an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Start {
     pub token: Uuid,
@@ -85,8 +89,8 @@ impl Start {
 }
 
 impl Hand {
-    /// Takes in a lease. Events of one group come in order, as a lease returns them. Returns what had been taken away from
-    /// an older lease, is here again, and has not ended for the older one.
+    /// Takes in a lease. The events of one group come in order, as a lease returns them. Returns the events that were
+    /// taken away from an older lease, are now leased again, and have not ended for the older lease.
     pub(super) fn take_in(
         &mut self,
         token: Uuid,
@@ -128,7 +132,7 @@ impl Hand {
         Some(stale)
     }
 
-    /// Whether the event's handlers may start, or need not.
+    /// Whether the event may be taken next: its handlers may start, or it needs none.
     fn is_startable(&self, event: &LeasedEvent) -> bool {
         event.fate != Fate::Run || self.leases.is_open(event) && !self.is_barred(event)
     }
@@ -137,7 +141,8 @@ impl Hand {
         !self.barred.is_empty() && event.fate == Fate::Run && self.barred.contains(&event.kind)
     }
 
-    /// The next event to start. Its group stays shut until [`Hand::open_group`], but for [`Hand::pop_behind`].
+    /// Returns the next event to start. Its group stays closed until [`Hand::open_group`], except for
+    /// [`Hand::pop_behind`].
     pub(super) fn pop(&mut self, pick: Pick) -> Option<LeasedEvent> {
         let mut ready = self.ready.values().filter(|event| !self.is_barred(event));
         let first = ready.find(|event| {
@@ -160,8 +165,8 @@ impl Hand {
         }
     }
 
-    /// What stands behind what is handed over of a group, if it may be handed over too: to be started when that has ended
-    /// well.
+    /// Returns the event that follows the handed-over events of a group, if it may be handed over too. It starts only
+    /// when those have ended well.
     pub(super) fn behind(&self, key: &str) -> Option<&LeasedEvent> {
         let group = self.groups.get(key).filter(|group| !group.closed)?;
         let next = group.line.front()?;
@@ -169,7 +174,7 @@ impl Hand {
         (may_start && !self.leases.is_suspect(next.lease.token)).then_some(next)
     }
 
-    /// What was handed over behind something else of its group, and was not started, waits again.
+    /// Puts back an event that was handed over to follow another one of its group and has not started. It waits again.
     pub(super) fn put_back(&mut self, event: LeasedEvent) {
         let key = event.group_key.as_ref();
         if let Some(group) = key.and_then(|key| self.groups.get_mut(key)) {
@@ -183,7 +188,7 @@ impl Hand {
         }
     }
 
-    /// Takes that out.
+    /// Takes out the event that [`Hand::behind`] returns.
     pub(super) fn pop_behind(&mut self, key: &str) -> Option<LeasedEvent> {
         self.behind(key)?;
         let event = self.groups.get_mut(key)?.line.pop_front()?;
@@ -205,17 +210,17 @@ impl Hand {
         }
     }
 
-    /// Whether an event could start now.
+    /// Whether an event can start now.
     pub(super) fn has_startable(&self) -> bool {
         self.ready.values().any(|event| self.is_startable(event))
     }
 
-    /// The next window to open, if one should be: when fewer than a few events can start before the first that cannot. That
-    /// one goes first, because a younger lease may have come with a larger window.
+    /// Returns the next window to open, if one is needed: when too few events can start before the first one that
+    /// cannot. The window of that event opens first, because a younger lease may have come with a larger window.
     ///
-    /// While a suspect is ready, windows are left to run dry. It starts when nothing else is between its start and its end,
-    /// and `alone` says that no lease under way will change that. A suspect in its group's line stops nothing: what is ahead
-    /// of it may have no window yet.
+    /// While a suspect is ready, no new windows open, so that the open ones become empty. The suspect starts when
+    /// nothing else is between its start and its end, and when `alone` says that no lease under way will change that. A
+    /// suspect in the line of its group stops nothing, because an earlier event of the group may not have a window yet.
     pub(super) fn start_more(&self, wanted: &Wanted<'_>, alone: bool) -> Option<Start> {
         match self.ready_suspect() {
             Some(suspect) if self.leases.open() == 0 => alone.then(|| Start::of(suspect)),
@@ -237,8 +242,8 @@ impl Hand {
         })
     }
 
-    /// An event without a window, behind which one that has a window waits in their group's line: the windows would not
-    /// run dry without it.
+    /// Returns an event without a window that a later event of its group with a window waits for. Without a window for
+    /// it, the open windows would never become empty.
     fn ahead_of_open(&self) -> Option<Lease> {
         if self.has_startable() {
             return None;
@@ -257,7 +262,7 @@ impl Hand {
         ahead.map(|event| event.lease)
     }
 
-    /// The first suspect that nothing of its group is ahead of.
+    /// Returns the first suspect that no earlier event of its group precedes.
     fn ready_suspect(&self) -> Option<Lease> {
         if !self.leases.has_suspect() {
             return None;
@@ -269,14 +274,14 @@ impl Hand {
             .map(|event| event.lease)
     }
 
-    /// The group's event ended: the next one may start, if nothing else of the group is handed over.
+    /// Notes that the group's event ended. The next one may start if no other event of the group is handed over.
     pub(super) fn open_group(&mut self, key: &str, ended: Lease) {
         let Some(group) = self.groups.get_mut(key) else {
             return;
         };
         let out = group.out.len();
         group.out.retain(|lease| *lease != ended);
-        // What was not handed over has no say: the group may be another one by now.
+        // An event that was not handed over does not count: the group may have been removed and created again.
         if group.out.len() < out {
             self.open_next(key);
         }
@@ -299,8 +304,8 @@ impl Hand {
         }
     }
 
-    /// The group's event goes back to the queue: nothing of it starts until that is written. A head that is ready
-    /// goes back in line.
+    /// Notes that the group's event goes back to the queue. Nothing of the group starts until that is written. A first
+    /// event that is ready goes back into the line.
     pub(super) fn close_group(&mut self, key: &str) {
         let group = self.groups.entry(key.to_owned()).or_default();
         group.closed = true;
@@ -317,13 +322,13 @@ impl Hand {
         }
     }
 
-    /// Whether something of the group waits.
+    /// Whether an event of the group waits.
     pub(super) fn has_waiting(&self, key: &str) -> bool {
         let group = self.groups.get(key);
         group.is_some_and(|group| group.ready || !group.line.is_empty())
     }
 
-    /// What goes back is written: what is left of the group may start.
+    /// Notes that the return to the queue is written. The rest of the group may start.
     pub(super) fn reopen_group(&mut self, key: &str, back: Lease) {
         let Some(group) = self.groups.get_mut(key) else {
             return;
@@ -333,7 +338,7 @@ impl Hand {
         self.open_next(key);
     }
 
-    /// Takes out what has left our hands and waits here.
+    /// Removes waiting events that are no longer ours.
     pub(super) fn remove(&mut self, gone: impl Fn(Lease) -> bool) -> Vec<LeasedEvent> {
         let ready = self.ready.extract_if(.., |_, event| gone(event.lease));
         let mut removed: Vec<LeasedEvent> = ready.map(|(_, event)| event).collect();
@@ -363,14 +368,14 @@ impl Hand {
         removed
     }
 
-    /// How many events of these kinds wait.
+    /// Returns how many events of these kinds wait.
     pub(super) fn waiting_of(&self, kinds: &BTreeSet<String>) -> usize {
         self.all_waiting()
             .filter(|event| kinds.contains(&event.kind))
             .count()
     }
 
-    /// Takes out what waits of these kinds.
+    /// Removes the waiting events of these kinds.
     pub(super) fn take_kinds(&mut self, kinds: &BTreeSet<String>) -> Vec<LeasedEvent> {
         let of_kinds = self
             .all_waiting()
@@ -384,18 +389,19 @@ impl Hand {
         self.ready.values().chain(behind)
     }
 
-    /// Takes out all that waits and that `now` does not have; those events belong to somebody else. Takes over how
-    /// often something was taken from each lease.
+    /// Removes the waiting events that `now` does not list, because they belong to another worker. Also takes over how
+    /// often events were taken from each lease.
     pub(super) fn keep_only(&mut self, now: &[crate::queue::InHand]) -> Vec<LeasedEvent> {
         let held: HashSet<(Uuid, i64)> = now.iter().map(|held| (held.token, held.id)).collect();
         for found in now {
             self.leases.note_cuts(found.token, found.cuts);
         }
-        // By lease, not by id: what an operator took away may have been leased again, and waits here twice.
+        // Compares by lease, not by id: an event that an operator took away may have been leased again, and then waits
+        // here twice.
         self.remove(|lease| !held.contains(&(lease.token, lease.id)))
     }
 
-    /// Everything that waits, at the end of the run.
+    /// Removes all waiting events, at the end of the run.
     pub(super) fn take_all(&mut self) -> Vec<LeasedEvent> {
         self.behind = 0;
         let behind = self.groups.values_mut().flat_map(|group| {
@@ -412,15 +418,15 @@ impl Hand {
         all
     }
 
-    /// An event's end is written, or it has left our hands.
+    /// Notes that an event's end is written, or that the event is no longer ours.
     pub(super) fn let_go(&mut self, lease: Lease) {
         self.forget_large(lease.id);
         self.leases.let_go(lease);
     }
 
-    /// An event has ended, and nothing can be written of it: it stays in its lease, which is held and prolonged like
-    /// the others, until it lapses. Nothing here waits for it. Returns what stands behind it in its group, which must
-    /// go back.
+    /// Notes that an event has ended and that nothing can be written for it. It stays in its lease, which is held and
+    /// renewed like the others, until the lease lapses. Nothing here waits for it. Returns the later events of its
+    /// group, which must go back.
     pub(super) fn leave_to_lapse(&mut self, lease: Lease, group: Option<&str>) -> Vec<LeasedEvent> {
         self.leases.leave_to_lapse(lease);
         let line = group.and_then(|key| self.groups.get_mut(key));
@@ -437,12 +443,12 @@ impl Hand {
         behind
     }
 
-    /// How many wait.
+    /// Returns how many events wait.
     pub(super) fn waiting(&self) -> usize {
         self.ready.len() + self.behind
     }
 
-    /// Bytes of payload in hand, but for those of small events that have been started.
+    /// Returns the bytes of payload in hand, without those of small events that have started.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -582,7 +588,7 @@ mod tests {
             window(3, false),
             Reading::now(),
         );
-        // The event of the second lease may start, and waits for one of the first that may not.
+        // The event of the second lease may start, but waits for one of the first lease that may not.
         assert!(!hand.has_startable());
         assert_eq!(
             hand.start_more(&wanted(1, 1), true),
@@ -644,12 +650,13 @@ mod tests {
         assert_eq!((start.token, start.upto), (ONE, 1));
     }
 
-    /// Leases of about thirty events, some of them suspects' and some in groups; how many events, and the suspects.
+    /// Creates leases of about thirty events, some with suspects and some with groups. Returns the number of events and
+    /// the suspects.
     fn random_hand(random: &mut fastrand::Rng) -> (Hand, i64, HashSet<i64>) {
         let mut hand = Hand::default();
         let mut last = 0;
         let mut suspects = HashSet::new();
-        // Nothing of a suspect's group is leased behind it.
+        // No event of a suspect's group is leased after it.
         let mut groups = vec![None, Some("a"), Some("b"), Some("c")];
         while last < 30 {
             let token = Uuid::from_u128(random.u128(1..));
@@ -679,14 +686,15 @@ mod tests {
         (hand, last, suspects)
     }
 
-    /// Whatever leases come, each event is started once, in the order of its group, and no suspect beside another.
+    /// Whatever leases come, each event starts once and in the order of its group, and no suspect runs beside another
+    /// event.
     #[test]
     fn everything_in_hand_comes_to_its_end() {
         for seed in 0..2_000 {
             let mut random = fastrand::Rng::with_seed(seed);
             let (mut hand, count, suspects) = random_hand(&mut random);
             let mut running: Vec<LeasedEvent> = Vec::new();
-            // Handed over with the one ahead of it in its group.
+            // These were handed over together with the previous event of their group.
             let mut behind: VecDeque<LeasedEvent> = VecDeque::new();
             let mut ended = Vec::new();
             while ended.len() < usize::try_from(count).unwrap() {
@@ -963,7 +971,7 @@ mod tests {
         assert_eq!(hand.bytes(), LARGE + 11);
         assert_eq!(popped(&mut hand), [1, 2]);
         assert_eq!(hand.bytes(), LARGE + 1);
-        // Taken away by an operator and leased again, while the first run still goes on.
+        // An operator took it away and it was leased again, while the first run still goes on.
         let mut again = events[0].clone();
         again.lease.token = TWO;
         hand.take_in(TWO, vec![again], &[], window(1, false), Reading::now());

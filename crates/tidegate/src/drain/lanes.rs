@@ -1,10 +1,10 @@
-//! Owns the tasks that handlers run in: at most so many lanes, each of which takes the next event itself
-//! when one has ended, and tells the loop of several ends at once. It neither decides what starts nor what
-//! becomes of an event.
+//! Owns the tasks in which handlers run. There is a limited number of lanes. Each lane takes its next event itself when
+//! one has ended, and reports several ends to the loop at once. The lanes decide neither what starts nor what becomes
+//! of an event.
 //!
-//! A task for each event, and the loop woken for each end, cost a third of the client's time of quick
-//! handlers. So a few events more than there are lanes are handed over, as long as handlers are quick; what
-//! waits here has not started and can be taken back.
+//! With quick handlers, a task for each event and a wake-up of the loop for each end took a third of the client's time.
+//! So while handlers are quick, a few more events are handed over than there are lanes. An event that waits here has not
+//! started and can be taken back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
@@ -20,39 +20,43 @@ use tokio::time::Instant;
 use super::clocks::Reading;
 use crate::lease::Lease;
 
-/// Handlers that take less than this, on the average of the last ones, are worth lining up for.
+/// Handlers that take less than this on a recent average are quick enough to line up for.
 const QUICK: Duration = Duration::from_millis(1);
 
-/// So many events for each lane are in hand when handlers are quick, the running one among them: at least the first, and at
-/// most the other, if that is no more work than [`SHORT`]. The loop is told of ends when half as many have come together.
+/// The minimum and the maximum number of events in hand for each lane while handlers are quick, including the running
+/// one. The number above the minimum is limited to the work of [`SHORT`]. The loop is notified of ends when half as
+/// many have accumulated.
 const IN_HAND: (usize, usize) = (4, 32);
 
-/// A line of less work than this is left to the lane that runs. With a lane for each event, two threads handed the
+/// A line with less work than this is left to the lane that runs. With a lane for each event, two threads passed the
 /// processor to each other for every second event of a drain of quick handlers (14 % slower; six turns, four won).
 const SHORT: Duration = Duration::from_micros(200);
 
-/// A place among the handlers that run at once, in parts: events that share a call share a place.
+/// The size of one place among the handlers that run at once. Events that share a call share a place, so a place has
+/// parts.
 pub(super) const PLACE: usize = 1_000_000;
 
-/// What was cut and waits for something is gone after this.
+/// How long to wait for handlers that were cut. Those that were waiting for something are gone by then.
 const LEAVING: Duration = Duration::from_millis(50);
 
-/// What a lane runs of an event.
+/// What a lane runs for an event.
 pub(super) trait Run: Send + 'static {
-    /// Runs the event's handlers, and tells whether what stands behind it may start at once. Made by the lane and not
-    /// handed over to it: a future is large, and to move it, and free it on another thread, took a tenth of the client's time.
+    /// Runs the event's handlers, and returns whether the event that follows it may start at once. The lane creates the
+    /// future itself. A future is large: moving it to the lane, and freeing it on another thread, took a tenth of the
+    /// client's time.
     fn run(self) -> impl Future<Output = bool> + Send;
 }
 
-/// An event that may be started.
+/// An event that may start.
 pub(super) struct Work<H> {
     pub lease: Lease,
-    /// Not to be started from then on: its lease may have run out, for instance while the process was frozen.
+    /// From this time on the event must not start, because its lease may have run out, for instance while the process
+    /// was frozen.
     pub start_by: Reading,
-    /// How much of a [`PLACE`] it takes.
+    /// How much of a [`PLACE`] the event takes.
     pub part: usize,
     pub handlers: H,
-    /// What stands behind it in its group: the lane goes on with it as long as all goes well.
+    /// The events that follow it in its group. The lane continues with them as long as all goes well.
     pub then: VecDeque<Work<H>>,
 }
 
@@ -62,7 +66,7 @@ impl<H> Work<H> {
     }
 }
 
-/// An event that was handed over and is done with.
+/// An event that was handed over and is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ended {
     pub lease: Lease,
@@ -72,11 +76,11 @@ pub(super) struct Ended {
 /// What came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Came {
-    /// Its handlers ended after so long.
+    /// Its handlers ended after this time.
     Ran(Duration),
     /// It was too late to start them.
     Late,
-    /// What stands ahead of it in its group did not end well.
+    /// A preceding event of its group did not end well.
     NotReached,
 }
 
@@ -86,9 +90,9 @@ pub(super) struct Lanes<H> {
 }
 
 struct Shared<H> {
-    /// Where their tasks run.
+    /// The runtime in which the lanes' tasks run.
     runtime: Handle,
-    /// Lanes at once.
+    /// The most lanes at once.
     most: usize,
     line: Mutex<Line<H>>,
     ended_signal: Notify,
@@ -97,14 +101,15 @@ struct Shared<H> {
 struct Line<H> {
     waiting: VecDeque<Work<H>>,
     ended: Vec<Ended>,
-    /// What each lane runs, by its number. A lane that does not find itself here was cut and ends.
+    /// The event that each lane runs, by the lane's number. A lane that does not find its number here was cut, and
+    /// ends.
     lanes: BTreeMap<u64, Lane<H>>,
-    /// The parts of places that they take.
+    /// The parts of places that the lanes take.
     taken: usize,
-    /// Those that were cut and have not come to notice: their handlers keep their threads.
+    /// The lanes that were cut and have not noticed yet, because their handlers block their threads.
     cut: BTreeSet<u64>,
     made: u64,
-    /// How long handlers took, weighted towards the last ones; nothing before the first end.
+    /// The typical time of a handler, weighted towards recent ones. `None` before the first end.
     typical: Option<Duration>,
 }
 
@@ -112,10 +117,10 @@ struct Lane<H> {
     lease: Lease,
     part: usize,
     started: Instant,
-    /// Its handler waits for something, and its thread is free.
+    /// Whether its handler waits for something, so that its thread is free.
     waits: bool,
     abort: Option<AbortHandle>,
-    /// What it goes on with.
+    /// The events that it continues with.
     then: VecDeque<Work<H>>,
 }
 
@@ -136,7 +141,7 @@ impl<H: Run> Shared<H> {
                 number,
             };
             let task = self.runtime.spawn(run(task, work));
-            // It may be over by now.
+            // The lane may have ended by now.
             if let Some(lane) = self.line().lanes.get_mut(&number) {
                 lane.abort = Some(task.abort_handle());
             }
@@ -145,7 +150,7 @@ impl<H: Run> Shared<H> {
 }
 
 impl<H: Run> Lanes<H> {
-    /// At most so many run at once.
+    /// Creates lanes, at most `most` of which run at once.
     pub(super) fn new(most: usize, runtime: Handle) -> Self {
         let shared = Shared {
             runtime,
@@ -158,29 +163,31 @@ impl<H: Run> Lanes<H> {
         }
     }
 
-    /// Where handlers run.
+    /// Returns the runtime in which handlers run.
     pub(super) fn runtime(&self) -> Handle {
         self.shared.runtime.clone()
     }
 
-    /// How many events may be handed over and not ended. A single lane is handed one, so that the whole queue
-    /// is in order (A2): the next of a group can only be handed over when the one before it has ended.
+    /// Returns how many events may be handed over and not ended. A single lane receives one event at a time, so that
+    /// the whole queue is handled in order (A2). The next event of a group can only be handed over when the preceding
+    /// one has ended.
     pub(super) fn room(&self) -> usize {
         self.shared.line().room(self.shared.most)
     }
 
-    /// How many may be while the next one is large: decoded it may take a multiple of its payload, and all in hand are.
+    /// Returns the lower limit that holds while the next event is large. A decoded payload may take a multiple of its size, and
+    /// all handed-over events are decoded.
     pub(super) fn room_for_large(&self) -> usize {
         self.room().min(self.shared.most * IN_HAND.0)
     }
 
-    /// Whether what stands behind in a group is to be handed over with its head: quick handlers would wait longer for the
-    /// loop than they take. Not with a single lane, which keeps the order of all.
+    /// Whether the later events of a group are handed over together with its first one. With quick handlers they would
+    /// wait longer for the loop than they take. Not with a single lane, which keeps the order of all events.
     pub(super) fn chains(&self) -> bool {
         self.room() > self.shared.most
     }
 
-    /// How many were handed over behind others, and wait for them.
+    /// Returns how many events were handed over to follow others, and still wait for them.
     pub(super) fn chained(&self) -> usize {
         let line = self.shared.line();
         let waiting = line.waiting.iter().map(|work| work.then.len());
@@ -188,22 +195,22 @@ impl<H: Run> Lanes<H> {
         waiting.chain(running).sum()
     }
 
-    /// How long handlers took of late; nothing before the first has ended.
+    /// Returns the recent typical time of a handler, or `None` before the first has ended.
     pub(super) fn typical(&self) -> Option<Duration> {
         self.shared.line().typical
     }
 
-    /// Puts the work in line. [`Lanes::open`] sees that it runs.
+    /// Puts the work in line. [`Lanes::open`] makes it run.
     pub(super) fn push(&self, work: Work<H>) {
         self.shared.line().waiting.push_back(work);
     }
 
-    /// Sees that there are lanes for what is in line.
+    /// Opens lanes for the events in line.
     pub(super) fn open(&self) {
         self.shared.open();
     }
 
-    /// When to do so again, if a handler that keeps its thread to itself may be ahead of others in line.
+    /// Returns when to call [`Lanes::open`] again, if a handler that blocks its thread may hold up others in line.
     pub(super) fn open_at(&self) -> Option<Instant> {
         let line = self.shared.line();
         let held_up = !line.waiting.is_empty() && line.has_place(self.shared.most);
@@ -221,7 +228,7 @@ impl<H: Run> Lanes<H> {
         }
     }
 
-    /// Takes back what has not started, of those that are asked for.
+    /// Takes back the events that have not started and that `asked` selects.
     pub(super) fn take_waiting(&self, asked: impl Fn(Lease) -> bool) -> Vec<Lease> {
         let mut line = self.shared.line();
         let mut taken = Vec::new();
@@ -240,7 +247,7 @@ impl<H: Run> Lanes<H> {
         taken
     }
 
-    /// What runs, and since when.
+    /// Returns the events that run, and since when.
     pub(super) fn running(&self) -> Vec<(Lease, Instant)> {
         let line = self.shared.line();
         line.lanes
@@ -249,7 +256,7 @@ impl<H: Run> Lanes<H> {
             .collect()
     }
 
-    /// Ends the lane that runs this event. If the event has ended meanwhile, nothing happens.
+    /// Ends the lane that runs this event. If the event has ended in the meantime, nothing happens.
     pub(super) fn cut(&self, lease: Lease) -> bool {
         let mut line = self.shared.line();
         let mut lanes = line.lanes.iter();
@@ -263,19 +270,19 @@ impl<H: Run> Lanes<H> {
         line.cut.insert(number);
         line.leave(removed.then);
         drop(line);
-        // Not within the lock: a runtime that has ended drops the task here.
+        // Not under the lock: a runtime that has shut down drops the task here.
         if let Some(abort) = removed.abort {
             abort.abort();
         }
-        // Others may wait for the lane's place.
+        // Other events may wait for the lane's place.
         self.shared.open();
         true
     }
 }
 
 impl<H> Lanes<H> {
-    /// Ends all lanes. Tells how many handlers go on all the same: one that does not wait for anything cannot be ended, and
-    /// keeps its thread for as long as it likes.
+    /// Ends all lanes. Returns how many handlers still run: a handler that waits for nothing cannot be ended, and
+    /// blocks its thread for as long as it likes.
     pub(super) async fn close(&self) -> usize {
         self.shared.cut_all();
         let all_gone = async {
@@ -302,7 +309,7 @@ impl<H> Shared<H> {
     }
 }
 
-/// Nothing starts or goes on when the drain is gone, but what keeps its thread.
+/// When the drain is gone, nothing starts or continues except handlers that block their thread.
 impl<H> Drop for Lanes<H> {
     fn drop(&mut self) {
         self.shared.cut_all();
@@ -323,7 +330,7 @@ impl<H> Drop for InLane<H> {
     }
 }
 
-/// One lane: runs one event after the other until none waits.
+/// Runs one lane: one event after the other until none waits.
 async fn run<H: Run>(lane: InLane<H>, first: Work<H>) {
     let (shared, number) = (&lane.shared, lane.number);
     let mut next = Some(first);
@@ -340,8 +347,8 @@ async fn run<H: Run>(lane: InLane<H>, first: Work<H>) {
     }
 }
 
-/// Runs the handlers. As soon as they wait for something, the loop is told of what ended before them, and others
-/// take what is in line behind them.
+/// Runs the handlers of one event. As soon as they wait for something, the loop is notified of earlier ends, and other
+/// lanes take the events that are in line.
 async fn run_one<H: Run>(shared: &Arc<Shared<H>>, number: u64, handlers: H) -> bool {
     let mut handlers = pin!(handlers.run());
     let mut waits = false;
@@ -372,7 +379,7 @@ impl<H> Line<H> {
         }
     }
 
-    /// How many events may be handed over and not ended.
+    /// Returns how many events may be handed over and not ended.
     fn room(&self, most: usize) -> usize {
         match self.typical {
             Some(typical) if typical < QUICK && most > 1 => {
@@ -384,12 +391,12 @@ impl<H> Line<H> {
         }
     }
 
-    /// The loop is told of ends when so many have come together.
+    /// Returns how many ends accumulate before the loop is notified.
     fn notify_at(&self, most: usize) -> usize {
         (self.room(most) / 2).max(most * IN_HAND.0 / 2)
     }
 
-    /// The next lane's number and first work, if another lane is needed.
+    /// Returns the next lane's number and first work, if another lane is needed.
     fn begin(&mut self, most: usize) -> Option<(u64, Work<H>)> {
         if !self.has_place(most) || self.is_looked_after(Instant::now()) {
             return None;
@@ -409,20 +416,20 @@ impl<H> Line<H> {
         Some((self.made, work))
     }
 
-    /// Whether what is first in line may have a lane.
+    /// Whether the first event in line may have a lane.
     fn has_place(&self, most: usize) -> bool {
         let part = self.waiting.front().map_or(PLACE, |work| work.part);
         self.taken + part <= most * PLACE
     }
 
-    /// A lane ends.
+    /// Removes a lane, because it ends.
     fn remove(&mut self, number: u64) -> Option<Lane<H>> {
         let removed = self.lanes.remove(&number)?;
         self.taken -= removed.part;
         Some(removed)
     }
 
-    /// Whether what is in line is little, and there is a lane that will soon come to it.
+    /// Whether the line is short and a running lane will soon come to it.
     fn is_looked_after(&self, now: Instant) -> bool {
         let little = u32::try_from(self.waiting.len())
             .is_ok_and(|count| self.typical.is_some_and(|typical| typical * count < SHORT));
@@ -430,7 +437,7 @@ impl<H> Line<H> {
         little && lanes.any(|lane| !lane.waits && now < lane.started + QUICK)
     }
 
-    /// Notes that a lane's handler waits; tells whether the loop has ends to take up.
+    /// Notes that a lane's handler waits. Returns whether there are ends for the loop.
     fn note_waiting(&mut self, number: u64) -> bool {
         if let Some(lane) = self.lanes.get_mut(&number) {
             lane.waits = true;
@@ -438,7 +445,7 @@ impl<H> Line<H> {
         !self.ended.is_empty()
     }
 
-    /// Notes an end, and what the lane runs next; nothing ends the lane.
+    /// Notes an end. Returns what the lane runs next, or `None` if the lane ends.
     fn advance(
         &mut self,
         shared: &Shared<H>,
@@ -446,7 +453,8 @@ impl<H> Line<H> {
         ended: Ended,
         goes_on: bool,
     ) -> Option<Work<H>> {
-        // Cut: the loop has settled the event itself, and another lane has this one's place.
+        // Without an entry, the lane was cut: the loop has settled the event itself, and another lane has this one's
+        // place.
         let mut then = std::mem::take(&mut self.lanes.get_mut(&number)?.then);
         self.ended.push(ended);
         if let Came::Ran(took) = ended.came {
@@ -478,7 +486,7 @@ impl<H> Line<H> {
         next
     }
 
-    /// Tells of what will not be started, because of what stands ahead of it.
+    /// Reports events that will not start because of a preceding event of their group.
     fn leave(&mut self, then: VecDeque<Work<H>>) {
         let left = then.into_iter().map(|work| Ended {
             lease: work.lease,
@@ -518,7 +526,7 @@ mod tests {
         ending(id, true, handlers)
     }
 
-    /// What stands behind it may start, or not.
+    /// Ends, and says whether the following event may start.
     fn ending(
         id: i64,
         well: bool,
@@ -533,7 +541,7 @@ mod tests {
         }
     }
 
-    /// One behind the other.
+    /// Chains events, one after the other.
     fn chain(mut head: Work<Boxed>, then: Vec<Work<Boxed>>) -> Work<Boxed> {
         head.then.extend(then);
         head
@@ -548,7 +556,7 @@ mod tests {
         ended.iter().map(|ended| ended.lease.id).collect()
     }
 
-    /// A handler that waits until it is told.
+    /// A handler that waits until it is notified.
     fn waiting() -> (oneshot::Sender<()>, impl Future<Output = ()>) {
         let (tell, told) = oneshot::channel::<()>();
         (tell, async move { drop(told.await) })
@@ -599,7 +607,7 @@ mod tests {
             lanes.running().iter().map(|(lease, _)| lease.id).collect()
         };
         assert_eq!(running(&lanes), [1, 2, 3, 4, 5]);
-        // A quarter of a place is not enough for it.
+        // A quarter of a place is too little for it.
         for (left, tell) in ends.into_iter().enumerate() {
             tell.send(()).unwrap();
             lanes.ended().await;
@@ -624,7 +632,7 @@ mod tests {
         assert_eq!(lanes.room(), 3);
     }
 
-    /// Lanes that have learnt that handlers are quick.
+    /// Creates lanes that have learnt that handlers are quick.
     async fn quick_lanes(most: usize) -> Lanes<Boxed> {
         let lanes = Lanes::new(most, Handle::current());
         start(&lanes, work(0, async {}));
@@ -796,7 +804,7 @@ mod tests {
         let mut late = work(1, async { unreachable!() });
         late.start_by = Reading::now();
         start(&lanes, late);
-        // Its machine was suspended: the wall clock alone has gone on.
+        // The machine was suspended, so only the wall clock has gone on.
         let mut thawed = work(2, async { unreachable!() });
         thawed.start_by.wall = SystemTime::now();
         start(&lanes, thawed);

@@ -1,5 +1,5 @@
-//! Takes events ahead of the handlers, as `walk` decides, and prolongs leases, on a session of its own: a write that waits
-//! keeps no lease from being renewed.
+//! Leases events ahead of the handlers, as `walk` decides, and renews leases. It has a session of its own, so a write
+//! that waits never delays a renewal.
 
 use std::time::Duration;
 
@@ -18,42 +18,42 @@ use crate::queue::{
     self, Claim, DueSchedule, Fired, Firing, Grant, LeaseRequest, LeasedBatch, Released, Walk,
 };
 
-/// Delayed events made ready at once.
+/// The most delayed events that become ready at once.
 const PROMOTE_LIMIT: u32 = 1000;
 
-/// Bytes of payload that one lease brings, and as many may be in hand when it is asked for: what a function of the
-/// smallest size can hold beside the program.
+/// The most bytes of payload in one lease. As many may be in hand when the lease is requested. A function of the
+/// smallest size can hold both beside the program.
 pub(super) const LEASE_BYTES: u64 = 8 << 20;
 
-/// What to ask for.
+/// What to request from the database.
 pub(super) struct LeaseOrder {
     pub worker: Uuid,
-    /// All tokens with something in hand.
+    /// The tokens of all leases in hand.
     pub held: Vec<Uuid>,
-    /// Of them, those behind which more of a group may be leased.
+    /// Those of them after which more events of a group may be leased.
     pub trusted: Vec<Uuid>,
     /// Leases that are marked as ended.
     pub over: Vec<Uuid>,
     pub timeout: Duration,
-    /// Whether the leases are to be prolonged, too.
+    /// Whether to renew the leases too.
     pub renews: bool,
     pub ask: Ask,
-    /// Of which kinds events are asked for.
+    /// The kinds of events to lease.
     pub kinds: Vec<&'static str>,
-    /// What is asked of slots.
+    /// What to request about slots.
     pub slots: SlotAsk,
-    /// Past which schedule to look for those that are due, if it is time to.
+    /// If it is time to look for due schedules: the schedule after which to look.
     pub look: Option<i64>,
-    /// Behind which waiting event to look for those that wait no more, if it is time to.
+    /// If it is time to look for events that wait no longer: the waiting event after which to look.
     pub waiting: Option<i64>,
     /// All kinds that this program handles.
     pub all_kinds: &'static [&'static str],
     pub first_window: u32,
-    /// When it was made: what it prolongs is no older.
+    /// When the order was created. Its renewals count from this time.
     pub sent: Reading,
 }
 
-/// What is asked for besides more time.
+/// What to request besides a renewal.
 pub(super) enum Ask {
     Nothing,
     /// More events.
@@ -62,14 +62,14 @@ pub(super) enum Ask {
     Probe(String),
     /// Events that call a limited service.
     Limited(Turn, Stretch),
-    /// Places of a limited service, and starts.
+    /// Places and starts of a limited service.
     Claim(Claim),
-    /// That schedules are fired.
+    /// The firing of schedules.
     Fire(Vec<Firing>),
 }
 
 impl Ask {
-    /// Where events are asked for.
+    /// Returns where to lease events, if this leases from a walk.
     fn stretch(&self) -> Option<&Stretch> {
         match self {
             Self::Events(stretch) | Self::Limited(_, stretch) => Some(stretch),
@@ -77,14 +77,14 @@ impl Ask {
         }
     }
 
-    /// Whether events are.
+    /// Whether this leases events.
     pub(super) fn leases(&self) -> bool {
         matches!(self, Self::Probe(_)) || self.stretch().is_some()
     }
 }
 
 impl LeaseOrder {
-    /// The lease that is asked for, if one is.
+    /// Returns the request for a lease, if there is one.
     fn request(&self, token: Uuid) -> Option<LeaseRequest<'_>> {
         let request = LeaseRequest {
             token,
@@ -118,23 +118,23 @@ impl LeaseOrder {
     }
 }
 
-/// What came of it.
+/// What an order brought.
 pub(super) struct Brought {
-    /// Lowest id among the delayed events that became ready just before.
+    /// The lowest id of the delayed events that became ready just before.
     pub promoted: Option<i64>,
     pub batch: LeasedBatch,
-    /// What was claimed.
+    /// What was granted of the claim.
     pub grant: Grant,
-    /// Schedules that are due, if they were looked for.
+    /// The schedules that are due, if it looked for them.
     pub due: Option<Result<Vec<DueSchedule>, Error>>,
-    /// What became of those that were to be fired.
+    /// The result of the firing.
     pub fired: Option<Result<Vec<Fired>, Error>>,
-    /// What was released of those that waited for others.
+    /// The waiting events that were released.
     pub released: Option<Result<Released, Error>>,
     pub token: Uuid,
-    /// The leases that are still there, each with how often something was taken from it.
+    /// The leases that still exist, each with how often events were taken from it.
     pub renewed: Option<Vec<(Uuid, i32)>>,
-    /// What is told of slots.
+    /// The answers about slots.
     pub slots: SlotTold,
 }
 
@@ -145,7 +145,7 @@ pub(super) struct Arrival {
     pub brought: Result<Brought, Error>,
 }
 
-/// Renews, promotes what is due and leases, with bounded reconnects.
+/// Renews leases, makes due events ready, and leases events, with bounded reconnects.
 pub(super) async fn lease(mut session: Session, order: LeaseOrder) -> Arrival {
     let mut unsure = false;
     let brought = loop {
@@ -155,7 +155,8 @@ pub(super) async fn lease(mut session: Session, order: LeaseOrder) -> Arrival {
                 break Ok(brought);
             }
             Err(error) => {
-                // What the lost try may have taken is under its own token, which is not held: a sweep gives it back.
+                // A lost attempt may have leased events under its own token, which is not held. A sweep gives them
+                // back.
                 unsure = true;
                 if let Err(error) = session.retry_after(error).await {
                     break Err(error);
@@ -170,7 +171,7 @@ pub(super) async fn lease(mut session: Session, order: LeaseOrder) -> Arrival {
     }
 }
 
-/// One try. Everything travels together and is done in this order: one round trip.
+/// Makes one attempt. All requests travel in one round trip and run in this order.
 async fn attempt(
     session: &mut Session,
     order: &LeaseOrder,
@@ -233,7 +234,8 @@ async fn attempt(
     })
 }
 
-/// Schedules and waiting events keep no drain from draining: what failed is told, unless the connection is lost, which concerns all.
+/// Lets errors of schedules and of waiting events pass, so that they do not stop the drain. Only a lost connection is
+/// an error here, because it affects everything.
 fn passes<T>(answer: Option<Result<T, Error>>) -> Result<Option<Result<T, Error>>, Error> {
     match answer {
         Some(Err(error)) if error.is_connection_lost() => Err(error),

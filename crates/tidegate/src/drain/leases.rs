@@ -1,5 +1,5 @@
-//! Owns the leases that hold what is in hand: how far each may start, what is left of it, when it was prolonged, and which
-//! are over. Pure.
+//! Owns the leases of the events in hand: how far each may start, what is left of it, when it was renewed, and which
+//! are over. It is pure.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,49 +10,49 @@ use super::clocks::Reading;
 use super::lanes::PLACE;
 use crate::lease::{Lease, LeasedEvent};
 
-/// A lease, while something of it is in hand.
+/// A lease with events in hand.
 struct Held {
-    /// Handlers of events up to here may start.
+    /// Events up to this id may start.
     started_to: i64,
     suspect: bool,
-    /// One of its events cannot be given back, and stays until the lease has run out after this drain.
+    /// Whether one of its events cannot be given back. That event stays until the lease lapses after this drain.
     lapses: bool,
-    /// How often something was taken from it that we know of.
+    /// How often events were taken from it, as far as we know.
     cuts: i32,
-    /// When it was last prolonged, on this machine's clocks.
+    /// When it was last renewed, by this machine's clocks.
     renewed: Reading,
-    /// Events whose end is not written.
+    /// How many events have an end that is not written.
     left: usize,
-    /// Of them, those that may have started.
+    /// How many of them may have started.
     open: usize,
-    /// Ids behind the window, in order.
+    /// The ids after the window, in order.
     rest: VecDeque<i64>,
 }
 
 /// How much of a lease may start when it arrives.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
-    /// Up to this id.
+    /// The last id that may start.
     pub started_to: i64,
-    /// Its one event has outlived a worker before.
+    /// Whether its only event has outlived a worker before.
     pub suspect: bool,
 }
 
-/// All leases of which something is in hand, and those that are over.
+/// All leases with events in hand, and those that are over.
 #[derive(Default)]
 pub(super) struct Leases {
     held: HashMap<Uuid, Held>,
-    /// Events whose end is not written and which may have started, in all leases.
+    /// How many events, in all leases, may have started and have an end that is not written.
     open: usize,
     suspects: usize,
-    /// Leases of which nothing is left, to be marked as ended.
+    /// Leases without events in hand, to be marked as ended.
     over: Vec<Uuid>,
     /// Leases that are marked, to be removed.
     ended: Vec<Uuid>,
 }
 
 impl Held {
-    /// One of its events waits no more to be started, or has not ended any more.
+    /// Notes that one of its events no longer waits for its start or its end. Returns by how much `open` falls.
     fn close(&mut self, id: i64) -> usize {
         if id <= self.started_to {
             self.open -= 1;
@@ -92,13 +92,13 @@ impl Leases {
         self.held.insert(token, held);
     }
 
-    /// Whether the event is within its lease's window.
+    /// Whether the event is in the window of its lease.
     pub(super) fn is_open(&self, event: &LeasedEvent) -> bool {
         let held = self.held.get(&event.lease.token);
         held.is_some_and(|held| event.lease.id <= held.started_to)
     }
 
-    /// How many events are between their start and their end.
+    /// Returns how many events are between their start and their end.
     pub(super) fn open(&self) -> usize {
         self.open
     }
@@ -111,14 +111,14 @@ impl Leases {
         self.suspects > 0
     }
 
-    /// A suspect is between its start and its end.
+    /// Whether a suspect is between its start and its end.
     pub(super) fn runs_suspect(&self) -> bool {
         let mut leases = self.held.values();
         self.suspects > 0 && leases.any(|held| held.suspect && held.open > 0)
     }
 
-    /// The last event of a window of this size that begins with this event, which is behind the present one. Events that share
-    /// a call count as one; `sharing` tells how many may.
+    /// Returns the last event of a window of this size that begins with this event, which is after the present window.
+    /// Events that share a call count as one; `sharing` returns how many may share.
     pub(super) fn window_end(
         &self,
         event: Lease,
@@ -137,7 +137,7 @@ impl Leases {
         rest.range(at..).take_while(fits).last().copied()
     }
 
-    /// The database knows that a lease may start up to here.
+    /// Notes that the database knows that a lease may start up to this id.
     pub(super) fn started(&mut self, token: Uuid, upto: i64) {
         let Some(held) = self.held.get_mut(&token) else {
             return;
@@ -150,7 +150,7 @@ impl Leases {
         }
     }
 
-    /// An event's end is written, or it has left our hands.
+    /// Notes that an event's end is written, or that the event is no longer ours.
     pub(super) fn let_go(&mut self, lease: Lease) {
         let Some(held) = self.held.get_mut(&lease.token) else {
             return;
@@ -164,7 +164,7 @@ impl Leases {
         }
     }
 
-    /// An event stays in its lease until that lapses, and is not waited for.
+    /// Leaves an event in its lease until the lease lapses, and does not wait for it.
     pub(super) fn leave_to_lapse(&mut self, lease: Lease) {
         if let Some(held) = self.held.get_mut(&lease.token) {
             self.open -= held.close(lease.id);
@@ -173,17 +173,17 @@ impl Leases {
         }
     }
 
-    /// How many of a lease's events are in hand, or ended and not written.
+    /// Returns how many of a lease's events are in hand, or have an end that is not written.
     pub(super) fn left(&self, token: Uuid) -> usize {
         self.held.get(&token).map_or(0, |held| held.left)
     }
 
-    /// Leases of which nothing is left, to be marked as ended in the database.
+    /// Takes the leases without events in hand, to be marked as ended in the database.
     pub(super) fn take_over(&mut self) -> Vec<Uuid> {
         std::mem::take(&mut self.over)
     }
 
-    /// Such a lease has been marked with its last event, or could not be.
+    /// Notes whether such a lease was marked together with its last event.
     pub(super) fn note_over(&mut self, token: Uuid, written: bool) {
         self.over.retain(|other| *other != token);
         if written {
@@ -198,48 +198,49 @@ impl Leases {
         !self.over.is_empty()
     }
 
-    /// Leases that are marked, to be removed.
+    /// Takes the leases that are marked, to be removed.
     pub(super) fn take_ended(&mut self) -> Vec<Uuid> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Whether `cuts` says that something was taken from a lease that we did not know of. A lease that is gone, and
-    /// of which we have something, was taken away whole.
+    /// Whether `cuts` shows that events were taken from a lease without our knowledge. A lease that is gone while we
+    /// have events of it was taken away as a whole.
     pub(super) fn is_cut(&self, token: Uuid, cuts: Option<i32>) -> bool {
         let held = self.held.get(&token);
         held.is_some_and(|held| cuts != Some(held.cuts))
     }
 
-    /// What is in hand of a lease is known as it was when so much had been taken from it.
+    /// Notes how often events had been taken from a lease when its events in hand were read.
     pub(super) fn note_cuts(&mut self, token: Uuid, cuts: i32) {
         if let Some(held) = self.held.get_mut(&token) {
             held.cuts = cuts;
         }
     }
 
-    /// A lease was prolonged by what was sent then.
+    /// Notes that a request sent at this time renewed a lease.
     pub(super) fn note_renewal(&mut self, token: Uuid, sent: Reading) {
         if let Some(held) = self.held.get_mut(&token) {
             held.renewed = sent;
         }
     }
 
-    /// When a lease was last prolonged.
+    /// Returns when a lease was last renewed.
     pub(super) fn renewed(&self, token: Uuid) -> Option<Reading> {
         self.held.get(&token).map(|held| held.renewed)
     }
 
-    /// When the oldest lease was last prolonged.
+    /// Returns the oldest time of the last renewal, over all leases.
     pub(super) fn oldest_renewal(&self) -> Option<Instant> {
         self.held.values().map(|held| held.renewed.steady).min()
     }
 
-    /// The tokens of all leases.
+    /// Returns the tokens of all leases.
     pub(super) fn tokens(&self) -> Vec<Uuid> {
         self.held.keys().copied().collect()
     }
 
-    /// The tokens behind which more of a group may be leased: all but those of suspects, and of what will lapse.
+    /// Returns the tokens after which more events of a group may be leased: all but those of suspects and of leases
+    /// that will lapse.
     pub(super) fn trusted(&self) -> Vec<Uuid> {
         let held = self.held.iter();
         let trusted = held.filter(|(_, held)| !held.suspect && !held.lapses);

@@ -1,5 +1,5 @@
-//! The part of the loop that leases: asks for more ahead of the handlers, prolongs what is in hand, and sees when the queue is
-//! empty.
+//! The part of the loop that leases. It requests more events ahead of the handlers, renews the leases in hand, and
+//! notices when the queue is empty.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -18,27 +18,27 @@ use crate::event::Event;
 use crate::lease::{Fate, Lease};
 use crate::queue::{DueSchedule, Fired, LeasedBatch};
 
-/// A window is this much work: about what passes until the database has been told of the next one, several times over.
+/// The work in one window. It is several times the time until the database knows about the next window.
 const WINDOW: Duration = Duration::from_millis(50);
 
-/// So many starts of a limited service are asked for at once at most.
+/// The most starts of a limited service that are requested at once.
 const MOST_AHEAD: usize = 1000;
 
-/// What leases have said of the queue being empty.
+/// What leases have shown about whether the queue is empty.
 pub(super) struct Empty {
     pub seen: bool,
-    /// When the last lease that has arrived was asked for.
+    /// When the last lease that has arrived was requested.
     pub looked_at: Instant,
-    /// Since when there is nothing to do either.
+    /// Since when there is no work in hand either.
     pub since: Option<Instant>,
-    /// The last lease left out kinds that there was no time for.
+    /// Whether the last lease left out kinds for which there was no time.
     pub kinds_left_out: bool,
 }
 
 impl<D: Dispatch> Drain<D> {
-    /// Leases ahead: as soon as no more than one lease's worth of events waits. With half of that the leasing
-    /// session, the busier one, was idle for a seventh of a drain of quick handlers (5 % slower). Prolongs leases that are
-    /// older than a third of their time.
+    /// Leases ahead: as soon as the waiting events are no more than one lease brings. With half of that, the leasing
+    /// session, which is the busier one, was idle for a seventh of a drain of quick handlers (5 % slower). Also renews
+    /// leases that are older than a third of their time.
     pub(super) fn send_lease(&mut self) {
         if !self.leasing.is_idle() || self.between.writes_back {
             return;
@@ -53,7 +53,7 @@ impl<D: Dispatch> Drain<D> {
         let may_lease = self.may_lease();
         let (ask, kinds) = self.what_to_ask(may_lease, now);
         let leases = ask.leases();
-        // Behind what was fired: whether somebody holds it is learnt first.
+        // Not together with a firing. Its answer first tells whether another worker holds the schedules.
         let looks = !matches!(ask, Ask::Fire(_)) && !self.is_spent();
         let look = looks.then(|| self.scheduling.look(now)).flatten();
         let slots = self.ask_of_slots(now);
@@ -93,7 +93,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// One thing at a time: an event to try a service with, something for a limited service, or more of the rest.
+    /// Requests one thing at a time: an event to try a service with, something for a limited service, or other events.
     fn what_to_ask(&mut self, may_lease: bool, now: Instant) -> (Ask, Vec<&'static str>) {
         let mut kinds = self.budget.kinds_with_time(D::Event::KINDS);
         let due = self.scheduling.take_due();
@@ -154,12 +154,12 @@ impl<D: Dispatch> Drain<D> {
             Ok(brought) => {
                 let closed = brought.slots.closes();
                 self.take_brought(order, brought);
-                // What this lease has found it found before.
+                // This lease looked before the announcement, so its result does not count as the last look.
                 if closed {
                     self.closed();
                 }
             }
-            // What is in hand is brought to its end as far as that goes, and given back.
+            // The events in hand are completed as far as possible, and the rest is given back.
             Err(error) => self.fail(error),
         }
     }
@@ -219,7 +219,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// What has become of schedules.
+    /// Takes in the results about schedules.
     fn take_scheduled(
         &mut self,
         fired: Option<Result<Vec<Fired>, Error>>,
@@ -237,14 +237,14 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// What is due when there is no time left is left to the next run.
+    /// Leaves due schedules to the next run when there is no time left.
     pub(super) fn stop_scheduling(&mut self) {
         if self.scheduling.has_due() && self.is_spent() {
             self.scheduling.stop();
         }
     }
 
-    /// What a lease tells of services and kinds.
+    /// Takes in what a lease reports about services and kinds.
     fn learn(&mut self, batch: &mut LeasedBatch) {
         self.policies.learn(std::mem::take(&mut batch.policies));
         if self.services.learn(&batch.watched) {
@@ -252,20 +252,20 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// What was delayed and is due stands behind cursors.
+    /// Moves the cursors back to delayed events that have become due.
     fn note_promoted(&mut self, lowest: Option<i64>) {
         if let Some(lowest) = lowest {
             self.back_to(lowest);
         }
     }
 
-    /// Something behind the cursors may be ready.
+    /// Moves the cursors back to an event that may be ready.
     pub(super) fn back_to(&mut self, id: i64) {
         self.walk.back_to(id);
         self.limits.back_to(id);
     }
 
-    /// What waited for a service that answers again stands behind the cursor.
+    /// Looks again from the start, for events that waited for a service that answers again.
     pub(super) fn look_again(&mut self) {
         self.back_to(1);
         self.walk.hurry();
@@ -273,7 +273,7 @@ impl<D: Dispatch> Drain<D> {
         self.empty.seen = false;
     }
 
-    /// Leases that did not come back are gone, or were cut.
+    /// Takes in a renewal. Leases that are missing from it are gone; others may have been cut.
     fn take_renewed(&mut self, asked: &[Uuid], renewed: &[(Uuid, i32)], sent: Reading) {
         for (token, cuts) in renewed {
             self.between.rereads |= self.hand.leases.is_cut(*token, Some(*cuts));
@@ -285,7 +285,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// What the handlers do in a second, at least as many as run at once.
+    /// Returns how many events the handlers do in a second, at least as many as run at once.
     pub(super) fn handled_in_a_second(&self) -> usize {
         let least = self.options.concurrency;
         let Some(typical) = self.lanes.typical() else {
@@ -296,8 +296,8 @@ impl<D: Dispatch> Drain<D> {
         each.saturating_mul(least).clamp(least, MOST_AHEAD)
     }
 
-    /// How many events of a lease may start without the database being told anew: as many as the handlers do in
-    /// [`WINDOW`]. If this worker goes away, so many lose an attempt.
+    /// Returns how many events of a lease may start before the database must be notified again: as many as the handlers
+    /// do in [`WINDOW`]. If this worker disappears, that many events lose an attempt.
     pub(super) fn window(&self) -> usize {
         let least = self.options.concurrency;
         let Some(typical) = self.lanes.typical() else {
@@ -309,7 +309,7 @@ impl<D: Dispatch> Drain<D> {
             .clamp(least, (self.options.batch as usize).max(least))
     }
 
-    /// The queue was seen empty, and again when linger was over.
+    /// Whether the queue was seen empty, and again when the linger time was over.
     pub(super) fn is_settled_empty(&mut self) -> bool {
         let now = Instant::now();
         if !self.empty.seen
@@ -321,7 +321,7 @@ impl<D: Dispatch> Drain<D> {
             self.empty.since = None;
             return false;
         }
-        // It has lingered when publishers are told that it ends.
+        // A drain that has announced its end has lingered before.
         let linger = if self.is_closing() {
             Duration::ZERO
         } else {

@@ -1,4 +1,5 @@
-//! The part of the loop that deals with limited services: which kinds may start, and what is asked of the database for them.
+//! The part of the loop that deals with limited services: which kinds may start, and what to request from the database
+//! for them.
 
 use tokio::time::Instant;
 
@@ -10,7 +11,8 @@ use crate::event::Event;
 use crate::queue::{Claim, Grant};
 
 impl<D: Dispatch> Drain<D> {
-    /// Takes in which services are limited, and what may start of theirs now. What was leased without regard to that goes back.
+    /// Takes in which services are limited, and which of their events may start now. Events that were leased before
+    /// their service was limited go back.
     pub(super) fn follow_limits(&mut self) {
         let kinds = self.limits.learn(&self.services);
         if !kinds.is_empty() {
@@ -24,7 +26,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// What to ask for next for a limited service.
+    /// Returns what to request next for a limited service.
     pub(super) fn ask_for_limited(
         &mut self,
         may_lease: bool,
@@ -50,7 +52,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// What waits in hand for its start keeps nothing else from being leased.
+    /// Returns how many events in hand wait for their start. They do not keep other events from being leased.
     pub(super) fn waiting_for_limited(&self) -> usize {
         if self.limits.is_empty() {
             return 0;
@@ -58,13 +60,14 @@ impl<D: Dispatch> Drain<D> {
         self.hand.waiting_of(&self.limits.kinds())
     }
 
-    /// Nothing is left to do for limited services, or others do it.
+    /// Whether nothing is left to do for limited services, or other workers do it.
     pub(super) fn limits_are_quiet(&self) -> bool {
         let kinds = || self.budget.kinds_with_time(D::Event::KINDS);
         self.limits.is_empty() || self.limits.is_quiet(&kinds())
     }
 
-    /// A claim is answered. What waits in hand for places that others have goes back: they lease it when it can start.
+    /// Takes in the answer to a claim. Events in hand that wait for places of other workers go back, so that those can
+    /// lease them.
     pub(super) fn take_grant(&mut self, claim: &Claim, grant: Grant, sent: Instant) {
         let kinds = self.limits.granted(&self.services, claim, grant, sent);
         if let Some(kinds) = kinds.cloned() {

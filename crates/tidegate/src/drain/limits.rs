@@ -1,8 +1,9 @@
-//! Owns how many events that call a limited service this run may start: the places and starts that it has of each service, and
-//! when to ask for more, or to give some back. Pure but for reading tokio's clock.
+//! Owns how many events that call a limited service this run may start: its places and starts for each service, and
+//! when to request more or give some back. It is pure except that it reads tokio's clock.
 //!
-//! Events of limited kinds are leased by walks of their own, no more at a time than soon start: what waited here for a place
-//! would wait although another drain has one, and what is leased past it would be all of the queue.
+//! Events of limited kinds are leased by walks of their own, and no more at a time than will soon start. An event that
+//! waits here for a place would wait even while another drain has one. And leasing past such events would lease the
+//! whole queue.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -14,45 +15,45 @@ use super::walk::{Cursor, Stretch};
 use crate::lease::Lease;
 use crate::queue::{Claim, Grant, LeasedBatch, Limited};
 
-/// A start that was not used for so long is lost, but for the last one: what is late must not come all at once.
+/// A start that was not used for this long is lost, except the last one. Late events must not all start at once.
 const LATE: Duration = Duration::from_millis(200);
 
-/// Places that others have are asked for again after this.
+/// How long to wait before requesting places again that other workers have.
 const REFUSED: Duration = Duration::from_millis(200);
 
-/// Who asked at the same time as another asks again after this.
+/// How long to wait before requesting again, after another worker asked at the same time.
 const BUSY: Duration = Duration::from_millis(10);
 
 /// All limited services.
 pub(super) struct ServiceLimits {
     services: BTreeMap<String, Limit>,
-    /// What they were learnt from.
+    /// The version of the information that they were built from.
     version: u64,
-    /// Whose turn it was last.
+    /// The service that had the last turn.
     last: String,
-    /// What was asked for last was for one of them.
+    /// Whether the last request was for a limited service.
     pub had_turn: bool,
     concurrency: usize,
     batch: u32,
-    /// How long places are kept for a run that says nothing.
+    /// How long places are kept for a run that does not renew them.
     length: Duration,
 }
 
-/// One of them.
+/// A limited service.
 struct Limit {
     by: Limited,
-    /// For what runs, and for what is to.
+    /// The places for events that run and for events that are to run.
     places: usize,
-    /// When they were last asked for.
+    /// When they were last requested.
     renewed: Instant,
-    /// When events may start.
+    /// The times at which events may start.
     starts: VecDeque<Instant>,
     cursor: Cursor,
-    /// The last lease was full.
+    /// Whether the last lease was full.
     more: bool,
-    /// The last walk has met nothing.
+    /// Whether the last walk found nothing.
     empty: bool,
-    /// Others have all places.
+    /// Whether other workers have all places.
     refused: bool,
     ask_at: Instant,
 }
@@ -61,26 +62,26 @@ struct Limit {
 #[derive(Debug, PartialEq)]
 pub(super) enum Next {
     Claim(Claim),
-    /// Lease events of these kinds, at most so many.
+    /// Lease events of these kinds, at most this many.
     Lease(Turn, Vec<&'static str>, u64),
 }
 
-/// Whose lease it is.
+/// The service that a lease is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Turn {
     pub service: String,
-    /// Nothing of it was in hand.
+    /// Whether none of its events was in hand.
     idle: bool,
 }
 
-/// What there is in hand.
+/// The state of the run, as far as limits depend on it.
 pub(super) struct InHand<'a> {
     pub services: &'a Services,
-    /// How many events of these kinds wait.
+    /// Returns how many events of these kinds wait.
     pub waiting: &'a dyn Fn(&BTreeSet<String>) -> usize,
     /// How many events the handlers do in a second.
     pub pace: usize,
-    /// Kinds that there is time for, when something may be leased.
+    /// The kinds for which there is time, when events may be leased.
     pub kinds: &'a [&'static str],
 }
 
@@ -100,7 +101,7 @@ impl Limit {
         }
     }
 
-    /// How many may start besides those that run, now or when the moments come that are in `starts`.
+    /// Returns how many events may start besides those that run, now or at the times in `starts`.
     fn has(&self, running: usize) -> usize {
         let places = if self.by.running {
             self.places.saturating_sub(running)
@@ -115,13 +116,13 @@ impl Limit {
         places.min(starts)
     }
 
-    /// How many to lease at once: one can be held until it may start, more only if they soon will.
+    /// Returns how many events to lease at once. One can be held until it may start; more only if they will start soon.
     fn most_to_lease(&self, running: usize) -> u64 {
         let soon = if self.by.running { self.places } else { 0 };
         self.has(running).max(soon).max(1) as u64
     }
 
-    /// Places that nothing runs in, or starts.
+    /// Whether there are unused places or starts.
     fn has_something(&self, running: usize) -> bool {
         self.places > running || !self.starts.is_empty()
     }
@@ -130,7 +131,7 @@ impl Limit {
         std::mem::take(&mut self.starts).len()
     }
 
-    /// Whether one may start now.
+    /// Whether an event may start now.
     fn is_open(&self, running: usize, length: Duration, now: Instant) -> bool {
         let trusted = !self.by.running || now < self.renewed + length.mul_f64(0.9);
         let begun = !self.by.starts || self.starts.front().is_some_and(|start| *start <= now);
@@ -161,8 +162,8 @@ impl ServiceLimits {
         self.services.is_empty()
     }
 
-    /// Takes in which services are limited. Returns the kinds that now are and were not before: what is in hand of them was not
-    /// leased to start soon.
+    /// Takes in which services are limited. Returns the kinds that are limited now and were not before: their events in
+    /// hand were not leased to start soon.
     pub(super) fn learn(&mut self, services: &Services) -> BTreeSet<String> {
         let version = services.limits_version();
         if version == self.version {
@@ -179,7 +180,7 @@ impl ServiceLimits {
         self.kinds().difference(&before).cloned().collect()
     }
 
-    /// All limited kinds.
+    /// Returns all limited kinds.
     pub(super) fn kinds(&self) -> BTreeSet<String> {
         let kinds = self.services.values().flat_map(|limit| &limit.by.kinds);
         kinds.cloned().collect()
@@ -191,7 +192,7 @@ impl ServiceLimits {
         limits.any(|limit| limit.by.kinds.contains(kind))
     }
 
-    /// Kinds of which nothing may start now.
+    /// Returns the kinds of which no event may start now.
     pub(super) fn barred(&mut self, services: &Services, now: Instant) -> BTreeSet<String> {
         let mut barred = BTreeSet::new();
         for (name, limit) in &mut self.services {
@@ -203,7 +204,7 @@ impl ServiceLimits {
         barred
     }
 
-    /// An event of this kind starts.
+    /// Notes that an event of this kind starts.
     pub(super) fn start(&mut self, services: &Services, kind: &str, lease: Lease) {
         for (name, limit) in &mut self.services {
             if limit.by.kinds.contains(kind) {
@@ -213,7 +214,7 @@ impl ServiceLimits {
         }
     }
 
-    /// What to ask the database for, one service after the other.
+    /// Returns what to request from the database. The services take turns.
     pub(super) fn next(&mut self, hand: &InHand<'_>, now: Instant) -> Option<Next> {
         let after = self.services.keys().filter(|name| **name > self.last);
         let names: Vec<String> = after.chain(self.services.keys()).cloned().collect();
@@ -263,7 +264,8 @@ impl ServiceLimits {
         }))
     }
 
-    /// What was asked for is here. Returns the kinds of what need not wait in hand: others have all places.
+    /// Takes in the answer to a claim. Returns the kinds whose events need not wait in hand, because other workers have
+    /// all places.
     pub(super) fn granted(
         &mut self,
         services: &Services,
@@ -299,7 +301,7 @@ impl ServiceLimits {
         (limit.refused && running == 0).then_some(&limit.by.kinds)
     }
 
-    /// Where to lease.
+    /// Returns where to lease.
     pub(super) fn stretch(&mut self, turn: &Turn, most: u64) -> Option<Stretch> {
         let limit = self.services.get_mut(&turn.service)?;
         let stretch = limit.cursor.next(most, turn.idle);
@@ -309,7 +311,7 @@ impl ServiceLimits {
         })
     }
 
-    /// What was leased is here.
+    /// Takes in a lease that has arrived.
     pub(super) fn arrived(
         &mut self,
         turn: &Turn,
@@ -323,7 +325,7 @@ impl ServiceLimits {
         }
     }
 
-    /// Something behind the cursors may be ready.
+    /// Moves the cursors back to an event that may be ready.
     pub(super) fn back_to(&mut self, id: i64) {
         for limit in self.services.values_mut() {
             limit.cursor.back_to(id);
@@ -338,7 +340,7 @@ impl ServiceLimits {
         }
     }
 
-    /// Nothing of these kinds is left to do, or others do it.
+    /// Whether nothing of these kinds is left to do, or other workers do it.
     pub(super) fn is_quiet(&self, kinds: &[&str]) -> bool {
         let mut limits = self.services.values();
         limits.all(|limit| {
@@ -347,7 +349,7 @@ impl ServiceLimits {
         })
     }
 
-    /// When something is to be done.
+    /// Returns when something is to be done.
     pub(super) fn wake(&self) -> Option<Instant> {
         let limits = self.services.values();
         let moments = limits.flat_map(|limit| {
@@ -359,7 +361,7 @@ impl ServiceLimits {
         moments.flatten().filter(|moment| *moment > now).min()
     }
 
-    /// The run ends: gives back what it still has.
+    /// Gives back all places and starts at the end of the run.
     pub(super) fn give_back(&mut self) -> Vec<Claim> {
         let length = self.length;
         let services = self.services.iter_mut();

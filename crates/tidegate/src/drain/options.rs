@@ -1,4 +1,4 @@
-//! Owns what may be set of a drain, its defaults and its ranges.
+//! Owns the options of a drain, their defaults and their ranges.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -9,36 +9,38 @@ use crate::error::Error;
 use crate::outcome::RetryPolicy;
 use crate::xray;
 
-/// How to drain. Every duration is of this machine's clock, but for the lease's, which is the database's.
+/// How to drain. Every duration is measured by this machine's clock, except the lease's, which the database measures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DrainOptions {
-    /// The whole run; a tenth of it, at most 2 s, is kept for writing down.
+    /// The time for the whole run. A tenth of it, at most 2 s, is kept for storing the results.
     pub budget: Duration,
-    /// Most events leased at once: [`DrainOptions::BATCH`].
+    /// The most events in one lease: [`DrainOptions::BATCH`].
     pub batch: u32,
-    /// Handlers at once: [`DrainOptions::CONCURRENCY`]. With 1 the whole queue is FIFO (A2). With more, drains beside each other may begin
-    /// events without a group that came later a second before older ones.
+    /// The most handlers that run at once: [`DrainOptions::CONCURRENCY`]. With 1 the whole queue is FIFO (A2). With more, and
+    /// with several drains at once, an event without a group may start up to a second before an older one.
     pub concurrency: usize,
-    /// After this long without a word from its worker an event is abandoned (C12).
+    /// An event whose worker has sent no renewal for this long is abandoned (C12).
     pub lease_timeout: Duration,
-    /// Each handler's limit (B16); must fit into nine tenths of a lease.
+    /// The time limit of each handler (B16), which must fit into nine tenths of a lease.
     pub handler_timeout: Duration,
-    /// Keep polling an empty queue for this long.
+    /// How long to keep polling an empty queue.
     pub linger: Duration,
-    /// Lease at most this many.
+    /// The most events to lease in this run.
     pub max_events: Option<u64>,
-    /// So many drains work on the queue at once at most: [`DrainOptions::MAX_DRAINS`]. One that finds so many at work ends at
-    /// once. Programs that drain one queue should say the same.
+    /// The most drains that work on the queue at once: [`DrainOptions::MAX_DRAINS`]. A drain that finds this many at
+    /// work ends at once. All programs that drain one queue should set the same number.
     pub max_drains: u16,
-    /// The process has so much memory, in MiB, which the report's `cost` counts with; on Lambda that is what the function
-    /// was given.
+    /// The memory of the process in MiB, used for the `cost` in the report. On Lambda this is the memory of the
+    /// function.
     pub memory_mb: Option<u32>,
-    /// How soon the queue is to be empty: so many drains are started, where drains can be started from drains
-    /// ([`Hooks::starter`](crate::Hooks::starter)), up to `max_drains` and while more of them help.
+    /// How soon the queue should be empty. If drains can start other drains
+    /// ([`Hooks::starter`](crate::Hooks::starter)), as many are started as this needs, up to `max_drains` and while
+    /// more of them help.
     pub empty_within: Duration,
-    /// Backoff between attempts.
+    /// The backoff between attempts.
     pub retry: RetryPolicy,
-    /// The X-Ray daemon that is told of events under a sampled trace; `None` tells nobody.
+    /// The address of the X-Ray daemon, which receives the traces of events under a sampled trace. With `None`, no
+    /// traces are sent.
     pub xray: Option<SocketAddr>,
 }
 
@@ -62,11 +64,11 @@ impl Default for DrainOptions {
 }
 
 impl DrainOptions {
-    /// How many events may be leased at once.
+    /// The allowed range of events in one lease.
     pub const BATCH: RangeInclusive<u32> = 1..=10_000;
-    /// How many handlers may run at once.
+    /// The allowed range of handlers that run at once.
     pub const CONCURRENCY: RangeInclusive<usize> = 1..=1000;
-    /// How many drains may work at once.
+    /// The allowed range of drains that work at once.
     pub const MAX_DRAINS: RangeInclusive<u16> = 1..=1000;
 
     /// Reads the drain's options: `TIDEGATE_BUDGET`, `_BATCH`, `_CONCURRENCY`, `_LEASE_TIMEOUT`,
@@ -106,7 +108,7 @@ impl DrainOptions {
         })
     }
 
-    /// Checks ranges, and that a handler's limit fits into a lease with a tenth to spare.
+    /// Checks the ranges, and that a handler's time limit fits into a lease with a tenth to spare.
     ///
     /// # Errors
     /// [`Error::Config`] names the option and what is allowed.

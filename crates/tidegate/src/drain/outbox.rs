@@ -1,5 +1,5 @@
-//! Owns what waits to be written: ends, retries and what goes back, each with its number; what must wait before it is tried
-//! again; and how far the database has been told.
+//! Owns the outcomes that wait to be written: ends, retries and returns, each with a number. It also owns what must
+//! wait before it is tried again, and up to which number everything is written.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,29 +10,29 @@ use tokio::time::Instant;
 use super::writer::{End, WriteBatch};
 use crate::error::Error;
 
-/// A full write is worth waiting this long for: one commit for many events.
+/// How long to wait for a fuller write: one commit for many events.
 const FLUSH_AGE: Duration = Duration::from_millis(10);
 
-/// Ends whose follow-ups' groups are busy are tried again after this.
+/// How long to wait before trying ends again whose follow-ups' groups are busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// A write that failed is tried again after this, so often; then the run ends.
+/// How long to wait before a failed write is tried again, and how often it is tried before the run ends.
 const REWRITES: (Duration, u32) = (Duration::from_millis(500), 3);
 
-/// What waits to be written.
+/// The outcomes that wait to be written.
 pub(super) struct Outbox {
-    /// What the next write says.
+    /// The content of the next write.
     pub next: WriteBatch,
-    /// Since when there is something in it.
+    /// Since when it has content.
     since: Instant,
-    /// Ends whose follow-ups wait for another publisher, to be tried again then.
+    /// Ends whose follow-ups wait for another publisher. They are tried again at `busy_until`.
     pub busy: Vec<End>,
     busy_until: Instant,
-    /// What has been noted so far, which is also the number of the last of it.
+    /// How many outcomes were noted so far. This is also the number of the last one.
     noted: u64,
-    /// The number up to which all is written.
+    /// The number up to which everything is written.
     reached: (watch::Sender<u64>, watch::Receiver<u64>),
-    /// Number of each group's last end that is not written yet.
+    /// The number of each group's last end that is not written yet.
     group_ends: HashMap<String, u64>,
     failures: u32,
     not_before: Instant,
@@ -58,12 +58,13 @@ impl Outbox {
         self.next.is_empty() && self.busy.is_empty()
     }
 
-    /// Events that have ended, or go back, and are not written.
+    /// Returns how many events have ended, or go back, and are not written.
     pub(super) fn unwritten(&self) -> usize {
         self.next.outcomes() + self.busy.len()
     }
 
-    /// The next write's content, for who is about to add an outcome to it, which this numbers.
+    /// Returns the content of the next write, for a caller that is about to add one outcome. This call numbers that
+    /// outcome.
     pub(super) fn note(&mut self) -> &mut WriteBatch {
         if self.next.outcomes() == 0 {
             self.since = Instant::now();
@@ -73,27 +74,27 @@ impl Outbox {
         &mut self.next
     }
 
-    /// The number of what was noted last.
+    /// Returns the number of the last noted outcome.
     pub(super) fn noted(&self) -> u64 {
         self.noted
     }
 
-    /// Notes the end of a group's event: who comes after it waits until it is written.
+    /// Notes the end of a group's event. Later events of the group wait until it is written.
     pub(super) fn note_group(&mut self, group: String) {
         self.group_ends.insert(group, self.noted);
     }
 
-    /// The number of a group's last end that is not written yet.
+    /// Returns the number of a group's last end that is not written yet.
     pub(super) fn last_of(&self, group: &str) -> u64 {
         self.group_ends.get(group).copied().unwrap_or(0)
     }
 
-    /// Tells the number up to which all is written.
+    /// Returns a receiver of the number up to which everything is written.
     pub(super) fn progress(&self) -> watch::Receiver<u64> {
         self.reached.1.clone()
     }
 
-    /// Whether what failed has waited long enough.
+    /// Whether a failed write has waited long enough.
     pub(super) fn may_write(&self) -> bool {
         Instant::now() >= self.not_before
     }
@@ -102,17 +103,17 @@ impl Outbox {
         Instant::now() >= self.since + FLUSH_AGE
     }
 
-    /// When what waits must be written.
+    /// Returns when the waiting outcomes must be written.
     pub(super) fn due(&self) -> Instant {
         (self.since + FLUSH_AGE).max(self.not_before)
     }
 
-    /// When busy ends are tried again, if there are any.
+    /// Returns when busy ends are tried again, if there are any.
     pub(super) fn busy_until(&self) -> Option<Instant> {
         (!self.busy.is_empty()).then_some(self.busy_until)
     }
 
-    /// Ends whose follow-ups had to wait are tried again.
+    /// Adds busy ends to the next write, when their time has come or `at_once`.
     pub(super) fn take_up_busy(&mut self, at_once: bool) {
         let now = Instant::now();
         if !self.busy.is_empty() && (now >= self.busy_until || at_once) {
@@ -122,7 +123,7 @@ impl Outbox {
         }
     }
 
-    /// Everything up to this number is written.
+    /// Notes that everything up to this number is written.
     pub(super) fn written(&mut self, up_to: u64) {
         self.reached.0.send_if_modified(|reached| {
             let further = up_to > *reached;
@@ -132,12 +133,13 @@ impl Outbox {
         self.group_ends.retain(|_, number| *number > up_to);
     }
 
-    /// The last write succeeded.
+    /// Notes that the last write succeeded.
     pub(super) fn note_success(&mut self) {
         self.failures = 0;
     }
 
-    /// The last write failed as a whole. It is tried again, a few times; then this is the error that ends the run.
+    /// Notes that the last write failed as a whole. It is tried again a few times; after that, this returns the error
+    /// that ends the run.
     pub(super) fn note_failure(&mut self, error: Error) -> Result<Error, Error> {
         self.failures += 1;
         self.not_before = Instant::now() + REWRITES.0 * self.failures;

@@ -1,7 +1,7 @@
-//! The part of the loop that publishes periodic events: what is due is looked for with a lease, once a second, and fired on the
-//! leasing session before the next one.
+//! The part of the loop that publishes periodic events. Once a second, a lease also looks for due schedules. They are
+//! fired on the leasing session before the next lease.
 //!
-//! The surprise: nothing of it can fail a drain. What cannot be looked at or fired waits for a later look.
+//! Schedules cannot fail a drain. A later look repeats a look or a firing that failed.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,30 +12,30 @@ use crate::error::Error;
 use crate::queue::{DueSchedule, Fired, Firing};
 use crate::schedule;
 
-/// From one look to the next: a slot is met about so late while a drain runs.
+/// The time from one look to the next. While a drain runs, a slot is met about this late.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// From a look that has failed, or a schedule that was refused, to the next one.
+/// The time to the next look after a look has failed or a schedule was refused.
 const REFUSED: Duration = Duration::from_secs(30);
 
-/// Schedules of one look.
+/// Schedules in one look.
 pub(super) const PAGE: i32 = 200;
 
 /// Events that are published at once: a short transaction, and at most 64 MiB of payloads.
 const MOST_AT_ONCE: usize = 1000;
 
-/// Slots of one schedule that a drain publishes for in a minute. The rest of a long outage is for later, so that what others
-/// publish meanwhile does not wait behind all of it.
+/// The most slots of one schedule that a drain publishes events for in a minute. The rest of a long outage follows
+/// later, so that events of other publishers do not wait for all of it.
 const MOST_A_MINUTE: usize = 1000;
 
-/// What is known of schedules in this run.
+/// What this run knows about schedules.
 pub(super) struct Scheduling {
     look_at: Instant,
     /// The last schedule of this look; 0 when a look begins.
     after: i64,
-    /// What was found due and is to be fired.
+    /// Due schedules that are to be fired.
     due: Vec<Firing>,
-    /// More of a schedule is due than was fired at once.
+    /// Whether more of a schedule is due than was fired at once.
     unfinished: bool,
     /// Events published in this minute, by schedule.
     counts: HashMap<i64, usize>,
@@ -55,30 +55,30 @@ impl Scheduling {
         }
     }
 
-    /// Past which schedule to look now, if it is time to.
+    /// Returns the schedule after which to look now, if it is time to.
     pub(super) fn look(&self, now: Instant) -> Option<i64> {
         let looks = schedule::BUILT_IN && self.due.is_empty() && now >= self.look_at;
         looks.then_some(self.after)
     }
 
-    /// What is to be fired, once.
+    /// Takes what is to be fired.
     pub(super) fn take_due(&mut self) -> Vec<Firing> {
         std::mem::take(&mut self.due)
     }
 
-    /// Something was found due that is not fired yet.
+    /// Whether due schedules are not fired yet.
     pub(super) fn has_due(&self) -> bool {
         !self.due.is_empty() || self.after > 0 || self.unfinished
     }
 
-    /// The run is over: what is due is left to the next one.
+    /// Leaves due schedules to the next run, because this run is over.
     pub(super) fn stop(&mut self) {
         self.due.clear();
         (self.after, self.unfinished) = (0, false);
         self.look_at = Instant::now() + REFUSED;
     }
 
-    /// A look has brought this.
+    /// Takes in the result of a look.
     pub(super) fn found(&mut self, found: Result<Vec<DueSchedule>, Error>) {
         let now = Instant::now();
         let found = match found {
@@ -123,7 +123,7 @@ impl Scheduling {
         self.look_at = if goes_on { now } else { now + LOOK };
     }
 
-    /// What was found due was fired. Tells how many events there are now.
+    /// Takes in the result of a firing. Returns how many events it published.
     pub(super) fn fired(&mut self, fired: Result<Vec<Fired>, Error>) -> u64 {
         let fired = match fired {
             Ok(fired) => fired,
@@ -140,7 +140,7 @@ impl Scheduling {
             self.look_at = Instant::now() + REFUSED;
             (self.after, self.unfinished) = (0, false);
         } else if published == 0 && self.after == 0 {
-            // Somebody else was faster, or holds what is needed: no reason to hurry.
+            // Another worker was faster, or holds what is needed. There is no reason to hurry.
             self.unfinished = false;
             self.look_at = self.look_at.max(Instant::now() + LOOK);
         }

@@ -1,8 +1,9 @@
-//! Owns what a run knows of the outside services that its handlers call: which may be called, whose fault a failure is, and what
-//! is to be told of them. Handlers' tasks ask it, the loop tells it what the database says. It writes nothing.
+//! Owns what a run knows of the external services that its handlers call: which may be called, whether a failure is
+//! charged to the event, and what to report. Handlers' tasks query it, and the loop passes on what the database says.
+//! It writes nothing.
 //!
-//! A call that its service has not answered costs the event no attempt, unless the service has answered somebody since the
-//! event was put back the last time: then it is the event that fails.
+//! A call that its service has not answered costs the event no attempt. The exception: if the service has answered
+//! another event since this event was last put back, the failure is the event's own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,21 +17,23 @@ use crate::lease::{Lease, LeasedEvent};
 use crate::operate::ServiceState;
 use crate::queue::{Limited, ServiceReport, Watched};
 
-/// After so many unanswered calls in a row the run makes no more before the database has answered the report.
+/// After this many unanswered calls in a row, the run makes no more calls until the database has answered the report.
 const OPEN_AFTER: u32 = 5;
 
-/// A service that is due is asked for by this run no more often: other events must be leased, too.
+/// The shortest time between two requests of this run for an event to try a service with. Other events must be leased
+/// too.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// An event of which nobody knew that it calls a limited service comes back after this.
+/// How long an event goes back when it turns out, unexpectedly, to call a limited service.
 const NO_PLACE: Duration = Duration::from_secs(1);
 
-/// What is known of all services. One that is not here answers, and nothing is to be told of it.
+/// What is known of all services. A service that is not listed answers, and nothing is to be reported of it.
 #[derive(Default)]
 pub(crate) struct Services {
-    /// Something is known of some. Until then, which is nearly always, no handler's task waits for another's.
+    /// Whether anything is known of any service. Until then, which is nearly always the case, no handler's task waits
+    /// for another's.
     watched: AtomicBool,
-    /// Counts changes of what is limited.
+    /// Counts changes of the limits.
     limits: AtomicU64,
     known: Mutex<Known>,
 }
@@ -45,16 +48,16 @@ struct Known {
 #[derive(Default)]
 struct Service {
     state: ServiceState,
-    /// The database has been told of failures, and of no answer since.
+    /// Whether failures were reported to the database, and no answer since.
     troubled: bool,
     answers: i64,
     /// When it is to be tried.
     due: Option<Instant>,
-    /// When this run asked for an event to try it with: another program may be the one that handles those.
+    /// When this run last requested an event to try it with. Another program may be the one that handles such events.
     asked_at: Option<Instant>,
-    /// Unanswered calls in a row that the database has not been told of, or not for long.
+    /// Unanswered calls in a row that the database has not heard of, or only recently.
     in_row: u32,
-    /// Kinds that the database knows to wait for it.
+    /// Kinds that wait for it, as far as the database knows.
     kinds: BTreeSet<String>,
     report: Option<ServiceReport>,
     limited: Option<Limited>,
@@ -84,7 +87,7 @@ impl Known {
         probe.is_some_and(|(probing, name)| *probing == lease && name == service)
     }
 
-    /// The service's answer to its probe is there, if this is that event.
+    /// Ends the probe of a service, if this is the probing event. Returns whether it is.
     fn end_probe(&mut self, lease: Lease, service: &str) -> bool {
         let probed = self.is_probe(lease, service);
         if probed {
@@ -95,7 +98,7 @@ impl Known {
 }
 
 impl Services {
-    /// Nothing while all services answer.
+    /// Returns `None` while all services answer.
     fn known(&self) -> Option<MutexGuard<'_, Known>> {
         self.watched.load(Ordering::Acquire).then(|| self.lock())
     }
@@ -109,7 +112,7 @@ impl Services {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why a handler of this event may not call its service; it may if there is no reason.
+    /// Returns why a handler of this event may not call its service, or `None` if it may.
     pub(crate) fn refuse(
         &self,
         service: &'static str,
@@ -132,7 +135,7 @@ impl Services {
         None
     }
 
-    /// Which services are limited, and how.
+    /// Returns which services are limited, and how.
     pub(super) fn limited(&self) -> BTreeMap<String, Limited> {
         let Some(known) = self.known() else {
             return BTreeMap::new();
@@ -145,26 +148,26 @@ impl Services {
             .collect()
     }
 
-    /// Another number when that has changed.
+    /// Returns a number that changes with the limits.
     pub(super) fn limits_version(&self) -> u64 {
         self.limits.load(Ordering::Acquire)
     }
 
-    /// An event that calls this service takes a place of it.
+    /// Notes that an event which calls this service takes one of its places.
     pub(super) fn begin(&self, service: &str, lease: Lease) {
         if let Some(service) = self.watch().services.get_mut(service) {
             service.running.insert(lease);
         }
     }
 
-    /// How many events have a place of it.
+    /// Returns how many events have a place of the service.
     pub(super) fn running(&self, service: &str) -> usize {
         let known = self.known();
         let service = known.as_ref().and_then(|all| all.services.get(service));
         service.map_or(0, |service| service.running.len())
     }
 
-    /// Learns from what became of a call, and decides whose fault a failure is.
+    /// Learns from the result of a call, and decides whether a failure is charged to the event.
     pub(crate) fn judge(
         &self,
         service: &'static str,
@@ -222,12 +225,13 @@ impl Services {
         }
     }
 
-    /// This event is the one that tries a service.
+    /// Notes that this event tries a service.
     pub(super) fn begin_probe(&self, lease: Lease, service: String) {
         self.watch().probe = Some((lease, service));
     }
 
-    /// An event has left the handlers, and its places. If it was to try a service and has not come to that, another one must.
+    /// Notes that an event has left the handlers and its places. If it was to try a service and did not get that far,
+    /// another event must.
     pub(super) fn note_left(&self, lease: Lease) {
         let Some(mut known) = self.known() else {
             return;
@@ -242,8 +246,8 @@ impl Services {
         }
     }
 
-    /// Takes in what the database says: all services that have not answered of late or are limited. Tells whether one may be
-    /// called again.
+    /// Takes in what the database says: all services that have recently not answered or are limited. Returns whether
+    /// one may be called again.
     pub(super) fn learn(&self, watched: &[Watched]) -> bool {
         let known = if watched.is_empty() {
             self.known()
@@ -279,14 +283,14 @@ impl Services {
         opened
     }
 
-    /// How often a service was told to have answered.
+    /// Returns how often a service was reported to have answered.
     pub(super) fn answers(&self, service: &str) -> i64 {
         let known = self.known();
         let known = known.as_ref().and_then(|all| all.services.get(service));
         known.map_or(0, |service| service.answers)
     }
 
-    /// What is to be told.
+    /// Takes what is to be reported.
     pub(super) fn take_reports(&self) -> Vec<ServiceReport> {
         let Some(mut known) = self.known() else {
             return Vec::new();
@@ -300,12 +304,12 @@ impl Services {
         named.collect()
     }
 
-    /// Whether something is to be told.
+    /// Whether something is to be reported.
     pub(super) fn has_reports(&self) -> bool {
         self.has(|service| service.report.is_some())
     }
 
-    /// A service that is to be tried now, if this run has not just asked for that.
+    /// Returns a service that is to be tried now, unless this run has just requested an event for it.
     pub(super) fn due(&self, now: Instant) -> Option<String> {
         let known = self.known()?;
         let mut services = known.services.iter();
@@ -320,14 +324,14 @@ impl Services {
             .map(|(name, _)| name.clone())
     }
 
-    /// An event to try it with is asked for.
+    /// Notes that an event to try the service with is requested.
     pub(super) fn note_asked(&self, service: &str, now: Instant) {
         if let Some(service) = self.watch().services.get_mut(service) {
             service.asked_at = Some(now);
         }
     }
 
-    /// Whether one may not be called.
+    /// Whether a service may not be called.
     pub(super) fn has_shut(&self) -> bool {
         self.has(|service| service.state != ServiceState::Closed)
     }

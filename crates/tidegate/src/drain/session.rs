@@ -1,4 +1,4 @@
-//! Owns one queue connection of a drain and its bounded reconnect.
+//! Owns one queue connection of a drain, and its bounded reconnects.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tokio_postgres::Client;
 use crate::connect::Database;
 use crate::error::Error;
 
-/// A failed statement is tried again this often, each time on a new connection if the old one is lost.
+/// How often a failed statement is tried. If the connection is lost, the next try opens a new one.
 const TRIES: u32 = 4;
 
-/// A connection that is opened when first needed and again when it is lost.
+/// A connection that is opened when it is first needed, and again when it is lost.
 pub(super) struct Session {
     database: Database,
     client: Option<Client>,
@@ -27,7 +27,7 @@ impl Session {
         }
     }
 
-    /// The open connection.
+    /// Returns the open connection.
     pub(super) async fn client(&mut self) -> Result<&Client, Error> {
         let client = match self.client.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
@@ -36,15 +36,15 @@ impl Session {
         Ok(self.client.insert(client))
     }
 
-    /// After a success: the next failure has all its tries again.
+    /// Notes a success. The next failure has all its tries again.
     pub(super) fn recovered(&mut self) {
         self.failures = 0;
     }
 
-    /// Whether to try again after `error`; then waits a little, longer each time.
+    /// Decides whether to try again after `error`. If so, waits a little, longer each time.
     ///
     /// # Errors
-    /// The error itself, when it will not pass or the tries are used up.
+    /// The error itself, when it is permanent or no tries are left.
     pub(super) async fn retry_after(&mut self, error: Error) -> Result<(), Error> {
         if error.is_connection_lost() {
             self.client = None;
@@ -70,12 +70,12 @@ pub(super) enum Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// A slot with a session that is not open yet.
+    /// Creates a slot with a session that is not open yet.
     pub(super) fn new(database: &Database) -> Self {
         Self::Idle(Box::new(Session::new(database.clone())))
     }
 
-    /// The idle session, if it is.
+    /// Returns the session, if it is idle.
     pub(super) fn idle(&mut self) -> Option<&mut Session> {
         match self {
             Self::Idle(session) => Some(session),
@@ -87,7 +87,7 @@ impl<T> Slot<T> {
         matches!(self, Self::Idle(_))
     }
 
-    /// Takes the idle session out; the caller puts work in.
+    /// Takes the idle session out. The caller puts work in.
     pub(super) fn take(&mut self) -> Option<Session> {
         match std::mem::replace(self, Self::Empty) {
             Self::Idle(session) => Some(*session),
@@ -98,7 +98,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Waits for the work, for ever if there is none.
+    /// Waits for the work, or for ever if there is none.
     pub(super) async fn done(&mut self) -> T {
         match self {
             Self::Busy(work) => {

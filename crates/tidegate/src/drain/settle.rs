@@ -1,4 +1,4 @@
-//! From how the handlers of an event ended to what is written down, counted and logged for it.
+//! Decides what to write, count and log for an event, from how its handlers ended.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) enum Settled {
 }
 
 impl Settled {
-    /// How the event ended; `None` when it will be retried.
+    /// Returns how the event ended, or `None` when it will be retried.
     pub(super) fn status(&self) -> Option<Status> {
         match self {
             Self::AlreadyFinished(status) => Some(*status),
@@ -31,12 +31,12 @@ impl Settled {
         }
     }
 
-    /// Whether it goes back because its handlers said "not now", and for no other reason.
+    /// Whether the event goes back only because its handlers asked to run later.
     pub(super) fn is_snoozed(&self) -> bool {
         matches!(self, Self::Retry(retried) if retried.is_snoozed())
     }
 
-    /// The first error's code; empty when there is none.
+    /// Returns the first error's code, or an empty text when there is none.
     pub(super) fn code(&self) -> &str {
         let errors = match self {
             Self::AlreadyFinished(_) => &[][..],
@@ -70,7 +70,8 @@ pub(super) fn settle(
     }
 }
 
-/// What need not be done again, that handlers put the event off, and how many may share its next call.
+/// Returns what to store with the event: the work that need not be repeated, the snoozes, and how many events may share
+/// its next call.
 fn progress(event: &LeasedEvent, ends: &[HandlerEnd]) -> Option<Progress> {
     let done = ending::progress(ends);
     let snoozed = Progress::snoozed(event.progress.as_ref(), ends);
@@ -86,7 +87,7 @@ fn progress(event: &LeasedEvent, ends: &[HandlerEnd]) -> Option<Progress> {
     })
 }
 
-/// The services that an event waits for.
+/// Returns the services that an event waits for.
 fn deferred(ends: &[HandlerEnd]) -> Vec<&'static str> {
     let errors = ends.iter().filter_map(|end| end.result.as_ref().err());
     errors.filter_map(|error| error.deferred).collect()
@@ -112,8 +113,8 @@ pub(super) fn count(report: &mut DrainReport, class: Class) {
     } += 1;
 }
 
-/// One line for an event's end. Successes are for debugging; a failure that will be retried, a
-/// handler's own verdict and a final failure are told apart by level and text (B29, B30).
+/// Logs one line for an event's end. Successes are logged at the debug level. A failure that will be retried, a
+/// handler's own rejection and a final failure differ in level and text (B29, B30).
 pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
     let (id, kind, attempt, elapsed_ms) = (
         event.lease.id,
@@ -162,7 +163,7 @@ pub(super) fn log_end(event: &LeasedEvent, settled: &Settled, took: Duration) {
     }
 }
 
-/// As [`log_end`], of an event that goes back to the queue.
+/// Like [`log_end`], for an event that goes back to the queue.
 fn log_back(event: &LeasedEvent, settled: &Settled, took: Duration) {
     let (id, kind, attempt, elapsed_ms) = (
         event.lease.id,

@@ -1,8 +1,9 @@
-//! The part of the loop that has a slot while it works: so many drains work at once at most, however many are started. A drain
-//! that gets none ends at once, and one that has lost its own, because it was frozen for instance, ends what it has in hand.
+//! The part of the loop that holds a slot while it works. The slots limit how many drains work at once, however many
+//! are started. A drain that gets no slot ends at once. A drain that has lost its slot, for instance because it was
+//! frozen, finishes what it has in hand.
 //!
-//! Where drains can be started from here, the one in the lowest slot looks now and then whether more of them would help, and
-//! whoever is the last to end while something is left starts the next one.
+//! Where drains can start other drains, the one in the lowest slot checks from time to time whether more of them would
+//! help. The last drain to end while events are left starts the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,36 +22,44 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::queue::{self, Kept, Left, Taken};
 
-/// A slot is kept this often, or as often as leases are: others read of it how fast its drain is.
+/// How often a slot is renewed, unless leases are renewed more often. Other drains read from it how fast this drain is.
 const KEEP: Duration = Duration::from_secs(2);
 
-/// Before that a drain's rate says little.
+/// A drain's rate means little before it has run for this long.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// A start takes no longer.
+/// The longest that a start may take.
 const START: Duration = Duration::from_secs(2);
 
-/// So much of what is left is counted to find how many drains it is worth.
+/// The longest time to wait for the slot of a drain that closes. Such a drain gives its slot back within a few
+/// statements, unless it was killed in the meantime.
+const LONGEST_CLOSING: Duration = Duration::from_secs(2);
+
+/// How often a drain that waits for such a slot asks for it.
+const WHILE_CLOSING: Duration = Duration::from_millis(20);
+
+/// The most ready events that are counted to find out how many drains they need.
 const MOST_SURVEYED: i32 = 100_000;
 
-/// The slot of a drain, and what it knows of the others.
+/// The slot of a drain, and what it knows of the other drains.
 pub(super) struct Slots {
     held: Option<Held>,
-    /// Somebody else has it.
+    /// Whether another drain has the slot.
     pub lost: bool,
     chain: Chain,
     starter: Option<Arc<dyn StartDrain>>,
-    /// Where starts are made: what one leaves behind must not end with the drain.
+    /// The runtime for starts. A task that a start leaves running must not end with the drain.
     runtime: Handle,
     fleet: Fleet,
-    /// Ends so far when the slot was kept last, by which the rate is known.
+    /// The number of ends and the time when the slot was last renewed, from which the rate is computed.
     counted: (u64, Instant),
     rate: Option<f64>,
-    /// The next lease is to look at all drains.
+    /// Whether the next lease is to look at all drains.
     surveys: bool,
-    /// Publishers wake drains when none is at work: before this one ends, it says so and looks a last time.
+    /// Whether publishers wake drains when none is at work. If so, this drain announces its end and looks one last
+    /// time.
     closing: Closing,
-    /// How far the server had written its log ahead when the run began.
+    /// The position in the server's write-ahead log when the run began.
     wal: Option<i64>,
     /// What is left when the run has ended.
     left: Left,
@@ -60,13 +69,13 @@ pub(super) struct Slots {
 /// Whether publishers know that they must wake another drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Closing {
-    /// There are none that do.
+    /// No publisher wakes drains.
     NeedNot,
-    /// They count on this one.
+    /// Publishers rely on this drain.
     Open,
-    /// It is to be told.
+    /// The end is to be announced.
     Asked,
-    /// It is known.
+    /// The end is announced.
     Told,
 }
 
@@ -76,28 +85,28 @@ struct Held {
     kept_at: Instant,
 }
 
-/// What is asked of slots with a lease.
+/// What a lease requests about slots.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct SlotAsk {
-    /// To keep this one, whose drain ends so many events in a second.
+    /// Renew this slot, with the number of events that its drain ends per second.
     keep: Option<(i32, Option<f64>)>,
-    /// To look at all drains.
+    /// Look at all drains.
     surveys: bool,
-    /// To tell that the drain of this one looks a last time, or that it goes on.
+    /// Announce that the drain in this slot looks one last time, or that it goes on.
     closes: Option<(i32, bool)>,
 }
 
-/// What came of it.
+/// The answers.
 #[derive(Default)]
 pub(super) struct SlotTold {
     kept: Option<Kept>,
-    /// What was told is known, or cannot be told.
+    /// Whether the announcement was made, or cannot be made.
     closes: bool,
     surveyed: Option<Left>,
 }
 
 impl SlotTold {
-    /// Whether something was told to publishers.
+    /// Whether something was announced to publishers.
     pub(super) fn closes(&self) -> bool {
         self.closes
     }
@@ -108,7 +117,7 @@ impl SlotAsk {
         *self == Self::default()
     }
 
-    /// Both travel together.
+    /// Sends all requests in one round trip.
     pub(super) async fn ask(
         self,
         client: &Client,
@@ -162,7 +171,7 @@ impl Slots {
         }
     }
 
-    /// Whether none has been asked for yet.
+    /// Whether no slot has been requested yet.
     pub(super) fn is_waiting(&self) -> bool {
         self.held.is_none() && !self.lost
     }
@@ -185,7 +194,7 @@ impl Slots {
         self.starts.spawn_on(start, &self.runtime);
     }
 
-    /// How many of those that were to be started were.
+    /// Waits for the starts, and returns how many succeeded.
     async fn started(&mut self) -> u64 {
         let mut started = 0;
         while let Some(one) = self.starts.join_next().await {
@@ -196,13 +205,14 @@ impl Slots {
 }
 
 impl<D: Dispatch> Drain<D> {
-    /// Takes a slot. Why there is nothing to do, if there is none.
+    /// Takes a slot. If there is none, returns why there is nothing to do.
     pub(super) async fn take_slot(&mut self) -> Result<Option<StopReason>, Error> {
         let most = i32::from(self.options.max_drains);
         let Some(session) = self.leasing.idle() else {
             return Ok(Some(StopReason::NoSlot));
         };
-        let kept_at = Instant::now();
+        let asked_at = Instant::now();
+        let mut kept_at = asked_at;
         let taken = loop {
             let timeout = self.options.lease_timeout;
             let taken = match session.client().await {
@@ -212,6 +222,10 @@ impl<D: Dispatch> Drain<D> {
                 Err(error) => Err(error),
             };
             match taken {
+                Ok(Taken::Soon) if asked_at.elapsed() < LONGEST_CLOSING => {
+                    tokio::time::sleep(WHILE_CLOSING).await;
+                    kept_at = Instant::now();
+                }
                 Ok(taken) => break taken,
                 Err(error) => session.retry_after(error).await?,
             }
@@ -225,7 +239,7 @@ impl<D: Dispatch> Drain<D> {
                 self.slots.wal = slot.wal;
                 slot.number
             }
-            Taken::None => return Ok(Some(StopReason::NoSlot)),
+            Taken::None | Taken::Soon => return Ok(Some(StopReason::NoSlot)),
             Taken::Repeated => return Ok(Some(StopReason::AlreadyRun)),
         };
         self.slots.held = Some(Held { number, kept_at });
@@ -233,7 +247,7 @@ impl<D: Dispatch> Drain<D> {
         Ok(None)
     }
 
-    /// What to ask of slots now.
+    /// Returns what to request about slots now.
     pub(super) fn ask_of_slots(&mut self, now: Instant) -> SlotAsk {
         SlotAsk {
             keep: self.keep_slot(now),
@@ -242,7 +256,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// What to tell publishers now: that this drain looks a last time, or that it has found something and goes on.
+    /// Returns what to announce to publishers now: that this drain looks one last time, or that it has found something
+    /// and goes on.
     fn close_slot(&mut self) -> Option<(i32, bool)> {
         let number = self.slots.held?.number;
         match self.slots.closing {
@@ -255,13 +270,13 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Whether publishers have been told that this drain ends, and it looks a last time.
+    /// Whether publishers know that this drain ends, so that it looks one last time.
     pub(super) fn is_closing(&self) -> bool {
         self.slots.closing == Closing::Told
     }
 
-    /// Whether a drain that has found the queue empty may end: nobody counts on it any more who has published since. If that is not
-    /// so yet, it will be, and another look follows.
+    /// Whether a drain that has found the queue empty may end, because no publisher has relied on it since. If not, it
+    /// announces its end, and another look follows.
     pub(super) fn may_end_empty(&mut self) -> bool {
         if self.slots.closing == Closing::Open {
             self.slots.closing = Closing::Asked;
@@ -269,7 +284,7 @@ impl<D: Dispatch> Drain<D> {
         self.slots.held.is_none() || self.slots.closing != Closing::Asked
     }
 
-    /// What has come of it.
+    /// Takes in the answers about slots.
     pub(super) fn told_of_slots(&mut self, told: &SlotTold, sent: Instant) {
         if let Some(kept) = told.kept {
             self.slot_kept(kept, sent);
@@ -279,7 +294,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Publishers have been told, as far as that goes.
+    /// Notes that publishers know of the end, as far as possible.
     pub(super) fn closed(&mut self) {
         if self.slots.closing == Closing::Asked {
             self.slots.closing = Closing::Told;
@@ -287,7 +302,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// What to tell of the slot now, if it is time to.
+    /// Returns how to renew the slot, if it is time to.
     fn keep_slot(&mut self, now: Instant) -> Option<(i32, Option<f64>)> {
         let held = self.slots.held?;
         let often = KEEP.min(self.options.lease_timeout / 3);
@@ -305,7 +320,7 @@ impl<D: Dispatch> Drain<D> {
         Some((held.number, self.slots.rate))
     }
 
-    /// The slot was told of.
+    /// Takes in the answer to a renewal of the slot.
     fn slot_kept(&mut self, kept: Kept, sent: Instant) {
         if !kept.ours {
             tracing::warn!("another drain has this one's slot, and this one ends");
@@ -320,15 +335,16 @@ impl<D: Dispatch> Drain<D> {
             kept.first && self.slots.starter.is_some() && self.may_be_slow() && !self.is_spent();
     }
 
-    /// Whether what can be counted may be more than this drain ends in time; if not, counting it would only keep it from leasing.
+    /// Whether the events that can be counted may be more than this drain ends in time. If not, counting would only
+    /// keep it from leasing.
     fn may_be_slow(&self) -> bool {
         let within = self.options.empty_within.as_secs_f64();
         let rate = self.slots.rate;
         rate.is_some_and(|rate| rate * within < f64::from(MOST_SURVEYED))
     }
 
-    /// What a look at all drains has brought: starts more, if they would help. While it is not known yet how fast the last ones are,
-    /// nothing is.
+    /// Takes in a look at all drains, and starts more of them if they would help. As long as the rate of the newest
+    /// ones is unknown, it starts none.
     fn surveyed(&mut self, left: &Left) {
         if left.unrated > 0 {
             return;
@@ -345,20 +361,22 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Gives the slot back, and reads what is left. That the slot is not given back is nothing to fail for: it is free in time.
+    /// Gives the slot back, and reads what is left. An error while giving it back is only logged, because the slot
+    /// becomes free in time.
     pub(super) async fn leave_slot(&mut self) -> Result<Left, Error> {
         let held = self.slots.held.take();
         let Some(session) = self.leasing.idle() else {
             return Ok(Left::default());
         };
         let client = session.client().await?;
-        // In this order: of several that end at once, the last one sees nobody at work.
+        // In this order: of several drains that end at once, the last one sees none at work.
         if let Some(held) = held
             && let Err(error) = queue::leave_slot(client, held.number, self.worker).await
         {
             tracing::warn!(%error, "the drain's slot could not be given back");
         }
-        // Behind an empty queue lies all that it had, dead: to count nothing there took a twentieth of a drain of 200,000.
+        // Behind an empty queue are all its finished rows, still dead in the index. Counting there took a twentieth of
+        // a drain of 200,000 events.
         let most = if self.report.stop_reason == StopReason::QueueEmpty {
             0
         } else {
@@ -376,8 +394,9 @@ impl<D: Dispatch> Drain<D> {
         Ok(left)
     }
 
-    /// Starts the drain that goes on behind this one, if those at work are too few for what is left. Not behind one that has ended
-    /// nothing: then something else than time is wanting. All starts together have what is left of the run's overrun.
+    /// Starts the drain that follows this one, if those at work are too few for what is left. Not after a drain that
+    /// has ended no event: then something other than time is missing. All starts together may take the rest of the
+    /// run's overrun.
     pub(super) async fn start_next(&mut self) {
         if self.report.goes_on() {
             let count = f64::from(u32::try_from(self.report.ended()).unwrap_or(u32::MAX));
@@ -394,8 +413,8 @@ impl<D: Dispatch> Drain<D> {
         self.report.started_drains = started.unwrap_or_default();
     }
 
-    /// Leaves the report in the database, for people who look at drains that have run. A drain that had no slot has done nothing. That
-    /// it cannot be left is nothing to fail for; it takes no longer than what is left of the run's overrun.
+    /// Stores the report in the database, for operators who look at past drains. A drain without a slot has done
+    /// nothing. A failure to store it is only logged, and it takes no longer than the rest of the run's overrun.
     pub(super) async fn note_run(&mut self) {
         if self.report.slot == 0 {
             return;

@@ -1,7 +1,7 @@
-//! The part of the loop that releases events which wait for others: it looks with a lease, once a second, and when the queue looks
-//! empty.
+//! The part of the loop that releases events which wait for others. It looks with a lease, once a second and when the
+//! queue seems empty.
 //!
-//! The surprise: nothing of it can fail a drain, as with schedules. What cannot be looked at waits for a later look.
+//! As with schedules, nothing of it can fail a drain. A later look repeats a failed one.
 
 use std::time::Duration;
 
@@ -12,24 +12,24 @@ use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::queue::Released;
 
-/// From one look to the next.
+/// The time from one look to the next.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Between the pages of a look while there is other work: leases travel behind them, and a page takes 10 ms.
+/// The time between the pages of a look while there is other work. Leases wait for a page, which takes 10 ms.
 const BETWEEN_PAGES: Duration = Duration::from_millis(50);
 
-/// From a look that has failed to the next one.
+/// The time from a failed look to the next one.
 const FAILED: Duration = Duration::from_secs(30);
 
-/// Waiting events of one look.
+/// Waiting events in one look.
 pub(super) const PAGE: i32 = 2000;
 
-/// What is known of them in this run.
+/// What this run knows about waiting events.
 pub(super) struct Waiting {
     look_at: Instant,
-    /// The last one of this look; 0 when a look begins.
+    /// The last event of this look; 0 when a look begins.
     after: i64,
-    /// So many events had ended in this run when the last look began.
+    /// How many events had ended in this run when the last look began.
     seen: u64,
 }
 
@@ -42,7 +42,7 @@ impl Waiting {
         }
     }
 
-    /// Behind which of them to look now, if it is time to: so many events have ended in this run.
+    /// Returns the event after which to look now, if it is time to. `ended` is how many events have ended in this run.
     pub(super) fn look(&mut self, now: Instant, ended: u64, is_idle: bool) -> Option<i64> {
         if now < self.look_at && (!is_idle || self.is_quiet(ended)) {
             return None;
@@ -53,12 +53,12 @@ impl Waiting {
         Some(self.after)
     }
 
-    /// Whether nothing can be released that has waited for what ended in this run.
+    /// Whether no event can be released because of an event that ended in this run.
     pub(super) fn is_quiet(&self, ended: u64) -> bool {
         self.after == 0 && self.seen == ended
     }
 
-    /// A look has brought this. Where a scan must begin to meet what was released.
+    /// Takes in the result of a look. Returns where a scan must begin to find the released events.
     fn told(&mut self, released: Result<Released, Error>) -> Option<i64> {
         let now = Instant::now();
         match released {
@@ -78,7 +78,7 @@ impl Waiting {
 }
 
 impl<D: Dispatch> Drain<D> {
-    /// Behind which waiting event to look now.
+    /// Returns the waiting event after which to look now.
     pub(super) fn look_at_waiting(&mut self, now: Instant) -> Option<i64> {
         if self.is_spent() {
             return None;
@@ -87,7 +87,7 @@ impl<D: Dispatch> Drain<D> {
         self.waiting.look(now, self.report.ended(), is_idle)
     }
 
-    /// Takes up what a look has brought.
+    /// Takes in the result of a look.
     pub(super) fn take_released(&mut self, released: Option<Result<Released, Error>>) {
         if let Some(lowest) = released.and_then(|released| self.waiting.told(released)) {
             self.back_to(lowest);
@@ -118,7 +118,7 @@ mod tests {
         };
         assert_eq!(waiting.told(Ok(more)), Some(9));
         assert!(!waiting.is_quiet(3));
-        // The rest of one look, with other work in between; what ends meanwhile is for the next.
+        // The rest of one look, with other work in between. An event that ends in the meantime is for the next look.
         assert_eq!(waiting.look(now, 4, false), None);
         assert_eq!(waiting.look(now + BETWEEN_PAGES, 4, false), Some(70));
         waiting.told(Ok(Released::default()));

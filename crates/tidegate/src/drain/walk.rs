@@ -1,10 +1,11 @@
-//! Decides where to lease next, how much, and when to look again. Pure but for reading tokio's clock.
+//! Decides where to lease next, how much, and when to look again. It is pure except that it reads tokio's clock.
 //!
-//! The surprises. The scan keeps a cursor within the run, because finished rows stay behind as dead
-//! index entries that a scan from the start would step over every time (flat 50,000 events/s against
-//! a fall from 34,500 to 13,300 when another session holds the vacuum horizon). And how much is
-//! leased ahead follows the handlers' pace, so that slow handlers do not hoard what other drains
-//! could be doing.
+//! The scan keeps a cursor within the run. Finished rows stay in the index as dead entries, and a scan from the start
+//! would pass all of them every time (a flat 50,000 events/s, against a fall from 34,500 to 13,300 when another session
+//! holds the vacuum horizon).
+//!
+//! How much is leased ahead follows the pace of the handlers, so that slow handlers do not hoard events that other
+//! drains could handle.
 
 use std::time::Duration;
 
@@ -12,41 +13,42 @@ use tokio::time::Instant;
 
 use crate::queue::{LeasedBatch, Walk};
 
-/// A lease is no more than this much work, by the handlers' pace. While one is under way as much may wait.
+/// The most work in one lease, by the handlers' pace. While a lease is under way, the same amount may wait.
 const WORTH: Duration = Duration::from_millis(250);
 
-/// No lease grows beyond what arrives within about this long. What is under way when the run ends goes
-/// back late, or lapses; a link that is slow brings little before that.
+/// No lease grows beyond what arrives within about this time. A lease that is under way when the run ends goes back
+/// late, or lapses. A slow link brings little within this time.
 const ARRIVAL: Duration = Duration::from_secs(1);
 
-/// What became ready behind the cursor waits at most about this long.
+/// An event that becomes ready behind the cursor waits about this long at most.
 const RESCAN: Duration = Duration::from_secs(1);
 
-/// Pauses between looks at an empty queue: they double from the first to the last.
+/// The pauses between looks at an empty queue. They double from the first to the last.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
-/// Blocked groups remembered within a walk; what a lease sends of them stays below a megabyte or two.
+/// The most blocked groups remembered within a walk. So a lease sends no more than a megabyte or two of them.
 const MOST_BLOCKED: usize = 10_000;
 
-/// The walk of one drain, over and over from the start of the queue to its end.
+/// The walk of one drain, which goes from the start of the queue to its end over and over.
 pub(super) struct Cursor {
     batch: u32,
     least: u32,
-    /// How many to lease next.
+    /// How many events to lease next.
     want: u32,
     at: Walk,
-    /// The last lease reached the end of the queue, where the cursor stays while something is in hand.
+    /// Whether the last lease reached the end of the queue. The cursor stays there while events are in hand.
     at_end: bool,
-    /// The cursor was called back to here since the last lease was sent.
+    /// The place to which the cursor was called back since the last lease was sent.
     called_back: Option<i64>,
     /// A walk from the start that has not reached this id yet is a re-scan.
     resume_at: i64,
     began: Instant,
-    /// Nothing was in hand when the walk began.
+    /// Whether nothing was in hand when the walk began.
     began_idle: bool,
-    /// The walk has met nothing ready so far.
+    /// Whether the walk has found nothing ready so far.
     barren: bool,
-    /// Groups that this walk has found blocked, while no lease is under way: it passes what else is theirs.
+    /// Groups that this walk has found blocked, kept here while no lease is under way. The walk skips their other
+    /// events.
     blocked: Vec<String>,
     due: Instant,
     pause: Duration,
@@ -60,9 +62,10 @@ pub(super) struct Stretch {
     pub limit: u32,
     /// Groups found blocked earlier in the walk.
     pub passed_by: Vec<String>,
-    /// Go on where another drain has come to; `None` in a walk for few kinds, which keeps apart.
+    /// Whether to continue where another drain has arrived; `None` in a walk for few kinds, which does not share its
+    /// place.
     pub join: Option<bool>,
-    /// When it was asked for: its leases are no older.
+    /// When it was requested. Its leases are no older.
     pub sent: Instant,
 }
 
@@ -72,7 +75,8 @@ impl Stretch {
         self.walk.after == 0
     }
 
-    /// How many would have arrived within [`ARRIVAL`], at the pace of this lease that has just arrived.
+    /// Returns how many events would have arrived within [`ARRIVAL`], at the pace of this lease, which has just
+    /// arrived.
     fn in_time(&self, now: Instant) -> u32 {
         let took = (now - self.sent).as_millis().max(1);
         let most = u128::from(self.limit) * ARRIVAL.as_millis() / took;
@@ -103,27 +107,27 @@ impl Cursor {
         }
     }
 
-    /// How many to lease next, at most.
+    /// Returns the most events to lease next.
     pub(super) fn want(&self) -> u32 {
         self.want
     }
 
-    /// When to look again after the queue seemed empty.
+    /// Returns when to look again after the queue seemed empty.
     pub(super) fn poll_at(&self) -> Instant {
         self.poll_at
     }
 
-    /// Something may have become ready: look at once.
+    /// Looks at once, because something may have become ready.
     pub(super) fn hurry(&mut self) {
         self.poll_at = Instant::now();
     }
 
-    /// Looks no sooner than after this.
+    /// Looks no sooner than after this pause.
     pub(super) fn rest(&mut self, pause: Duration) {
         self.poll_at = self.poll_at.max(Instant::now() + pause);
     }
 
-    /// Something behind the cursor may be ready: scan from there.
+    /// Moves the cursor back, because an event behind it may be ready.
     pub(super) fn back_to(&mut self, id: i64) {
         self.at.after = self.at.after.min(id - 1).max(0);
         self.called_back = Some(self.called_back.map_or(id, |earlier| earlier.min(id)));
@@ -131,8 +135,9 @@ impl Cursor {
         self.barren = false;
     }
 
-    /// What to lease next, at most `most`; `idle` when nothing is in hand. From the start when it is time for that, or
-    /// when the end was reached and nothing is in hand: whether the queue is empty is all that is left to ask.
+    /// Returns what to lease next, at most `most` events. `idle` says that nothing is in hand. The walk starts again
+    /// when it is time for that, or when it has reached the end and nothing is in hand: then the only question left is
+    /// whether the queue is empty.
     pub(super) fn next(&mut self, most: u64, idle: bool) -> Stretch {
         let now = Instant::now();
         let last = idle && self.at_end;
@@ -152,16 +157,16 @@ impl Cursor {
         Stretch {
             walk: self.at,
             limit: u32::try_from(most).unwrap_or(u32::MAX).min(self.want),
-            // A drain that runs one handler at a time may be one to keep the order of all (A2).
+            // A drain that runs one handler at a time may be meant to keep the order of all events (A2).
             join: Some(self.least > 1 && !called_back && passed_by.is_empty()),
             passed_by,
             sent: now,
         }
     }
 
-    /// Learns from a lease how far it came and whether it brought enough; `left` events were still
-    /// waiting for a handler when it came. Returns whether the queue is empty: a whole walk, begun
-    /// with nothing in hand, has met nothing ready.
+    /// Learns from a lease how far it came and whether it brought enough. `left` events were still waiting for a
+    /// handler when it came. Returns whether the queue is empty: a whole walk that began with nothing in hand has found
+    /// nothing ready.
     pub(super) fn arrived(
         &mut self,
         stretch: Stretch,
@@ -182,7 +187,7 @@ impl Cursor {
             self.blocked.truncate(MOST_BLOCKED);
         }
         if !reached_end && leased < stretch.limit.div_ceil(2) {
-            // A page of blocked rows: look further at once.
+            // This was a page of blocked rows, so look further at once.
             self.want = self.want.saturating_mul(2).clamp(self.least, self.batch);
         }
         if let Some(lowest) = promoted {
@@ -207,13 +212,13 @@ impl Cursor {
         }
     }
 
-    /// Moves the cursor behind what was looked at. A walk that was expensive, past many blocked or dead rows,
-    /// is repeated less often; from the end of a short queue it is repeated at once.
+    /// Moves the cursor past the rows that were examined. An expensive walk past many blocked or dead rows is repeated
+    /// less often. A walk from the end of a short queue is repeated at once.
     fn advance(&mut self, walk: Walk, reached_end: bool, now: Instant) {
         self.at = walk;
         self.at_end = reached_end;
         if reached_end {
-            // A walk that has met nothing does not know where the end is.
+            // A walk that has found nothing does not know where the end is.
             self.at.after = self.at.after.max(self.resume_at);
         }
         if let Some(id) = self.called_back {
@@ -229,8 +234,8 @@ impl Cursor {
         }
     }
 
-    /// As much as the handlers do in [`WORTH`]; faster while they had to wait for this lease, but for one
-    /// that was long under way itself.
+    /// Adapts the size of a lease to the work that the handlers do in [`WORTH`]. It grows faster while they had to wait
+    /// for this lease, unless the lease itself was slow to arrive.
     fn adapt(&mut self, full: bool, left: usize, stretch: &Stretch, now: Instant) {
         let since = now - std::mem::replace(&mut self.last_arrival, now);
         if !full {
@@ -313,7 +318,7 @@ mod tests {
         tokio::time::advance(RESCAN * 2).await;
         let stretch = cursor.next(8, false);
         assert!(stretch.is_start() && stretch.walk == Walk::default());
-        // The re-scan takes its time, meets nothing and stands where the walk was.
+        // The re-scan takes its time, finds nothing, and arrives where the walk was.
         tokio::time::advance(RESCAN / 10).await;
         cursor.arrived(stretch, None, &mut batch(0, 0), 0);
         assert_eq!(cursor.next(8, false).walk.after, 16);
@@ -326,7 +331,7 @@ mod tests {
         cursor.arrived(stretch, None, &mut leased(8, 8), 0);
         let stretch = cursor.next(8, false);
         assert_eq!(stretch.join, Some(true));
-        // Called back while a lease is under way: its cursor is not taken over.
+        // If the cursor is called back while a lease is under way, the lease's cursor is not taken over.
         cursor.back_to(3);
         cursor.arrived(stretch, None, &mut leased(8, 16), 0);
         let stretch = cursor.next(8, false);

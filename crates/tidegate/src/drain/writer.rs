@@ -1,8 +1,8 @@
-//! Writes down what became of events, many at a time: what goes back, what has ended, what more is to start.
+//! Writes what became of events, many at a time: which go back, which have ended, and which may start.
 //!
-//! The surprises. What the database refuses is taken apart until the culprit is alone: one event that cannot be
-//! written keeps no other one from being written. And after a lost connection nobody knows whether the last statement
-//! was applied: an end that does not come back is looked up in the log by its lease's token, so that it is not mistaken
+//! If the database refuses a statement, its events are split until the culprit is alone. So one event that cannot be
+//! written never keeps another from being written. After a lost connection it is unknown whether the last statement was
+//! applied. So if an end does not come back, it is looked up in the log by the token of its lease, and is not mistaken
 //! for a lost lease.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -26,37 +26,37 @@ use crate::queue::{
     ending,
 };
 
-/// What is refused oftener than this in one round is no event's fault: the round ends, and is tried again later.
+/// With more refusals than this in one round, no single event is at fault. The round ends and is tried again later.
 const MOST_REFUSALS: u32 = 64;
 
 /// How the report counts an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
-    /// It was leased to be handled, and ended so.
+    /// It was leased to be handled, and ended with this status.
     Handled(Status),
-    /// Swept: its deadline had passed.
+    /// It was swept because its deadline had passed.
     Expired,
-    /// Swept: abandoned on its last attempt.
+    /// It was swept because its last attempt was abandoned.
     Abandoned,
 }
 
-/// An event's end, with what the loop must know when it is written, or cannot be.
+/// An event's end, with what the loop must know when it is written or cannot be written.
 pub(super) struct End {
     pub finalization: Finalization,
     pub class: Class,
     pub group: Option<String>,
-    /// The attempt it is the end of, and how many there may be.
+    /// The number of its attempt, and how many it may have.
     pub attempt: (u32, u32),
-    /// How its handlers ended, which is kept if the end cannot be written; none if nothing ran.
+    /// How its handlers ended, which is kept if the end cannot be written. Empty if nothing ran.
     pub work: Vec<HandlerEnd>,
     /// Since when one of its follow-ups has waited for another publisher.
     pub busy_since: Option<Instant>,
-    /// Its group stays shut until this is written.
+    /// Whether its group stays closed until this is written.
     pub holds_group: bool,
 }
 
 impl End {
-    /// The event's return to the queue instead, with what has been done of it.
+    /// Converts the end into a return of the event to the queue, with the work that is done.
     pub(super) fn back(self, fault: &Fault, charged: bool, delay: Duration) -> Back {
         Back {
             retried: Retried {
@@ -81,40 +81,40 @@ pub(super) struct Back {
     pub leased: bool,
 }
 
-/// One round of writing.
+/// The content of one round of writing.
 #[derive(Default)]
 pub(super) struct WriteBatch {
     pub ends: Vec<End>,
     pub retries: Vec<Back>,
-    /// To be given back as they are.
+    /// Events to be given back unchanged.
     pub releases: Vec<LeasedEvent>,
-    /// Started events behind what goes back.
+    /// Events that were started after an event that goes back.
     pub ran: Vec<i64>,
     pub unreadable: Vec<Lease>,
     pub starts: Vec<Start>,
-    /// What was learnt of services.
+    /// Reports about services.
     pub reports: Vec<ServiceReport>,
-    /// Leases of which nothing is left once this is written.
+    /// Leases that have no events left once this is written.
     pub over: HashSet<Uuid>,
-    /// Tokens of all leases, when it is to be read again what is in hand.
+    /// The tokens of all leases, when the events in hand are to be read again.
     pub reread: Option<Vec<Uuid>>,
     /// Completions up to this number are in this batch or an earlier one.
     pub up_to: u64,
 }
 
 impl WriteBatch {
-    /// Whether something leaves our hands without an end, or may have: then no lease may be under way, for it would take
-    /// what is given back to be ours.
+    /// Whether an event leaves our hands without an end, or may have. Then no lease may be under way, because that
+    /// lease would count the returned event as ours.
     pub(super) fn is_exclusive(&self) -> bool {
         !self.retries.is_empty() || !self.releases.is_empty() || self.reread.is_some()
     }
 
-    /// Events whose fate it writes.
+    /// Returns how many events it writes an outcome for.
     pub(super) fn outcomes(&self) -> usize {
         self.ends.len() + self.retries.len() + self.releases.len() + self.unreadable.len()
     }
 
-    /// Whether there is anything to write.
+    /// Whether there is nothing to write.
     pub(super) fn is_empty(&self) -> bool {
         self.outcomes() == 0
             && self.starts.is_empty()
@@ -124,32 +124,32 @@ impl WriteBatch {
     }
 }
 
-/// What a batch changed so far.
+/// What a batch has changed so far.
 #[derive(Default)]
 pub(super) struct Written {
-    /// Leases all of whose plain ends in this batch are in the log: nearly always all of them.
+    /// Leases whose plain ends in this batch are all in the log. This is nearly always every lease.
     whole: HashSet<Uuid>,
     /// Other ends that are in the log.
     ended: HashSet<Lease>,
     /// Ends that wait for another publisher.
     pub busy: HashSet<i64>,
-    /// Ends that the database refuses, with its words.
+    /// Ends that the database refuses, with its message.
     pub refused: HashMap<Lease, String>,
-    /// Of them, those that are not the event's own fault.
+    /// Those of them that the event did not cause.
     pub blameless: HashSet<Lease>,
-    /// Ends that could not be stored as they were and became FAILED.
+    /// Ends that could not be stored as they were, and became FAILED.
     pub unstorable: HashSet<Lease>,
-    /// All that left our hands; `None` until that is written.
+    /// All events that left our hands; `None` until that is written.
     pub left: Option<HashSet<i64>>,
-    /// Retries that the database refuses: they stay where they are, and lapse.
+    /// Retries that the database refuses. These events stay in their leases, which lapse.
     pub stuck: HashSet<i64>,
-    /// How often something was taken from each lease; nothing of one that is gone.
+    /// How often events were taken from each lease; `None` for a lease that is gone.
     pub cuts: Vec<(Uuid, Option<i32>)>,
     pub in_hand: Option<Vec<InHand>>,
     pub published: u64,
-    /// A service may be called again, say the answers to reports.
+    /// Whether a service may be called again, according to the answers to the reports.
     pub service_opened: bool,
-    /// Reports that have been answered.
+    /// How many reports have been answered.
     reported: usize,
     refusals: u32,
 }
@@ -183,7 +183,7 @@ pub(super) async fn write(
     worker: Uuid,
     services: Arc<Services>,
 ) -> Round {
-    // Rows are locked in the order of the arguments, and everybody locks them by id.
+    // The database locks rows in the order of the arguments, and every statement locks them by id.
     batch
         .ends
         .sort_unstable_by_key(|end| end.finalization.lease);
@@ -215,7 +215,7 @@ pub(super) async fn write(
     }
 }
 
-/// One batch on its way, over as many tries as it takes.
+/// One batch under way, over as many tries as it takes.
 struct Writer<'a> {
     worker: Uuid,
     services: &'a Services,
@@ -224,7 +224,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes the parts that are not written yet. What goes back goes first: the locks of a completion are weaker.
+    /// Writes the parts that are not written yet. Returns to the queue go first, because the locks of a completion are
+    /// weaker.
     async fn write(&mut self, client: &Client) -> Result<(), Error> {
         self.report(client).await?;
         if self.written.left.is_none() {
@@ -250,7 +251,7 @@ impl Writer<'_> {
         for report in self.batch.reports.iter().skip(self.written.reported) {
             match queue::report_service(client, self.worker, report).await {
                 Ok(watched) => self.written.service_opened |= self.services.learn(&watched),
-                // A name or a code that cannot be stored is no reason to write nothing else.
+                // A name or a code that cannot be stored must not keep the rest from being written.
                 Err(error) if error.is_refusal() => {
                     tracing::error!(service = report.service, error = %error, "report of a service is refused");
                 }
@@ -261,7 +262,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// A retry, with what it must remember of the services that it waits for.
+    /// Returns a retry together with what it must store about the services that it waits for.
     fn noted(&self, retried: &Retried) -> Retried {
         let mut retried = retried.clone();
         for service in &retried.deferred {
@@ -286,7 +287,7 @@ impl Writer<'_> {
         Ok(left.into_iter().collect())
     }
 
-    /// All retries at once; if the database refuses one, each by itself.
+    /// Writes all retries at once. If the database refuses that, writes each by itself.
     async fn retry(&mut self, client: &Client) -> Result<HashSet<i64>, Error> {
         let retries = self.batch.retries.iter();
         let retries: Vec<Retried> = retries.map(|back| self.noted(&back.retried)).collect();
@@ -319,7 +320,7 @@ impl Writer<'_> {
         Ok(left)
     }
 
-    /// A refusal to take apart; anything else, or too many of them, ends this try.
+    /// Counts a refusal and returns it. Any other error, or one refusal too many, ends this try.
     fn note_refusal(&mut self, error: Error) -> Result<Error, Error> {
         self.written.refusals += 1;
         if !error.is_refusal() || self.written.refusals > MOST_REFUSALS {
@@ -336,7 +337,7 @@ impl Writer<'_> {
             && !self.written.busy.contains(&lease.id)
     }
 
-    /// Ends with something else to store, a statement for each lease.
+    /// Writes ends that store more than the status, with one statement for each lease.
     async fn finalize(&mut self, client: &Client) -> Result<(), Error> {
         let mut by_token: BTreeMap<Uuid, Vec<&Finalization>> = BTreeMap::new();
         for end in &self.batch.ends {
@@ -351,7 +352,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// One statement for them all; if the database refuses it, one for each half, until the culprit is alone.
+    /// Writes the ends with one statement. If the database refuses it, writes each half by itself, until the culprit is
+    /// alone.
     fn finalize_apart<'a>(
         &'a mut self,
         client: &'a Client,
@@ -382,7 +384,8 @@ impl Writer<'_> {
         .boxed()
     }
 
-    /// The one whose end the database refuses: it fails, if that is because of its own data; else it goes back.
+    /// Handles the one end that the database refuses. If its own data is the cause, the event fails; otherwise it goes
+    /// back.
     async fn end_refused(
         &mut self,
         client: &Client,
@@ -409,7 +412,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Events that just complete, with what is to start and what is over: one statement for all leases.
+    /// Writes events that just complete, together with starts and ended leases, with one statement for all leases.
     async fn complete(&mut self, client: &Client) -> Result<(), Error> {
         let mut by_token: BTreeMap<Uuid, Completion> = BTreeMap::new();
         let mut leases = Vec::new();
@@ -447,7 +450,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Takes in what a completion says. If all of a lease's events were there, they have ended.
+    /// Takes in the answer to a completion. If it counts all events of a lease, they have ended.
     fn take_completed(&mut self, completions: &[Completion], completed: &[Completed]) {
         for (completion, answer) in completions.iter().zip(completed) {
             self.written.cuts.push((completion.token, answer.cuts));
@@ -457,7 +460,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Looks in the log for ends that did not come back: an earlier try, whose answer was lost, may have written them.
+    /// Looks in the log for ends that did not come back. An earlier try, whose answer was lost, may have written them.
     async fn look_up(
         &mut self,
         client: &Client,
@@ -475,7 +478,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The same for each half of the events, until the culprit is alone; then what starts and what is over.
+    /// Completes each half of the events by itself, until the culprit is alone. Then writes the starts and the ended
+    /// leases.
     async fn complete_apart(
         &mut self,
         client: &Client,
@@ -507,7 +511,7 @@ impl Writer<'_> {
     }
 }
 
-/// What remains of an end whose result or follow-ups the database refuses.
+/// Returns what remains of an end whose result or follow-ups the database refuses.
 fn unstorable(end: &Finalization, error: &Error) -> Finalization {
     let attempt = end.errors.last().map_or(0, |entry| entry.attempt);
     let fault = Fault::new(

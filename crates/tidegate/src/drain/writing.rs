@@ -1,6 +1,7 @@
-//! The part of the loop that writes: what has ended, what goes back and what is to start, one round trip at a time.
+//! The part of the loop that writes ends, returns to the queue and starts, one round trip at a time.
 //!
-//! While something goes back to the queue, or is read again because something was taken away, no lease is under way.
+//! No lease is under way while an event goes back to the queue, or while the events in hand are read again because some
+//! were taken away.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -21,19 +22,19 @@ use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::outcome::Status;
 use crate::queue::InHand;
 
-/// A retry with a delay below this may be ready without ever having counted as delayed.
+/// A retry with a delay below this may become ready without ever counting as delayed.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
-/// An end whose follow-up's group is busy is tried again for this long. Then the event goes back, with what it has done, and
-/// without having had an attempt.
+/// How long an end is tried again while the group of its follow-up is busy. Then the event goes back with the work that
+/// is done, and keeps its attempt.
 const BUSY: Duration = Duration::from_secs(2);
 
-/// An event that goes back through no fault of its own comes again after this.
+/// How long an event waits after it goes back through no fault of its own.
 const BLAMELESS_DELAY: Duration = Duration::from_secs(1);
 
 impl<D: Dispatch> Drain<D> {
-    /// Writes when enough has come together, when it has waited long enough, when nothing else is
-    /// going on, or when more is to start.
+    /// Writes when enough outcomes have accumulated, when they have waited long enough, when nothing else is going on,
+    /// or when more events are to start.
     pub(super) fn send_write(&mut self) {
         if !self.writing.is_idle() || !self.outbox.may_write() {
             return;
@@ -70,7 +71,7 @@ impl<D: Dispatch> Drain<D> {
             || waits && (enough || aged || quiet)
     }
 
-    /// What waits to be written. What goes back stays behind while a lease is under way.
+    /// Returns the content of the next write. Returns to the queue stay here while a lease is under way.
     fn next_batch(&mut self) -> WriteBatch {
         let mut batch = std::mem::take(&mut self.outbox.next);
         batch.reports = self.services.take_reports();
@@ -96,7 +97,8 @@ impl<D: Dispatch> Drain<D> {
         batch
     }
 
-    /// Ends of events behind one that goes back: they leave with it, and keep what they have done.
+    /// Takes along the ends of events that follow an event that goes back. They go back with it, and keep the work that
+    /// is done.
     fn take_along(&mut self, batch: &mut WriteBatch) {
         let mut heads: HashMap<String, i64> = HashMap::new();
         for back in &batch.retries {
@@ -109,7 +111,7 @@ impl<D: Dispatch> Drain<D> {
         if heads.is_empty() {
             return;
         }
-        // What stands ahead of it has ended in order, and is written.
+        // An event that precedes it in the group has ended in order, and is written.
         let stays = |end: &End| {
             let head = end.group.as_ref().and_then(|group| heads.get(group));
             end.work.is_empty() || head.is_none_or(|head| end.finalization.lease.id < *head)
@@ -127,7 +129,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Events that were started behind one that goes back: that one had ended, and then could not be written.
+    /// Returns events that were started after one that goes back. That one had ended, and its end could not be written.
     fn started_behind(&self, batch: &WriteBatch) -> Vec<i64> {
         let groups: HashSet<&str> = batch
             .retries
@@ -152,7 +154,7 @@ impl<D: Dispatch> Drain<D> {
             .collect()
     }
 
-    /// Asks for more of a lease to start, before the handlers run out of work.
+    /// Requests that more of a lease may start, before the handlers run out of work.
     fn start_more(&mut self) {
         if self.between.rereads || self.is_spent() || !self.outbox.next.starts.is_empty() {
             return;
@@ -224,7 +226,7 @@ impl<D: Dispatch> Drain<D> {
         Ok(())
     }
 
-    /// What has left our hands does not wait here any more.
+    /// Removes waiting events that have left our hands.
     fn take_gone(&mut self, batch: &WriteBatch, written: &Written) {
         let Some(left) = &written.left else { return };
         let named: HashSet<i64> = batch
@@ -232,7 +234,7 @@ impl<D: Dispatch> Drain<D> {
             .iter()
             .map(|back| back.retried.lease.id)
             .collect();
-        // What is free again is looked for at once, not only by the next walk.
+        // Looks at once for events that are free again, and not only with the next walk.
         if let Some(lowest) = left.iter().filter(|id| !named.contains(id)).min() {
             self.back_to(*lowest);
         }
@@ -241,7 +243,7 @@ impl<D: Dispatch> Drain<D> {
             self.report.released +=
                 u64::from(event.fate == Fate::Run && !named.contains(&event.lease.id));
         }
-        // What was about to be given back has left with what stands ahead of it.
+        // These events were about to be given back, and have left together with a preceding event.
         let (gone, waiting) = std::mem::take(&mut self.outbox.next.releases)
             .into_iter()
             .partition(|event| left.contains(&event.lease.id));
@@ -284,7 +286,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// An end was not ours to write: the event is somebody else's, and so is what stands behind it.
+    /// Handles an end that was not ours to write. The event, and the events that follow it, belong to another worker.
     fn lose_end(&mut self, end: &End) {
         if let Class::Handled(_) = end.class {
             self.count_lost(end.finalization.lease);
@@ -300,7 +302,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// An event that has ended, and whose end cannot be written, goes back with what it has done.
+    /// Sends an event back, with the work that is done, because its end cannot be written.
     fn take_back_end(&mut self, end: End, fault: &Fault, blameless: bool) {
         let (attempt, most) = end.attempt;
         let charged = end.finalization.ran && !blameless && attempt < most;
@@ -311,7 +313,7 @@ impl<D: Dispatch> Drain<D> {
         };
         tracing::warn!(event.id = end.finalization.lease.id, code = %fault.code, "end cannot be written; the event goes back");
         if let Some(group) = &end.group {
-            // What has not started behind it need not be charged.
+            // Later events of the group that have not started need not be charged.
             self.take_back_waiting(|event| event.group_key.as_ref() == Some(group));
             self.hand.close_group(group);
         }
@@ -367,7 +369,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// An event that the database does not let go back. It would run at once again if it were free.
+    /// Leaves an event in its lease, because the database refuses its return. If it were free, it would run again at
+    /// once.
     fn leave_to_lapse(&mut self, back: &Back) {
         let (lease, group) = (back.retried.lease, back.group.as_deref());
         if back.leased {
@@ -392,7 +395,8 @@ impl<D: Dispatch> Drain<D> {
             if left.contains(&event.lease.id) {
                 self.report.released += u64::from(leased);
             } else {
-                // Somebody has taken it; or an earlier try, whose answer was lost, has given it back with what is behind it.
+                // Another worker has taken it. Or an earlier try, whose answer was lost, has given it back with the
+                // events that follow it.
                 self.between.rereads = true;
                 if leased {
                     self.count_lost(event.lease);
@@ -402,7 +406,8 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// What went back has taken along what stood behind it. What still stands there has been taken from us, before or since.
+    /// Opens a group after an event went back with the events that follow it. Events of the group that still wait here
+    /// were taken from us before or since.
     fn reopen_group(&mut self, group: Option<&str>, back: Lease) {
         if let Some(group) = group {
             self.between.rereads |= self.hand.has_waiting(group);
@@ -410,7 +415,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Something was taken from a lease, or a lease is gone: what is in hand is read again before anything starts.
+    /// Reacts to cut or lost leases: the events in hand are read again before anything starts.
     fn notice_cuts(&mut self, written: &Written) {
         for (token, cuts) in &written.cuts {
             self.between.rereads |= self.hand.leases.is_cut(*token, *cuts);
@@ -423,7 +428,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// Handlers of what is in hand no more are told.
+    /// Notifies handlers whose event is no longer ours.
     fn tell_running(&self, now: &[InHand]) {
         let held: HashSet<(Uuid, i64)> = now.iter().map(|held| (held.token, held.id)).collect();
         for (lease, ctx) in &self.running {
@@ -433,7 +438,7 @@ impl<D: Dispatch> Drain<D> {
         }
     }
 
-    /// What waited here is not ours any more.
+    /// Counts waiting events that are no longer ours.
     pub(super) fn lose(&mut self, events: Vec<LeasedEvent>) {
         for event in events {
             self.services.note_left(event.lease);

@@ -1,4 +1,4 @@
-//! Which live events an operator asks to cancel or to reschedule, and what is answered.
+//! Requests to cancel or to reschedule live events, and their reports.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -13,31 +13,31 @@ use crate::error::Error;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelRequest {
-    /// These, 1 to 10,000.
+    /// The ids of the events, 1 to 10,000.
     pub ids: Option<Vec<i64>>,
     /// Only this kind.
     pub kind: Option<String>,
-    /// Only the one with this deduplication key; it needs the kind.
+    /// Only the event with this deduplication key; requires the kind.
     pub dedup_key: Option<String>,
-    /// Only what belongs to this business object.
+    /// Only events with this correlation id.
     pub correlation_id: Option<String>,
     /// Only this group.
     pub group: Option<String>,
     /// Only PENDING, or only PROCESSING.
     pub status: Option<String>,
-    /// Only events published then or later.
+    /// Only events published at this time or later.
     #[serde(default, deserialize_with = "since")]
     pub since: Option<Moment>,
-    /// Only events published before.
+    /// Only events published before this time.
     #[serde(default, deserialize_with = "until")]
     pub until: Option<Moment>,
-    /// At most this many, lowest ids first; 1 to 1,000,000, by default 10,000.
+    /// The most events to cancel, lowest ids first; 1 to 1,000,000, by default 10,000.
     pub limit: Option<u32>,
-    /// For the audit and the events' logs; not blank, at most 1,000 characters.
+    /// The reason, for the audit and the events' logs; not blank, at most 1,000 characters.
     pub reason: String,
-    /// Who says to be asking, for the audit; 1 to 200 characters.
+    /// The operator's name, for the audit; 1 to 200 characters. It is not verified.
     pub actor: Option<String>,
-    /// Tell what would be done, and change nothing.
+    /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -47,55 +47,55 @@ pub struct CancelRequest {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RescheduleRequest {
-    /// These, 1 to 10,000.
+    /// The ids of the events, 1 to 10,000.
     pub ids: Option<Vec<i64>>,
     /// Only this kind.
     pub kind: Option<String>,
-    /// Only the one with this deduplication key; it needs the kind.
+    /// Only the event with this deduplication key; requires the kind.
     pub dedup_key: Option<String>,
-    /// Only what belongs to this business object.
+    /// Only events with this correlation id.
     pub correlation_id: Option<String>,
     /// Only this group.
     pub group: Option<String>,
-    /// Only PENDING, or only PROCESSING, of which nothing is changed.
+    /// Only PENDING, or only PROCESSING. Events that are PROCESSING are not changed.
     pub status: Option<String>,
-    /// Only events published then or later.
+    /// Only events published at this time or later.
     #[serde(default, deserialize_with = "since")]
     pub since: Option<Moment>,
-    /// Only events published before.
+    /// Only events published before this time.
     #[serde(default, deserialize_with = "until")]
     pub until: Option<Moment>,
-    /// At most this many, lowest ids first; 1 to 1,000,000, by default 10,000.
+    /// The most events to reschedule, lowest ids first; 1 to 1,000,000, by default 10,000.
     pub limit: Option<u32>,
-    /// To start at the next drain.
+    /// Start at the next drain.
     #[serde(default)]
     pub now: bool,
-    /// To start so long from now, by the database's clock.
+    /// Start this long from now, by the database's clock.
     #[serde(default, deserialize_with = "delay")]
     pub delay: Option<Duration>,
-    /// To start then.
+    /// Start at this time.
     #[serde(default, deserialize_with = "available_at")]
     pub available_at: Option<SystemTime>,
-    /// To start within so long from now, or never.
+    /// Set the deadline to this long from now.
     #[serde(default, deserialize_with = "expires_in")]
     pub expires_in: Option<Duration>,
-    /// To start before that, or never.
+    /// Set the deadline to this time.
     #[serde(default, deserialize_with = "expires_at")]
     pub expires_at: Option<SystemTime>,
-    /// To start whenever it is.
+    /// Remove the deadline.
     #[serde(default)]
     pub no_deadline: bool,
-    /// For the audit; not blank, at most 1,000 characters.
+    /// The reason, for the audit; not blank, at most 1,000 characters.
     pub reason: String,
-    /// Who says to be asking, for the audit; 1 to 200 characters.
+    /// The operator's name, for the audit; 1 to 200 characters. It is not verified.
     pub actor: Option<String>,
-    /// Tell what would be done, and change nothing.
+    /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
 impl RescheduleRequest {
-    /// When the events are to start: at a time, or in so many seconds.
+    /// Returns when the events are to start: a time, or seconds from now.
     pub(crate) fn start(&self) -> (Option<SystemTime>, Option<f64>) {
         let delay = self.delay.map(|delay| delay.as_secs_f64());
         (self.available_at, delay.or(self.now.then_some(0.0)))
@@ -125,14 +125,14 @@ impl RescheduleRequest {
     }
 }
 
-/// What is to be done to live events.
+/// A change of live events.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Change<'a> {
     Cancel(&'a CancelRequest),
     Reschedule(&'a RescheduleRequest),
 }
 
-/// Which events are meant, in the words of both requests.
+/// Which events a request selects, the same for both requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Selection<'a> {
     pub ids: Option<&'a [i64]>,
@@ -167,7 +167,7 @@ macro_rules! selection {
 }
 
 impl<'a> Selection<'a> {
-    /// These events, for the same reason.
+    /// Selects these events, for the same reason.
     pub(crate) fn of<'b>(&self, ids: &'b [i64]) -> Selection<'b>
     where
         'a: 'b,
@@ -194,7 +194,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// At most so many events.
+    /// Returns the most events to change.
     ///
     /// # Errors
     /// [`Error::Invalid`] names what is wrong with the request.
@@ -220,22 +220,22 @@ impl<'a> Change<'a> {
 #[serde(tag = "action", rename = "cancel")]
 #[non_exhaustive]
 pub struct CancelReport {
-    /// Nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// Events that ended FAILED `cancelled`.
+    /// How many events ended as FAILED with the code `cancelled`.
     pub cancelled: u64,
-    /// Those of them that a handler may have been at work on. It is told at its drain's next renewal; what it does to other
-    /// tables and services, nobody undoes.
+    /// How many of them a handler may have been working on. The handler is notified when its drain next renews its
+    /// leases. What it does to other tables and services is not undone.
     pub begun: u64,
-    /// The first 100 of them.
+    /// The first 100 ids.
     pub ids: Vec<i64>,
-    /// By kind, those that were found.
+    /// The selected events, by kind.
     pub kinds: BTreeMap<String, u64>,
-    /// Events that were left alone.
+    /// How many events were skipped.
     pub skipped_count: u64,
     /// The first 100 of them.
     pub skipped: Vec<Skipped>,
-    /// There are more than the limit; ask again for the rest.
+    /// Whether the limit was reached. Send the request again for the rest.
     pub limit_reached: bool,
 }
 
@@ -244,27 +244,27 @@ pub struct CancelReport {
 #[serde(tag = "action", rename = "reschedule")]
 #[non_exhaustive]
 pub struct RescheduleReport {
-    /// Nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// Events with a new time to start or a new deadline.
+    /// How many events have a new start time or a new deadline.
     pub rescheduled: u64,
-    /// The first 100 of them.
+    /// The first 100 ids.
     pub ids: Vec<i64>,
-    /// By kind, those that were found.
+    /// The selected events, by kind.
     pub kinds: BTreeMap<String, u64>,
-    /// Events that a worker has in hand, which were left alone: requeue or cancel them.
+    /// How many events were skipped because a worker has leased them. Requeue or cancel these.
     pub in_hand: u64,
-    /// Events that would hold up their groups for longer than they may, which were left alone.
+    /// How many events were skipped because they would hold up their groups for longer than allowed.
     pub too_late: u64,
-    /// Events whose deadline passes before they start, so that they will end as expired.
+    /// How many events have a deadline before their start, so they will end as expired.
     pub past_deadline: u64,
     /// The first 100 of them.
     pub past_deadline_ids: Vec<i64>,
-    /// Events that were left alone.
+    /// How many events were skipped.
     pub skipped_count: u64,
     /// The first 100 of them.
     pub skipped: Vec<Skipped>,
-    /// There are more than the limit; ask again for the rest.
+    /// Whether the limit was reached. Send the request again for the rest.
     pub limit_reached: bool,
 }
 

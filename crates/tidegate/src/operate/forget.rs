@@ -1,26 +1,26 @@
-//! Whom an operator asks to forget, which payloads to seal anew, and what is answered.
+//! Requests to forget a person and to seal stored payloads again, and their reports.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Whom something is about, in the program's own words: `patient=7f0c…`.
+/// The person or thing that data is about, in the program's own terms: `patient=7f0c…`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Subject {
     /// One of [`Records::subjects`](crate::forget::Records::subjects).
     pub name: String,
-    /// Which one.
+    /// Its id.
     pub id: String,
 }
 
 impl std::fmt::Debug for Subject {
-    /// Without the id: it may be a person's (I9).
+    /// Leaves the id out, which may be a person's (I9).
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Subject({:?})", self.name)
     }
 }
 
-/// Reads `patient=7f0c…`.
+/// Parses `patient=7f0c…`.
 ///
 /// # Errors
 /// A sentence that says what is allowed.
@@ -53,20 +53,20 @@ pub struct ForgetRequest {
     pub correlation_id: Option<String>,
     /// These events, 1 to 10,000.
     pub ids: Option<Vec<i64>>,
-    /// Whomever the program's own tables are about, with all its events: `NAME=ID`.
+    /// A subject of the program's own tables, with all its events: `NAME=ID`.
     #[serde(default, deserialize_with = "subject")]
     pub subject: Option<Subject>,
-    /// For the audit; not blank, at most 1,000 characters. It should not name the subject.
+    /// The reason, for the audit; not blank, at most 1,000 characters. It should not name the subject.
     pub reason: String,
-    /// Who says to be asking, for the audit; 1 to 200 characters.
+    /// The operator's name, for the audit; 1 to 200 characters. It is not verified.
     pub actor: Option<String>,
-    /// Tell what would be done, and change nothing.
+    /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
 
 impl std::fmt::Debug for ForgetRequest {
-    /// Without whom: it may be a person (I9).
+    /// Leaves out the subject, which may be a person (I9).
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ForgetRequest(dry_run: {})", self.dry_run)
     }
@@ -84,25 +84,26 @@ fn subject<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Subject>
 #[serde(tag = "action", rename = "forget")]
 #[non_exhaustive]
 pub struct ForgetReport {
-    /// Nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// Events of which only what happened is left, live and finished.
+    /// Events, live and finished, whose content was removed. Only what happened to them is left.
     pub forgotten: u64,
-    /// Those of them that were live, and ended FAILED `cancelled`.
+    /// How many of them were live, and ended as FAILED with the code `cancelled`.
     pub cancelled: u64,
-    /// Those of them that a handler may have been at work on. What it does to other tables and services, nobody undoes; ask
-    /// again when it must have ended.
+    /// How many of them a handler may have been working on. What it does to other tables and services is not undone.
+    /// Send the request again when the handler must have ended.
     pub in_hand: u64,
-    /// Events that had been forgotten before.
+    /// How many events had been forgotten before.
     pub before: u64,
-    /// Ids of no event.
+    /// How many ids name no event.
     pub unknown: u64,
-    /// Operators' schedules of the groups that were removed.
+    /// How many schedules of operators were removed, because they publish to these groups.
     #[serde(default)]
     pub schedules: u64,
     /// Rows of the program's own tables that were removed, by table.
     pub tables: BTreeMap<String, u64>,
-    /// Events came of those faster than they could be forgotten, or new ones of the group; ask again.
+    /// Whether new events appeared faster than they could be forgotten, as follow-ups or in the group. Send the request
+    /// again.
     pub incomplete: bool,
 }
 
@@ -110,11 +111,11 @@ pub struct ForgetReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RewrapRequest {
-    /// For the audit; not blank, at most 1,000 characters.
+    /// The reason, for the audit; not blank, at most 1,000 characters.
     pub reason: String,
-    /// Who says to be asking, for the audit; 1 to 200 characters.
+    /// The operator's name, for the audit; 1 to 200 characters. It is not verified.
     pub actor: Option<String>,
-    /// Tell what would be done, and change nothing.
+    /// Report what would be done, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
 }
@@ -124,16 +125,16 @@ pub struct RewrapRequest {
 #[serde(tag = "action", rename = "rewrap")]
 #[non_exhaustive]
 pub struct RewrapReport {
-    /// Nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// The key that seals.
+    /// The name of the key that seals.
     pub key: String,
-    /// Payloads that had another key.
+    /// How many payloads had another key.
     pub rewrapped: u64,
-    /// Payloads that were not sealed before.
+    /// How many payloads were not sealed before.
     pub sealed: u64,
-    /// Payloads with a key that this program has not, by its name.
+    /// How many payloads have a key that this program lacks, by the key's name.
     pub no_key: BTreeMap<String, u64>,
-    /// Payloads whose seal does not hold, the first 100 events.
+    /// The first 100 events whose sealed payload cannot be opened.
     pub broken: Vec<i64>,
 }

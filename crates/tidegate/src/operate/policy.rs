@@ -1,4 +1,4 @@
-//! How an operator has a kind's events handled otherwise than its program declares.
+//! Requests to handle a kind's events differently from what its program declares.
 
 use std::time::Duration;
 
@@ -14,35 +14,35 @@ use crate::error::Error;
 pub struct PolicyRequest {
     /// The kind.
     pub kind: String,
-    /// Attempts before an event is given up, of those published from now on, 1 to 1,000.
+    /// The number of attempts before an event fails, for events published from now on; 1 to 1,000.
     pub attempts: Option<u16>,
     /// How long a handler may take, 1 ms to 15 min.
     #[serde(default, deserialize_with = "handler_timeout")]
     pub handler_timeout: Option<Duration>,
-    /// The delay after the first attempt, which doubles with each, 1 ms to 24 h.
+    /// The delay after the first attempt, which doubles with each attempt; 1 ms to 24 h.
     #[serde(default, deserialize_with = "backoff")]
     pub backoff: Option<Duration>,
     /// The longest delay, 1 ms to 24 h.
     #[serde(default, deserialize_with = "backoff_max")]
     pub backoff_max: Option<Duration>,
-    /// So many events run at once, over all drains, 1 to 10,000.
+    /// The most events that run at once, over all drains; 1 to 10,000.
     pub concurrency: Option<u32>,
-    /// So many events share one call of a batch, 1 to 1,000.
+    /// The most events that share one call of a batch, 1 to 1,000.
     pub batch: Option<u16>,
-    /// The first of them waits for the others no longer than this, at most 1 min.
+    /// The longest time that the first event of a batch waits for the others, at most 1 min.
     #[serde(default, deserialize_with = "batch_within")]
     pub batch_within: Option<Duration>,
-    /// These are again as the program declares them: `attempts`, `handler_timeout`, `backoff`, `backoff_max`, `concurrency`,
-    /// `batch`, `batch_within`.
+    /// The fields to set back to what the program declares: `attempts`, `handler_timeout`, `backoff`, `backoff_max`,
+    /// `concurrency`, `batch`, `batch_within`.
     #[serde(default)]
     pub reset: Vec<String>,
-    /// For the audit; not blank, at most 1,000 characters. Must be given if anything is to change.
+    /// The reason, for the audit; not blank, at most 1,000 characters. Required for a change.
     pub reason: Option<String>,
-    /// Who says to be asking, for the audit; 1 to 200 characters.
+    /// The operator's name, for the audit; 1 to 200 characters. It is not verified.
     pub actor: Option<String>,
 }
 
-/// Fields as people name them, and as they are stored.
+/// The names of the fields in requests, and in the database.
 const FIELDS: [(&str, &str); 7] = [
     ("attempts", "max_attempts"),
     ("handler_timeout", "handler_timeout_ms"),
@@ -54,10 +54,10 @@ const FIELDS: [(&str, &str); 7] = [
 ];
 
 impl PolicyRequest {
-    /// The change as it is stored: null is as the program declares it.
+    /// Returns the change in the form in which it is stored. Null sets a field back to what the program declares.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when `reset` names no field, or one that is given a value.
+    /// [`Error::Invalid`] when `reset` names an unknown field, or a field that the request also sets.
     pub(crate) fn change(&self) -> Result<Value, Error> {
         let millis = |time: Option<Duration>| {
             time.map(|time| json!(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
@@ -106,9 +106,9 @@ pub struct PolicyReport {
     pub changed: bool,
     /// What the program declares.
     pub declared: Map<String, Value>,
-    /// What operators say instead.
+    /// The values that operators have set instead.
     pub overridden: Map<String, Value>,
-    /// What holds.
+    /// The values in force.
     pub policy: Map<String, Value>,
 }
 

@@ -1,4 +1,4 @@
-//! What an operator asks of schedules, and what is answered.
+//! Requests to view and change schedules, and their reports.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use crate::config::{named, parse_duration};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CatchUp {
-    /// They are passed over; one that a drain meets at most 15 minutes late counts as met.
+    /// They are skipped. A slot that a drain meets at most 15 minutes late counts as met.
     None,
-    /// The last of them is made up for.
+    /// Only the last of them is published.
     #[default]
     Last,
-    /// Each of them is, the oldest first.
+    /// All of them are published, the oldest first.
     All,
 }
 
 impl CatchUp {
-    /// The name in reports, on the command line and in the database.
+    /// Returns the name in reports, on the command line and in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl CatchUp {
     }
 }
 
-/// Reads `none`, `last` or `all`.
+/// Parses `none`, `last` or `all`.
 ///
 /// # Errors
 /// A sentence that says what is allowed.
@@ -45,21 +45,21 @@ pub fn parse_catch_up(text: &str) -> Result<CatchUp, String> {
 /// What is published, and when.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Periodic {
-    /// The kind of its events; must be registered.
+    /// The kind of its events, which must be registered.
     pub kind: String,
-    /// Their payload, of at most 64 KiB.
+    /// The payload of its events, at most 64 KiB.
     pub payload: Option<Value>,
-    /// The cron expression, of five fields or such as `@daily`; or `every`.
+    /// The cron expression: five fields, or a name such as `@daily`. Use this or `every`.
     pub cron: Option<String>,
-    /// From one slot to the next, on fixed instants: multiples of it since 1970, in UTC.
+    /// The time from one slot to the next. The slots are multiples of it since 1970, in UTC.
     pub every: Option<Duration>,
-    /// By which zone's clock the expression is read, such as `Europe/Kyiv`; by default UTC.
+    /// The time zone of the expression, such as `Europe/Kyiv`; by default UTC.
     pub time_zone: Option<String>,
     /// The events' group.
     pub group: Option<String>,
-    /// An event is started so long after its slot, or never.
+    /// How long after its slot an event may start. Later it is not started.
     pub start_within: Option<Duration>,
-    /// What becomes of slots that no drain was there for.
+    /// What happens to slots that passed while no drain ran.
     pub catch_up: CatchUp,
 }
 
@@ -68,32 +68,32 @@ pub struct Periodic {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "ScheduleOptions")]
 pub struct ScheduleRequest {
-    /// 1 to 100 letters, digits, `.`, `_` and `-`.
+    /// The schedule's name: 1 to 100 letters, digits, `.`, `_` and `-`.
     pub name: String,
     /// What to do with it.
     pub action: ScheduleAction,
-    /// For the audit; not blank, at most 1,000 characters.
+    /// The reason, for the audit; not blank, at most 1,000 characters.
     pub reason: String,
-    /// Who says to be asking, for the audit; 1 to 200 characters.
+    /// The operator's name, for the audit; 1 to 200 characters. It is not verified.
     pub actor: Option<String>,
 }
 
 /// What to do with a schedule.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ScheduleAction {
-    /// It is made or, if operators keep it, changed.
+    /// Create it or, if operators keep it, change it.
     Set(Periodic),
-    /// It publishes nothing; slots that pass meanwhile are passed over.
+    /// Stop publishing. Slots that pass in the meantime are skipped.
     Pause,
-    /// It publishes again, from its next slot on.
+    /// Publish again, from the next slot on.
     Resume,
-    /// Operators keep it no longer.
+    /// Remove a schedule that operators keep.
     Remove,
-    /// Its event is published now, beside its slots.
+    /// Publish its event now, in addition to its slots.
     Run,
 }
 
-/// A [`ScheduleRequest`] as the command line and JSON have it.
+/// A [`ScheduleRequest`] in the form of the command line and of JSON.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(
@@ -183,14 +183,14 @@ pub struct ScheduleChange {
     pub name: String,
     /// `set`, `paused`, `resumed`, `removed` or `run`.
     pub change: String,
-    /// False when it was so before.
+    /// False if it was so before.
     pub changed: bool,
     /// Whether it is paused now.
     pub paused: bool,
-    /// The event, of a run.
+    /// The event that `run` published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_id: Option<i64>,
-    /// Its first slot from now on, by this program's clock, RFC 3339; of one that was set.
+    /// The first slot from now on of a schedule that was set, by this program's clock, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_at: Option<String>,
 }
@@ -201,35 +201,35 @@ pub struct ScheduleChange {
 pub struct ScheduleStatus {
     /// Its name.
     pub name: String,
-    /// The program that declares it; `None`: operators keep it.
+    /// The program that declares it; `None` if operators keep it.
     pub keeper: Option<String>,
     /// The kind of its events.
     pub kind: String,
-    /// The cron expression, or `every_s`.
+    /// The cron expression. A schedule has this or `every_s`.
     pub cron: Option<String>,
     /// Seconds from one slot to the next.
     pub every_s: Option<i64>,
-    /// By which zone's clock the expression is read.
+    /// The time zone of the expression.
     pub time_zone: String,
     /// The events' group.
     pub group_key: Option<String>,
-    /// Seconds from a slot until its event is started, or never.
+    /// How many seconds after its slot an event may start.
     pub start_within_s: Option<i64>,
-    /// What becomes of slots that no drain was there for.
+    /// What happens to slots that passed while no drain ran.
     pub catch_up: CatchUp,
     /// `waiting`, `due`, `paused`, `paused_kind`, `unregistered_kind` or `stopped`.
     pub state: String,
     /// The next slot, RFC 3339; `None` when there is none.
     pub next_at: Option<String>,
-    /// The last slot that an event was published for.
+    /// The last slot for which an event was published.
     pub last_at: Option<String>,
-    /// That event.
+    /// The id of that event.
     pub last_event_id: Option<i64>,
-    /// When it was published.
+    /// When that event was published.
     pub fired_at: Option<String>,
-    /// Why it has stopped.
+    /// Why the schedule has stopped.
     pub problem: Option<String>,
-    /// Where its next slot is looked for, while it is not stored.
+    /// The time from which to compute the next slot while it is not stored.
     #[serde(skip_serializing)]
     pub(crate) since_s: i64,
 }

@@ -1,4 +1,5 @@
-//! What operators ask of a program, one function a verb: the command line and the function that people call answer by these.
+//! What operators request of a program, with one function for each verb. The command line and the Lambda function for
+//! operators call these.
 
 use std::time::Duration;
 
@@ -26,18 +27,18 @@ use crate::rewrap;
 use crate::schedule;
 use crate::wake::Waker;
 
-/// What is answered of retention.
+/// The answer to a request about retention.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Retention {
-    /// How it is.
+    /// The retention in force.
     Kept(KindsReport),
-    /// What a change did.
+    /// The result of a change.
     Changed(RetentionReport),
 }
 
 impl Service {
-    /// Figures of the queue.
+    /// Returns figures of the queue.
     ///
     /// # Errors
     /// When the database fails.
@@ -46,7 +47,7 @@ impl Service {
         stats_on(&client).await
     }
 
-    /// Examines database, schema and queue; changes nothing.
+    /// Examines the database, the schema and the queue. Changes nothing.
     ///
     /// # Errors
     /// When the database cannot be reached.
@@ -60,8 +61,8 @@ impl Service {
         .await
     }
 
-    /// Something was published and is committed: wakes the function that `TIDEGATE_WAKE` names, if none is at work. What was published
-    /// is, whatever comes of it; a failure is logged.
+    /// Wakes the function that `TIDEGATE_WAKE` names, if no drain is at work. Call it after the commit of a publish. A
+    /// failure is only logged, because the publish is not affected.
     pub async fn wake(&self) {
         if let Some(waker) = self.waker()
             && let Err(error) = waker.wake().await
@@ -70,12 +71,12 @@ impl Service {
         }
     }
 
-    /// What wakes the function that `TIDEGATE_WAKE` names.
+    /// Returns the waker of the function that `TIDEGATE_WAKE` names.
     fn waker(&self) -> Option<Waker> {
         let function = self.wakes.clone()?;
         #[cfg(feature = "aws")]
         return Some(Waker::function(self.database.clone(), function));
-        // Without it no settings name one.
+        // Without the feature, the settings cannot name a function.
         #[cfg(not(feature = "aws"))]
         return {
             drop(function);
@@ -83,7 +84,7 @@ impl Service {
         };
     }
 
-    /// Everything stored about one event, live or finished.
+    /// Returns everything that is stored about one event, live or finished.
     ///
     /// # Errors
     /// [`Error::UnknownEvent`]; when the database fails.
@@ -100,16 +101,17 @@ impl Service {
         })
     }
 
-    /// A page of events, newest first.
+    /// Returns a page of events, newest first.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names what is wrong with the request, a kind that nobody has registered too; when the database fails.
+    /// [`Error::Invalid`] names what is wrong with the request, also for a kind that is not registered; when the
+    /// database fails.
     pub async fn list(&self, asked: &ListRequest) -> Result<ListReport, Error> {
         let (status, limit) = (asked.status()?, look::limit(asked.limit)?);
         let client = self.looking().await?;
         let events = queue::list(&client, &asked.filter(status), limit).await?;
         if let (true, Some(kind)) = (events.is_empty(), &asked.kind) {
-            // Nothing of a kind that nobody has registered is a slip of the pen.
+            // An unregistered kind is a typing error, so refuse it rather than return an empty page.
             retention::kinds(&self.database, Some(kind)).await?;
         }
         let is_full = events.len() >= limit as usize;
@@ -118,7 +120,7 @@ impl Service {
         Ok(ListReport { events, next })
     }
 
-    /// Groups that wait for their first event.
+    /// Returns groups that wait for their first event.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
@@ -129,7 +131,7 @@ impl Service {
         Ok(BlockedGroupsReport { groups })
     }
 
-    /// Who holds how many events since when.
+    /// Returns the leases: which worker holds how many events, and since when.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
@@ -140,7 +142,7 @@ impl Service {
         Ok(LeasesReport { leases })
     }
 
-    /// Outside services that have failed.
+    /// Returns the external services that have failed.
     ///
     /// # Errors
     /// When the database fails.
@@ -150,7 +152,7 @@ impl Service {
         Ok(ServicesReport { services })
     }
 
-    /// Puts logged events back as new ones (F5).
+    /// Publishes finished events again as new ones (F5).
     ///
     /// # Errors
     /// [`Error::Invalid`] names what is wrong with the request; when the database fails.
@@ -172,27 +174,29 @@ impl Service {
         queue::requeue(&client, &RequeueRequest { actor, ..asked }).await
     }
 
-    /// Ends live events FAILED `cancelled`, whoever has them in hand.
+    /// Ends live events as FAILED with the code `cancelled`, even if a worker has leased them.
     ///
     /// # Errors
-    /// As [`Service::replay`]. What was done by then stays done, and the same request goes on.
+    /// As [`Service::replay`]. What was done before the error stays done, and the same request can be sent again to
+    /// continue.
     pub async fn cancel(&self, asked: &CancelRequest) -> Result<CancelReport, Error> {
         let actor = self.actor_of(asked.actor.as_ref());
         let asked = asked.clone();
         change::cancel(&self.database, &CancelRequest { actor, ..asked }).await
     }
 
-    /// Has waiting events start at another time, now for instance, or before another deadline.
+    /// Moves the start time of waiting events, for instance to now, or their deadline.
     ///
     /// # Errors
-    /// As [`Service::replay`]. What was done by then stays done, and the same request goes on.
+    /// As [`Service::replay`]. What was done before the error stays done, and the same request can be sent again to
+    /// continue.
     pub async fn reschedule(&self, asked: &RescheduleRequest) -> Result<RescheduleReport, Error> {
         let actor = self.actor_of(asked.actor.as_ref());
         let asked = asked.clone();
         change::reschedule(&self.database, &RescheduleRequest { actor, ..asked }).await
     }
 
-    /// Keeps a kind from being taken.
+    /// Pauses a kind: its events are no longer leased.
     ///
     /// # Errors
     /// As [`Service::replay`].
@@ -201,7 +205,7 @@ impl Service {
         queue::pause(&client, &self.of_kind(asked)).await
     }
 
-    /// Lets a paused kind be taken again.
+    /// Resumes a paused kind.
     ///
     /// # Errors
     /// As [`Service::replay`].
@@ -210,11 +214,11 @@ impl Service {
         queue::resume(&client, &self.of_kind(asked)).await
     }
 
-    /// Takes a kind that this program does not handle off the list of those that can be published.
+    /// Retires a kind that this program does not handle, so it can no longer be published.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when this program handles it, when it is not registered or when it has live events; when the
-    /// database fails.
+    /// [`Error::Invalid`] when this program handles the kind, when it is not registered, or when it has live events;
+    /// when the database fails.
     pub async fn retire(&self, asked: &KindRequest) -> Result<RetireReport, Error> {
         if self.program.kinds.contains(&asked.kind.as_str()) {
             let wanted = "must be one that this program does not handle";
@@ -225,7 +229,7 @@ impl Service {
         queue::retire(&client, &self.of_kind(asked)).await
     }
 
-    /// Keeps an outside service from being called, or lets it be called again.
+    /// Stops calls of an external service, allows them again, or limits them.
     ///
     /// # Errors
     /// As [`Service::replay`].
@@ -236,7 +240,7 @@ impl Service {
         queue::change_service(&client, &ServiceRequest { actor, ..asked }).await
     }
 
-    /// Says how events of a kind are handled, or tells it.
+    /// Sets how events of a kind are handled, or returns it.
     ///
     /// # Errors
     /// As [`Service::replay`].
@@ -247,7 +251,7 @@ impl Service {
         queue::set_policy(&client, &PolicyRequest { actor, ..asked }).await
     }
 
-    /// Acts on the first event of a group.
+    /// Retries, skips or cancels the first event of a group.
     ///
     /// # Errors
     /// As [`Service::replay`].
@@ -258,11 +262,12 @@ impl Service {
         queue::unblock(&client, &UnblockRequest { actor, ..asked }).await
     }
 
-    /// Takes away what the program's tables, the queue and its log hold of whom the request names. What happened, when, and
-    /// how it ended is left.
+    /// Removes the data of the person in the request from the program's tables, the queue and its log. What happened,
+    /// when, and how it ended stays.
     ///
     /// # Errors
-    /// As [`Service::replay`]. What was done by then stays done, and the same request goes on.
+    /// As [`Service::replay`]. What was done before the error stays done, and the same request can be sent again to
+    /// continue.
     pub async fn forget(&self, asked: &ForgetRequest) -> Result<ForgetReport, Error> {
         let actor = self.actor_of(asked.actor.as_ref());
         let asked = asked.clone();
@@ -270,10 +275,12 @@ impl Service {
         forget::forget(&self.database, self.program.records.as_deref(), &asked).await
     }
 
-    /// Seals all payloads of queue and log with the current key: those with another one, and those that have none.
+    /// Seals all payloads of the queue and the log with the current key: those sealed with another key, and those not
+    /// sealed.
     ///
     /// # Errors
-    /// [`Error::Config`] when this program has no keys; as [`Service::replay`]. What was done by then stays done.
+    /// [`Error::Config`] when this program has no keys; as [`Service::replay`]. What was done before the error stays
+    /// done.
     pub async fn rewrap(&self, asked: &RewrapRequest) -> Result<RewrapReport, Error> {
         let actor = self.actor_of(asked.actor.as_ref());
         let asked = RewrapRequest {
@@ -283,7 +290,7 @@ impl Service {
         rewrap::rewrap(&self.database, &asked).await
     }
 
-    /// What is published again and again: those that stand still first, then by their next slot.
+    /// Returns the schedules: those that have stopped first, then the others by their next slot.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
@@ -295,10 +302,10 @@ impl Service {
         Ok(SchedulesReport { schedules })
     }
 
-    /// Makes or changes a schedule of the operators', pauses, resumes or removes one, or publishes its event now.
+    /// Creates or changes a schedule that operators keep, pauses, resumes or removes one, or publishes its event now.
     ///
     /// # Errors
-    /// As [`Service::replay`]; [`Error::Config`] to set one where schedules are not built in.
+    /// As [`Service::replay`]; [`Error::Config`] to set a schedule in a program that is built without them.
     pub async fn change_schedule(&self, asked: &ScheduleRequest) -> Result<ScheduleChange, Error> {
         let actor = self.actor_of(asked.actor.as_ref());
         let asked = ScheduleRequest {
@@ -319,8 +326,8 @@ impl Service {
         })
     }
 
-    /// How long finished events are kept, by kind; or a change of that, which may take `time` if there is a limit from
-    /// outside.
+    /// Returns how long finished events are kept, by kind, or changes it. A change runs within `time` if the caller has
+    /// a limit.
     ///
     /// # Errors
     /// [`Error::Invalid`] names what is wrong with the request; when the database fails.
@@ -339,7 +346,7 @@ impl Service {
         Ok(Retention::Changed(report))
     }
 
-    /// Who asks, for the audit.
+    /// Returns the operator's name, for the audit.
     fn actor_of(&self, asked: Option<&String>) -> Option<String> {
         asked.or(self.actor.as_ref()).cloned()
     }

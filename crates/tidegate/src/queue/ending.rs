@@ -1,4 +1,4 @@
-//! From how the handlers of an event ended to the row that is stored for it.
+//! Builds the row to store for an event from how its handlers ended.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,7 @@ use crate::handler::{Done, Fault};
 use crate::lease::{Fate, LeasedEvent};
 use crate::outcome::{HandlerEnd, HandlerRecord, Progress, Status};
 
-/// The end of an event whose handlers ended like this.
+/// Returns the end of an event whose handlers ended like this.
 pub(crate) fn finalization(
     event: &LeasedEvent,
     ends: &[HandlerEnd],
@@ -26,7 +26,7 @@ pub(crate) fn finalization(
             event.attempts,
         ));
     }
-    // A replay of the failed handlers only needs to know which ones succeeded.
+    // A replay of the failed handlers only needs to know which handlers succeeded.
     let partly = ends.len() > 1 && ends.iter().any(|end| end.result.is_err());
     Finalization {
         errors,
@@ -37,7 +37,7 @@ pub(crate) fn finalization(
     }
 }
 
-/// The end of an event that no handler decided, after the attempts that it has had.
+/// Returns the end of an event that no handler decided, with the number of attempts that it has had.
 pub(crate) fn given_up(event: &LeasedEvent, fault: &Fault) -> Finalization {
     let to_come = u32::from(event.fate == Fate::Run);
     let attempts = event.attempts.saturating_sub(to_come);
@@ -48,7 +48,7 @@ pub(crate) fn given_up(event: &LeasedEvent, fault: &Fault) -> Finalization {
     }
 }
 
-/// The errors of this attempt; those of earlier ones are stored already.
+/// Returns the errors of this attempt. Those of earlier attempts are already stored.
 pub(crate) fn errors(event: &LeasedEvent, ends: &[HandlerEnd]) -> Vec<ErrorEntry> {
     let fresh = ends
         .iter()
@@ -63,7 +63,7 @@ pub(crate) fn errors(event: &LeasedEvent, ends: &[HandlerEnd]) -> Vec<ErrorEntry
         .collect()
 }
 
-/// What need not be done again.
+/// Returns the work that need not be repeated.
 pub(crate) fn progress(ends: &[HandlerEnd]) -> Option<Progress> {
     let records = ends
         .iter()
@@ -75,7 +75,7 @@ pub(crate) fn progress(ends: &[HandlerEnd]) -> Option<Progress> {
     (!progress.handlers.is_empty()).then_some(progress)
 }
 
-/// Results by handler; null when no handler told any.
+/// Returns the results by handler, or null when no handler returned one.
 fn result(ends: &[HandlerEnd]) -> Option<Value> {
     let told = ends.iter().filter_map(|end| match &end.result {
         Ok(Done {
@@ -88,7 +88,7 @@ fn result(ends: &[HandlerEnd]) -> Option<Value> {
     (!results.is_empty()).then_some(Value::Object(results))
 }
 
-/// A final error of one handler does not undo the others: what they emitted goes out.
+/// Returns the follow-ups of the handlers that succeeded. A rejection by one handler does not undo the others.
 fn follow_ups(ends: &[HandlerEnd]) -> Vec<NewEvent> {
     ends.iter()
         .filter(|end| end.result.is_ok())

@@ -7,12 +7,12 @@ use super::{query, sql};
 use crate::error::Error;
 use crate::outcome::Member;
 
-/// What became of a look at waiting events.
+/// The result of a look at waiting events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Released {
-    /// Where to go on; nothing at the end.
+    /// The id after which to continue; `None` at the end.
     pub looked_to: Option<i64>,
-    /// The lowest id of those that were released.
+    /// The lowest id of the released events.
     pub lowest: Option<i64>,
 }
 
@@ -20,17 +20,17 @@ pub struct Released {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Wait {
-    /// For so many.
+    /// How many events it waits for.
     pub members: u32,
-    /// So many of them have been found ended.
+    /// How many of them are known to have ended.
     pub ended_at_least: u32,
-    /// The one that is waited for now; `None` when all have ended.
+    /// The event that it waits for now; `None` when all have ended.
     pub waits_for: Option<i64>,
-    /// When it was over, RFC 3339.
+    /// When the wait was over, RFC 3339.
     pub released_at: Option<String>,
 }
 
-/// Releases those of `most` waiting events behind `after` whose members have all ended.
+/// Looks at `most` waiting events after `after`, and releases those whose members have all ended.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -47,7 +47,7 @@ pub async fn release_waiting(
     }))
 }
 
-/// What the event waited for, and how that ended.
+/// Returns the events that the event waited for, and how they ended.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -60,7 +60,7 @@ pub async fn members(client: &(impl GenericClient + Sync), id: i64) -> Result<Ve
     read.map_err(|error| Error::Unreadable(format!("members: {error}")))
 }
 
-/// The wait of an event, if it was published to wait for others.
+/// Returns the wait of an event, if it was published to wait for others.
 ///
 /// # Errors
 /// When the database fails or does not answer.

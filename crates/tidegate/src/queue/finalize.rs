@@ -1,4 +1,4 @@
-//! Ending events: complete, finalize, retry, and what was done so far.
+//! Ending events: complete, finalize, retry, and store progress.
 
 use std::time::{Duration, SystemTime};
 
@@ -25,16 +25,16 @@ pub struct ErrorEntry {
     pub code: String,
     /// For people.
     pub message: String,
-    /// The attempt it happened in.
+    /// The attempt in which it happened.
     pub attempt: u32,
-    /// Whatever programs need beyond the code.
+    /// What programs need beyond the code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
 }
 
 impl ErrorEntry {
-    /// An entry of a handler's, or of the system's when `handler` is `None`. NUL characters, which
-    /// Postgres cannot store, are dropped; the message is cut at 2,000 characters, details of more than 16 KiB are left out.
+    /// Creates an entry for a handler, or for the system when `handler` is `None`. NUL characters, which Postgres
+    /// cannot store, are dropped. The message is cut at 2,000 characters, and details of more than 16 KiB are left out.
     #[must_use]
     pub fn new(handler: Option<&str>, fault: &Fault, attempt: u32) -> Self {
         let Fault {
@@ -57,22 +57,22 @@ impl ErrorEntry {
 pub struct Finalization {
     /// The lease that it ends.
     pub lease: Lease,
-    /// The status it ends with.
+    /// The status with which the event ends.
     pub status: Status,
-    /// Errors of this attempt, behind those stored already.
+    /// Errors of this attempt, to be added to those already stored.
     pub errors: Vec<ErrorEntry>,
     /// Results by handler.
     pub result: Option<Value>,
-    /// What was done, for those who replay it.
+    /// The work that was done, for a replay.
     pub progress: Option<Progress>,
-    /// To publish with it.
+    /// Follow-ups to publish with it.
     pub follow_ups: Vec<NewEvent>,
-    /// Whether handlers have ended it: then it has had an attempt.
+    /// Whether handlers have ended it. Then it has had an attempt.
     pub ran: bool,
 }
 
 impl Finalization {
-    /// An end by handlers that leaves nothing but its status.
+    /// Creates an end by handlers that stores nothing but its status.
     #[must_use]
     pub fn new(lease: Lease, status: Status) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl Finalization {
         }
     }
 
-    /// Whether the event completes and leaves nothing else to store.
+    /// Whether the event completes and has nothing else to store.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.status == Status::Completed
@@ -103,20 +103,20 @@ impl Finalization {
 pub struct Retried {
     /// The lease that it leaves.
     pub lease: Lease,
-    /// Whether an attempt has ended. An event that goes back through no fault of its own keeps its attempt.
+    /// Whether an attempt has ended. An event that did not cause its return keeps its attempt.
     pub charged: bool,
-    /// Not before this long from now.
+    /// The shortest time until the next attempt.
     pub delay: Duration,
     /// Errors of this attempt.
     pub errors: Vec<ErrorEntry>,
-    /// What need not be done again.
+    /// The work that need not be repeated.
     pub progress: Option<Progress>,
-    /// Services that have not answered. Of such an event the error is not added to those that it ends with.
+    /// Services that have not answered. The errors of such an event are not added to those that it ends with.
     pub deferred: Vec<&'static str>,
 }
 
 impl Retried {
-    /// Whether its handlers put it off, and nothing went wrong.
+    /// Whether its handlers snoozed it, and nothing failed.
     #[must_use]
     pub fn is_snoozed(&self) -> bool {
         let snoozed = self.progress.as_ref().is_some_and(|p| p.snoozed.is_some());
@@ -127,45 +127,46 @@ impl Retried {
 /// What a finalize changed.
 #[derive(Debug, Default)]
 pub struct Flushed {
-    /// Leases whose events are in the log now because of it.
+    /// Leases whose events this has moved to the log.
     pub ended: Vec<Lease>,
-    /// Events that are in hand as before: another transaction publishes to the group of one of their follow-ups.
+    /// Events that are still held, because another transaction publishes to the group of one of their follow-ups.
     pub busy: Vec<i64>,
-    /// Follow-ups that are new events; duplicates of live ones do not count.
+    /// How many follow-ups were published. Duplicates of live events do not count.
     pub published: u64,
-    /// How often something was taken from the lease; `None` when it is gone, or when nobody has looked.
+    /// How often events were taken from the lease; `None` when the lease is gone or was not looked at.
     pub cuts: Option<i32>,
 }
 
-/// What to write for one lease in one go.
+/// What to write for one lease at once.
 #[derive(Debug, Clone, Default)]
 pub struct Completion {
     /// The lease.
     pub token: Uuid,
-    /// Events of it that have completed and leave nothing else to store, in order.
+    /// Its events that have completed and have nothing else to store, in order.
     pub done: Vec<i64>,
-    /// Handlers of its events up to this id are to start.
+    /// Handlers of its events up to this id may start.
     pub start_to: Option<i64>,
-    /// Nothing of it is left in hand: it is marked as ended, for the next lease to remove.
+    /// Whether none of its events is in hand any more. It is then marked as ended, and the next lease removes it.
     pub over: bool,
 }
 
-/// What became of a [`Completion`].
+/// The result of a [`Completion`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Completed {
-    /// Events that were held and are in the log now.
+    /// How many events were held and are now in the log.
     pub ended: u64,
-    /// How often something was taken from the lease; `None` when it is gone.
+    /// How often events were taken from the lease; `None` when it is gone.
     pub cuts: Option<i32>,
 }
 
-/// JSON text for a column, or null for nothing. What cannot be written is an error: as null it would be lost.
+/// Returns JSON text for a column, or null for nothing. A value that cannot be written is an error, because as null it
+/// would be lost.
 fn json<T: Serialize>(stage: &str, value: Option<&T>) -> Result<Option<String>, Error> {
     let text = value.map(serde_json::to_string).transpose();
     text.map_err(|error| Error::Invalid(format!("{stage}: {error}")))
 }
 
-/// A column of JSON texts, as [`column`] makes them.
+/// Returns a column of JSON texts, as [`column`] does.
 fn json_column<'a, S, T: Serialize + 'a>(
     stage: &str,
     rows: &(impl Iterator<Item = S> + Clone),
@@ -175,16 +176,15 @@ fn json_column<'a, S, T: Serialize + 'a>(
     values.map(|value| json(stage, value)).collect()
 }
 
-/// Errors to store; null for none.
+/// Returns the errors to store, or null for none.
 fn unless_empty(errors: &Vec<ErrorEntry>) -> Option<&Vec<ErrorEntry>> {
     (!errors.is_empty()).then_some(errors)
 }
 
-/// Moves completed events to the log, starts more of leases, marks leases as ended: one statement for all of it.
+/// Moves completed events to the log, starts more of leases, and marks leases as ended, all with one statement.
 ///
 /// # Errors
-/// When the database fails or does not answer; it may then still have been applied, which
-/// [`finished_under`] tells.
+/// When the database fails or does not answer. It may still have been applied; [`finished_under`] finds out.
 pub async fn complete(
     client: &(impl GenericClient + Sync),
     completions: &[Completion],
@@ -218,7 +218,7 @@ pub async fn complete(
         .collect())
 }
 
-/// Ids in order as the text of a multirange: a thousand that follow each other are one range.
+/// Returns ordered ids as the text of a multirange. A thousand consecutive ids are one range.
 fn ranges(ids: &[i64]) -> String {
     use std::fmt::Write;
     let mut text = String::from("{");
@@ -236,21 +236,20 @@ fn ranges(ids: &[i64]) -> String {
     text
 }
 
-/// What to do with a follow-up whose group another transaction publishes to.
+/// What to do with a follow-up while another transaction publishes to its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
-    /// Leave its event as it is, and tell.
+    /// Leave its event as it is, and report it.
     IfFree,
-    /// Wait for the other one, a second at most.
+    /// Wait for the other transaction, a second at most.
     Wait,
 }
 
-/// Moves events of one lease to the log and publishes their follow-ups. Those that do not come back were not held any
-/// more, and nothing of theirs was changed (I5); nor was anything of those that are busy.
+/// Moves events of one lease to the log and publishes their follow-ups. An event that the answer does not list was no
+/// longer held, and nothing of it was changed (I5). Busy events are not changed either.
 ///
 /// # Errors
-/// When the database fails or does not answer; it may then still have been applied, which
-/// [`finished_under`] tells.
+/// When the database fails or does not answer. It may still have been applied; [`finished_under`] finds out.
 pub async fn finalize_under(
     client: &(impl GenericClient + Sync),
     token: Uuid,
@@ -314,8 +313,8 @@ pub async fn finalize_under(
     })
 }
 
-/// Ends an event whose payload the database cannot read, as FAILED with code `unreadable`; its payload is lost. Returns
-/// whether it was held.
+/// Ends an event whose payload the database cannot read as FAILED, with the code `unreadable`. The payload is lost.
+/// Returns whether the event was held.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -333,11 +332,11 @@ pub async fn end_unreadable(
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-/// Ends an event that leaves nothing but its row, in the open transaction of its handler, and commits that.
+/// Ends an event that stores only its row, in the open transaction of its handler, and commits that transaction.
 ///
 /// # Errors
-/// [`Error::LeaseLost`] when another lease holds the event or it has ended, else the database's failure;
-/// nothing is committed then, unless the answer to the commit was lost.
+/// [`Error::LeaseLost`] when another lease holds the event or it has ended; otherwise the database's error. Then
+/// nothing is committed, unless only the answer to the commit was lost.
 pub(crate) async fn complete_and_commit(client: &Client, lease: Lease) -> Result<(), Error> {
     let script = sql::live::complete_and_commit(lease);
     let answer = within_limit("complete_and_commit", client.batch_execute(&script)).await;
@@ -352,7 +351,7 @@ pub(crate) async fn commit(client: &Client) -> Result<(), Error> {
     within_limit("commit", client.batch_execute("COMMIT")).await
 }
 
-/// Events to publish as arrays, shorter where the rest is null.
+/// Events to publish, as arrays. An array ends early where the rest is null.
 pub(super) struct EventColumns<'a> {
     pub kinds: Vec<&'a str>,
     pub payloads: Vec<Option<&'a str>>,
@@ -364,9 +363,9 @@ pub(super) struct EventColumns<'a> {
     pub expires_ins: Vec<Option<f64>>,
     pub max_attempts: Vec<Option<i32>>,
     pub traceparents: Vec<Option<&'a str>>,
-    /// The sets that follow-ups are members of.
+    /// The sets of which follow-ups are members.
     pub sets: Vec<Option<Uuid>>,
-    /// The sets that they wait for.
+    /// The sets for which they wait.
     pub waits: Vec<Option<Uuid>>,
 }
 
@@ -391,8 +390,8 @@ impl<'a> EventColumns<'a> {
     }
 }
 
-/// A column of values; none at all if every one is null, which the database makes of a missing end
-/// (publishing 1,000 events takes a tenth less).
+/// Returns a column of values, or an empty one if every value is null. The database fills a missing end with nulls
+/// (publishing 1,000 events takes a tenth less time).
 fn column<S, T>(
     rows: &(impl Iterator<Item = S> + Clone),
     value: impl Fn(S) -> Option<T>,
@@ -403,7 +402,7 @@ fn column<S, T>(
     rows.clone().map(value).collect()
 }
 
-/// Which of these leases finished their event.
+/// Returns which of these leases have finished their event.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -416,8 +415,8 @@ pub async fn finished_under(
     Ok(as_leases(&rows))
 }
 
-/// Puts events back for another attempt. Returns all that left the worker's hands: those of them that were held, and what
-/// stood behind them in their groups. Of that, those in `ran` were started, and have had an attempt.
+/// Puts events back for another attempt. Returns all events that left the worker: those of them that were held, and the
+/// later events of their groups. Later events that are in `ran` were started, and have had an attempt.
 ///
 /// # Errors
 /// When the database fails or does not answer; it may then still have been applied.
@@ -469,10 +468,10 @@ pub async fn retry(
     Ok(rows.first().map_or_else(Vec::new, |row| row.get(0)))
 }
 
-/// Keeps progress with an event that is still held.
+/// Stores progress with an event that is still held.
 ///
 /// # Errors
-/// [`Error::LeaseLost`] when it is not held any more, else the database's failure.
+/// [`Error::LeaseLost`] when it is no longer held; otherwise the database's error.
 pub async fn save_progress(
     client: &(impl GenericClient + Sync),
     lease: Lease,
@@ -492,10 +491,10 @@ pub async fn save_progress(
     }
 }
 
-/// Notes how far a handler has come with an event that is still held: a part of 0 to 1, and a word about it.
+/// Stores how far a handler has come with an event that is still held: a part from 0 to 1, and a note.
 ///
 /// # Errors
-/// [`Error::LeaseLost`] when it is not held any more, else the database's failure.
+/// [`Error::LeaseLost`] when it is no longer held; otherwise the database's error.
 pub async fn report_progress(
     client: &(impl GenericClient + Sync),
     lease: Lease,

@@ -1,4 +1,4 @@
-//! Taking events: lease, read, renew, give back, promote, sweep.
+//! Leasing events: lease, read, renew, give back, promote, sweep.
 
 use std::time::Duration;
 
@@ -14,79 +14,80 @@ use crate::lease::{Fate, Lease, LeasedEvent};
 use crate::outcome::Progress;
 use crate::policy::Policy;
 
-/// How far a walk along the queue has come, as the last lease of it answered. The default is its start.
+/// How far a walk along the queue has come, according to its last lease. The default is the start of the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Walk {
-    /// Ids up to here have been looked at.
+    /// Ids up to here have been examined.
     pub after: i64,
-    /// Up to here nothing with a group was left behind unmarked; nothing is known when `None`.
+    /// Up to here, no event with a group was left behind unmarked; nothing is known when `None`.
     pub clear_to: Option<i64>,
     /// All transactions before this one had ended when the walk began.
     pub as_of: Option<i64>,
-    /// No lease that was taken before this transaction is alive.
+    /// No lease from before this transaction is alive.
     pub low: Option<i64>,
 }
 
 /// What to lease.
 #[derive(Debug, Clone)]
 pub struct LeaseRequest<'a> {
-    /// The new lease's token, drawn by the caller: if the answer is lost, [`sweep`] gives back what it has taken.
+    /// The new lease's token, chosen by the caller. If the answer is lost, [`sweep`] gives the events back.
     pub token: Uuid,
-    /// Whose it is. All leases of a worker lapse together.
+    /// The worker. All leases of a worker lapse together.
     pub worker: Uuid,
-    /// The worker's tokens with something in hand, but for those of suspects.
+    /// The worker's tokens with events in hand, except those of suspects.
     pub held: &'a [Uuid],
-    /// Its leases that are marked as ended, to be removed.
+    /// The worker's leases that are marked as ended, to be removed.
     pub over: &'a [Uuid],
-    /// The lease's length.
+    /// How long the lease lasts.
     pub timeout: Duration,
-    /// Kinds this program knows; others are left alone if they are registered.
+    /// Kinds that this program knows. Other kinds are left alone if they are registered.
     pub kinds: &'a [&'a str],
-    /// Lease at most this many.
+    /// The most events to lease.
     pub limit: u32,
-    /// And no more bytes of payload than this, but for a single event.
+    /// The most bytes of payload to lease. A single event may exceed this.
     pub bytes: u64,
-    /// Handlers of so many of them may start at once. What lapses is charged to them.
+    /// How many of the events may start at once. If the lease lapses, these are charged an attempt.
     pub first_window: u32,
-    /// Go on where another worker's lease has ended. `None`: few of the kinds are asked for, and nobody is to go on where this
-    /// lease ends, either.
+    /// Whether to continue where another worker's lease has ended. `None` when only some of the kinds are requested;
+    /// then no other lease continues where this one ends, either.
     pub join: Option<bool>,
-    /// Groups that this walk has found blocked: their events are passed.
+    /// Groups that this walk has found blocked. Their events are skipped.
     pub passed_by: &'a [String],
-    /// A service that is open and due: one event of its kinds is leased instead, if no other worker is trying one.
+    /// A service that is open and due. One event of its kinds is leased instead, if no other worker is trying one.
     pub probe: Option<&'a str>,
-    /// Where to go on.
+    /// Where to continue.
     pub walk: Walk,
 }
 
-/// What a lease brought.
+/// The result of a lease.
 #[derive(Debug, Default)]
 pub struct LeasedBatch {
-    /// The events, in id order.
+    /// The events, ordered by id.
     pub events: Vec<LeasedEvent>,
-    /// Ids of events that are held, and whose payload the database cannot read.
+    /// Ids of leased events whose payload the database cannot read.
     pub unreadable: Vec<i64>,
     /// Handlers of events up to this id may start.
     pub started_to: i64,
-    /// One event whose worker has gone away before; it has not been started, and is to run alone.
+    /// Whether it is one event whose worker has disappeared before. It has not been started, and must run alone.
     pub suspect: bool,
-    /// Rows looked at; fewer than the limit means that the end of the queue was reached.
+    /// How many rows were examined. Fewer than the limit means that the end of the queue was reached.
     pub scanned: u32,
-    /// Groups of which events were looked at and none could be leased.
+    /// Groups whose examined events could not be leased.
     pub blocked: Vec<String>,
     /// How far the walk has come.
     pub walk: Walk,
-    /// Services that have not answered of late, whose kinds are left alone if they are not to be called, or are limited.
+    /// Services that have recently not answered, or are limited. Their kinds are not leased while they must not be
+    /// called, or are limited.
     pub watched: Vec<Watched>,
     /// Kinds that have a policy of their own.
     pub(crate) policies: Vec<(String, Policy)>,
 }
 
-/// Leases ready events, lowest id first, each group in order. Never waits for a lock (C2) and
-/// returns at once when nothing is ready (C6). Two statements in one round trip: the lease, and the events that it holds.
+/// Leases ready events, lowest id first, each group in order. Never waits for a lock (C2) and returns at once when
+/// nothing is ready (C6). Two statements travel in one round trip: the lease, and the reading of its events.
 ///
 /// # Errors
-/// When the database fails or does not answer; the lease may then still have been made.
+/// When the database fails or does not answer. The lease may still have been made.
 pub async fn lease(
     client: &(impl GenericClient + Sync),
     request: &LeaseRequest<'_>,
@@ -145,7 +146,7 @@ pub async fn lease(
     Ok(batch)
 }
 
-/// Removes leases that are marked as ended, when no lease follows that would.
+/// Removes leases that are marked as ended. For a worker that makes no further lease, which would remove them.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -185,7 +186,8 @@ fn take_in(batch: &mut LeasedBatch, rows: Vec<Row>, token: Uuid) -> Result<(), E
     Ok(())
 }
 
-/// Reads the events of a lease of which one cannot be read: fewer and fewer, until that one is alone.
+/// Reads the events of a lease that contains an unreadable one. It reads fewer and fewer at once, until that one is
+/// alone.
 async fn read_around(
     client: &(impl GenericClient + Sync),
     token: Uuid,
@@ -218,7 +220,7 @@ async fn read_around(
     }
 }
 
-/// A stored JSON text, without parsing it.
+/// A stored JSON text, unparsed.
 struct JsonText(Vec<u8>);
 
 impl<'a> FromSql<'a> for JsonText {
@@ -226,7 +228,7 @@ impl<'a> FromSql<'a> for JsonText {
         ty: &Type,
         raw: &'a [u8],
     ) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
-        // json travels as its text; in front of jsonb's stands a version byte, always 1.
+        // json is sent as its text. jsonb has a version byte in front, which is always 1.
         match raw.split_first() {
             _ if *ty == Type::JSON => Ok(Self(raw.to_vec())),
             Some((1, text)) => Ok(Self(text.to_vec())),
@@ -239,11 +241,11 @@ impl<'a> FromSql<'a> for JsonText {
     }
 }
 
-/// A leased event, by position: names would be looked for in each row.
+/// Builds a leased event from columns by position, because names would be looked up for each row.
 fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent, Error> {
     let id = row.get(col::ID);
     let fate = fate(id, row.get(col::FATE))?;
-    // An event that is only to be ended has no attempt to come.
+    // An event that is only to be ended has no attempt ahead.
     let to_come = u32::from(fate == Fate::Run);
     Ok(LeasedEvent {
         lease: Lease { id, token },
@@ -265,7 +267,8 @@ fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent, Error> {
     })
 }
 
-/// What is to become of an event. A fate of a later schema is an error: of those known here all but one end the event.
+/// Returns what is to be done with an event. An unknown fate of a later schema is an error: all known fates but one end
+/// the event.
 fn fate(id: i64, code: i32) -> Result<Fate, Error> {
     match code {
         0 => Ok(Fate::Run),
@@ -277,18 +280,18 @@ fn fate(id: i64, code: i32) -> Result<Fate, Error> {
     }
 }
 
-/// Progress that does not parse is none: its handlers run again, which at-least-once allows.
+/// Parses progress. Text that does not parse counts as no progress: the handlers run again, which at-least-once allows.
 #[must_use]
 pub fn progress(text: &[u8]) -> Option<Progress> {
     serde_json::from_slice(text).ok()
 }
 
-/// An event that is still in hand under one of some tokens.
+/// An event that is still held under one of some tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InHand {
     /// Its lease's token.
     pub token: Uuid,
-    /// How often something was taken from that lease.
+    /// How often events were taken from that lease.
     pub cuts: i32,
     /// Handlers of the lease's events up to this id may have started.
     pub started_to: i64,
@@ -296,7 +299,7 @@ pub struct InHand {
     pub id: i64,
 }
 
-/// What is in hand under these tokens, all of one moment.
+/// Returns the events that are held under these tokens, all read at one moment.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -314,7 +317,7 @@ pub async fn in_hand(
     Ok(held.collect())
 }
 
-/// Makes delayed events ready whose time has come. Returns how many and the lowest id among them.
+/// Makes delayed events ready whose time has come. Returns how many, and their lowest id.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -329,19 +332,19 @@ pub async fn promote(
     Ok((count.unsigned_abs(), lowest))
 }
 
-/// What a sweep found.
+/// The result of a sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Leases that were broken or given back.
+    /// How many leases were broken or given back.
     pub broken: u64,
-    /// The lowest id that came free.
+    /// The lowest id that became free.
     pub lowest: Option<i64>,
-    /// From this transaction on leases may be alive.
+    /// Leases from this transaction on may be alive.
     pub low: Option<i64>,
 }
 
-/// Breaks the leases of workers that have gone away, all of a worker's or none, and gives back what is under this
-/// worker's name and not `held`: leases whose answer was lost. Goes before a walk from the start.
+/// Breaks the leases of workers that have disappeared: all leases of a worker or none. Also gives back leases in this
+/// worker's name that are not `held`, because the answers to them were lost. Called before a walk from the start.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -358,8 +361,7 @@ pub async fn sweep(
     }))
 }
 
-/// Prolongs leases to `timeout` from now. Returns those that are still there, each with how often something was taken
-/// from it.
+/// Renews leases to `timeout` from now. Returns those that still exist, each with how often events were taken from it.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -374,11 +376,11 @@ pub async fn renew(
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// Gives events back unstarted, with their attempt, and with each what stands behind it in its group in this worker's
-/// hands. Returns all that left.
+/// Gives events back unstarted, with their attempt. Later events of their groups that this worker holds go back with
+/// them. Returns all events that left.
 ///
 /// # Errors
-/// When the database fails or does not answer; it may then still have been applied.
+/// When the database fails or does not answer. It may still have been applied.
 pub async fn hand_back(
     client: &(impl GenericClient + Sync),
     worker: Uuid,
@@ -389,12 +391,12 @@ pub async fn hand_back(
     Ok(rows.first().map_or_else(Vec::new, |row| row.get(0)))
 }
 
-/// Ids and tokens as two arrays of one length.
+/// Returns ids and tokens as two arrays of the same length.
 pub(super) fn columns(leases: &[Lease]) -> (Vec<i64>, Vec<Uuid>) {
     leases.iter().map(|lease| (lease.id, lease.token)).unzip()
 }
 
-/// Rows of id and token as leases.
+/// Converts rows of an id and a token to leases.
 pub(super) fn as_leases(rows: &[Row]) -> Vec<Lease> {
     rows.iter()
         .map(|row| Lease {

@@ -1,25 +1,26 @@
-//! Owns how events that came of each other become a tree: who hangs on whom, in which order. It asks the database for
-//! nothing.
+//! Owns how related events become a tree: which event is below which, and in which order. It does not access the
+//! database.
 //!
-//! An event hangs on the one it replays or else on the one it followed from, so each has one place.
+//! An event is below the event that it replays or, if it is no replay, below the event whose handler emitted it. So
+//! each event has one place.
 
 use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-/// No lineage holds more events.
+/// The most events in a lineage.
 pub const MOST_RELATED: usize = 500;
 
-/// How an event hangs on the one above it.
+/// How an event is related to the one above it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Relation {
-    /// It stands at the top.
+    /// It is at the top.
     #[default]
     Root,
-    /// A handler of the one above emitted it.
+    /// A handler of the event above emitted it.
     FollowUp,
-    /// An operator published the one above again.
+    /// An operator published the event above again.
     Replay,
 }
 
@@ -31,48 +32,48 @@ pub struct RelatedEvent {
     pub id: i64,
     /// Its kind.
     pub kind: String,
-    /// Its status, live or terminal.
+    /// Its status, live or final.
     pub status: String,
-    /// How often it was tried.
+    /// How many attempts it has had.
     pub attempts: u32,
-    /// When it was published; RFC 3339.
+    /// When it was published, RFC 3339.
     pub created_at: String,
-    /// When it ended; `None` while it lives.
+    /// When it ended; `None` while it is live.
     pub finished_at: Option<String>,
     /// The event whose handler emitted it.
     pub parent_id: Option<i64>,
-    /// The event it is a replay of.
+    /// The event that it replays.
     pub replay_of: Option<i64>,
-    /// How it hangs on the one above it.
+    /// How it is related to the event above it.
     #[serde(default)]
     pub relation: Relation,
-    /// How many stand above it.
+    /// How many events are above it.
     #[serde(default)]
     pub depth: u32,
 }
 
 impl RelatedEvent {
-    /// The event it hangs on, stored or not.
+    /// Returns the event that it belongs below, stored or not.
     #[must_use]
     pub fn origin(&self) -> Option<i64> {
         self.replay_of.or(self.parent_id)
     }
 }
 
-/// Where an event comes from and what came of it.
+/// Where an event comes from, and the events that followed from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Lineage {
-    /// The topmost event that is stored.
+    /// The topmost stored event.
     pub root: i64,
     /// Whether there are more events than are shown.
     pub truncated: bool,
-    /// The tree, each event before what hangs on it, by id.
+    /// The tree: each event comes before the events below it, ordered by id.
     pub events: Vec<RelatedEvent>,
 }
 
-/// The tree of `related`, in which `id` is; nearest come first, for what is beyond `MOST_RELATED` is left
-/// out. `None` when `id` is not among them.
+/// Arranges `related`, which contains `id`, as a tree. The nearest events come first, because those beyond
+/// `MOST_RELATED` are left out. Returns `None` when `id` is not among them.
 pub(super) fn arrange(id: i64, mut related: Vec<RelatedEvent>) -> Option<Lineage> {
     let truncated = related.len() > MOST_RELATED;
     related.truncate(MOST_RELATED);
@@ -88,7 +89,7 @@ pub(super) fn arrange(id: i64, mut related: Vec<RelatedEvent>) -> Option<Lineage
     let mut events = Vec::with_capacity(unplaced.len());
     let mut next = vec![(root, 0)];
     while let Some((id, depth)) = next.pop() {
-        // What was placed is gone, so even a cycle ends.
+        // A placed event is removed, so even a cycle ends.
         let Some(mut event) = unplaced.remove(&id) else {
             continue;
         };
@@ -110,7 +111,7 @@ pub(super) fn arrange(id: i64, mut related: Vec<RelatedEvent>) -> Option<Lineage
     })
 }
 
-/// The farthest origin of `id` that is there.
+/// Returns the farthest stored origin of `id`.
 fn top(id: i64, related: &HashMap<i64, RelatedEvent>) -> Option<i64> {
     let mut top = related.get(&id)?;
     let mut seen = HashSet::from([id]);

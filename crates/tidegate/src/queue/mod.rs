@@ -1,9 +1,9 @@
-//! Owns all SQL of the live queue and its log: publish, lease, renew, finalize, retry, release, and what
-//! operators do. Each verb is one set-based statement. It knows neither handlers nor Lambda.
+//! Owns the calls of all SQL for the live queue and its log: publish, lease, renew, finalize, retry, release, and the
+//! operators' requests. Each is one set-based statement. It knows neither handlers nor Lambda.
 //!
-//! The surprise: nothing here is prepared. Statements go out with their types in one round trip
-//! (`query_typed`), keep no state in the session, and so work through a pooler in transaction mode.
-//! Every call has a time limit; after [`Error::is_connection_lost`] the connection must be dropped.
+//! No statement is prepared. Statements are sent with their parameter types in one round trip (`query_typed`), keep no
+//! state in the session, and so work through a pooler in transaction mode. Every call has a time limit. After
+//! [`Error::is_connection_lost`] the connection must be dropped.
 
 pub(crate) mod ending;
 mod fan_in;
@@ -44,7 +44,7 @@ pub use retention::KindRetention;
 pub use schedule::{change_schedule, schedules};
 pub use service::{services, services_down};
 
-/// What the drain and this project's own tests know of the queue, and nobody else.
+/// Functions of the queue for the drain and for this project's own tests.
 #[cfg(feature = "internals")]
 mod internals {
     pub use super::fan_in::{Released, members, release_waiting, wait_of};
@@ -123,10 +123,10 @@ pub(crate) use survey::{
 use self::sql::Statement;
 use crate::error::Error;
 
-/// No statement of the queue takes longer; one that does is stuck behind a lock or a dead network.
+/// The longest time for a statement of the queue. A slower statement is stuck behind a lock or a dead network.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Sends one statement with its parameters' types, within [`STATEMENT_TIMEOUT`].
+/// Sends one statement with the types of its parameters, within [`STATEMENT_TIMEOUT`].
 pub(crate) async fn query(
     client: &(impl GenericClient + Sync),
     statement: &'static Statement,

@@ -1,5 +1,5 @@
-//! Operators' verbs: replay, requeue, pause, resume, retire, unblock. The work and its audit row are one
-//! function of the database each; here they are called.
+//! The operators' requests: replay, requeue, pause, resume, retire, unblock. For each, one function of the database
+//! does the work and writes the audit row. This module calls these functions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::operate::{
     UnblockRequest,
 };
 
-/// Puts logged events back as new ones (B22, F5).
+/// Publishes finished events again as new ones (B22, F5).
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
 pub async fn replay(
     client: &(impl GenericClient + Sync),
     request: &ReplayRequest,
@@ -56,11 +56,11 @@ pub async fn replay(
     .await
 }
 
-/// Ends the leases of live events, so that they run at the next drain and their workers can finalize
-/// nothing any more (D14).
+/// Ends the leases of live events. The events run at the next drain, and their workers can no longer finalize anything
+/// (D14).
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
 pub async fn requeue(
     client: &(impl GenericClient + Sync),
     request: &RequeueRequest,
@@ -69,51 +69,51 @@ pub async fn requeue(
     report(client, &sql::operate::REQUEUE, values).await
 }
 
-/// A page of a selection: the events behind an id, at most so many.
+/// A page of a selection: at most `most` events after an id.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Page<'a> {
-    /// Which events are meant.
+    /// Which events are selected.
     pub selection: Selection<'a>,
     /// Only higher ids.
     pub after: i64,
-    /// At most this many, 1 to 10,000.
+    /// The most events, 1 to 10,000.
     pub most: u32,
 }
 
-/// What became of the events of a page.
+/// The result for the events of a page.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct ChangedPage {
-    /// How many there were.
+    /// How many events the page had.
     pub matched: u64,
-    /// Those that were changed, the first 100 of their ids below.
+    /// How many were changed. `ids` has the first 100 of them.
     pub changed: u64,
     pub ids: Vec<i64>,
-    /// How many there were of each kind.
+    /// How many events the page had of each kind.
     pub kinds: BTreeMap<String, u64>,
-    /// Cancelled ones that a handler may have been at work on.
+    /// How many cancelled events a handler may have been working on.
     pub begun: u64,
-    /// Locked by somebody else at this very moment, and left alone; all of them.
+    /// Events that another transaction had locked at that moment, which were skipped; all of them.
     pub missed: Vec<i64>,
-    /// Not rescheduled, for a worker has them, the first 100 below.
+    /// How many were not rescheduled because a worker has leased them. The first 100 ids are below.
     pub in_hand: u64,
     pub in_hand_ids: Vec<i64>,
-    /// Not rescheduled, for they would hold up their groups, the first 100 below.
+    /// How many were not rescheduled because they would hold up their groups. The first 100 ids are below.
     pub too_late: u64,
     pub too_late_ids: Vec<i64>,
-    /// Rescheduled, and will expire before they start, the first 100 below.
+    /// How many were rescheduled and will expire before they start. The first 100 ids are below.
     pub past_deadline: u64,
     pub past_deadline_ids: Vec<i64>,
-    /// Ids that are no live events.
+    /// Ids that name no live event.
     pub skipped: Vec<Skipped>,
-    /// Behind which id the next page begins; `None` when this was the last.
+    /// The id after which the next page begins; `None` when this was the last page.
     pub next: Option<i64>,
 }
 
 /// Cancels or reschedules a page of live events, in one transaction with its audit row.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
 pub(crate) async fn change(
     client: &(impl GenericClient + Sync),
     change: &Change<'_>,
@@ -158,10 +158,10 @@ pub(crate) async fn change(
     report(client, &sql::operate::RESCHEDULE, &values).await
 }
 
-/// Keeps a kind from being leased; what is leased already ends as ever.
+/// Pauses a kind: its events are no longer leased. Events that are already leased end as usual.
 ///
 /// # Errors
-/// [`Error::Invalid`] when the kind is not registered; else the database's failure.
+/// [`Error::Invalid`] when the kind is not registered; otherwise the database's error.
 pub async fn pause(
     client: &(impl GenericClient + Sync),
     request: &KindRequest,
@@ -170,10 +170,10 @@ pub async fn pause(
     report(client, &sql::operate::PAUSE, values).await
 }
 
-/// Lets a paused kind be leased again.
+/// Resumes a paused kind.
 ///
 /// # Errors
-/// [`Error::Invalid`] when the kind is not registered; else the database's failure.
+/// [`Error::Invalid`] when the kind is not registered; otherwise the database's error.
 pub async fn resume(
     client: &(impl GenericClient + Sync),
     request: &KindRequest,
@@ -182,11 +182,11 @@ pub async fn resume(
     report(client, &sql::operate::RESUME, values).await
 }
 
-/// Keeps a service from being called, so that what needs it waits; lets it be called again, one that does not answer too; or
-/// limits how often it is.
+/// Stops calls of a service, so that events which need it wait. Or allows calls again, even of a service that does not
+/// answer. Or limits the calls.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what it must be; else the database's failure.
+/// [`Error::Invalid`] names the field and what it must be; otherwise the database's error.
 pub async fn change_service(
     client: &(impl GenericClient + Sync),
     request: &ServiceRequest,
@@ -212,11 +212,11 @@ pub async fn change_service(
     }
 }
 
-/// Takes a kind that has no live events off the list: nobody can publish it any more. A program that handles it and is
-/// migrated lists it again.
+/// Removes a kind without live events from the registered kinds, so it can no longer be published. A migration of a
+/// program that handles the kind registers it again.
 ///
 /// # Errors
-/// [`Error::Invalid`] when the kind is not registered or has live events; else the database's failure.
+/// [`Error::Invalid`] when the kind is not registered or has live events; otherwise the database's error.
 pub async fn retire(
     client: &(impl GenericClient + Sync),
     request: &KindRequest,
@@ -225,10 +225,11 @@ pub async fn retire(
     report(client, &sql::operate::RETIRE, values).await
 }
 
-/// Says how events of a kind are handled, or tells it.
+/// Sets how events of a kind are handled, or returns it.
 ///
 /// # Errors
-/// [`Error::Invalid`] when the kind is not registered, or names the field that is out of range; else the database's failure.
+/// [`Error::Invalid`] when the kind is not registered, or names the field that is out of range; otherwise the
+/// database's error.
 pub async fn set_policy(
     client: &(impl GenericClient + Sync),
     request: &PolicyRequest,
@@ -238,10 +239,10 @@ pub async fn set_policy(
     report(client, &sql::operate::SET_POLICY, values).await
 }
 
-/// Acts on the first event of a group, which holds back the others.
+/// Retries, skips or cancels the first event of a group, which holds back the others.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
 pub async fn unblock(
     client: &(impl GenericClient + Sync),
     request: &UnblockRequest,
@@ -252,7 +253,8 @@ pub async fn unblock(
     report(client, &sql::operate::UNBLOCK, values).await
 }
 
-/// Events of any of these groups or with any of these correlation ids: those in the queue, or in a partition of the log.
+/// Returns the events of any of these groups or with any of these correlation ids, from the queue or from a partition
+/// of the log.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -266,7 +268,7 @@ pub async fn find_subject(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// What came of these events, past this id: at most so many, by id.
+/// Returns the follow-ups of these events after this id: at most `most`, ordered by id.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -280,10 +282,10 @@ pub async fn offspring(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Takes away what these events hold, and cancels those that are live; at most 1,000.
+/// Removes the content of these events, and cancels those that are live; at most 1,000.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
 pub async fn forget(
     client: &(impl GenericClient + Sync),
     ids: &[i64],
@@ -304,7 +306,8 @@ pub struct Unsealed {
     pub payload: String,
 }
 
-/// Payloads that are not sealed with this key, in the queue or in a partition of the log: at most so many, by id.
+/// Returns the payloads that are not sealed with this key, from the queue or from a partition of the log: a limited
+/// number, ordered by id.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -325,10 +328,10 @@ pub async fn unsealed(
     Ok(found.collect())
 }
 
-/// Puts these payloads in the place of the same ones under another seal, or none. Tells how many were still there.
+/// Replaces these payloads with the same ones under another seal. Returns how many were still there.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
 pub async fn rewrap(
     client: &(impl GenericClient + Sync),
     partition: Option<&str>,
@@ -345,20 +348,20 @@ pub async fn rewrap(
         .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
 }
 
-/// What became of events that were to be forgotten.
+/// The result for events that were to be forgotten.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ForgottenEvents {
-    /// Live ones that were cancelled.
+    /// How many live events were cancelled.
     pub cancelled: u64,
-    /// Those of them that a handler may have been at work on.
+    /// How many of them a handler may have been working on.
     pub in_hand: u64,
-    /// All of which nothing is left now.
+    /// How many events have no content left now.
     pub forgotten: u64,
-    /// Those of which nothing was left before.
+    /// How many of them had no content before.
     pub before: u64,
-    /// Ids of no event.
+    /// How many ids name no event.
     pub unknown: u64,
-    /// What came of them and is not forgotten, the first 1,000.
+    /// The first 1,000 follow-ups that are not forgotten.
     pub offspring: Vec<i64>,
 }
 

@@ -14,21 +14,21 @@ use crate::trace;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published {
-    /// Its id; the first one's when it is a duplicate.
+    /// Its id. For a duplicate, the id of the first event.
     pub id: i64,
-    /// False when a live event of the same kind and deduplication key was there already.
+    /// False when a live event of the same kind and deduplication key already existed.
     pub created: bool,
-    /// `PENDING`; of a duplicate whose first one is in the hands of a worker, `PROCESSING`.
+    /// `PENDING`. For a duplicate of an event that a worker has leased, `PROCESSING`.
     pub status: &'static str,
-    /// How often it was taken so far: 0, but for a duplicate.
+    /// How many attempts it has had: 0, except for a duplicate.
     pub attempts: u32,
-    /// It was put in the place of the first one, as [`NewEvent::replace`] asks for.
+    /// Whether it replaced the first event, as [`NewEvent::replace`] requests.
     pub replaced: bool,
 }
 
 impl Published {
-    /// Not by `Row::get`, which panics: a pooler was seen to give a publisher the answer to the lease of a drain that had
-    /// gone away.
+    /// Avoids `Row::get`, which panics: a pooler has been seen to send a publisher the answer to the lease of a drain
+    /// that had disappeared.
     fn of(row: &Row) -> Result<Self, Error> {
         let read = || -> Result<Self, tokio_postgres::Error> {
             let attempts: i32 = row.try_get("attempts")?;
@@ -49,16 +49,16 @@ impl Published {
     }
 }
 
-/// Publishes one event on the given client or transaction: if that rolls back, there was no event (B1).
+/// Publishes one event on the given client or transaction. If the transaction rolls back, the event does not exist
+/// (B1).
 ///
-/// It continues the trace of the caller's work ([`trace::within`]), if it names none of its own.
+/// Without a trace of its own, the event continues the trace of the caller's work ([`trace::within`]).
 ///
-/// With a group, the transaction holds the group's publish lock until it ends; publish to several
-/// groups with one [`publish_batch`], or in one order everywhere, lest two transactions wait for
-/// each other.
+/// With a group, the transaction holds the group's publish lock until it ends. Publish to several groups with one
+/// [`publish_batch`], or in the same order everywhere. Otherwise two transactions may wait for each other.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
 pub async fn publish(
     client: &(impl GenericClient + Sync),
     event: &NewEvent,
@@ -92,18 +92,18 @@ pub async fn publish(
     Published::of(row.ok_or_else(|| Error::Unreadable("publish: no row".to_owned()))?)
 }
 
-/// What to say of an event that shall replace another one and is not published alone.
+/// The error for an event that is to replace another one and is not published alone.
 pub(crate) const ALONE: &str =
     "on_duplicate: must be keep of a batch's events and of follow-ups, got replace";
 
-/// What to say of an event that shall wait for others and is not published alone.
+/// The error for an event that is to wait for others and is not published alone.
 pub(crate) const AFTER: &str = "after: must be empty of a batch's events and of follow-ups; a handler's wait for each other by \
                                 emit_all(…).then(…)";
 
 /// Publishes events in order, all or none. Returns one row for each, in the same order.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the event, the field and what is allowed; else the database's failure.
+/// [`Error::Invalid`] names the event, the field and what is allowed; otherwise the database's error.
 pub async fn publish_batch(
     client: &(impl GenericClient + Sync),
     events: &[NewEvent],
@@ -148,11 +148,11 @@ pub async fn publish_batch(
     rows.iter().map(Published::of).collect()
 }
 
-/// Notes a message from outside, on the transaction that does what it asks for. False: it was taken in before. Waits for
-/// another transaction that takes in the same message.
+/// Notes a message from outside, in the transaction that does what it asks for. Returns false if it was taken in
+/// before. Waits for another transaction that takes in the same message.
 ///
 /// # Errors
-/// [`Error::Invalid`] names what is not allowed; else the database's failure.
+/// [`Error::Invalid`] names what is not allowed; otherwise the database's error.
 pub async fn receive(
     client: &(impl GenericClient + Sync),
     source: &str,
@@ -164,12 +164,12 @@ pub async fn receive(
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-/// The trace that the caller's work belongs to, as a header.
+/// Returns the trace of the caller's work, as a header.
 fn position() -> Option<String> {
     trace::current().map(|position| position.to_string())
 }
 
-/// The database's refusal of an argument becomes the caller's error, in its own words.
+/// Turns the database's refusal of an argument into an error of the caller, with the database's message.
 pub(super) fn refused(error: Error) -> Error {
     match &error {
         Error::Database { source, .. } if error.is_bad_data() => {

@@ -1,4 +1,4 @@
-//! Looking without touching: figures, one event, lists; and the registry of kinds.
+//! Reading without changes: figures, one event, lists; and the registry of kinds.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -16,23 +16,25 @@ use crate::handler::Fault;
 use crate::operate::{ExpiringKind, Moment};
 use crate::policy::Policy;
 
-/// Who hears of it can still do something, and five drains at one a minute have not come to the event.
+/// How far ahead to warn of events that will expire. That leaves time to react, and means that five drains at one a
+/// minute have not reached the event.
 pub const EXPIRY_WINDOW: Duration = Duration::from_mins(5);
 
-/// A drain that ends asks how many will expire, and must not be kept by a million of them: 0.05 s for so many.
+/// The most events that this looks at. A drain that ends also counts them, and a million of them must not delay it:
+/// this many take 0.05 s.
 pub const MOST_EXPIRING: u32 = 10_000;
 
 /// What is left in the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Backlog {
-    /// Live events, whatever their state: exact below 100,000, the planner's estimate above.
+    /// Live events in any state: an exact number below 100,000, the planner's estimate above.
     pub events: u64,
-    /// Age of the live event with the lowest id, in milliseconds; 0 when there is none.
+    /// The age of the live event with the lowest id, in milliseconds; 0 when there is none.
     pub oldest_age_ms: u64,
 }
 
-/// How much is left and how old it is (B9).
+/// Returns how many events are left, and how old the oldest is (B9).
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -44,7 +46,7 @@ pub async fn backlog(client: &(impl GenericClient + Sync)) -> Result<Backlog, Er
     }))
 }
 
-/// Live events of other kinds than these, by kind; of twenty kinds at most.
+/// Counts live events of other kinds than these, by kind; of twenty kinds at most.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -57,7 +59,7 @@ pub async fn others(
     Ok(rows.iter().map(count).collect())
 }
 
-/// The kinds that programs have registered, in order.
+/// Returns the kinds that programs have registered, in order.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -66,7 +68,7 @@ pub async fn registered(client: &(impl GenericClient + Sync)) -> Result<Vec<Stri
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Depth, attempts, latency and failure rate by kind (C13), one object each.
+/// Returns depth, attempts, latency and failure rate by kind (C13), one object for each.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -77,14 +79,14 @@ pub async fn stats(client: &(impl GenericClient + Sync)) -> Result<Vec<Value>, E
     )
 }
 
-/// What the whole queue's figures have beside the sums of their kinds.
+/// The figures of the whole queue that are not sums over its kinds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Overview {
-    /// Age of the live event with the lowest id, in milliseconds; 0 when there is none.
+    /// The age of the live event with the lowest id, in milliseconds; 0 when there is none.
     pub oldest_age_ms: u64,
-    /// Groups whose first event waits while others wait behind it.
+    /// Groups whose first event waits while others wait for it.
     pub blocked_groups: u64,
-    /// Events that ended in the last day otherwise than COMPLETED.
+    /// Events that ended in the last day with a status other than COMPLETED.
     pub dead_letters_last_day: u64,
     /// Events that ended in the last minute.
     pub finished_last_minute: u64,
@@ -107,8 +109,9 @@ pub async fn overview(client: &(impl GenericClient + Sync)) -> Result<Overview, 
     })
 }
 
-/// Events that will pass their deadline before they are started, by kind, the soonest first (B13): within [`EXPIRY_WINDOW`], or
-/// later, but before their turn comes at the rate of the last window. At most [`MOST_EXPIRING`] are looked at.
+/// Returns the events that will pass their deadline before they start, by kind, the soonest first (B13). Their deadline
+/// is within [`EXPIRY_WINDOW`], or it is later but comes before their turn at the rate of the last window. At most
+/// [`MOST_EXPIRING`] are examined.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -118,25 +121,26 @@ pub async fn expiring(client: &(impl GenericClient + Sync)) -> Result<Vec<Expiri
     parsed("expiring", &rows)
 }
 
-/// What a live view learns at every tick.
+/// What a live view reads at every tick.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pulse {
-    /// Up to when finished events are counted, on the database's clock: the next look's `since`.
+    /// The time up to which finished events are counted, by the database's clock. It is the `since` of the next look.
     pub at: SystemTime,
-    /// Age of the live event with the lowest id, in milliseconds; 0 when there is none.
+    /// The age of the live event with the lowest id, in milliseconds; 0 when there is none.
     pub oldest_age_ms: u64,
     /// Events that ended between `since` and `at`.
     pub finished: u64,
-    /// How far handlers say that they have come, the oldest five events of which any does: `id`, `kind`, `handler`, `part`, `note`.
+    /// The progress that handlers report, for the five oldest events with a report: `id`, `kind`, `handler`, `part`,
+    /// `note`.
     pub at_work: Vec<Value>,
 }
 
-/// Of so many events a pulse tells how far they have come.
+/// For how many events a pulse reports progress.
 const MOST_AT_WORK: i64 = 5;
 
-/// Takes the queue's pulse: cheap enough for every second, whatever the size of queue and log.
-/// Without `since` nothing is counted as finished.
+/// Reads the queue's pulse. It is cheap enough for every second, whatever the size of the queue and the log. Without
+/// `since`, no finished events are counted.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -157,8 +161,8 @@ pub async fn pulse(
     })
 }
 
-/// Groups whose first event waits for a retry or a planned time while others wait behind it, as the
-/// view `tidegate.blocked_groups` has them; the oldest first, at most `limit`.
+/// Returns groups whose first event waits for a retry or a planned time while others wait for it, as in the view
+/// `tidegate.blocked_groups`; the oldest first, at most `limit`.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -171,7 +175,7 @@ pub async fn blocked_groups(
     parsed("tidegate.blocked_groups", &rows)
 }
 
-/// Who holds what since when, as the view `tidegate.leases` has it; the oldest first, at most `limit`.
+/// Returns which worker holds what and since when, as in the view `tidegate.leases`; the oldest first, at most `limit`.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -181,7 +185,7 @@ pub async fn leases(client: &(impl GenericClient + Sync), limit: u32) -> Result<
     parsed("tidegate.leases", &rows)
 }
 
-/// All columns of one event, with `in` telling its table; `None` when there is no such event.
+/// Returns all columns of one event, with its table in `in`; `None` when there is no such event.
 ///
 /// # Errors
 /// When the database fails or does not answer, or [`Error::Unreadable`].
@@ -192,8 +196,7 @@ pub async fn show(client: &(impl GenericClient + Sync), id: i64) -> Result<Optio
         .transpose()
 }
 
-/// A job as a client of an HTTP interface sees it: a row of the view `tidegate.jobs`, without the
-/// payload.
+/// A job as a client of an HTTP interface sees it: a row of the view `tidegate.jobs`, without the payload.
 #[derive(Debug, Clone, Deserialize)]
 #[non_exhaustive]
 pub struct Job {
@@ -203,14 +206,14 @@ pub struct Job {
     pub kind: String,
     /// Whether and how it ended (E13).
     pub status: JobStatus,
-    /// What it would have been answered if it had been waited for; `None` while it is pending.
+    /// The status code that a synchronous answer would have had; `None` while the job is pending.
     pub status_code: Option<u16>,
-    /// Results by handler, of a processed one.
+    /// Results by handler, of a processed job.
     pub result: Option<Value>,
-    /// Every fault so far, the last one last.
+    /// All faults so far, the latest last.
     pub errors: Vec<Fault>,
-    /// When it ended or, while it is pending, is expected to: the next time the drain is woken,
-    /// counted from its publish. RFC 3339, UTC.
+    /// When the job ended. While it is pending, when it is expected to end: the next time the drain is woken, counted
+    /// from the publish. RFC 3339, UTC.
     pub eta: String,
 }
 
@@ -220,16 +223,15 @@ pub struct Job {
 pub enum JobStatus {
     /// 0: in the queue.
     Pending,
-    /// 1: its handlers are done.
+    /// 1: its handlers have succeeded.
     Processed,
-    /// 2: its handler's own final verdict, an expected error.
+    /// 2: a handler rejected it, an expected error.
     Failed,
     /// 3: the system gave up.
     FailedWithError,
 }
 
-/// Reads one event as a job; `None` when there is no such event. `wake_interval` is how often the
-/// drain is woken.
+/// Reads one event as a job; `None` when there is no such event. `wake_interval` is how often the drain is woken.
 ///
 /// # Errors
 /// When the database fails or does not answer, or [`Error::Unreadable`].
@@ -245,9 +247,9 @@ pub async fn job(
         .transpose()
 }
 
-/// Where an event comes from and what came of it: the events it follows or replays up to the first,
-/// and all that followed from these or replayed them. `None` when there is no such event; at most
-/// 500 events, the nearest ones.
+/// Returns where an event comes from and what followed from it: the events that it follows or replays up to the first,
+/// and all events that followed from these or replayed them. `None` when there is no such event. At most 500 events,
+/// the nearest ones.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -255,33 +257,33 @@ pub async fn lineage(
     client: &(impl GenericClient + Sync),
     id: i64,
 ) -> Result<Option<Lineage>, Error> {
-    // One more than are shown tells whether there are more.
+    // Reads one more than are shown, to find out whether there are more.
     let limit = i64::try_from(MOST_RELATED).unwrap_or(i64::MAX) + 1;
     let rows = query(client, &sql::look::LINEAGE, &[&id, &limit]).await?;
     let related: Vec<RelatedEvent> = parsed("lineage", &rows)?;
     Ok(arrange(id, related))
 }
 
-/// Which events a list holds. A filter that is `None` lets everything pass.
+/// Which events a list holds. A filter that is `None` accepts all events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ListFilter<'a> {
-    /// This status, of a live event or a finished one.
+    /// Events with this status, live or finished.
     pub status: Option<&'a str>,
-    /// This kind.
+    /// Events of this kind.
     pub kind: Option<&'a str>,
-    /// This group.
+    /// Events of this group.
     pub group: Option<&'a str>,
-    /// This business object.
+    /// Events with this correlation id.
     pub correlation: Option<&'a str>,
-    /// Created then or later.
+    /// Events created at this time or later.
     pub since: Option<Moment>,
-    /// Created earlier.
+    /// Events created before this time.
     pub until: Option<Moment>,
-    /// A lower id: what follows a page that ended there.
+    /// Events with a lower id: the page after the one that ended there.
     pub before: Option<i64>,
 }
 
-/// Newest events first, live and logged, at most `limit`.
+/// Returns the newest events first, live and finished, at most `limit`.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -313,7 +315,7 @@ pub async fn list(
     parsed("list", &rows)
 }
 
-/// Registers kinds, so that they may be published; keeps what an operator edited.
+/// Registers kinds, so that they may be published. Keeps an operator's changes.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -326,10 +328,11 @@ pub async fn register_kinds(
         .map(drop)
 }
 
-/// Declares how a program's kinds are handled, all of them: whose policy is not among `policies` is handled as usual.
+/// Declares how a program's kinds are handled, all of them. A kind without a policy in `policies` is handled with the
+/// defaults.
 ///
 /// # Errors
-/// [`Error::Invalid`] names what is out of range; else the database's failure.
+/// [`Error::Invalid`] names what is out of range; otherwise the database's error.
 pub async fn declare_policies(
     client: &(impl GenericClient + Sync),
     kinds: &[&str],
@@ -347,7 +350,7 @@ pub async fn declare_policies(
         .map(drop)
 }
 
-/// Those of `kinds` that nobody has registered, so that publishing them is refused.
+/// Returns those of `kinds` that no program has registered, so that their publish is refused.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -359,7 +362,7 @@ pub async fn unregistered(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Every row's document. One that does not parse is an error: left out, it would look as if it were not there.
+/// Returns every row's document. One that does not parse is an error: left out, it would seem not to exist.
 pub(super) fn parsed<T: DeserializeOwned>(place: &str, rows: &[Row]) -> Result<Vec<T>, Error> {
     let numbered = rows.iter().enumerate();
     numbered
@@ -372,7 +375,7 @@ pub(super) fn document<T: DeserializeOwned>(
     place: impl Fn() -> String,
 ) -> Result<T, Error> {
     serde_json::from_str(row.get(0)).map_err(|error| {
-        // Where a type is wrong the parser quotes the value, which may be a payload's (I9).
+        // For a wrong type the parser quotes the value, which may be a payload's (I9).
         let why = match error.classify() {
             Category::Data => "a field is not of the expected type".to_owned(),
             _ => error.to_string(),

@@ -1,5 +1,5 @@
-//! Steps of a cleanup, one short statement each, and the retention of kinds. Every step waits for locks
-//! 200 ms at most; [`Error::is_lock_timeout`] tells that it did in vain and changed nothing.
+//! The steps of a cleanup, one short statement each, and the retention of kinds. Every step waits at most 200 ms for a
+//! lock. If it does not get the lock, [`Error::is_lock_timeout`] is true for the error, and nothing was changed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -12,20 +12,20 @@ use super::publish::refused;
 use super::{query, sql};
 use crate::error::Error;
 
-/// Rows of a day that are moved out of the default partition; beyond, the day is left to it.
+/// The most rows of a day that are moved out of the default partition. A day with more rows stays there.
 pub const MOVED_AT_MOST: u64 = 10_000;
 
-/// What became of a day that wanted a partition.
+/// The result for a day that needs a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Made {
-    /// It has one now, with this many rows of the default one.
+    /// It now has one, with this many rows from the default partition.
     New {
         /// Rows moved.
         moved: u64,
     },
-    /// Somebody else has made it.
+    /// Another session has created it.
     There,
-    /// Too much of it is in the default partition, or its name is taken.
+    /// Too many of its rows are in the default partition, or its name is taken.
     LeftToDefault,
 }
 
@@ -34,9 +34,9 @@ pub enum Made {
 pub struct Partition {
     /// Its table, in the schema `tidegate`.
     pub name: String,
-    /// Every row it can hold has expired.
+    /// Whether every row that it can hold has expired.
     pub over: bool,
-    /// It may hold expired rows.
+    /// Whether it may hold expired rows.
     pub due: bool,
     /// What is known of its counts.
     pub counts: Counts,
@@ -47,18 +47,18 @@ pub struct Partition {
 pub enum Counts {
     /// They may still grow.
     Open,
-    /// They are final, for no event can finish into it any more, and are to be taken.
+    /// They are final, because no event can finish into the partition any more. They are to be counted.
     Final,
-    /// They are kept beside it: it is sealed.
+    /// They are stored beside the partition: it is sealed.
     Sealed,
 }
 
-/// What ended on one page of the live queue.
+/// The events that were ended on one page of the live queue.
 #[derive(Debug, Clone, Default)]
 pub struct Ended {
     /// Ended because their deadline had passed.
     pub expired: Vec<i64>,
-    /// Ended because their attempts were spent.
+    /// Ended because no attempts were left.
     pub abandoned: Vec<i64>,
     /// Where the next page begins; `None` at the end.
     pub last_id: Option<i64>,
@@ -78,22 +78,22 @@ pub struct Walked {
 pub struct KindRetention {
     /// The kind.
     pub kind: String,
-    /// Of COMPLETED ones.
+    /// For COMPLETED events.
     pub retention_completed: String,
-    /// Of FAILED and `COMPLETED_WITH_ERRORS` ones.
+    /// For FAILED and `COMPLETED_WITH_ERRORS` events.
     pub retention_failed: String,
 }
 
-/// Who changes something, and why.
+/// The reason and the operator of a change.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditNote<'a> {
-    /// For the audit.
+    /// The reason, for the audit.
     pub text: &'a str,
-    /// Who says so.
+    /// The operator's name.
     pub actor: Option<&'a str>,
 }
 
-/// The database's time.
+/// Returns the database's time.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -102,8 +102,8 @@ pub async fn clock(client: &(impl GenericClient + Sync)) -> Result<SystemTime, E
     Ok(rows.first().map_or_else(SystemTime::now, |row| row.get(0)))
 }
 
-/// Days (`YYYY-MM-DD`, UTC) on which events expire that finish within a week from `now`, and that have
-/// no partition.
+/// Returns the days (`YYYY-MM-DD`, UTC) without a partition on which events expire that finish within a week from
+/// `now`.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -115,10 +115,10 @@ pub async fn missing_days(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Rows of a day in the default partition, counted up to one more than [`MOVED_AT_MOST`].
+/// Counts the rows of a day in the default partition, up to one more than [`MOVED_AT_MOST`].
 ///
 /// # Errors
-/// When the database fails or does not answer, or a lock is not to be had.
+/// When the database fails or does not answer, or when a lock is not available.
 pub async fn rows_in_default(
     client: &(impl GenericClient + Sync),
     day: &str,
@@ -129,10 +129,10 @@ pub async fn rows_in_default(
         .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
 }
 
-/// Makes the partition of one day (`YYYY-MM-DD`, UTC).
+/// Creates the partition of one day (`YYYY-MM-DD`, UTC).
 ///
 /// # Errors
-/// When the database fails or does not answer, or a lock is not to be had.
+/// When the database fails or does not answer, or when a lock is not available.
 pub async fn make_partition(
     client: &(impl GenericClient + Sync),
     day: &str,
@@ -153,7 +153,7 @@ pub async fn make_partition(
     }
 }
 
-/// The log's partitions, the soonest to expire first, the default one last.
+/// Returns the log's partitions, the soonest to expire first, the default one last.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -175,10 +175,10 @@ pub async fn partitions(
     Ok(rows.iter().map(partition).collect())
 }
 
-/// How many expired rows each partition holds; reads them all.
+/// Returns how many expired rows each partition holds. Reads all of them.
 ///
 /// # Errors
-/// When the database fails or does not answer, or a lock is not to be had.
+/// When the database fails or does not answer, or when a lock is not available.
 pub async fn expired_rows(
     client: &(impl GenericClient + Sync),
     now: SystemTime,
@@ -188,25 +188,25 @@ pub async fn expired_rows(
     Ok(rows.iter().map(counted).collect())
 }
 
-/// Which live events are to end: those that no drain would hand to a handler any more.
+/// Which live events are to be ended: those that no drain would give to a handler any more.
 #[derive(Debug, Clone, Copy)]
 pub struct DeadEvents<'a> {
-    /// Rows looked at, at most.
+    /// The most rows to examine.
     pub page: u32,
     /// Only those published at least this long ago.
     pub older_than: Duration,
-    /// Change nothing, only tell.
+    /// Report what would be done, and change nothing.
     pub dry_run: bool,
-    /// Who asks, for the audit.
+    /// The operator's name, for the audit.
     pub actor: Option<&'a str>,
-    /// The time to go by.
+    /// The time that counts as now.
     pub now: SystemTime,
 }
 
-/// Ends the dead ones of the live events behind id `after`, a page of them.
+/// Ends the dead events on one page of the live events after id `after`.
 ///
 /// # Errors
-/// When the database fails or does not answer, or a lock is not to be had.
+/// When the database fails or does not answer, or when a lock is not available.
 pub async fn end_dead(
     client: &(impl GenericClient + Sync),
     after: i64,
@@ -234,11 +234,11 @@ pub async fn end_dead(
     }))
 }
 
-/// Counts a step of a closed partition, so that it can be dropped in no time later; whether that was the
-/// last step. `None` when it is not closed, or gone.
+/// Makes one step of counting a closed partition, so that dropping it later takes no time. Returns whether that was the
+/// last step, or `None` when the partition is not closed, or gone.
 ///
 /// # Errors
-/// When the database fails or does not answer, or a lock is not to be had.
+/// When the database fails or does not answer, or when a lock is not available.
 pub async fn seal(
     client: &(impl GenericClient + Sync),
     partition: &str,
@@ -248,10 +248,10 @@ pub async fn seal(
     Ok(rows.first().and_then(|row| row.get(0)))
 }
 
-/// Drops a sealed partition that is over, and tells its rows; `None` when it is not, or gone already.
+/// Drops a sealed partition that is over, and returns its number of rows; `None` when it is not over, or already gone.
 ///
 /// # Errors
-/// When the database fails or does not answer, or a lock is not to be had.
+/// When the database fails or does not answer, or when a lock is not available.
 pub async fn drop_partition(
     client: &(impl GenericClient + Sync),
     partition: &str,
@@ -266,7 +266,7 @@ pub async fn drop_partition(
 /// Deletes at most `batch` expired rows of one partition, from the place `since` on.
 ///
 /// # Errors
-/// When the database fails or does not answer, or a lock is not to be had.
+/// When the database fails or does not answer, or when a lock is not available.
 pub async fn delete_expired(
     client: &(impl GenericClient + Sync),
     partition: &str,
@@ -285,10 +285,10 @@ pub async fn delete_expired(
     Ok(walked(&rows))
 }
 
-/// Forgets at most `batch` messages that were taken in long ago, or counts them all; tells how many.
+/// Forgets at most `batch` messages that were taken in long ago, or counts all of them. Returns how many.
 ///
 /// # Errors
-/// When the database fails or does not answer, or a lock is not to be had.
+/// When the database fails or does not answer, or when a lock is not available.
 pub async fn forget_received(
     client: &(impl GenericClient + Sync),
     batch: u32,
@@ -303,8 +303,8 @@ pub async fn forget_received(
         .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
 }
 
-/// Folds figures of minutes that are long over into hours and days, and forgets drains that ended a week ago: at most about `batch`
-/// rows of each. Tells how many of the larger number there were.
+/// Combines figures of old minutes into hours and days, and forgets drains that ended a week ago: at most about `batch`
+/// rows of each. Returns the larger of the two numbers of rows.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -315,7 +315,7 @@ pub async fn fold_figures(client: &(impl GenericClient + Sync), batch: u32) -> R
         .map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
 }
 
-/// Retention of all kinds, or of `kind` alone.
+/// Returns the retention of all kinds, or of `kind` alone.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -327,11 +327,10 @@ pub async fn retentions(
     Ok(rows.iter().map(kind_retention).collect())
 }
 
-/// Sets how long finished events of a kind are kept, from now on; `None` leaves it as it is.
+/// Sets how long finished events of a kind are kept, from now on. `None` leaves it as it is.
 ///
 /// # Errors
-/// [`Error::Invalid`] when the kind is not registered or a value is out of range, else the database's
-/// failure.
+/// [`Error::Invalid`] when the kind is not registered or a value is out of range; otherwise the database's error.
 pub async fn set_retention(
     client: &(impl GenericClient + Sync),
     kind: &str,
@@ -358,10 +357,10 @@ pub async fn set_retention(
     Ok(rows.iter().map(kind_retention).collect())
 }
 
-/// Days that rows of a kind in one partition would move to and that have no partition yet.
+/// Returns the days without a partition to which rows of a kind in one partition would move.
 ///
 /// # Errors
-/// When the database fails or does not answer, or a lock is not to be had.
+/// When the database fails or does not answer, or when a lock is not available.
 pub async fn missing_retention_days(
     client: &(impl GenericClient + Sync),
     kind: &str,
@@ -376,11 +375,11 @@ pub async fn missing_retention_days(
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// Dates at most `batch` finished events of a kind in one partition anew, from the place `since` on.
+/// Gives at most `batch` finished events of a kind in one partition a new expiry, from the place `since` on.
 ///
 /// # Errors
-/// [`Error::Invalid`] when the kind is not registered or the reason is empty, else the database's
-/// failure, or a lock is not to be had.
+/// [`Error::Invalid`] when the kind is not registered or the reason is empty; otherwise the database's error. Also when
+/// a lock is not available.
 pub async fn apply_retention(
     client: &(impl GenericClient + Sync),
     kind: &str,
@@ -404,7 +403,7 @@ fn as_int4(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// Whole days and the seconds that remain: "7 days" reads better than "168:00:00".
+/// Splits a time into whole days and the remaining seconds: "7 days" reads better than "168:00:00".
 fn in_days(time: Duration) -> (i32, f64) {
     const DAY: u64 = 24 * 60 * 60;
     let days = time.as_secs() / DAY;

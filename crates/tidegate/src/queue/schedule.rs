@@ -1,4 +1,4 @@
-//! Schedules: what is due, what is fired, what programs and operators change.
+//! Schedules: which are due, what is fired, and what programs and operators change.
 
 use std::time::Duration;
 
@@ -15,37 +15,37 @@ use crate::operate::{
     CatchUp, ForgetRequest, ScheduleAction, ScheduleChange, ScheduleRequest, ScheduleStatus,
 };
 
-/// A schedule whose slot has come, or has not been computed yet. Instants are seconds since 1970, by the database's clock.
+/// A schedule whose slot has come or has not been computed yet. Times are seconds since 1970, by the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DueSchedule {
-    /// By which it is fired.
+    /// The id by which it is fired.
     pub id: i64,
-    /// For messages.
+    /// The name, for messages.
     pub name: String,
-    /// Of which definition this is.
+    /// The revision of its definition.
     pub revision: i64,
     /// When it is due.
     pub times: Times,
-    /// What becomes of missed slots.
+    /// What happens to missed slots.
     pub catch_up: CatchUp,
-    /// Its events are started so many seconds after their slot, or never.
+    /// How many seconds after its slot an event may start.
     pub start_within: Option<i64>,
-    /// Only later slots count.
+    /// Only slots after this time count.
     pub since: i64,
-    /// The next slot, if it was computed.
+    /// The next slot, if it is computed.
     pub next: Option<i64>,
-    /// The present.
+    /// The current time.
     pub now: i64,
 }
 
 /// When a schedule is due, as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Times {
-    /// A cron expression, or `every`.
+    /// A cron expression. A schedule has this or `every`.
     pub cron: Option<String>,
     /// Seconds from one slot to the next.
     pub every: Option<i64>,
-    /// By which zone's clock the expression is read.
+    /// The time zone of the expression.
     pub time_zone: String,
 }
 
@@ -54,30 +54,31 @@ pub struct Times {
 pub struct Firing {
     /// The schedule.
     pub id: i64,
-    /// As it was read.
+    /// The revision as it was read.
     pub revision: i64,
     /// The next slot as it was read.
     pub from: Option<i64>,
-    /// What an event is published for, in order.
+    /// The slots to publish an event for, in order.
     pub slots: Vec<i64>,
-    /// The next slot from now on; `None`: there is none.
+    /// The next slot from now on; `None` when there is none.
     pub next: Option<i64>,
     /// Why there is none, if that is an error.
     pub problem: Option<String>,
 }
 
-/// What became of one that was fired.
+/// The result of a firing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fired {
     /// The schedule.
     pub id: i64,
-    /// Its events.
+    /// How many events were published.
     pub published: u64,
-    /// Why there are none.
+    /// Why none were published.
     pub refused: Option<String>,
 }
 
-/// Schedules of these kinds that something is to be done about, past this id: at most so many, by id. `now` is for tests.
+/// Returns schedules of these kinds that need an action, after this id: at most `most`, ordered by id. `now` is for
+/// tests.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -110,7 +111,8 @@ fn due(row: &Row) -> DueSchedule {
     }
 }
 
-/// Publishes for slots and moves on to the next ones, each schedule by itself. Tells of those that nobody was faster with.
+/// Publishes the events of slots and moves on to the next slots, each schedule by itself. Returns only schedules that
+/// no other drain fired first.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -129,7 +131,7 @@ pub async fn fire_schedules(
     Ok(fired.collect())
 }
 
-/// Schedules, those that stand still first, then by their next slot.
+/// Returns schedules: those that have stopped first, then the others by their next slot.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -144,10 +146,10 @@ pub async fn schedules(
         .map_err(|error| Error::Unreadable(format!("schedules: {error}")))
 }
 
-/// Changes a schedule as an operator asks.
+/// Changes a schedule as an operator requests.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what it must be; else the database's failure.
+/// [`Error::Invalid`] names the field and what it must be; otherwise the database's error.
 pub async fn change_schedule(
     client: &(impl GenericClient + Sync),
     request: &ScheduleRequest,
@@ -187,19 +189,19 @@ pub struct Declared {
     pub name: String,
     /// The kind of its events.
     pub kind: String,
-    /// Their payload.
+    /// The payload of its events.
     pub payload: Option<String>,
     /// When it is due.
     pub times: Times,
     /// The events' group.
     pub group: Option<String>,
-    /// Seconds from a slot until its event is started, or never.
+    /// How many seconds after its slot an event may start.
     pub start_within: Option<i64>,
-    /// What becomes of missed slots.
+    /// What happens to missed slots.
     pub catch_up: CatchUp,
 }
 
-/// What a program has declared so far.
+/// Returns what a program has declared so far.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -224,10 +226,10 @@ pub async fn declared_schedules(
     Ok(declared.collect())
 }
 
-/// Makes or changes what a program declares.
+/// Creates or changes a schedule that a program declares.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what it must be; else the database's failure.
+/// [`Error::Invalid`] names the field and what it must be; otherwise the database's error.
 pub async fn put_schedule(
     client: &(impl GenericClient + Sync),
     keeper: &str,
@@ -252,7 +254,7 @@ pub async fn put_schedule(
     report(client, &sql::schedule::PUT_SCHEDULE, values).await
 }
 
-/// Removes what a program declares no longer.
+/// Removes a schedule that a program no longer declares.
 ///
 /// # Errors
 /// As [`put_schedule`].
@@ -266,10 +268,10 @@ pub async fn drop_schedule(
     report(client, &sql::schedule::DROP_SCHEDULE, values).await
 }
 
-/// Removes operators' schedules of these groups, or counts them.
+/// Removes the operators' schedules of these groups, or counts them.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+/// [`Error::Invalid`] names the field and what is allowed; otherwise the database's error.
 pub async fn forget_schedules(
     client: &(impl GenericClient + Sync),
     groups: &[String],

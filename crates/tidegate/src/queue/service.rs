@@ -1,4 +1,4 @@
-//! Outside services that do not answer: what drains tell each other of them, and what operators do.
+//! External services that do not answer: what drains report about them to each other, and what operators change.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,89 +12,89 @@ use crate::error::Error;
 use crate::operate::{ServiceState, ServiceStatus};
 use crate::policy::Policy;
 
-/// A service that has not answered of late, or whose calls are limited.
+/// A service that has recently not answered, or whose calls are limited.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Watched {
     /// Its name, as handlers give it.
     pub service: String,
     /// Whether it may be called.
     pub state: ServiceState,
-    /// It has not answered of late.
+    /// Whether it has recently not answered.
     pub troubled: bool,
-    /// How often it was told to have answered.
+    /// How often it was reported to have answered.
     pub answers: i64,
-    /// When it is to be tried again, in seconds from when this was said.
+    /// When it is to be tried again, in seconds from this answer.
     pub retry_in: Option<f64>,
     /// How its calls are limited.
     pub limited: Option<Limited>,
 }
 
-/// In what the calls of a service are limited.
+/// How the calls of a service are limited.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Limited {
-    /// In how many run at once.
+    /// Whether the number of running events is limited.
     pub running: bool,
-    /// In how many start in a second.
+    /// Whether the number of starts per second is limited.
     pub starts: bool,
     /// Kinds of events that call it, as far as is known.
     pub kinds: BTreeSet<String>,
 }
 
-/// What a worker asks for.
+/// A worker's request for places and starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Of which service.
+    /// The service.
     pub service: String,
     /// How many of its events the worker runs.
     pub running: u32,
-    /// For how many more it wants a place.
+    /// For how many more events it wants a place.
     pub wanted: u32,
-    /// So many starts; less than none gives them back.
+    /// How many starts it wants. A negative number gives starts back.
     pub starts: i32,
-    /// Places are lost after this without a word.
+    /// How long places are kept without a renewal.
     pub length: Duration,
 }
 
-/// What it gets; nothing of it when somebody else was asking just then.
+/// The answer to a claim. It grants nothing when another worker was claiming at the same moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Grant {
-    /// How many places it has now; `None` if running is not limited.
+    /// How many places the worker has now; `None` if running is not limited.
     pub places: Option<u32>,
-    /// Which starts it may use, too.
+    /// The starts that it may use in addition.
     pub starts: Option<Starts>,
 }
 
-/// Moments at which an event may start.
+/// Times at which an event may start.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Starts {
     /// How many.
     pub count: u32,
-    /// When the first one is or, if there is none, would be.
+    /// The time until the first one or, if there is none, until it would be.
     pub first_in: Duration,
-    /// From one to the next.
+    /// The time from one to the next.
     pub apart: Duration,
 }
 
 /// What a worker has learnt of a service since its last report.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServiceReport {
-    /// Which.
+    /// The service.
     pub service: String,
-    /// It has answered, before the failures.
+    /// Whether it has answered, before the failures.
     pub answered: bool,
-    /// Calls in a row that it has not answered since.
+    /// How many calls in a row it has not answered since.
     pub failed: u32,
-    /// The last failure's code.
+    /// The code of the last failure.
     pub code: Option<String>,
-    /// When it wants to be asked again.
+    /// When it wants to be called again.
     pub retry_after: Option<Duration>,
     /// Kinds of events that wait for it.
     pub kinds: Vec<String>,
-    /// This is what became of the one event that was to be tried.
+    /// Whether this is the result of the one event that tried the service.
     pub probed: bool,
 }
 
-/// Tells what was learnt of a service; answered by all that have not answered of late, or are limited.
+/// Reports what was learnt of a service. The answer lists all services that have recently not answered, or are limited.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -124,10 +124,10 @@ pub async fn report_service(
     Ok(told.map(|(services, _)| services).unwrap_or_default())
 }
 
-/// Asks for places and starts. Never waits for a lock.
+/// Requests places and starts. Never waits for a lock.
 ///
 /// # Errors
-/// When the database fails or does not answer; what was asked for may then still have been given.
+/// When the database fails or does not answer. It may have granted the request all the same.
 pub async fn claim_service(
     client: &(impl GenericClient + Sync),
     worker: Uuid,
@@ -172,7 +172,7 @@ fn granted(row: &Row) -> Grant {
 /// Kinds that have a policy of their own.
 type OfKinds = Vec<(String, Policy)>;
 
-/// What a drain is told with each lease.
+/// What a drain receives with each lease.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Told {
@@ -180,7 +180,7 @@ enum Told {
     Kind { kind: String, policy: Policy },
 }
 
-/// The services in a column of a row, and the kinds that have a policy; none when there is nothing to know.
+/// Reads the services and the kinds with a policy from a column of a row. Both are empty when there is nothing to know.
 pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds), Error> {
     let text: Option<String> = row.get(column);
     let Some(text) = text else {
@@ -198,7 +198,7 @@ pub(super) fn watched(row: &Row, column: usize) -> Result<(Vec<Watched>, OfKinds
     Ok((services, policies))
 }
 
-/// All services that somebody has told something of; first those that are not called.
+/// Returns all services that a drain has reported or an operator has changed. Those that are not called come first.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -209,7 +209,7 @@ pub async fn services(client: &(impl GenericClient + Sync)) -> Result<Vec<Servic
         .map_err(|error| Error::Invalid(format!("services: {error}")))
 }
 
-/// Those that are not called.
+/// Returns the services that are not called.
 ///
 /// # Errors
 /// As [`services`].

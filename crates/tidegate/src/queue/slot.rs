@@ -1,4 +1,4 @@
-//! Slots of drains, and what is left to do.
+//! Slots of drains, and the events that are left to handle.
 
 use std::time::Duration;
 
@@ -10,56 +10,59 @@ use super::{query, sql};
 use crate::chain::Chain;
 use crate::error::Error;
 
-/// A drain's report counts so much of what is left.
+/// The most events that a drain's report counts as left.
 pub const MOST_LEFT: i64 = 10_000;
 
-/// What is left to do, and who is at work.
+/// What is left to handle, and which drains are at work.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Left {
-    /// What a drain could take now, as many as were asked for at most.
+    /// Events that a drain could lease now, counted up to the given limit.
     pub ready: u64,
-    /// When there will be more next, if that is known; RFC 3339.
+    /// When the next events will be ready, if known; RFC 3339.
     pub next_due_at: Option<String>,
     /// Drains that have a slot.
     pub at_work: u16,
-    /// Of them, those of which it is not known yet how fast they are.
+    /// How many of them have no known rate yet.
     pub unrated: u16,
-    /// Events that the others end in a second, together.
+    /// Events that the drains with a known rate end per second, together.
     pub rate: f64,
 }
 
 /// A slot that was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
-    /// Which one.
+    /// The number of the slot.
     pub number: i32,
-    /// Publishers wake drains, and must be told before this one ends.
+    /// Whether publishers wake drains, so that this one must announce its end.
     pub wakes: bool,
-    /// How far the server had written its log ahead, if it tells.
+    /// The position in the server's write-ahead log, if the server reports it.
     pub wal: Option<i64>,
 }
 
-/// What became of the wish for a slot.
+/// The result of a request for a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// It is this one.
+    /// The drain has this slot.
     Slot(Slot),
-    /// All are taken.
+    /// All slots are taken.
     None,
+    /// All slots are taken, and the drain in one of them has announced that it closes. It may not see events that are
+    /// published after that.
+    Soon,
     /// Another worker was started as the same hop of the chain.
     Repeated,
 }
 
-/// What became of a slot that was kept.
+/// The result of renewing a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kept {
-    /// It still is its drain's.
+    /// Whether the slot still belongs to its drain.
     pub ours: bool,
-    /// No drain at work has a lower one.
+    /// Whether no drain at work has a lower slot.
     pub first: bool,
 }
 
-/// Takes one of the first `most` slots for so long, as a hop of a chain.
+/// Takes one of the first `most` slots for `timeout`, as a hop of a chain.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -83,11 +86,12 @@ pub async fn take_slot(
             wakes: row.get(2),
             wal: row.get(3),
         }),
+        (None, false) if row.get(4) => Taken::Soon,
         (None, false) => Taken::None,
     })
 }
 
-/// Keeps the slot for so long from now, and tells how many events its drain ends in a second.
+/// Renews the slot for `timeout` from now, and stores how many events its drain ends per second.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -106,7 +110,8 @@ pub async fn keep_slot(
     })
 }
 
-/// Tells that the drain looks a last time before it ends, or that it has found something after all. False: that is not known.
+/// Announces that the drain looks one last time before it ends, or that it goes on after all. Returns false if that
+/// could not be stored.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -120,8 +125,8 @@ pub async fn close_slot(
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-/// Whether who has just published, and committed that, should start a drain: none is at work that will still look, and nobody
-/// else has been told so of late. In a transaction of its own.
+/// Whether a producer should start a drain after its publish is committed: no drain at work will look again, and no
+/// other producer was recently told to start one. Runs in a transaction of its own.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -130,7 +135,7 @@ pub async fn should_wake(client: &(impl GenericClient + Sync)) -> Result<bool, E
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-/// How far the server has written its log ahead, if it tells.
+/// Returns the position in the server's write-ahead log, if the server reports it.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -153,7 +158,7 @@ pub async fn leave_slot(
         .map(drop)
 }
 
-/// Notes a drain that ends, with its report as JSON.
+/// Stores the report of a drain that ends, as JSON.
 ///
 /// # Errors
 /// When the database fails or does not answer.
@@ -167,7 +172,8 @@ pub async fn note_run(
         .map(drop)
 }
 
-/// What a drain for these kinds could take now, up to `most`, when there will be more, and who is at work.
+/// Returns the events that a drain for these kinds could lease now, up to `most`, when more will be ready, and which
+/// drains are at work.
 ///
 /// # Errors
 /// When the database fails or does not answer.

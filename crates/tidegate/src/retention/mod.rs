@@ -1,10 +1,9 @@
-//! Owns the scheduled cleanup: how events leave the queue without a drain and the log without an
-//! operator. A run is a row of stages, each a row of short steps; `queue::retention` is what a step
-//! does. It knows no SQL and no handlers.
+//! Owns the scheduled cleanup: how events leave the queue without a drain, and the log without an operator. A run is a
+//! sequence of stages, and a stage is a sequence of short steps. `queue::retention` implements the steps. This module
+//! knows no SQL and no handlers.
 //!
-//! The surprise: nothing here waits. A step that does not get its locks within 200 ms is tried again,
-//! then left to the next run and counted; producers and drains, which would queue up behind a waiting
-//! cleanup, come first.
+//! No step waits long. A step that does not get its locks within 200 ms is tried again; after that it is left to the next
+//! run, and counted. So producers and drains, which would queue up behind a waiting cleanup, come first.
 
 mod report;
 
@@ -31,17 +30,17 @@ use crate::queue::retention::{
 /// How to clean up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CleanupOptions {
-    /// Change nothing and tell what would be done.
+    /// Report what would be done, and change nothing.
     pub dry_run: bool,
-    /// The whole run; no step begins later, but one always does.
+    /// The time for the whole run. No step begins later, but one step always runs.
     pub budget: Duration,
     /// End live events only if they were published at least this long ago.
     pub older_than: Duration,
-    /// Rows looked at or deleted in one step: [`CleanupOptions::BATCH`].
+    /// The most rows that one step examines or deletes: [`CleanupOptions::BATCH`].
     pub batch: u32,
-    /// Who asks, for the audit.
+    /// The operator's name, for the audit.
     pub actor: Option<String>,
-    /// The time to go by, if it is earlier than the database's; for tests.
+    /// The time that counts as now, if it is earlier than the database's; for tests.
     #[doc(hidden)]
     pub now: Option<SystemTime>,
 }
@@ -60,10 +59,10 @@ impl Default for CleanupOptions {
 }
 
 impl CleanupOptions {
-    /// How many rows one step may look at or delete.
+    /// The allowed range of rows that one step examines or deletes.
     pub const BATCH: RangeInclusive<u32> = 1..=100_000;
 
-    /// Checks ranges.
+    /// Checks the ranges.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the option and what is allowed.
@@ -72,22 +71,22 @@ impl CleanupOptions {
     }
 }
 
-/// What a cleanup listens to and tells while it runs.
+/// What can stop a cleanup, and what follows it while it runs.
 #[derive(Default)]
 pub struct CleanupHooks {
     /// Turns true to end the run as if the budget were spent.
     pub stop: Option<watch::Receiver<bool>>,
-    /// Counts so far, told after every step.
+    /// The counts so far, sent after every step.
     pub progress: Option<watch::Sender<CleanupReport>>,
-    /// What the program keeps of people in tables of its own: it goes when it has been kept for long enough.
+    /// The data about people in the program's own tables. It is removed when its retention is over.
     pub records: Option<Arc<dyn Records>>,
 }
 
-/// Makes partitions ahead, ends live events that nobody will handle, and removes finished ones whose
-/// retention has ended (B14, B15, F4). The instant it began at decides for the whole run.
+/// Creates partitions ahead, ends live events that no program will handle, and removes finished events whose retention
+/// is over (B14, B15, F4). The time at which the run began holds for the whole run.
 ///
 /// # Errors
-/// When options are out of range or the database fails; what was done by then stays done.
+/// When options are out of range or the database fails. What was done before the error stays done.
 pub async fn cleanup(
     database: &Database,
     options: &CleanupOptions,
@@ -118,11 +117,11 @@ pub async fn cleanup(
     Ok(report)
 }
 
-/// Makes the partitions that events finishing within a week need. Without them nothing fails: what has
-/// no partition goes to the default one.
+/// Creates the partitions for events that finish within a week. Nothing fails without them: rows without a partition go
+/// to the default one.
 ///
 /// # Errors
-/// When the database fails; not when a lock is not to be had.
+/// When the database fails; not when a lock is not available.
 pub async fn make_partitions(client: &Client) -> Result<(), Error> {
     let now = steps::clock(client).await?;
     let mut steps = Steps::new(Duration::from_secs(30), None);
@@ -136,10 +135,10 @@ pub async fn make_partitions(client: &Client) -> Result<(), Error> {
     Ok(())
 }
 
-/// Retention of all kinds, or of one.
+/// Returns the retention of all kinds, or of one.
 ///
 /// # Errors
-/// [`Error::Invalid`] when the kind is not registered; else the database's failure.
+/// [`Error::Invalid`] when the kind is not registered; otherwise the database's error.
 pub async fn kinds(database: &Database, kind: Option<&str>) -> Result<KindsReport, Error> {
     let client = database.connect().await?;
     let kinds = steps::retentions(&client, kind).await?;
@@ -156,25 +155,25 @@ pub async fn kinds(database: &Database, kind: Option<&str>) -> Result<KindsRepor
 pub struct Change {
     /// The kind.
     pub kind: String,
-    /// Of COMPLETED ones; `None` leaves it.
+    /// For COMPLETED events; `None` leaves it as it is.
     pub completed: Option<Duration>,
-    /// Of FAILED and `COMPLETED_WITH_ERRORS` ones; `None` leaves it.
+    /// For FAILED and `COMPLETED_WITH_ERRORS` events; `None` leaves it as it is.
     pub failed: Option<Duration>,
-    /// Also for events that have finished already.
+    /// Whether to apply it to events that have already finished, too.
     pub apply: bool,
-    /// How long applying may take.
+    /// How long applying it may take.
     pub budget: Duration,
-    /// Why, for the audit.
+    /// The reason, for the audit.
     pub reason: String,
-    /// Who asks, for the audit.
+    /// The operator's name, for the audit.
     pub actor: Option<String>,
 }
 
-/// Sets a kind's retention for events that finish from now on and, if asked to, dates those anew that
-/// have finished already (B21).
+/// Sets a kind's retention for events that finish from now on. If requested, also gives events that have already
+/// finished a new expiry (B21).
 ///
 /// # Errors
-/// [`Error::Invalid`] names what is not allowed; else the database's failure.
+/// [`Error::Invalid`] names what is not allowed; otherwise the database's error.
 pub async fn change(database: &Database, change: &Change) -> Result<RetentionReport, Error> {
     let client = database.connect().await?;
     let note = AuditNote {
@@ -245,9 +244,9 @@ async fn redate_all(
     Ok(())
 }
 
-/// Why the stages of a run did not come to their end.
+/// Why the stages of a run stopped early.
 enum Halt {
-    /// Time was up, or a stop signal came.
+    /// The time was over, or a stop signal came.
     Spent,
     Failed(Error),
 }
@@ -266,10 +265,10 @@ fn stop_reason(ended: Result<(), Halt>) -> Result<CleanupStop, Error> {
     }
 }
 
-/// A step that waited for a lock in vain is tried this often in all.
+/// How often a step is tried that does not get its locks, in all.
 const TRIES: u32 = 3;
 
-/// What waited behind the step goes first.
+/// How long to pause, so that the sessions which waited for the step go first.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs steps one by one while there is time.
@@ -294,14 +293,14 @@ impl Steps {
         }
     }
 
-    /// Whether no further step may begin. The first always may, so that even with a budget of nothing
-    /// one run after the other gets done with it.
+    /// Whether no further step may begin. The first step always may. So even runs with a budget of zero complete the
+    /// work over time.
     fn is_over(&self) -> bool {
         let stopped = self.stop.as_ref().is_some_and(|stop| *stop.borrow());
         stopped || (self.begun > 0 && self.began.elapsed() >= self.budget)
     }
 
-    /// Runs a step; `None` when it did not get its locks.
+    /// Runs a step. Returns `None` when it did not get its locks.
     async fn run<T, F>(&mut self, mut step: impl FnMut() -> F) -> Result<Option<T>, Halt>
     where
         F: Future<Output = Result<T, Error>>,
@@ -327,7 +326,7 @@ impl Steps {
     }
 }
 
-/// Makes every missing partition and tells what became of each.
+/// Creates every missing partition, and reports the result of each.
 async fn make_missing(
     client: &Client,
     now: SystemTime,
@@ -343,7 +342,7 @@ async fn make_missing(
     Ok(())
 }
 
-/// A run under way.
+/// A cleanup that is running.
 struct Cleanup<'a> {
     client: &'a Client,
     options: &'a CleanupOptions,
@@ -355,7 +354,7 @@ struct Cleanup<'a> {
 }
 
 impl Cleanup<'_> {
-    /// The stages.
+    /// Runs the stages.
     async fn run(&mut self) -> Result<(), Halt> {
         if self.options.dry_run {
             self.preview_partitions().await?;
@@ -374,7 +373,7 @@ impl Cleanup<'_> {
         self.expire_records().await
     }
 
-    /// Has the program remove what its own tables have kept for long enough.
+    /// Makes the program remove rows of its own tables whose retention is over.
     async fn expire_records(&mut self) -> Result<(), Halt> {
         let (client, dry_run) = (self.client, self.options.dry_run);
         let Some(records) = self.records.clone() else {
@@ -406,7 +405,7 @@ impl Cleanup<'_> {
         Ok(())
     }
 
-    /// Ends live events that nobody will handle, page by page.
+    /// Ends live events that no program will handle, page by page.
     async fn end_dead(&mut self) -> Result<(), Halt> {
         let dead = DeadEvents {
             page: self.options.batch,
@@ -436,7 +435,8 @@ impl Cleanup<'_> {
         }
     }
 
-    /// Counts what no event can finish into any more, so that dropping it takes no time (B23).
+    /// Counts the rows of partitions into which no event can finish any more, so that dropping them takes no time
+    /// (B23).
     async fn seal_closed(&mut self) -> Result<(), Halt> {
         for partition in steps::partitions(self.client, self.now).await? {
             if partition.counts == Counts::Final {
@@ -480,7 +480,7 @@ impl Cleanup<'_> {
         Ok(())
     }
 
-    /// Deletes what is expired in partitions that stay.
+    /// Deletes expired rows in partitions that stay.
     async fn delete_expired(&mut self) -> Result<(), Halt> {
         for partition in steps::partitions(self.client, self.now).await? {
             if partition.due {
@@ -509,7 +509,7 @@ impl Cleanup<'_> {
         }
     }
 
-    /// Forgets messages that do not come again, batch by batch.
+    /// Forgets messages that will not arrive again, batch by batch.
     async fn forget_received(&mut self) -> Result<(), Halt> {
         let (client, options, now) = (self.client, self.options, self.now);
         let (batch, actor) = (options.batch, options.actor.as_deref());
@@ -526,8 +526,8 @@ impl Cleanup<'_> {
         }
     }
 
-    /// Keeps the figures of old minutes as those of hours and days. Nothing that anybody counts on is removed, so the report does
-    /// not tell.
+    /// Combines the figures of old minutes into hours and days. Nothing that matters to an operator is removed, so the
+    /// report does not mention it.
     async fn fold_figures(&mut self) -> Result<(), Halt> {
         let (client, batch) = (self.client, self.options.batch);
         loop {
@@ -541,7 +541,7 @@ impl Cleanup<'_> {
         }
     }
 
-    /// What [`Self::make_partitions`] would do.
+    /// Reports what [`Self::make_partitions`] would do.
     async fn preview_partitions(&mut self) -> Result<(), Halt> {
         let client = self.client;
         for day in steps::missing_days(client, self.now).await? {
@@ -559,7 +559,7 @@ impl Cleanup<'_> {
         Ok(())
     }
 
-    /// What sealing, dropping and deleting would do.
+    /// Reports what sealing, dropping and deleting would do.
     async fn preview_removal(&mut self) -> Result<(), Halt> {
         let (client, now) = (self.client, self.now);
         let expired = self.steps.run(|| steps::expired_rows(client, now));
@@ -604,7 +604,7 @@ fn count_made(report: &mut CleanupReport, made: Made) {
     }
 }
 
-/// As a drain does for an event that it ends.
+/// Logs ended events as a drain does.
 fn log_ends(ids: &[i64], code: &str) {
     for id in ids {
         tracing::error!(event.id = id, code, "event failed for good");

@@ -1,4 +1,4 @@
-//! What a cleanup answers, and a change of retention.
+//! The reports of a cleanup and of a change of retention.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::queue::retention::KindRetention;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CleanupStop {
-    /// Nothing is left to do but what was skipped because of locks.
+    /// Nothing is left to do, except what was skipped because of locks.
     #[default]
     Done,
-    /// Time was up, or a stop signal came.
+    /// The time was over, or a stop signal came.
     BudgetSpent,
 }
 
@@ -22,41 +22,41 @@ pub enum CleanupStop {
 #[serde(tag = "action", rename = "cleanup")]
 #[non_exhaustive]
 pub struct CleanupReport {
-    /// Whether nothing was changed.
+    /// Whether this was a dry run, which changes nothing.
     pub dry_run: bool,
-    /// Partitions made ahead.
+    /// How many partitions were created ahead.
     pub partitions_made: u64,
-    /// Rows that moved into them from the default partition.
+    /// How many rows moved into them from the default partition.
     pub rows_moved: u64,
-    /// Days of which too many rows are in the default partition; they are deleted in batches.
+    /// How many days have too many rows in the default partition. These rows are deleted in batches.
     pub left_to_default: u64,
-    /// Live events ended FAILED because their start-before deadline had passed.
+    /// How many live events ended as FAILED because their start-before deadline had passed.
     pub expired: u64,
-    /// Live events ended FAILED because their last attempt had been abandoned by a worker.
+    /// How many live events ended as FAILED because a worker had abandoned their last attempt.
     pub abandoned: u64,
-    /// Partitions counted, so that they can be dropped in no time.
+    /// How many partitions were counted, so that they can be dropped in no time.
     pub partitions_sealed: u64,
-    /// Partitions dropped.
+    /// How many partitions were dropped.
     pub partitions_dropped: u64,
-    /// Rows that went with them.
+    /// How many rows were dropped with them.
     pub rows_dropped: u64,
-    /// The partitions dropped, with their rows.
+    /// The dropped partitions, with their numbers of rows.
     pub dropped: Vec<DroppedPartition>,
-    /// Expired rows deleted in batches.
+    /// How many expired rows were deleted in batches.
     pub rows_deleted: u64,
-    /// Messages from outside that were taken in long ago, and are no longer remembered.
+    /// How many messages from outside were forgotten, because they were taken in long ago.
     #[serde(default)]
     pub messages_forgotten: u64,
-    /// Rows of the program's own tables that were kept for long enough, by table.
+    /// How many rows of the program's own tables were removed because their retention is over, by table.
     #[serde(default)]
     pub records: BTreeMap<String, u64>,
-    /// How often a step waited for a lock in vain.
+    /// How often a step did not get a lock in time.
     pub lock_timeouts: u64,
-    /// Steps left to the next run because of that.
+    /// How many steps were left to the next run because of that.
     pub skipped: u64,
-    /// How long the run took.
+    /// How many milliseconds it took.
     pub elapsed_ms: u64,
-    /// How long it was allowed to take.
+    /// How many milliseconds it was allowed to take.
     pub budget_ms: u64,
     /// Why it ended.
     pub stop_reason: CleanupStop,
@@ -67,7 +67,7 @@ pub struct CleanupReport {
 pub struct DroppedPartition {
     /// The partition's table.
     pub partition: String,
-    /// Its rows.
+    /// How many rows it had.
     pub rows: u64,
 }
 
@@ -76,7 +76,7 @@ pub struct DroppedPartition {
 #[serde(tag = "action", rename = "retention")]
 #[non_exhaustive]
 pub struct KindsReport {
-    /// All kinds, or the one asked for.
+    /// All kinds, or the requested one.
     pub kinds: Vec<KindRetention>,
 }
 
@@ -85,9 +85,9 @@ pub struct KindsReport {
 #[serde(tag = "action", rename = "retention")]
 #[non_exhaustive]
 pub struct RetentionReport {
-    /// The kind as it is now.
+    /// The present retention of the kind.
     pub kinds: Vec<KindRetention>,
-    /// What became of events that had finished already, if they were to follow.
+    /// The result for events that had already finished, if the change was applied to them.
     pub redated: Option<RedateReport>,
 }
 
@@ -95,15 +95,15 @@ pub struct RetentionReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RedateReport {
-    /// Rows with a new expiry.
+    /// How many rows have a new expiry.
     pub rows: u64,
-    /// How often a step waited for a lock in vain.
+    /// How often a step did not get a lock in time.
     pub lock_timeouts: u64,
-    /// Steps given up because of that.
+    /// How many steps were given up because of that.
     pub skipped: u64,
-    /// How long it took.
+    /// How many milliseconds it took.
     pub elapsed_ms: u64,
-    /// How long it was allowed to take.
+    /// How many milliseconds it was allowed to take.
     pub budget_ms: u64,
     /// Why it ended.
     pub stop_reason: CleanupStop,

@@ -1,6 +1,6 @@
-//! Owns IAM database authentication: the password is a token that is made here, valid for a quarter
-//! of an hour, and no secret is stored anywhere. A token is a URL signed as for a request that is
-//! never sent (<https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/UsingWithRDS.IAMDBAuth.html>).
+//! Owns IAM database authentication. The password is a token that is created here and is valid for 15 minutes, and no
+//! secret is stored anywhere. A token is a URL, signed like a request that is never sent
+//! (<https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/UsingWithRDS.IAMDBAuth.html>).
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
@@ -21,13 +21,13 @@ use crate::connect::source::{Keeper, Version};
 use crate::connect::tls::Trust;
 use crate::error::Error;
 
-/// The server takes no older token for a new connection.
+/// The server accepts no older token for a new connection.
 const VALID: Duration = Duration::from_mins(15);
 
-/// A token is used for new connections this long; the rest is for clocks that disagree.
+/// How long a token is used for new connections. The rest of its time allows for clocks that disagree.
 const REUSED: Duration = Duration::from_mins(10);
 
-/// A login whose password is made when it is needed.
+/// A login whose password is created when it is needed.
 pub(in crate::connect) struct Iam {
     login: Login,
     user: String,
@@ -94,7 +94,7 @@ impl Iam {
         })
     }
 
-    /// The login with a token of now.
+    /// Returns the login with a new token.
     ///
     /// # Errors
     /// [`Error::Secret`] when there is no region or there are no credentials to sign with.
@@ -167,7 +167,7 @@ mod tests {
         Iam::new(Login::from_url(url, &Trust::system())?)
     }
 
-    /// The AWS SDK's own example, which gives the same token in every language's SDK.
+    /// The AWS SDK's own example, which gives the same token in the SDK of every language.
     #[test]
     fn a_token_is_signed_as_the_aws_sdk_signs_it() {
         let iam = iam("postgres://peccy@prod-instance.us-east-1.rds.amazonaws.com:3306/db")

@@ -1,6 +1,6 @@
-//! Owns how a function on AWS Lambda invokes itself: one request a start, signed with the function's credentials, over the HTTP
-//! client that reads secrets too. The SDK's own crate for Lambda would be larger than all the rest of it.
-//! <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>
+//! Owns how a function on AWS Lambda invokes itself: with one request for each start, signed with the function's
+//! credentials, over the HTTP client that also reads secrets. The SDK's own crate for Lambda would be larger than all
+//! the rest of the SDK. <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>
 
 use std::time::SystemTime;
 
@@ -18,24 +18,27 @@ use crate::chain::{Chain, StartDrain};
 use crate::config::environment;
 use crate::error::Error;
 
-/// So much of a refusal is told.
+/// How much of a refusal an error quotes.
 const MOST_TOLD: usize = 300;
 
-/// A function that starts drains by invoking itself, without waiting for the answer. It may do so with `lambda:InvokeFunction`.
+/// A function that starts drains by invoking itself, without waiting for the answer. It needs the permission
+/// `lambda:InvokeFunction`.
 #[derive(Default)]
 pub struct SelfInvoke {
     aws: Aws,
     http: OnceCell<reqwest::Client>,
 }
 
-/// The function as one invocation knows it.
+/// The function, as one invocation sees it.
 pub struct Invoked {
-    /// What invokes it.
+    /// The client that invokes it.
     pub by: std::sync::Arc<SelfInvoke>,
     /// Its ARN, with the alias or version that was invoked.
     pub arn: String,
-    /// The invocation's X-Ray trace header, by which Lambda sees functions that call each other in a circle.
+    /// The invocation's X-Ray trace header. With it, Lambda detects functions that call each other in a loop.
     pub trace: Option<String>,
+    /// The database to drain, if there are several.
+    pub database: Option<String>,
 }
 
 impl StartDrain for Invoked {
@@ -46,7 +49,11 @@ impl StartDrain for Invoked {
 
 impl Invoked {
     async fn invoke(&self, chain: Chain) -> Result<(), Error> {
-        let body = json!({"action": "drain", "chain": chain}).to_string();
+        let mut body = json!({"action": "drain", "chain": chain});
+        if let Some(database) = &self.database {
+            body["database"] = json!(database);
+        }
+        let body = body.to_string();
         let request = self.request(body).await?;
         let http = self.by.http.get_or_try_init(http_client).await?;
         let answer = http.execute(request).await.map_err(failed)?;
@@ -85,7 +92,7 @@ impl Invoked {
     }
 }
 
-/// Where a function is, by its ARN: `arn:aws:lambda:eu-central-1:123456789012:function:name`.
+/// Where a function is, according to its ARN: `arn:aws:lambda:eu-central-1:123456789012:function:name`.
 struct Place<'a> {
     partition: &'a str,
     region: &'a str,
@@ -111,7 +118,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// The request without its body.
+/// Builds the request without its body.
 fn signed(
     url: &str,
     region: &str,

@@ -1,5 +1,5 @@
-//! Owns logins that AWS keeps: a secret of Secrets Manager, or a token signed with the function's credentials in place of a
-//! password; and the call by which a function starts itself again. With the feature `aws` alone.
+//! Owns logins that AWS keeps: a secret of Secrets Manager, or a token as the password, signed with the function's
+//! credentials. Also owns the call with which a function starts itself again. Only with the feature `aws`.
 
 mod iam;
 mod invoke;
@@ -13,7 +13,7 @@ pub use self::invoke::{Invoked, SelfInvoke};
 pub(super) use self::secret::Secret;
 pub use self::secret::SecretText;
 
-/// Percent-encoded but for what RFC 3986 leaves unreserved, as the signature demands.
+/// Percent-encodes everything but the unreserved characters of RFC 3986, as the signature requires.
 fn encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -22,7 +22,7 @@ fn encoded(text: &str) -> String {
                 encoded.push(char::from(byte));
             }
             other => {
-                // Writing to a String does not fail.
+                // Writing to a String cannot fail.
                 let _ = write!(encoded, "%{other:02X}");
             }
         }

@@ -1,10 +1,9 @@
-//! Owns the way to AWS: the SDK's settings, over the HTTP client and the TLS library that the program
-//! has anyway. A second stack, the SDK's own, would add 4 MB to the package and 30 to 50 ms to a cold
-//! start.
+//! Owns the access to AWS: the SDK's settings, over the HTTP client and the TLS library that the program already has. A
+//! second stack, the SDK's own, would add 4 MB to the package and 30 to 50 ms to a cold start.
 //!
-//! Region, credentials and endpoints are found as every AWS tool finds them: `AWS_REGION`,
-//! `AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_SECRETS_MANAGER`, profiles, the function's role.
-//! `AWS_CA_BUNDLE` names the certificates to trust instead of the system's.
+//! Region, credentials and endpoints are found as in every AWS tool: `AWS_REGION`, `AWS_ENDPOINT_URL`,
+//! `AWS_ENDPOINT_URL_SECRETS_MANAGER`, profiles, the function's role. `AWS_CA_BUNDLE` names the certificates to trust
+//! instead of the system's.
 
 use std::error::Error as StdError;
 use std::time::Duration;
@@ -26,13 +25,13 @@ use crate::config::{environment, read_file};
 use crate::connect::tls::Trust;
 use crate::error::Error;
 
-/// A call to AWS takes no longer, its repetitions included.
+/// The longest time for a call to AWS, including its repetitions.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One attempt of a call; so that there is time for a second one.
+/// The longest time for one attempt of a call, which leaves time for a second one.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The SDK's settings, made at the first call.
+/// The SDK's settings, loaded at the first call.
 #[derive(Default)]
 pub(super) struct Aws(OnceCell<SdkConfig>);
 
@@ -70,7 +69,7 @@ pub(super) async fn http_client() -> Result<reqwest::Client, Error> {
         .map_err(|error| Error::Config(format!("HTTP client: {error}")))
 }
 
-/// The SDK's calls over reqwest. All of them are small, so bodies are read whole.
+/// Sends the SDK's calls over reqwest. All of them are small, so bodies are read as a whole.
 #[derive(Debug, Clone)]
 struct OverReqwest {
     client: reqwest::Client,

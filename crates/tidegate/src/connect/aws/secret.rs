@@ -1,14 +1,14 @@
-//! Owns the secret: reads a version of it from Secrets Manager and makes a login of its JSON, with
-//! what the environment adds. It is an RDS secret, as RDS or a rotation function writes it:
+//! Owns the secret: reads a version of it from Secrets Manager, and builds a login from its JSON and the environment.
+//! It has the form of an RDS secret, as RDS or a rotation function writes it:
 //!
 //! ```json
 //! {"username": "…", "password": "…", "host": "…", "port": 5432, "dbname": "…"}
 //! ```
 //!
-//! Optional: `port` (5432), `sslmode`, `ca_pem`, `engine`; unknown fields are ignored. RDS's own
-//! managed secret holds only `username` and `password`: `DATABASE_HOST`, `DATABASE_PORT` and
-//! `DATABASE_NAME` give the rest. Where both say something the environment wins, for it is the nearer:
-//! one secret serves a function that goes through a proxy and one that does not.
+//! Optional: `port` (5432), `sslmode`, `ca_pem`, `engine`. Unknown fields are ignored. The secret that RDS manages
+//! itself holds only `username` and `password`; `DATABASE_HOST`, `DATABASE_PORT` and `DATABASE_NAME` give the rest. If
+//! both give a value, the environment wins, because it is closer to the program: one secret can serve a function that
+//! goes through a proxy and one that does not.
 //!
 //! No message quotes the secret, not even a field that is no password.
 
@@ -31,24 +31,24 @@ use crate::connect::source::{Keeper, Version};
 use crate::connect::tls::Trust;
 use crate::error::Error;
 
-/// Past the SDK's own limit, which knows better what happened: loading the SDK's settings has none.
+/// Longer than the SDK's own limit, whose error explains more. Loading the SDK's settings has no limit of its own.
 const READ_TIMEOUT: Duration = CALL_TIMEOUT.saturating_add(Duration::from_secs(1));
 
-/// A secret's text, whatever it is of. Debug output shows no more than its id.
+/// The text of a secret of any kind. Debug output shows only its id.
 pub struct SecretText {
     id: String,
     aws: Aws,
 }
 
-/// A secret and what the environment adds to it.
+/// A secret, and what the environment adds to it.
 pub(in crate::connect) struct Secret {
     text: SecretText,
     place: DatabasePlace,
-    /// Of the environment; the secret may bring its own.
+    /// The environment's certificates. The secret may bring its own.
     trust: Option<Trust>,
 }
 
-/// A version's name in Secrets Manager.
+/// Returns the name of a version in Secrets Manager.
 fn stage(version: Version) -> &'static str {
     match version {
         Version::Current => "AWSCURRENT",
@@ -92,7 +92,7 @@ impl std::fmt::Debug for SecretText {
 }
 
 impl SecretText {
-    /// The secret of this name or ARN. Nothing is asked for before it is read.
+    /// Creates the secret of this name or ARN. Nothing is requested before it is read.
     #[must_use]
     pub fn new(id: String) -> Self {
         Self {
@@ -101,17 +101,17 @@ impl SecretText {
         }
     }
 
-    /// Reads the valid version, in six seconds at most.
+    /// Reads the valid version, within six seconds.
     ///
     /// # Errors
-    /// [`Error::Secret`] names the secret and what is wrong with it, and quotes nothing of it.
+    /// [`Error::Secret`] names the secret and what is wrong with it, and quotes none of its content.
     pub async fn read(&self) -> Result<String, Error> {
         // The SDK's futures are large.
         let current = Box::pin(self.version(Version::Current)).await?;
         current.ok_or_else(|| self.failed("there is no such secret"))
     }
 
-    /// `None` when there is no such version.
+    /// Reads a version; `None` when there is no such version.
     async fn version(&self, version: Version) -> Result<Option<String>, Error> {
         let reading = tokio::time::timeout(READ_TIMEOUT, self.fetch(version));
         let answer = reading
@@ -153,7 +153,7 @@ impl Secret {
         }
     }
 
-    /// The login of a version. `None` when there is no such version.
+    /// Returns the login of a version; `None` when there is no such version.
     async fn version(&self, version: Version) -> Result<Option<Login>, Error> {
         let text = self.text.version(version).await?;
         text.map(|text| self.login(&text)).transpose()
@@ -161,7 +161,7 @@ impl Secret {
 
     pub(in crate::connect) fn login(&self, text: &str) -> Result<Login, Error> {
         let fields: Map<String, Value> = serde_json::from_str(text)
-            // The parser's message might quote what it met.
+            // The parser's message might quote the secret.
             .map_err(|_| self.failed("must be a JSON object"))?;
         let refused = |why: String| self.failed(why);
         if let Some(engine) = text_field(&fields, "engine").map_err(refused)?
@@ -196,7 +196,7 @@ impl Secret {
         Ok(Login::new(config, mode, &trust))
     }
 
-    /// A field that the environment or the secret must give.
+    /// Returns a field that the environment or the secret must give.
     fn required<'a>(
         &self,
         fields: &'a Map<String, Value>,
@@ -222,7 +222,7 @@ impl Secret {
     }
 }
 
-/// A text that is there and not empty.
+/// Returns a text, if it is there and not empty.
 fn text_field<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str>, String> {
     match fields.get(name) {
         None | Some(Value::Null) => Ok(None),
@@ -234,7 +234,7 @@ fn text_field<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<Option<&
     }
 }
 
-/// A number; some rotation functions write it as a text.
+/// Returns the port, a number. Some rotation functions write it as a text.
 fn port(fields: &Map<String, Value>) -> Result<u16, String> {
     let port = match fields.get("port") {
         None | Some(Value::Null) => Some(5432),
@@ -253,7 +253,7 @@ fn is_missing(error: &SdkError<GetSecretValueError>) -> bool {
 
 const NONSENSE: &str = "the service's answer makes no sense";
 
-/// What the service said, or how it could not be asked. Never the answer itself, which may be the secret.
+/// Returns what the service said, or why it could not be called. Never the answer itself, which may be the secret.
 fn reason(error: &SdkError<GetSecretValueError>) -> String {
     match error {
         SdkError::ServiceError(refused) => match (refused.err().code(), refused.err().message()) {
@@ -263,7 +263,7 @@ fn reason(error: &SdkError<GetSecretValueError>) -> String {
             _ => format!("the service answers {}", refused.raw().status()),
         },
         SdkError::TimeoutError(_) => format!("no answer within {CALL_TIMEOUT:?}"),
-        // The outermost message only says of which sort it is.
+        // The outermost message only names the type of the failure.
         SdkError::DispatchFailure(failure) => failure
             .as_connector_error()
             .and_then(StdError::source)

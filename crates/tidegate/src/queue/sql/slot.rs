@@ -8,7 +8,7 @@ use super::Statement;
 pub static TAKE_SLOT: Statement = Statement {
     name: "take_slot",
     params: &[Type::UUID, Type::INT4, Type::FLOAT8, Type::UUID, Type::INT4],
-    text: "SELECT t.slot, t.repeated, t.wakes, tidegate.wal_position() FROM tidegate.take_slot($1, $2, $3, $4, $5) AS t",
+    text: "SELECT t.slot, t.repeated, t.wakes, tidegate.wal_position(), t.soon FROM tidegate.take_slot($1, $2, $3, $4, $5) AS t",
 };
 
 /// Keeps a slot for `$3` seconds more, and tells the drain's rate.

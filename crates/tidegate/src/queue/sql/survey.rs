@@ -56,7 +56,7 @@ SELECT to_jsonb(b)::text
 
 /// The live events of a group in their order, at most `$2`.
 pub static GROUP: Statement = Statement {
-    name: "group",
+    name: "group_events",
     params: &[Type::TEXT, Type::INT8],
     text: "\
 WITH held AS MATERIALIZED (SELECT ids, started FROM tidegate.held)

@@ -1,0 +1,337 @@
+//! Owns one deployment of a program for several databases, such as shards or tenants. It finds the database of a
+//! request, and takes all databases in turn. The service of a database does the work there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Failure, Program, Service, the_callers};
+use crate::config::Lookup;
+use crate::drain::Hooks;
+use crate::error::Error;
+use crate::invocation::Request;
+use crate::shards::in_turn;
+
+/// The variable that names the databases: a list such as `north=night/north, south=night/south`. An id without a name
+/// is its own name.
+const IDS: &str = "DATABASE_SECRET_IDS";
+
+/// The variable that selects the one database of a program for one database.
+const ONE: &str = "TIDEGATE_DATABASE";
+
+/// How many databases are worked on at once.
+const AT_ONCE: usize = 4;
+
+/// A database's name, and the id of its secret.
+type Named = (String, String);
+
+/// The settings of one database.
+type Settings<'a> = Box<dyn Fn(&str) -> Option<String> + 'a>;
+
+/// A program with its settings, for one database or for several.
+pub struct Deployment {
+    services: Vec<(String, Service)>,
+    /// Whether `DATABASE_SECRET_IDS` names the databases, so that requests can name one too.
+    has_names: bool,
+}
+
+impl Program {
+    /// Like [`Program::start`], but for all databases that `DATABASE_SECRET_IDS` names. If it is not set, for the one
+    /// that the other settings name.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable and what is allowed.
+    pub fn deploy(self, lookup: Lookup<'_>) -> Result<Deployment, Error> {
+        let Some(databases) = named(lookup)? else {
+            let service = self.start(lookup)?;
+            return Ok(Deployment {
+                services: vec![(String::new(), service)],
+                has_names: false,
+            });
+        };
+        let handlers = (self.handlers)(lookup)?;
+        let program = Arc::new(self);
+        let services = databases.into_iter().map(|database| {
+            let of_this = of(lookup, &database);
+            let service = program.clone().serve(&of_this, handlers.clone())?;
+            Ok((database.0.clone(), service))
+        });
+        let services = services.collect::<Result<_, Error>>()?;
+        Ok(Deployment {
+            services,
+            has_names: true,
+        })
+    }
+}
+
+/// Parses `DATABASE_SECRET_IDS`.
+fn named(lookup: Lookup<'_>) -> Result<Option<Vec<Named>>, Error> {
+    let Some(list) = lookup(IDS) else {
+        return Ok(None);
+    };
+    let refused = |what: String| Err(Error::Config(format!("{IDS}: {what}")));
+    for other in ["DATABASE_URL", "DATABASE_SECRET_ID"] {
+        if lookup(other).is_some() {
+            return refused(format!("must be set alone, and {other} is set too"));
+        }
+    }
+    let mut databases: Vec<Named> = Vec::new();
+    for entry in list.split(',').map(str::trim) {
+        let (name, id) = entry.split_once('=').unwrap_or((entry, entry));
+        let (name, id) = (name.trim(), id.trim());
+        if name.is_empty() || id.is_empty() {
+            return refused(format!(
+                "must be a comma-separated list of name=id, got {entry:?}"
+            ));
+        }
+        if databases.iter().any(|(known, _)| known == name) {
+            return refused(format!("names must differ, got {name:?} twice"));
+        }
+        databases.push((name.to_owned(), id.to_owned()));
+    }
+    Ok(Some(databases))
+}
+
+/// Returns the settings of one of several databases. The name of the queue tells them apart in metrics.
+fn of<'a>(lookup: Lookup<'a>, (name, id): &'a Named) -> impl Fn(&str) -> Option<String> + 'a {
+    let metrics = "TIDEGATE_METRICS_QUEUE";
+    move |asked| match asked {
+        IDS => None,
+        "DATABASE_SECRET_ID" => Some(id.clone()),
+        _ if asked == metrics => {
+            let whole = lookup(metrics).or_else(|| lookup("AWS_LAMBDA_FUNCTION_NAME"));
+            Some(format!("{}/{name}", whole.as_deref().unwrap_or("tidegate")))
+        }
+        _ => lookup(asked),
+    }
+}
+
+/// Returns the settings of the one database that a program works on.
+pub(super) fn one_of(lookup: Lookup<'_>) -> Result<Settings<'_>, Error> {
+    let Some(databases) = named(lookup)? else {
+        return Ok(Box::new(lookup));
+    };
+    let asked = lookup(ONE);
+    let found = databases
+        .iter()
+        .find(|(name, _)| Some(name) == asked.as_ref());
+    let Some(found) = found.cloned() else {
+        let names: Vec<&str> = databases.iter().map(|(name, _)| &**name).collect();
+        return Err(Error::Config(format!(
+            "{ONE}: must be one of those that {IDS} names, {}; {}",
+            names.join(", "),
+            asked.map_or("it is not set".to_owned(), |asked| format!("got {asked:?}"))
+        )));
+    };
+    Ok(Box::new(move |asked| of(lookup, &found)(asked)))
+}
+
+impl Deployment {
+    /// Returns the service of each database.
+    pub fn services(&self) -> impl Iterator<Item = &Service> {
+        self.services.iter().map(|(_, service)| service)
+    }
+
+    /// Returns the services mutably, to change how each of them answers.
+    pub fn services_mut(&mut self) -> impl Iterator<Item = &mut Service> {
+        self.services.iter_mut().map(|(_, service)| service)
+    }
+
+    /// Returns the service of the only database.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there are several databases.
+    pub fn only(&self) -> Result<&Service, Error> {
+        match &self.services[..] {
+            [(_, service)] => Ok(service),
+            _ => Err(Error::Invalid(format!(
+                "database: messages are taken in by a function for one database, and {IDS} names several"
+            ))),
+        }
+    }
+
+    /// Answers the payload of an invocation, as [`Service::answer`] does. `hooks` returns the hooks for the database of
+    /// a name.
+    ///
+    /// With several databases, the payload's `database` names one of them. Without it, `drain`, `cleanup`, `stats`,
+    /// `migrate` and `doctor` run on all of them, four at a time and the most urgent first. The answer's `databases`
+    /// then holds a report for each.
+    ///
+    /// # Errors
+    /// See [`Failure`]. On several databases, only when the request fails on every one; otherwise the answer says which
+    /// failed.
+    pub async fn answer(
+        &self,
+        mut payload: Value,
+        time: Option<Duration>,
+        hooks: impl Fn(Option<&str>) -> Hooks,
+    ) -> Result<Value, Failure> {
+        let (first_name, first) = &self.services[0];
+        let asked = match payload.as_object_mut() {
+            Some(fields) if self.has_names => fields.remove("database"),
+            _ => None,
+        };
+        let request = first.actions.request(payload)?;
+        if !self.has_names {
+            return first.answer(&request, time, hooks(None)).await;
+        }
+        match asked {
+            Some(Value::String(name)) => {
+                let service = self.named(&name)?;
+                service.answer(&request, time, hooks(Some(&name))).await
+            }
+            Some(_) => Err(self.refused("got no string").into()),
+            None if self.services.len() == 1 => {
+                first.answer(&request, time, hooks(Some(first_name))).await
+            }
+            None => self.of_all(&request, time, hooks).await,
+        }
+    }
+
+    fn named(&self, name: &str) -> Result<&Service, Error> {
+        let found = self.services.iter().find(|(known, _)| known == name);
+        let (_, service) = found.ok_or_else(|| self.refused(&format!("got {name:?}")))?;
+        Ok(service)
+    }
+
+    fn refused(&self, what: &str) -> Error {
+        let names: Vec<&str> = self.services.iter().map(|(name, _)| &**name).collect();
+        let names = names.join(", ");
+        Error::Invalid(format!("database: must be one of {names}; {what}"))
+    }
+
+    async fn of_all(
+        &self,
+        request: &Request,
+        time: Option<Duration>,
+        hooks: impl Fn(Option<&str>) -> Hooks,
+    ) -> Result<Value, Failure> {
+        let (action, budget) = self.for_all(request)?;
+        let budget = time.map_or(budget, |time| time.min(budget));
+        let databases = self.services().map(|service| &service.database).collect();
+        let answers = in_turn(databases, budget, AT_ONCE, |at, part| {
+            let (name, service) = &self.services[at];
+            service.answer(request, Some(part), hooks(Some(name)))
+        });
+        self.together(action, answers.await)
+    }
+
+    /// Returns the name and the time limit of an action that runs on all databases when the request names none.
+    fn for_all(&self, request: &Request) -> Result<(&'static str, Duration), Error> {
+        let service = &self.services[0].1;
+        let usual = service.options.budget;
+        Ok(match request {
+            Request::Drain(asked) => {
+                let options = asked.over(&service.options);
+                options.check().map_err(the_callers)?;
+                ("drain", options.budget)
+            }
+            Request::Cleanup(asked) => ("cleanup", asked.over(usual, None).budget),
+            Request::Stats(_) => ("stats", usual),
+            Request::Migrate(_) => ("migrate", usual),
+            Request::Doctor(_) => ("doctor", usual),
+            _ => return Err(self.refused("this action needs one")),
+        })
+    }
+
+    /// Combines the answers of all databases into one.
+    fn together(
+        &self,
+        action: &str,
+        answers: Vec<(usize, Option<Result<Value, Failure>>)>,
+    ) -> Result<Value, Failure> {
+        let (mut told, mut first) = (Vec::new(), None);
+        let (mut failed, mut skipped, mut still_running) = (0, 0, 0);
+        for (at, answer) in answers {
+            let database = &self.services[at].0;
+            told.push(match answer {
+                Some(Ok(report)) => {
+                    still_running += report["still_running"].as_u64().unwrap_or(0);
+                    json!({"database": database, "report": report})
+                }
+                Some(Err(failure)) => {
+                    tracing::error!(database, error = %failure, "a database failed");
+                    failed += 1;
+                    if let Failure::Drain(error) = &failure {
+                        still_running += error.report.still_running;
+                    }
+                    let entry = json!({"database": database, "error": failure.to_string()});
+                    first.get_or_insert(failure);
+                    entry
+                }
+                None => {
+                    skipped += 1;
+                    json!({"database": database, "skipped": true})
+                }
+            });
+        }
+        match first {
+            Some(failure) if failed + skipped == told.len() => Err(failure),
+            _ => Ok(json!({
+                "action": action, "databases": told, "failed": failed, "skipped": skipped, "still_running": still_running,
+            })),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(pairs: &'static [(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+        |name| {
+            let found = pairs.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        }
+    }
+
+    fn refusal(pairs: &'static [(&str, &str)]) -> String {
+        one_of(&settings(pairs)).err().unwrap().to_string()
+    }
+
+    #[test]
+    fn each_database_has_its_secret_and_its_name_in_the_metrics() {
+        let lookup = settings(&[
+            (IDS, "north=night/north, night/south"),
+            (ONE, "north"),
+            ("AWS_LAMBDA_FUNCTION_NAME", "drains"),
+            ("TIDEGATE_BATCH", "7"),
+        ]);
+        let found = named(&lookup).unwrap().unwrap();
+        let names: Vec<&str> = found.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(names, ["north", "night/south"]);
+        let one = one_of(&lookup).unwrap();
+        assert_eq!(one("DATABASE_SECRET_ID").unwrap(), "night/north");
+        assert_eq!(one("TIDEGATE_METRICS_QUEUE").unwrap(), "drains/north");
+        assert_eq!(
+            (one(IDS), one("TIDEGATE_BATCH")),
+            (None, Some("7".to_owned()))
+        );
+        let alone = settings(&[("DATABASE_URL", "postgres://h/d")]);
+        assert!(named(&alone).unwrap().is_none());
+        assert!(one_of(&alone).unwrap()("DATABASE_URL").is_some());
+    }
+
+    #[test]
+    fn lists_that_say_nothing_clear_are_refused_by_the_variables_name() {
+        for (pairs, told) in [
+            (&[(IDS, "a=1,,b=2")][..], "name=id, got \"\""),
+            (&[(IDS, "a=1,a=2")], "names must differ, got \"a\" twice"),
+            (&[(IDS, "=1")], "name=id, got \"=1\""),
+            (
+                &[(IDS, "a=1"), ("DATABASE_URL", "x")],
+                "DATABASE_URL is set too",
+            ),
+        ] {
+            let refused = refusal(pairs);
+            assert!(refused.contains(IDS) && refused.contains(told), "{refused}");
+        }
+        let refused = refusal(&[(IDS, "a=1,b=2"), (ONE, "c")]);
+        assert!(
+            refused.starts_with(ONE) || refused.contains("a, b; got \"c\""),
+            "{refused}"
+        );
+        assert!(refusal(&[(IDS, "a=1,b=2")]).contains("it is not set"));
+    }
+}

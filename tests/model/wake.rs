@@ -1,0 +1,263 @@
+//! A model of how producers wake drains: publishers that commit and ask whether to wake one, invocations that arrive whenever they like,
+//! drains that take a slot, look, say that they close, look a last time and leave. Every step is one statement on the database, so
+//! the model tries each order of them.
+//!
+//! The promise: while no invocation is lost, no committed event is left without a drain that will see it, so no event
+//! waits for the schedule. Each guard that is taken away breaks it.
+
+use stateright::{Checker, Model, Property};
+
+/// One guard removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flaw {
+    /// A drain leaves as soon as it finds nothing, and says nothing before.
+    LeavesUnannounced,
+    /// A drain says that it closes and does not look again.
+    NoLastLook,
+    /// A publisher asks before it commits.
+    AsksBeforeCommit,
+    /// That a wake-up was sent is not forgotten when a drain closes.
+    SentStays,
+    /// A drain that finds all slots taken ends, also when one of them is about to be free.
+    DoesNotWaitForClosing,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Publisher {
+    /// Has published nothing yet.
+    Before,
+    /// Has asked whether to wake a drain, and has not committed; only under a flaw.
+    Asked,
+    /// Has committed, and not asked.
+    Committed,
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Drain {
+    /// Invoked; has not reached the database.
+    Invoked,
+    /// Has a slot, and will look.
+    Open,
+    /// Has found nothing; will say that it closes.
+    FoundNothing,
+    /// Has said so; will look a last time.
+    Closing,
+    /// Has looked a last time; will give its slot back.
+    Leaving,
+}
+
+impl Drain {
+    fn has_slot(self) -> bool {
+        self != Self::Invoked
+    }
+
+    /// Whether a publisher counts on it.
+    fn is_awake(self) -> bool {
+        matches!(self, Self::Open | Self::FoundNothing)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    publishers: Vec<Publisher>,
+    drains: Vec<Drain>,
+    /// Committed events that no drain has taken.
+    live: u8,
+    /// A wake-up was sent a short time ago.
+    sent: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Action {
+    Commit(usize),
+    /// `should_wake`.
+    Ask(usize),
+    /// The next statement of a drain.
+    Step(usize),
+    /// The short time is over.
+    Later,
+}
+
+struct Waking {
+    publishers: usize,
+    slots: usize,
+    flaw: Option<Flaw>,
+}
+
+impl Waking {
+    fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+
+    /// One of those who ask is told to wake a drain.
+    fn ask(&self, state: &mut State) {
+        if !state.drains.iter().any(|drain| drain.is_awake()) && !state.sent {
+            state.sent = true;
+            state.drains.push(Drain::Invoked);
+        }
+    }
+
+    fn step(&self, state: &mut State, index: usize) {
+        let next = match state.drains[index] {
+            Drain::Invoked => self.take_slot(state),
+            Drain::Open if state.live > 0 => {
+                state.live = 0;
+                Some(Drain::Open)
+            }
+            Drain::Open if self.has(Flaw::LeavesUnannounced) => Some(Drain::Leaving),
+            Drain::Open => Some(Drain::FoundNothing),
+            Drain::FoundNothing => {
+                state.sent &= self.has(Flaw::SentStays);
+                Some(if self.has(Flaw::NoLastLook) {
+                    Drain::Leaving
+                } else {
+                    Drain::Closing
+                })
+            }
+            // It has found something after all, and says that it goes on.
+            Drain::Closing if state.live > 0 => {
+                state.live = 0;
+                Some(Drain::Open)
+            }
+            Drain::Closing => Some(Drain::Leaving),
+            Drain::Leaving => {
+                state.sent &= self.has(Flaw::SentStays);
+                None
+            }
+        };
+        match next {
+            Some(next) => state.drains[index] = next,
+            None => drop(state.drains.remove(index)),
+        }
+    }
+
+    /// A free slot; or it waits for one of a drain that closes; or it ends, for those at work will look.
+    fn take_slot(&self, state: &State) -> Option<Drain> {
+        let taken = state.drains.iter().filter(|drain| drain.has_slot());
+        if taken.clone().count() < self.slots {
+            return Some(Drain::Open);
+        }
+        let waits = taken.clone().any(|drain| !drain.is_awake());
+        (waits && !self.has(Flaw::DoesNotWaitForClosing)).then_some(Drain::Invoked)
+    }
+}
+
+impl Model for Waking {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            publishers: vec![Publisher::Before; self.publishers],
+            drains: Vec::new(),
+            live: 0,
+            sent: false,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        for (index, publisher) in state.publishers.iter().enumerate() {
+            match publisher {
+                Publisher::Before if self.has(Flaw::AsksBeforeCommit) => {
+                    actions.push(Action::Ask(index));
+                }
+                Publisher::Before | Publisher::Asked => actions.push(Action::Commit(index)),
+                Publisher::Committed => actions.push(Action::Ask(index)),
+                Publisher::Done => {}
+            }
+        }
+        actions.extend((0..state.drains.len()).map(Action::Step));
+        if state.sent {
+            actions.push(Action::Later);
+        }
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        let mut next = state.clone();
+        match action {
+            Action::Commit(index) => {
+                next.live += 1;
+                next.publishers[index] = match next.publishers[index] {
+                    Publisher::Asked => Publisher::Done,
+                    _ => Publisher::Committed,
+                };
+            }
+            Action::Ask(index) => {
+                self.ask(&mut next);
+                next.publishers[index] = match next.publishers[index] {
+                    Publisher::Before => Publisher::Asked,
+                    _ => Publisher::Done,
+                };
+            }
+            Action::Step(index) => self.step(&mut next, index),
+            Action::Later => next.sent = false,
+        }
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(SEEN, |_, state: &State| {
+                let is_over = state.publishers.iter().all(|one| *one == Publisher::Done);
+                !is_over || !state.drains.is_empty() || state.live == 0
+            }),
+            Property::always(
+                "so many drains at once as there are slots",
+                |model: &Waking, state: &State| {
+                    let taken = state.drains.iter().filter(|drain| drain.has_slot());
+                    taken.count() <= model.slots
+                },
+            ),
+            Property::sometimes(
+                "one drain handles what two have published",
+                |_, state: &State| {
+                    let mut publishers = state.publishers.iter();
+                    publishers.all(|one| *one == Publisher::Done)
+                        && state.live == 0
+                        && state.drains.len() == 1
+                },
+            ),
+        ]
+    }
+}
+
+const SEEN: &str = "no event waits for the schedule";
+
+#[test]
+fn no_event_waits_for_the_schedule_while_no_wake_up_is_lost() {
+    for (publishers, slots) in [(2, 1), (3, 1), (3, 2), (4, 2)] {
+        let model = Waking {
+            publishers,
+            slots,
+            flaw: None,
+        };
+        let checker = model.checker().threads(2).spawn_bfs().join();
+        println!(
+            "{publishers}, {slots}: {} states",
+            checker.unique_state_count()
+        );
+        checker.assert_properties();
+    }
+}
+
+#[test]
+fn each_guard_of_waking_that_is_taken_away_leaves_an_event_to_the_schedule() {
+    for flaw in [
+        Flaw::LeavesUnannounced,
+        Flaw::NoLastLook,
+        Flaw::AsksBeforeCommit,
+        Flaw::SentStays,
+        Flaw::DoesNotWaitForClosing,
+    ] {
+        let model = Waking {
+            publishers: 3,
+            slots: 1,
+            flaw: Some(flaw),
+        };
+        let checker = model.checker().spawn_bfs().join();
+        let path = checker.discovery(SEEN);
+        let path = path.unwrap_or_else(|| panic!("{flaw:?} breaks nothing"));
+        println!("{flaw:?}: {:?}", path.into_actions());
+    }
+}
