@@ -24,15 +24,15 @@ ACTIONS = [
     ("/events/1021", "Cancel", {}, "1 event cancelled", "SELECT status = 'FAILED' FROM tidegate.event_log WHERE id = 1021"),
     ("/events/17", "Replay", {}, "1 event replayed", "SELECT count(*) = 1 FROM tidegate.event_queue WHERE replay_of = 17"),
     ("/groups/customer-901", "Unblock", {}, "runs at the next drain", "SELECT bool_and(NOT delayed) FROM tidegate.event_queue WHERE group_key = 'customer-901'"),
-    ("/groups/customer-902", "Unblock", {"how": "skip"}, "stands behind its group", "SELECT count(*) = 1 FROM tidegate.event_queue WHERE group_key = 'customer-902' AND replay_of > 0"),
+    ("/groups/customer-902", "Unblock", {"how": "skip"}, "was moved behind its group", "SELECT count(*) = 1 FROM tidegate.event_queue WHERE group_key = 'customer-902' AND replay_of > 0"),
     ("/groups/customer-903", "Unblock", {"how": "cancel"}, "its group goes on", "SELECT count(*) = 3 FROM tidegate.event_queue WHERE group_key = 'customer-903'"),
     ("/kinds/stock_counted", "Pause", {}, "is paused now", "SELECT paused FROM tidegate.event_kind WHERE kind = 'stock_counted'"),
-    ("/kinds/newsletter", "Resume", {}, "is taken again", "SELECT NOT paused FROM tidegate.event_kind WHERE kind = 'newsletter'"),
+    ("/kinds/newsletter", "Resume", {}, "is active again", "SELECT NOT paused FROM tidegate.event_kind WHERE kind = 'newsletter'"),
     ("/kinds/not_handled", "Retire", {}, "is retired", "SELECT count(*) = 0 FROM tidegate.event_kind WHERE kind = 'not_handled'"),
-    ("/kinds/invoice_sent", "Change how it is handled", {"attempts": "9"}, "is handled otherwise", "SELECT policy->>'max_attempts' = '9' FROM tidegate.event_kind WHERE kind = 'invoice_sent'"),
-    ("/kinds/invoice_sent", "Change how long it is kept", {"completed": "3d"}, "is kept for another time", "SELECT retention_completed = '3 days' FROM tidegate.event_kind WHERE kind = 'invoice_sent'"),
+    ("/kinds/invoice_sent", "Change the policy", {"attempts": "9"}, "has a new policy", "SELECT policy->>'max_attempts' = '9' FROM tidegate.event_kind WHERE kind = 'invoice_sent'"),
+    ("/kinds/invoice_sent", "Change the retention", {"completed": "3d"}, "The retention of invoice_sent", "SELECT retention_completed = '3 days' FROM tidegate.event_kind WHERE kind = 'invoice_sent'"),
     ("/services", "Limit another service", {"name": "mint", "limit": "2"}, "mint: done", "SELECT max_running = 2 FROM tidegate.service WHERE service = 'mint'", "Limit"),
-    ("/schedules", "Make or change one", {"name": "hourly", "kind": "order_placed", "every": "1h", "payload": '{"a": 1}'}, "hourly: set", "SELECT count(*) = 1 FROM tidegate.schedule WHERE name = 'hourly'", "Save"),
+    ("/schedules", "Create or change a schedule", {"name": "hourly", "kind": "order_placed", "every": "1h", "payload": '{"a": 1}'}, "hourly: set", "SELECT count(*) = 1 FROM tidegate.schedule WHERE name = 'hourly'", "Save"),
 ]
 # The same in a row of a table: the row that has this text.
 IN_ROWS = [
@@ -246,7 +246,7 @@ def act(browser, server, found, state, database):
         found.check(database.holds(holds), f"{path}: {name}: {label}: {holds}")
     visit.go("/events?correlation=order-9025")
     visit.page.locator(".pick").first.check()
-    visit.page.locator("details.act summary", has_text="With the events").click()
+    visit.page.locator("details.act summary", has_text="Act on the selected").click()
     visit.page.locator("form.picks [name=reason]").fill("tried in a browser")
     visit.page.get_by_role("button", name="Cancel").click()
     visit.says("1 event cancelled")

@@ -292,7 +292,7 @@ async fn what_the_figures_and_lists_hold_is_on_the_pages() {
         "has not been called for",
         "groups",
         "wait for their first event",
-        "no sign of life",
+        "stopped responding",
         "Last drains",
     ] {
         assert!(page.contains(told), "{told}");
@@ -591,7 +591,7 @@ async fn what_cannot_be_done_is_told_and_nothing_is_done() {
             422,
             "limit: must be given",
         ),
-        ("explode", &[("reason", "r")], 404, "no such page"),
+        ("explode", &[("reason", "r")], 404, "does not exist"),
     ] {
         let answer = site.post(&format!("/act/{verb}"), fields).await;
         let (got, text) = (answer.status(), answer.text().await.unwrap());

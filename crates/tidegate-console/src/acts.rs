@@ -30,7 +30,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 
 async fn act(desk: Desk, Path(verb): Path<String>, Sent(sent): Sent) -> Result<Response, Problem> {
     if !desk.may_act() {
-        return Err(Problem::forbidden("You may look here, and not act."));
+        return Err(Problem::forbidden("You have read-only access."));
     }
     let told = match verb.as_str() {
         "requeue" => requeue(&desk, &sent).await?,
@@ -76,7 +76,7 @@ fn done(
     let left = match skipped_count {
         0 => String::new(),
         _ => format!(
-            "; {} left alone{}",
+            "; {} skipped{}",
             number(skipped_count),
             why.unwrap_or_default()
         ),
@@ -132,12 +132,12 @@ async fn reschedule(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
     let report = desk.service().reschedule(&asked).await?;
     if report.rescheduled == 0 && report.in_hand > 0 {
         return Err(Problem::conflict(
-            "A worker has it in hand: run it again, or cancel it.",
+            "A worker has leased the event. Run it again or cancel it instead.",
         ));
     }
     if report.rescheduled == 0 && report.too_late > 0 {
         return Err(Problem::conflict(
-            "It would hold up its group for longer than it may.",
+            "This would hold up its group for longer than allowed.",
         ));
     }
     done(
@@ -200,7 +200,7 @@ async fn unblock(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
     Ok(match (how, report.new_id) {
         (UnblockAction::Retry, _) => format!("Event {id} runs at the next drain."),
         (UnblockAction::Skip, Some(new)) => {
-            format!("What is left of event {id} stands behind its group as event {new}.")
+            format!("The rest of event {id} was moved behind its group as event {new}.")
         }
         (UnblockAction::Skip | UnblockAction::Cancel, _) => {
             format!("Event {id} has ended; its group goes on.")
@@ -220,7 +220,7 @@ async fn pause(desk: &Desk, sent: &Fields, verb: &str) -> Result<String, Problem
     let (is, was) = if report.paused {
         ("is paused now", "was paused already")
     } else {
-        ("is taken again", "was not paused")
+        ("is active again", "was not paused")
     };
     Ok(format!(
         "{} {}.",
@@ -264,9 +264,9 @@ async fn policy(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         "{} {}.",
         report.kind,
         if report.changed {
-            "is handled otherwise now"
+            "has a new policy"
         } else {
-            "is handled as it was: nothing was given"
+            "keeps its policy: no field was given"
         }
     ))
 }
@@ -288,13 +288,13 @@ async fn retention(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         Retention::Changed(report) => {
             let redated = report.redated.map(|redated| {
                 format!(
-                    " {} events that had ended were dated anew.",
+                    " {} finished events got a new expiry.",
                     number(redated.rows)
                 )
             });
             let kind = asked.kind.unwrap_or_default();
             Ok(format!(
-                "{kind} is kept for another time now.{}",
+                "The retention of {kind} is changed.{}",
                 redated.unwrap_or_default()
             ))
         }
@@ -329,7 +329,7 @@ async fn service(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
     let known = if change.known {
         ""
     } else {
-        " Nobody had told of a service of this name before."
+        " This service was not known before."
     };
     Ok(format!(
         "{}: {}.{known}",
@@ -337,7 +337,7 @@ async fn service(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         if change.changed {
             "done"
         } else {
-            "it was so already"
+            "no change was needed"
         }
     ))
 }

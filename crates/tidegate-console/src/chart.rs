@@ -63,7 +63,7 @@ pub(crate) fn ended(span: Span, steps: &[Step]) -> Markup {
     let failed: u64 = steps.iter().map(|step| step.failed).sum();
     let rejected: u64 = steps.iter().map(|step| step.rejected).sum();
     let desc = format!(
-        "{} events ended in {}: {} rejected, {} failed. The highest bar has {}.",
+        "{} events finished in {}: {} rejected, {} failed. The highest bar is {}.",
         number(total),
         name(span),
         number(rejected),
@@ -85,7 +85,7 @@ pub(crate) fn ended(span: Span, steps: &[Step]) -> Markup {
                 td.n { (millis(step.latency_ms / step.ended().max(1))) } }
         }
     };
-    let head = html! { th { "From (UTC)" } th.n { "Completed" } th.n { "Rejected" } th.n { "Failed" } th.n { "Mean time to end" } };
+    let head = html! { th { "From (UTC)" } th.n { "Completed" } th.n { "Rejected" } th.n { "Failed" } th.n { "Mean latency" } };
     let legend = html! {
         ul.legend {
             li { span.key.good {} "completed" } li { span.key.warn {} "rejected" } li { span.key.bad {} "failed" }
@@ -94,7 +94,7 @@ pub(crate) fn ended(span: Span, steps: &[Step]) -> Markup {
     figure(
         "ended",
         span,
-        "Events that ended",
+        "Finished events",
         &desc,
         &number(most),
         steps,
@@ -142,7 +142,7 @@ pub(crate) fn failures(span: Span, steps: &[Step]) -> Markup {
     let bad: u64 = steps.iter().map(|step| step.rejected + step.failed).sum();
     let all: u64 = steps.iter().map(Step::ended).sum();
     let desc = format!(
-        "{} of the events of {} did not complete; at most {:.1} % in one step.",
+        "{} of the events of {} were not completed; at most {:.1} % in one step.",
         share(bad, all),
         name(span),
         most * 100.0
@@ -174,7 +174,7 @@ pub(crate) fn failures(span: Span, steps: &[Step]) -> Markup {
     figure(
         "failures",
         span,
-        "Share that did not complete",
+        "Share not completed",
         &desc,
         &top,
         steps,

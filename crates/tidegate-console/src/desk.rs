@@ -59,7 +59,7 @@ impl FromRequestParts<Arc<Shared>> for Desk {
         shared: &Arc<Shared>,
     ) -> Result<Self, Self::Rejection> {
         let who = parts.extensions.get::<Identity>().cloned();
-        let who = who.ok_or_else(|| Problem::forbidden("Nobody has said who you are."))?;
+        let who = who.ok_or_else(|| Problem::forbidden("The request names no user."))?;
         let uri = parts
             .extensions
             .get::<OriginalUri>()

@@ -119,11 +119,11 @@ async fn admitted(guard: &Guard, asked: &Asked) -> Result<Identity, Problem> {
     if !is_safe(&asked.method) {
         if !is_our_own(&asked.headers) {
             return Err(Problem::forbidden(
-                "This request was not made by a page of the console.",
+                "The request did not come from a page of this console.",
             ));
         }
         if !settings.acting.allows(&identity) {
-            return Err(Problem::forbidden("You may look here, and not act."));
+            return Err(Problem::forbidden("You have read-only access."));
         }
     }
     Ok(identity)
@@ -167,9 +167,8 @@ pub(crate) async fn by_name(
     if host.is_some_and(|host| answers_to(&shared.settings, &host)) {
         return next.run(request).await;
     }
-    let text =
-        "This console is not reached by this name. Those that it answers to are given with --host.";
-    Problem::new(StatusCode::MISDIRECTED_REQUEST, "Wrong name", text).into_response()
+    let text = "This console does not answer to this host name. Allow it with --host.";
+    Problem::new(StatusCode::MISDIRECTED_REQUEST, "Wrong host name", text).into_response()
 }
 
 fn host(headers: &HeaderMap, uri: &Uri) -> Option<String> {

@@ -77,12 +77,14 @@ pub use settings::Settings;
 pub use verb::{Console, console};
 pub use who::{Acting, Auth, Identity, hash_password};
 
+use problem::Problem;
 use shared::Shared;
 
 /// The console over this program. Links begin with the settings' base path; the routes do not: nest the router there.
 pub fn router(service: Service, settings: Settings) -> Router {
     let shared = Arc::new(Shared::new(service, settings));
     let pages = screens::routes().merge(acts::routes());
+    let pages = pages.fallback(|| async { Problem::not_found() });
     let pages = surround::guarded(pages.with_state(shared.clone()), &shared);
     let open = Router::new()
         .route("/assets/{name}", get(asset::serve))

@@ -23,11 +23,11 @@ pub(crate) async fn login(
         .and_then(|token| settings.auth.open(token));
     let Some(session) = session else {
         let text = if settings.auth.has_links() {
-            "This link has been used, or is none of this console's. Start the console again for a new one."
+            "This link has already been used or is not valid. Restart the console to get a new one."
         } else {
-            "This console has no links to open."
+            "This console does not use sign-in links."
         };
-        return Err(Problem::new(StatusCode::UNAUTHORIZED, "Who are you?", text));
+        return Err(Problem::new(StatusCode::UNAUTHORIZED, "Sign in", text));
     };
     let secure = if settings.behind_tls { "; Secure" } else { "" };
     let cookie = format!(

@@ -30,7 +30,7 @@ impl Problem {
     }
 
     pub(crate) fn not_found() -> Self {
-        let text = "There is no such page. The menu leads to all that are.";
+        let text = "This page does not exist.";
         Self::new(StatusCode::NOT_FOUND, "Not found", text)
     }
 
@@ -39,12 +39,12 @@ impl Problem {
     }
 
     pub(crate) fn invalid(text: impl Into<String>) -> Self {
-        let title = "This cannot be done as asked";
+        let title = "The request is not valid";
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, title, text)
     }
 
     pub(crate) fn conflict(text: impl Into<String>) -> Self {
-        let title = "Nothing was done: something has changed meanwhile";
+        let title = "Nothing was done";
         Self::new(StatusCode::CONFLICT, title, text)
     }
 
@@ -60,12 +60,12 @@ impl Problem {
     pub(crate) fn refused(refusal: &Refusal, by_password: bool) -> Self {
         let unauthorized = |text: &str| Self {
             asks_password: by_password,
-            ..Self::new(StatusCode::UNAUTHORIZED, "Who are you?", capital(text))
+            ..Self::new(StatusCode::UNAUTHORIZED, "Sign in", capital(text))
         };
         match refusal {
             Refusal::Unknown(text) | Refusal::Wrong(text) => unauthorized(text),
             Refusal::TooOften(seconds) => Self::too_often(*seconds),
-            Refusal::NotPrivate => Self::forbidden("This console is reached through TLS alone."),
+            Refusal::NotPrivate => Self::forbidden("This console accepts only requests over TLS."),
         }
     }
 }
@@ -86,12 +86,12 @@ impl From<Error> for Problem {
             }
             (Error::Invalid(_), _) => Self::invalid(text),
             (_, Some(&SqlState::INSUFFICIENT_PRIVILEGE)) => Self::forbidden(format!(
-                "The console's database login may not do this. {text}"
+                "The console's database login does not have the right to do this. {text}"
             )),
             (_, Some(&SqlState::QUERY_CANCELED)) | (Error::TimedOut { .. }, _) => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The database took too long",
-                "Ask for less: a shorter time, a kind, a status.",
+                "Narrow the request: a shorter time range, a kind or a status.",
             ),
             _ => {
                 tracing::error!(%error, "the console could not answer");

@@ -419,7 +419,7 @@ BEGIN
     END IF;
     chosen_digest := encode(sha256(convert_to(array_to_string(chosen, ','), 'UTF8')), 'hex');
     IF replay.digest <> chosen_digest THEN
-        refused := 'digest: must be that of these events; others can be replayed now than in the dry run';
+        refused := 'digest: must match the eligible events, and these have changed since the dry run';
     END IF;
     report := report || jsonb_build_object('action', 'replay', 'dry_run', replay.dry_run, 'refused', refused, 'digest', chosen_digest,
         'passed_deadlines', jsonb_build_object('count', cardinality(passed), 'ids', passed[1:10]));

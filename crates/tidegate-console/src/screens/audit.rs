@@ -27,7 +27,7 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     let next = entries.last().filter(|_| entries.len() == LISTED as usize);
     let next = next.and_then(|entry| entry["id"].as_i64());
     let body = html! {
-        @if entries.is_empty() { (empty("Nobody has done anything of this.")) } @else { (list(desk.base(), &entries)) }
+        @if entries.is_empty() { (empty("No entry matches.")) } @else { (list(desk.base(), &entries)) }
         nav.pages aria-label="Pages" {
             @if let Some(next) = next { a rel="next" href=(page(desk.base(), &asked).with("before", &next.to_string())) { "Older →" } }
         }
@@ -51,7 +51,7 @@ fn filters(base: &Base, asked: &Fields) -> Markup {
     let given = |name| asked.text(name).unwrap_or_default();
     html! {
         search { form.filters method="get" action=(base.to("/audit")) {
-            label { span { "Who" } input #filter name="actor" value=(given("actor")) autocomplete="off"; }
+            label { span { "Operator" } input #filter name="actor" value=(given("actor")) autocomplete="off"; }
             (input("Action", "action", given("action"), "replay"))
             button.primary { "Filter" }
         } }
@@ -59,7 +59,7 @@ fn filters(base: &Base, asked: &Fields) -> Markup {
 }
 
 fn list(base: &Base, entries: &[Value]) -> Markup {
-    let head = html! { th { "When" } th { "Who" } th { "Action" } th.n { "Count" } th { "Of" } th { "Events" } th { "Reason" } th { "Database user" } };
+    let head = html! { th { "Time" } th { "Operator" } th { "Action" } th.n { "Count" } th { "Filter" } th { "Events" } th { "Reason" } th { "Database user" } };
     let rows = html! {
         @for entry in entries {
             tr {

@@ -28,15 +28,15 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     let letters = desk.service().dead_letters(length(span), kind).await?;
     let seen: u64 = letters.iter().map(|letter| letter.events).sum();
     let body = html! {
-        @if letters.is_empty() { (empty("Everything that ended in this time has completed.")) } @else { (list(&desk, &letters, since(span))) }
-        @if seen >= u64::from(DEAD_LOOKED_AT) { p.note { "The latest " (number(seen)) " of them; there are more." } }
+        @if letters.is_empty() { (empty("All events that finished in this time have completed.")) } @else { (list(&desk, &letters, since(span))) }
+        @if seen >= u64::from(DEAD_LOOKED_AT) { p.note { "These are the latest " (number(seen)) "; there are more." } }
     };
     let command = format!(
         "tidegate list --status failed --since {}{}",
         since(span),
         options(&asked, &["kind"])
     );
-    let said = format!("{} events did not complete.", number(seen));
+    let said = format!("{} events were not completed.", number(seen));
     let page = Page::new(Place::Dead, "Dead letters", command, body);
     Ok(page
         .fixed(filters(desk.base(), &asked, span))

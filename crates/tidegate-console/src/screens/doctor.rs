@@ -33,7 +33,7 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
         }
     };
     let body = html! {
-        @if report.ok { p { (chip("good", "✓", "all well")) " Every check is fine." } }
+        @if report.ok { p { (chip("good", "✓", "ok")) " All checks passed." } }
         (table("Checks", &head, &rows))
     };
     Ok(Page::new(Place::Doctor, "Doctor", "tidegate doctor", body).answer(&desk))

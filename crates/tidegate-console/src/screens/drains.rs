@@ -15,7 +15,7 @@ const LISTED: u32 = 200;
 
 pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
     let drains = desk.service().drains(LISTED).await?;
-    let body = html! { p { "The latest " (LISTED) " at most. Reports are kept for a week." } (list(&drains)) };
+    let body = html! { p { "The latest " (LISTED) " drains at most. Reports are kept for a week." } (list(&drains)) };
     let command = "tidegate status --watch";
     Ok(Page::new(Place::Drains, "Drains", command, body)
         .renewing("")
@@ -24,11 +24,11 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
 
 pub(super) fn list(drains: &[DrainRun]) -> Markup {
     if drains.is_empty() {
-        return empty("No drain has come to its end yet.");
+        return empty("No drain has finished yet.");
     }
     let head = html! {
-        th { "Ended" } th.n { "Took" } th { "Because" } th.n { "Completed" } th.n { "Not completed" } th.n { "Retried" }
-        th.n { "Database time" } th.n { "Log written" } th.n { "GB-s" } th { "Worker" }
+        th { "Ended" } th.n { "Duration" } th { "Stop reason" } th.n { "Completed" } th.n { "Not completed" } th.n { "Retried" }
+        th.n { "Database time" } th.n { "WAL written" } th.n { "GB-s" } th { "Worker" }
     };
     let rows = html! { @for drain in drains { (row(drain)) } };
     table("Drains", &head, &rows)

@@ -64,29 +64,29 @@ fn actions(desk: &Desk, one: &Value) -> Markup {
     if one["in"] == "event_queue" {
         return html! {
             div.actions {
-                (offer("requeue", "Run again now", "Takes the event from whoever has it and runs it at the next drain, even if its attempts are spent.", false).plain(desk))
-                (offer("reschedule", "Reschedule", "Has it start at another time, or before another deadline.", false).with(desk, &html! {
+                (offer("requeue", "Run again now", "Takes the event back from its worker and runs it at the next drain, even if all attempts are used.", false).plain(desk))
+                (offer("reschedule", "Reschedule", "Changes the start time or the deadline.", false).with(desk, &html! {
                     (tick("at the next drain", "now", false))
                     (input("or in", "delay", "", "30s, 2h"))
                     (input("or at", "available_at", "", "2026-01-31T12:00:00Z"))
                     (input("Deadline in", "expires_in", "", "1h"))
                     (tick("without a deadline", "no_deadline", false))
                 }))
-                (offer("cancel", "Cancel", "Ends it FAILED, cancelled. What a handler has done by then stays done.", true).plain(desk))
+                (offer("cancel", "Cancel", "Ends the event as FAILED (cancelled). What a handler has already done is not undone.", true).plain(desk))
             }
         };
     }
     let replay = offer(
         "replay",
         "Replay",
-        "Publishes it again as a new event, behind what is live in its group.",
+        "Publishes the event again as a new one, behind the live events of its group.",
         false,
     );
     html! {
         div.actions {
             (replay.with(desk, &html! {
                 (tick("only handlers that failed or never finished", "failed_handlers_only", false))
-                (input("New deadline in, if the old one has passed", "expires_in", "", "1h"))
+                (input("New deadline in (if the old one has passed)", "expires_in", "", "1h"))
             }))
         }
     }
@@ -99,7 +99,7 @@ fn work(dossier: &Dossier) -> Markup {
     let part = work["part"].as_f64().unwrap_or_default().clamp(0.0, 1.0);
     html! {
         p.work {
-            "The handler " strong { (field(&work["handler"])) } " says that it has come to "
+            "The handler " strong { (field(&work["handler"])) } " reports progress: "
             progress max="100" value=(format!("{:.0}", part * 100.0)) aria-label="progress" {} " " (format!("{:.0} %", part * 100.0))
             @if let Some(note) = work["note"].as_str() { ": " (text(note)) } " (" (time(&work["reported_at"])) ")"
         }
@@ -119,13 +119,13 @@ fn facts(base: &Base, dossier: &Dossier) -> Markup {
             (fact("Correlation id", named(&one["correlation_id"], |id| base.to("/events").with("correlation", id))))
             (fact("Deduplication key", field(&one["dedup_key"])))
             (fact("Published", time(&one["created_at"])))
-            (when("Starts at or after", "available_at"))
-            (when("Start before, or never", "deadline"))
-            (when("Taken by a worker", "processing_started_at"))
-            (when("Its lease runs out", "lease_expires_at"))
+            (when("Starts at", "available_at"))
+            (when("Deadline", "deadline"))
+            (when("Leased", "processing_started_at"))
+            (when("Lease expires", "lease_expires_at"))
             (when("Ended", "finished_at"))
             (when("Kept until", "kept_until"))
-            @if !one["parent_id"].is_null() { (fact("Came of", event(base, &one["parent_id"]))) }
+            @if !one["parent_id"].is_null() { (fact("Parent", event(base, &one["parent_id"]))) }
             @if !one["replay_of"].is_null() { (fact("Replay of", event(base, &one["replay_of"]))) }
             @if let Some(wait) = &dossier.wait { (fact("Waits", waits(base, wait))) }
             @if let Some(trace) = trace { (fact("Trace id", html! { code { (trace) } })) }
@@ -135,9 +135,9 @@ fn facts(base: &Base, dossier: &Dossier) -> Markup {
 
 fn waits(base: &Base, wait: &Wait) -> Markup {
     html! {
-        "for " (wait.members) " events, of which " (wait.ended_at_least) " at least have ended"
+        "for " (wait.members) " events; at least " (wait.ended_at_least) " have ended"
         @if let Some(id) = wait.waits_for { "; now for " (event(base, &id.into())) }
-        @if let Some(at) = &wait.released_at { "; that was over " (time_of(Some(at))) }
+        @if let Some(at) = &wait.released_at { "; the wait ended " (time_of(Some(at))) }
     }
 }
 
@@ -147,9 +147,9 @@ fn last_error(one: &Value) -> Markup {
 
 fn hidden(desk: &Desk) -> Markup {
     let why = if desk.shared.settings.shows_content {
-        "The console's database login may not read payloads, results and details of errors."
+        "The console's database login may not read payloads, results and error details."
     } else {
-        "This console does not show payloads, results and details of errors."
+        "This console does not show payloads, results and error details."
     };
     html! { section { h2 { "Payload" } p.empty { (chip("idle", "▪", "hidden")) " " (why) } } }
 }
@@ -177,21 +177,21 @@ fn errors(content: &Content) -> Markup {
             }
         }
     };
-    html! { section { h2 { "Attempts that went wrong" } (table("Errors", &head, &rows)) } }
+    html! { section { h2 { "Failed attempts" } (table("Errors", &head, &rows)) } }
 }
 
 fn documents(base: &Base, id: i64, content: &Content, asked: &Fields) -> Markup {
     let shown = [
         ("payload", "Payload", &content.payload),
-        ("result", "Results of handlers", &content.result),
-        ("progress", "What is done of it", &content.progress),
+        ("result", "Results", &content.result),
+        ("progress", "Progress", &content.progress),
     ];
     html! {
         @for (name, title, document) in shown {
             @if let Some(document) = document {
                 section {
                     h2 { (title) }
-                    @if name == "payload" && content.is_sealed() { p { (chip("idle", "▪", "sealed")) " Only programs with its key can read it." } }
+                    @if name == "payload" && content.is_sealed() { p { (chip("idle", "▪", "sealed")) " Only programs that have the key can read it." } }
                     (laid_out(base, id, name, title, document, asked.text("whole") == Some(name)))
                 }
             } @else if name == "payload" { section { h2 { (title) } (empty("None.")) } }
@@ -229,7 +229,7 @@ fn family(base: &Base, lineage: &Lineage, id: i64) -> Markup {
     }
     html! {
         section {
-            h2 { "Where it comes from and what came of it" }
+            h2 { "Lineage" }
             @if lineage.truncated { p.note { "The nearest " (lineage.events.len()) " events." } }
             div.scroll role="region" aria-label="Lineage" tabindex="0" { ul.tree { (branches(base, &lineage.events, id)) } }
         }
@@ -259,7 +259,7 @@ fn branches(base: &Base, events: &[RelatedEvent], id: i64) -> Markup {
 fn branch(base: &Base, one: &RelatedEvent, id: i64) -> Markup {
     let how = match one.relation {
         Relation::Root => "",
-        Relation::FollowUp => "came of it: ",
+        Relation::FollowUp => "follow-up: ",
         Relation::Replay => "replay: ",
     };
     html! {

@@ -51,7 +51,7 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
         })
         .await?;
     let body = html! {
-        @if report.events.is_empty() { (empty("No event fits these filters.")) }
+        @if report.events.is_empty() { (empty("No event matches these filters.")) }
         @else { (picks(&desk, &list(desk.base(), &report.events, desk.may_act()))) }
         (pages(desk.base(), &asked, report.next))
     };
@@ -141,7 +141,7 @@ pub(super) fn picks(desk: &Desk, list: &Markup) -> Markup {
             input type="hidden" name="back" value=(desk.address);
             (list)
             details.act {
-                summary { "With the events that are picked …" }
+                summary { "Act on the selected events …" }
                 div.row {
                     (reason())
                     button formaction=(act("requeue")) { "Run again now" }
@@ -149,7 +149,7 @@ pub(super) fn picks(desk: &Desk, list: &Markup) -> Markup {
                     button formaction=(act("replay")) { "Replay" }
                     button.grave formaction=(act("cancel")) { "Cancel" }
                 }
-                p.note { "Run again and cancel take live events, replay those that have ended. Others are left as they are." }
+                p.note { "Run again, start and cancel work on live events; replay works on finished ones. Other events are skipped." }
             }
         }
     }
@@ -158,7 +158,7 @@ pub(super) fn picks(desk: &Desk, list: &Markup) -> Markup {
 /// A table of events.
 pub(super) fn list(base: &Base, events: &[Value], has_picks: bool) -> Markup {
     let head = html! {
-        @if has_picks { th { span.unseen { "Pick" } } }
+        @if has_picks { th { span.unseen { "Select" } } }
         th { "Id" } th { "Kind" } th { "Status" } th.n { "Attempts" } th { "Group" } th { "Correlation" } th { "Published" } th { "Ended" } th { "Last error" }
     };
     let rows = html! { @for one in events { (row(base, one, has_picks)) } };
@@ -169,7 +169,7 @@ fn row(base: &Base, one: &Value, has_picks: bool) -> Markup {
     let id = one["id"].as_i64().unwrap_or_default();
     html! {
         tr.go {
-            @if has_picks { td { input.pick type="checkbox" name="id" value=(id) aria-label=(format!("Pick event {id}")); } }
+            @if has_picks { td { input.pick type="checkbox" name="id" value=(id) aria-label=(format!("Select event {id}")); } }
             th scope="row" { (event(base, &one["id"])) }
             td { (named(&one["kind"], |kind| base.of("/kinds", kind))) }
             td { (status(one["status"].as_str().unwrap_or_default())) }

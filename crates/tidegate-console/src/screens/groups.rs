@@ -24,12 +24,12 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     let overview = desk.service().overview().await?;
     let count = overview.blocked.len();
     let body = html! {
-        @if count == 0 { (empty("No group waits for its first event.")) } @else { (list(&desk, &overview.blocked)) }
-        p.note { "Looked at are the " (number(u64::from(HEADS_LOOKED_AT))) " delayed events of groups that are due first, and 100 groups at most are listed." }
+        @if count == 0 { (empty("No group is blocked.")) } @else { (list(&desk, &overview.blocked)) }
+        p.note { "A group is blocked while its first event waits for a retry or a planned time. The page checks the first " (number(u64::from(HEADS_LOOKED_AT))) " delayed events and lists at most 100 groups." }
     };
     let page = Page::new(
         Place::Groups,
-        "Groups that are blocked",
+        "Blocked groups",
         "tidegate blocked-groups",
         body,
     );
@@ -49,7 +49,7 @@ fn search(desk: &Desk) -> Markup {
 
 fn list(desk: &Desk, groups: &[Value]) -> Markup {
     let base = desk.base();
-    let head = html! { th { "Group" } @if desk.may_act() { th { "Act" } } th { "First event" } th { "Kind" } th.n { "Attempts" } th.n { "Waiting behind" } th { "Tried next" } th { "Last error" } };
+    let head = html! { th { "Group" } @if desk.may_act() { th { "Act" } } th { "First event" } th { "Kind" } th.n { "Attempts" } th.n { "Waiting behind" } th { "Next attempt" } th { "Last error" } };
     let rows = html! {
         @for group in groups {
             tr.go {
@@ -70,8 +70,8 @@ fn list(desk: &Desk, groups: &[Value]) -> Markup {
 fn unblock(desk: &Desk, key: &str) -> Markup {
     let how = [
         ("retry", "retry: run the first event at the next drain"),
-        ("skip", "skip: put what is left of it behind the others"),
-        ("cancel", "cancel: end it, the others go on"),
+        ("skip", "skip: move the rest of it behind the other events"),
+        ("cancel", "cancel: end it; the other events go on"),
     ];
     let offer = Offer {
         verb: "unblock",
@@ -92,11 +92,11 @@ async fn group(desk: &Desk, key: &str) -> Result<Response, Problem> {
     let base = desk.base();
     let body = html! {
         div.actions { (unblock(desk, key)) }
-        h2 { "Live events in their order" }
-        @if live.is_empty() { (empty("No live event is in this group.")) }
+        h2 { "Live events, in order" }
+        @if live.is_empty() { (empty("This group has no live events.")) }
         @else { (events::picks(desk, &events::list(base, &live, desk.may_act()))) }
         @if live.len() >= SHOWN as usize { p.note { "The first " (SHOWN) "." } }
-        p { a href=(base.to("/events").with("group", key).with("since", "1d")) { "All events of the group published in the last day, those that have ended too" } }
+        p { a href=(base.to("/events").with("group", key).with("since", "1d")) { "All events of the group published in the last day, finished ones included" } }
     };
     let command = format!("tidegate list --group {}", quoted(key));
     let title = format!("Group {key}");

@@ -18,37 +18,27 @@ use crate::problem::Problem;
 
 /// What a policy may say: the form's name, as it is stored, whether it is a time, what it is.
 const POLICY: [(&str, &str, bool, &str); 7] = [
-    (
-        "attempts",
-        "max_attempts",
-        false,
-        "Attempts before an event is given up",
-    ),
+    ("attempts", "max_attempts", false, "Attempts"),
     (
         "handler_timeout",
         "handler_timeout_ms",
         true,
-        "A handler may take",
+        "Handler timeout",
     ),
-    (
-        "backoff",
-        "backoff_ms",
-        true,
-        "Delay after the first attempt",
-    ),
+    ("backoff", "backoff_ms", true, "First retry delay"),
     ("backoff_max", "backoff_max_ms", true, "Longest delay"),
     (
         "concurrency",
         "concurrency",
         false,
-        "At once, over all drains",
+        "Concurrency over all drains",
     ),
-    ("batch", "batch", false, "Events that share one call"),
+    ("batch", "batch", false, "Batch size"),
     (
         "batch_within",
         "batch_within_ms",
         true,
-        "The first of them waits at most",
+        "Batch waits at most",
     ),
 ];
 
@@ -60,7 +50,7 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     let base = desk.base();
     let head = html! {
         th { "Kind" } th { "State" } th.n { "Live" } th { "Oldest" } th.n { "Ended" } th.n { "Not completed" } th.n { "Attempts per event" }
-        th.n { "p50" } th.n { "p95" } th { "Time to end" }
+        th.n { "p50" } th.n { "p95" } th { "Latency" }
     };
     let rows = html! {
         @for kind in &kinds {
@@ -78,7 +68,7 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
         }
     };
     let body = html! {
-        @if kinds.is_empty() { (empty("No program has registered a kind yet: run `tidegate migrate`.")) } @else { (table("Kinds", &head, &rows)) }
+        @if kinds.is_empty() { (empty("No kind is registered yet: run `tidegate migrate`.")) } @else { (table("Kinds", &head, &rows)) }
         @if overview.is_estimate { p.note { "Live events are counted among the first 100,000." } }
     };
     let paused = kinds.iter().filter(|kind| kind.paused).count();
@@ -91,7 +81,7 @@ fn state(kind: &Kind) -> Markup {
     if kind.paused {
         chip("warn", "‖", "paused")
     } else {
-        chip("good", "▸", "taken")
+        chip("good", "▸", "active")
     }
 }
 
@@ -114,7 +104,7 @@ pub(super) async fn one(
     let body = html! {
         @match &kind {
             Some(kind) => { div.lead { (state(kind)) " registered " (time_of(Some(&kind.registered_at))) (actions(&desk, kind)) } }
-            None => { p.empty { "No program has registered this kind, or it is retired." } }
+            None => { p.empty { "This kind is not registered, or it was retired." } }
         }
         nav.tabs aria-label="Span of time" {
             @for (choice, told) in [(Span::Hour, "Hour"), (Span::Day, "Day"), (Span::Month, "30 days")] {
@@ -122,7 +112,7 @@ pub(super) async fn one(
             }
         }
         @if let Some(figures) = figures {
-            (table("Figures", &html! { th.n { "Ended" } th.n { "Not completed" } th.n { "Attempts per event" } th.n { "p50" } th.n { "p95" } th { "Time to end" } }, &html! { tr { (figures_of(figures)) } }))
+            (table("Figures", &html! { th.n { "Ended" } th.n { "Not completed" } th.n { "Attempts per event" } th.n { "p50" } th.n { "p95" } th { "Latency" } }, &html! { tr { (figures_of(figures)) } }))
         }
         div.charts { (chart::ended(span, &steps)) (chart::failures(span, &steps)) }
         @if let Some(kind) = &kind { (policy(&desk, kind)) (kept(&desk, kind)) }
@@ -147,20 +137,20 @@ fn actions(desk: &Desk, kind: &Kind) -> Markup {
     };
     html! {
         div.actions {
-            @if kind.paused { (offer("resume", "Resume", "Lets events of this kind be taken again.", false).plain(desk)) }
-            @else { (offer("pause", "Pause", "Events of this kind wait; those in a worker's hands end as ever.", false).plain(desk)) }
-            (offer("retire", "Retire", "Takes the kind off the list: it can be published no more. Only for a kind that this program does not handle and that has no live events.", true).plain(desk))
+            @if kind.paused { (offer("resume", "Resume", "Workers take events of this kind again.", false).plain(desk)) }
+            @else { (offer("pause", "Pause", "Events of this kind wait. Those that a worker has already leased still finish.", false).plain(desk)) }
+            (offer("retire", "Retire", "Removes the kind, so that it can no longer be published. Works only for a kind that this program does not handle and that has no live events.", true).plain(desk))
         }
     }
 }
 
 fn policy(desk: &Desk, kind: &Kind) -> Markup {
     let told = |value: Option<&Value>, is_time: bool| match value.and_then(Value::as_u64) {
-        None => "as usual".to_owned(),
+        None => "default".to_owned(),
         Some(value) if is_time => millis(value),
         Some(value) => number(value),
     };
-    let head = html! { th { "Setting" } th.n { "Holds" } th.n { "The program declares" } th.n { "Operators say" } };
+    let head = html! { th { "Setting" } th.n { "In effect" } th.n { "Declared by the program" } th.n { "Set by operators" } };
     let rows = html! {
         @for (_, stored, is_time, what) in POLICY {
             tr { th scope="row" { (what) } td.n { (told(kind.policy.get(stored), is_time)) } td.n { (told(kind.declared.get(stored), is_time)) }
@@ -169,8 +159,8 @@ fn policy(desk: &Desk, kind: &Kind) -> Markup {
     };
     let offer = Offer {
         verb: "policy",
-        label: "Change how it is handled",
-        explains: "What is left empty stays as it is. Times such as 30s; `reset` takes back what operators said.",
+        label: "Change the policy",
+        explains: "Empty fields stay as they are. Durations are written like 30s. Reset returns to the declared value.",
         of: &[("kind", &kind.kind)],
         is_grave: false,
     };
@@ -180,15 +170,15 @@ fn policy(desk: &Desk, kind: &Kind) -> Markup {
             label.tick { input type="checkbox" name="reset" value=(name); span { "reset" span.unseen { " " (what) } } }
         }
     };
-    html! { section { h2 { "How it is handled" } (table("Policy", &head, &rows)) div.actions { (offer.with(desk, &fields)) } } }
+    html! { section { h2 { "Policy" } (table("Policy", &head, &rows)) div.actions { (offer.with(desk, &fields)) } } }
 }
 
 /// How long it is kept, and a change of that.
 pub(super) fn kept(desk: &Desk, kind: &Kind) -> Markup {
     html! {
         section {
-            h2 { "How long it is kept" }
-            p { "Completed events for " strong { (short(&kind.retention_completed)) } ", others for " strong { (field(&Value::from(kind.retention_failed.as_str()))) } "." }
+            h2 { "Retention" }
+            p { "Completed events are kept for " strong { (short(&kind.retention_completed)) } ", failed and rejected ones for " strong { (field(&Value::from(kind.retention_failed.as_str()))) } "." }
             div.actions { (retention(desk, &kind.kind)) }
         }
     }
@@ -198,14 +188,14 @@ pub(super) fn kept(desk: &Desk, kind: &Kind) -> Markup {
 pub(super) fn retention(desk: &Desk, kind: &str) -> Markup {
     let offer = Offer {
         verb: "retention",
-        label: "Change how long it is kept",
-        explains: "For events that end from now on; also for those that have ended, if you say so.",
+        label: "Change the retention",
+        explains: "Applies to events that finish from now on, and to finished ones if you tick the box.",
         of: &[("kind", kind)],
         is_grave: false,
     };
     offer.with(desk, &html! {
         (input("Completed for", "completed", "", "30d"))
-        (input("Others for", "failed", "", "90d"))
-        label.tick { input type="checkbox" name="apply" value="on"; span { "also for events that have ended already" } }
+        (input("Failed and rejected for", "failed", "", "90d"))
+        label.tick { input type="checkbox" name="apply" value="on"; span { "also for events that have already finished" } }
     })
 }

@@ -26,8 +26,8 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     let sum = sum(&steps);
     let needs = needs(desk.base(), &overview, sum, span);
     let said = match needs.len() {
-        0 => "Nothing needs anybody.".to_owned(),
-        some => format!("{some} things need somebody."),
+        0 => "Nothing needs attention.".to_owned(),
+        some => format!("{some} things need attention."),
     };
     let body = html! {
         (tiles(&overview, span, sum))
@@ -83,11 +83,11 @@ fn tiles(overview: &Overview, span: Span, sum: Step) -> Markup {
         dl.tiles {
             (tile("In the queue", &number(overview.events), if overview.is_estimate { "an estimate" } else { "live events" }))
             (tile("Oldest", &if overview.events == 0 { "–".to_owned() } else { millis(overview.oldest_age_ms) }, "since it was published"))
-            (tile("In hand", &number(in_hand), counted))
+            (tile("In progress", &number(in_hand), counted))
             (tile("Delayed", &number(delayed), counted))
             (tile("Ended", &number(sum.ended()), &format!("{rate} in {}", chart::name(span))))
-            (tile("Did not complete", &share(sum.rejected + sum.failed, sum.ended()), &format!("{} of {}", number(sum.rejected + sum.failed), number(sum.ended()))))
-            (tile("Mean time to end", &if sum.ended() == 0 { "–".to_owned() } else { millis(sum.latency_ms / sum.ended()) }, "from publish to end"))
+            (tile("Not completed", &share(sum.rejected + sum.failed, sum.ended()), &format!("{} of {}", number(sum.rejected + sum.failed), number(sum.ended()))))
+            (tile("Mean latency", &if sum.ended() == 0 { "–".to_owned() } else { millis(sum.latency_ms / sum.ended()) }, "from publish to end"))
         }
     }
 }
@@ -113,7 +113,7 @@ fn needs(base: &Base, overview: &Overview, sum: Step, span: Span) -> Vec<Markup>
     if stuck > 0 {
         needs.push(html! {
             (chip("bad", "!", "stuck")) " " a href=(base.to("/leases")) { (number(stuck)) " events" }
-            " are in the hands of workers that give no sign of life; the next drain takes them back"
+            " are leased by workers that have stopped responding; the next drain takes them back"
         });
     }
     let blocked = overview.blocked.len();
@@ -139,8 +139,8 @@ fn needs(base: &Base, overview: &Overview, sum: Step, span: Span) -> Vec<Markup>
 fn attention(needs: &[Markup]) -> Markup {
     html! {
         section.attention {
-            h2 { "Needs somebody" }
-            @if needs.is_empty() { p.empty { (chip("good", "✓", "all well")) " Nothing is blocked, stuck or down, and nothing has failed." } }
+            h2 { "Needs attention" }
+            @if needs.is_empty() { p.empty { (chip("good", "✓", "ok")) " Nothing is blocked, stuck or down, and nothing has failed." } }
             @else { ul { @for need in needs { li { (need) } } } }
         }
     }
@@ -157,7 +157,7 @@ fn kinds(base: &Base, overview: &Overview, ended: &[KindFigures], span: Span) ->
     names.dedup();
     let head = html! {
         th { "Kind" } th.n { "Live" } th { "Oldest" } th.n { "Ended" } th.n { "Not completed" } th.n { "Attempts per event" }
-        th.n { "p50" } th.n { "p95" } th { "Time to end" }
+        th.n { "p50" } th.n { "p95" } th { "Latency" }
     };
     let rows = html! {
         @for name in names {

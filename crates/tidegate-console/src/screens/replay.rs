@@ -30,12 +30,12 @@ const FIELDS: [&str; 9] = [
 
 pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
     if !desk.may_act() {
-        return Err(Problem::forbidden("You may look here, and not act."));
+        return Err(Problem::forbidden("You have read-only access."));
     }
     let told = match asked.text("since") {
         Some(_) => dry_run(&desk, &asked).await?,
         None => {
-            html! { p.note { "Choose which events: from when on they ended, and what else is to hold of them." } }
+            html! { p.note { "Choose the events: give at least the time from which on they ended." } }
         }
     };
     let command = format!(
@@ -93,15 +93,15 @@ fn counts(base: &Base, report: &ReplayReport) -> Markup {
         section {
             h2 { "What it would do" }
             dl.tiles {
-                div { dt { "Fit the filter" } dd { strong { (number(report.matched)) } span { "events in the log" } } }
-                div { dt { "Would be replayed" } dd { strong { (number(report.eligible)) } span { @if report.limit_reached { "and there are more" } @else { "all that can be" } } } }
-                div { dt { "Left out" } dd { strong { (number(report.skipped_count)) } span { "for the reasons below" } } }
+                div { dt { "Matching" } dd { strong { (number(report.matched)) } span { "events in the log" } } }
+                div { dt { "Would be replayed" } dd { strong { (number(report.eligible)) } span { @if report.limit_reached { "and there are more" } @else { "all eligible events" } } } }
+                div { dt { "Skipped" } dd { strong { (number(report.skipped_count)) } span { "see the reasons below" } } }
             }
             @if !report.kinds.is_empty() {
                 (table("Kinds", &html! { th { "Kind" } th.n { "Events" } }, &html! { @for (kind, count) in &report.kinds { tr { th scope="row" { (short(kind)) } td.n { (number(*count)) } } } }))
             }
             @if !report.skipped_reasons.is_empty() {
-                h3 { "Left out" }
+                h3 { "Skipped" }
                 (table("Left out", &html! { th { "Why" } th.n { "Events" } }, &html! { @for (why, count) in &report.skipped_reasons { tr { th scope="row" { (short(why)) } td.n { (number(*count)) } } } }))
                 details #skipped { summary { "The first of them" } ul.plain { @for one in &report.skipped { li { (event(base, &one.id.into())) " " (short(&one.reason)) @if let Some(by) = one.by { " by " (event(base, &by.into())) } } } } }
             }
@@ -114,14 +114,14 @@ fn order(base: &Base, risks: &OrderRisks) -> Markup {
     html! {
         section {
             h2 { "Risks to the order of groups" }
-            @if risks.groups_with_live_events == 0 && risks.groups_overtaken == 0 { p { "None: of the " (number(risks.groups)) " groups none has live events, and in none have later events ended." } }
+            @if risks.groups_with_live_events == 0 && risks.groups_overtaken == 0 { p { "None. Of the " (number(risks.groups)) " groups concerned, none has live events and none has later events that have finished." } }
             @if risks.groups_with_live_events > 0 {
-                p { strong { (number(risks.groups_with_live_events)) } " groups have live events, which the replays would wait behind." }
+                p { strong { (number(risks.groups_with_live_events)) } " groups have live events. The replays would wait behind these." }
                 (table("Groups with live events", &html! { th { "Group" } th.n { "Live" } }, &html! { @for group in &risks.live_events { tr { th scope="row" { a href=(base.of("/groups", &group.group_key)) { (short(&group.group_key)) } } td.n { (number(group.live)) } } } }))
             }
             @if risks.groups_overtaken > 0 {
-                p { "In " strong { (number(risks.groups_overtaken)) } " groups later events have ended already: the replays would come after what they once came before." }
-                (table("Groups overtaken", &html! { th { "Group" } th.n { "Ended later" } th { "The last" } th { "When" } }, &html! { @for group in &risks.overtaken { tr { th scope="row" { a href=(base.of("/groups", &group.group_key)) { (short(&group.group_key)) } } td.n { (number(group.ended)) } td { (event(base, &group.last_id.into())) } td { (time_of(Some(&group.last_finished_at))) } } } }))
+                p { "In " strong { (number(risks.groups_overtaken)) } " groups later events have already finished. The replays would run after events that they once preceded." }
+                (table("Groups overtaken", &html! { th { "Group" } th.n { "Finished later" } th { "The last" } th { "When" } }, &html! { @for group in &risks.overtaken { tr { th scope="row" { a href=(base.of("/groups", &group.group_key)) { (short(&group.group_key)) } } td.n { (number(group.ended)) } td { (event(base, &group.last_id.into())) } td { (time_of(Some(&group.last_finished_at))) } } } }))
             }
         }
     }
@@ -134,7 +134,7 @@ fn confirmation(
     report: &ReplayReport,
 ) -> Markup {
     if report.eligible == 0 || report.refused.is_some() {
-        return html! { p.empty { "There is nothing to confirm." } };
+        return html! { p.empty { "There is nothing to replay." } };
     }
     let at = |moment: Option<Moment>| match moment {
         Some(Moment::At(time)) => humantime::format_rfc3339_nanos(time).to_string(),
@@ -151,7 +151,7 @@ fn confirmation(
                 input type="hidden" name="digest" value=(report.digest);
                 (reason())
                 button.grave { "Replay " (number(report.eligible)) " events" }
-                p.note { "If others can be replayed by then, nothing is done." }
+                p.note { "If the set of eligible events has changed by then, nothing is replayed." }
             }
         }
     }
@@ -174,7 +174,7 @@ fn filters(desk: &Desk, asked: &Fields) -> Markup {
             (input("and before", "until", given("until"), ""))
             (input("At most", "limit", given("limit"), "10000"))
             (input("New deadline in", "expires_in", given("expires_in"), "1h"))
-            (tick("also what was replayed before", "again", asked.is_set("again")))
+            (tick("include events replayed before", "again", asked.is_set("again")))
             (tick("only handlers that failed", "failed_handlers_only", asked.is_set("failed_handlers_only")))
             button.primary { "Dry run" }
         } }
@@ -184,7 +184,7 @@ fn filters(desk: &Desk, asked: &Fields) -> Markup {
 /// Replays what the dry run chose, or nothing.
 pub(super) async fn confirm(desk: Desk, Sent(sent): Sent) -> Result<Response, Problem> {
     if !desk.may_act() {
-        return Err(Problem::forbidden("You may look here, and not act."));
+        return Err(Problem::forbidden("You have read-only access."));
     }
     let asked = ReplayRequest {
         reason: sent.needed("reason")?.to_owned(),
@@ -195,12 +195,12 @@ pub(super) async fn confirm(desk: Desk, Sent(sent): Sent) -> Result<Response, Pr
     let report = desk.service().replay(&asked).await?;
     if let Some(refused) = report.refused {
         return Err(Problem::conflict(format!(
-            "{refused}. Make another dry run."
+            "{refused}. Run another dry run."
         )));
     }
     desk.service().wake().await;
     let told = format!(
-        "Replayed {} events; {} were left out.",
+        "Replayed {} events; {} were skipped.",
         number(report.replayed),
         number(report.skipped_count)
     );

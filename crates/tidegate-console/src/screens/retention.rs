@@ -14,7 +14,7 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
     let service = desk.service();
     let (kinds, partitions) = tokio::try_join!(service.kinds(), service.log_partitions())?;
     let base = desk.base();
-    let head = html! { th { "Kind" } th { "Completed events" } th { "Others" } @if desk.may_act() { th { "Act" } } };
+    let head = html! { th { "Kind" } th { "Completed" } th { "Failed and rejected" } @if desk.may_act() { th { "Act" } } };
     let rows = html! {
         @for kind in &kinds {
             tr {
@@ -36,7 +36,7 @@ fn partitions_of(partitions: &[Value]) -> Markup {
         .iter()
         .filter_map(|one| one["bytes"].as_u64())
         .sum();
-    let head = html! { th { "Partition" } th { "Holds what is kept until" } th.n { "Events, about" } th.n { "Size" } };
+    let head = html! { th { "Partition" } th { "Expiry range" } th.n { "Events (estimate)" } th.n { "Size" } };
     let rows = html! {
         @for one in partitions {
             tr {
@@ -48,7 +48,7 @@ fn partitions_of(partitions: &[Value]) -> Markup {
         }
     };
     html! {
-        p { (partitions.len()) " partitions, " (bytes(total)) " in all. Numbers of events are the planner's; a dash is one that nobody has counted yet." }
-        details #partitions { summary { "All of them" } (table("Partitions", &head, &rows)) }
+        p { (partitions.len()) " partitions, " (bytes(total)) " in all. The numbers of events are the planner's estimates; a dash means not analyzed yet." }
+        details #partitions { summary { "Show all" } (table("Partitions", &head, &rows)) }
     }
 }

@@ -23,7 +23,7 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
         .filter(|one| one.state == "stopped")
         .count();
     let body = html! {
-        @if report.schedules.is_empty() { (empty("Nothing is published again and again.")) } @else { (list(&desk, &report.schedules)) }
+        @if report.schedules.is_empty() { (empty("There are no schedules.")) } @else { (list(&desk, &report.schedules)) }
         (another(&desk))
     };
     Ok(
@@ -36,7 +36,7 @@ pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
 fn list(desk: &Desk, schedules: &[ScheduleStatus]) -> Markup {
     let base = desk.base();
     let head = html! {
-        th { "Name" } th { "State" } @if desk.may_act() { th { "Act" } } th { "Publishes" } th { "When" } th { "Next" } th { "Last slot" } th { "Last event" } th { "If missed" } th { "Kept by" }
+        th { "Name" } th { "State" } @if desk.may_act() { th { "Act" } } th { "Publishes" } th { "When" } th { "Next" } th { "Last slot" } th { "Last event" } th { "Missed slots" } th { "Owner" }
     };
     let rows = html! {
         @for one in schedules {
@@ -88,10 +88,10 @@ fn actions(desk: &Desk, one: &ScheduleStatus) -> Markup {
     };
     html! {
         div.actions {
-            (offer("run", "Run now", "Publishes its event now, beside its slots.", false))
-            @if one.state == "paused" { (offer("resume", "Resume", "It publishes again from its next slot on.", false)) }
-            @else { (offer("pause", "Pause", "It publishes nothing; slots that pass meanwhile are passed over.", false)) }
-            @if one.keeper.is_none() { (offer("remove", "Remove", "Operators keep it no longer.", true)) }
+            (offer("run", "Run now", "Publishes its event now, in addition to its schedule.", false))
+            @if one.state == "paused" { (offer("resume", "Resume", "Publishes again, starting with the next slot.", false)) }
+            @else { (offer("pause", "Pause", "Publishes nothing until it is resumed. Slots in between are skipped.", false)) }
+            @if one.keeper.is_none() { (offer("remove", "Remove", "Deletes the schedule.", true)) }
         }
     }
 }
@@ -103,9 +103,9 @@ fn another(desk: &Desk) -> Markup {
     }
     html! {
         details.act {
-            summary { "Make or change one" }
+            summary { "Create or change a schedule" }
             form method="post" action=(desk.base().of("/act", "schedule")) {
-                p { "Kept by operators; those that a program declares are changed in the program." }
+                p { "For schedules owned by operators. Schedules that a program declares are changed in the program." }
                 input type="hidden" name="back" value=(desk.address);
                 input type="hidden" name="do" value="set";
                 label { span { "Name" } input name="name" required maxlength="100" autocomplete="off"; }
@@ -115,7 +115,7 @@ fn another(desk: &Desk) -> Markup {
                 (input("Time zone", "time_zone", "", "Europe/Kyiv"))
                 (input("Group", "group", "", ""))
                 (input("Start within", "start_within", "", "10m"))
-                (select("If a slot is missed", "catch_up", "last", &[("last", "make up for the last"), ("all", "make up for all"), ("none", "pass it over")]))
+                (select("Missed slots", "catch_up", "last", &[("last", "publish the last one"), ("all", "publish all"), ("none", "skip")]))
                 label.wide { span { "Payload (JSON)" } textarea name="payload" rows="3" {} }
                 (reason())
                 button.primary { "Save" }

@@ -19,20 +19,20 @@ pub(super) async fn show(desk: Desk, Asked(_): Asked) -> Result<Response, Proble
         .filter(|service| service.state != ServiceState::Closed)
         .count();
     let body = html! {
-        @if overview.services.is_empty() { (empty("Nobody has told anything of a service yet.")) } @else { (list(&desk, &overview.services)) }
-        @if overview.is_estimate { p.note { "What waits is counted among the first 100,000 live events." } }
+        @if overview.services.is_empty() { (empty("No handler has reported a service yet.")) } @else { (list(&desk, &overview.services)) }
+        @if overview.is_estimate { p.note { "Waiting events are counted among the first 100,000 live events." } }
         (another(&desk))
     };
     Ok(
         Page::new(Place::Services, "Services", "tidegate services", body)
-            .renewing(format!("{down} services are not called."))
+            .renewing(format!("{down} services are not available."))
             .answer(&desk),
     )
 }
 
 fn list(desk: &Desk, services: &[ServiceStatus]) -> Markup {
     let head = html! {
-        th { "Service" } th { "State" } @if desk.may_act() { th { "Act" } } th { "Since" } th.n { "Failures in a row" } th { "Tried again" } th { "Last answer" } th { "Last error" }
+        th { "Service" } th { "State" } @if desk.may_act() { th { "Act" } } th { "Since" } th.n { "Failures in a row" } th { "Next try" } th { "Last answer" } th { "Last error" }
         th.n { "Waiting" } th { "Limits" }
     };
     let rows = html! {
@@ -56,9 +56,9 @@ fn list(desk: &Desk, services: &[ServiceStatus]) -> Markup {
 
 fn state(state: ServiceState) -> Markup {
     match state {
-        ServiceState::Closed => chip("good", "✓", "called"),
+        ServiceState::Closed => chip("good", "✓", "available"),
         ServiceState::Open => chip("bad", "✕", "does not answer"),
-        ServiceState::Probing => chip("warn", "?", "is being tried"),
+        ServiceState::Probing => chip("warn", "?", "being tested"),
         ServiceState::Paused => chip("warn", "‖", "paused"),
     }
 }
@@ -84,10 +84,10 @@ fn actions(desk: &Desk, service: &ServiceStatus) -> Markup {
     };
     html! {
         div.actions {
-            @if service.state != ServiceState::Paused { (offer("Pause", "No handler calls it; what needs it waits.", pause).plain(desk)) }
-            @if service.state != ServiceState::Closed { (offer("Resume", "It is called again, also if it has not answered.", resume).plain(desk)) }
-            (offer("Limit", "0 is any number; what is left empty stays as it is.", of).with(desk, &html! {
-                (input("At once, over all drains", "limit", "", "10")) (input("Starts in a second", "per_second", "", "2.5"))
+            @if service.state != ServiceState::Paused { (offer("Pause", "Handlers stop calling the service. Events that need it wait.", pause).plain(desk)) }
+            @if service.state != ServiceState::Closed { (offer("Resume", "Handlers call the service again, even if it has not answered.", resume).plain(desk)) }
+            (offer("Limit", "0 removes a limit; an empty field leaves it as it is.", of).with(desk, &html! {
+                (input("Concurrency over all drains", "limit", "", "10")) (input("Starts per second", "per_second", "", "2.5"))
             }))
         }
     }
@@ -102,10 +102,10 @@ fn another(desk: &Desk) -> Markup {
         details.act {
             summary { "Limit another service" }
             form method="post" action=(desk.base().of("/act", "service")) {
-                p { "Its name as handlers give it; it need not have been called yet." }
+                p { "The name that handlers use. The service need not have been called yet." }
                 input type="hidden" name="back" value=(desk.address);
                 label { span { "Service" } input name="name" required maxlength="100" autocomplete="off"; }
-                (input("At once, over all drains", "limit", "", "10")) (input("Starts in a second", "per_second", "", "2.5"))
+                (input("Concurrency over all drains", "limit", "", "10")) (input("Starts per second", "per_second", "", "2.5"))
                 (reason())
                 button.primary { "Limit" }
             }

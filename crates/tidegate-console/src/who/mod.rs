@@ -135,9 +135,9 @@ impl Auth {
             (Way::Iam, Some(Given::Iam(name))) => named(name),
             (Way::Given, Some(Given::Layer(identity))) => Ok(identity.clone()),
             (Way::Iam, _) => Err(Refusal::Unknown(
-                "this console is for callers whom AWS IAM has verified",
+                "this console accepts only callers that AWS IAM has verified",
             )),
-            (Way::Given, _) => Err(Refusal::Unknown("nobody has said who you are")),
+            (Way::Given, _) => Err(Refusal::Unknown("the request names no user")),
         }
     }
 }

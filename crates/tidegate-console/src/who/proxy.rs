@@ -42,7 +42,9 @@ impl Proxy {
         let (secret, more) = (secrets.next(), secrets.next());
         let given = secret.map_or(&b""[..], |secret| secret.as_bytes());
         if more.is_some() || !same(given, self.secret.as_bytes()) {
-            return Err(Refusal::Wrong("this console answers its proxy alone"));
+            return Err(Refusal::Wrong(
+                "this console accepts only requests from its proxy",
+            ));
         }
         let mut names = headers.get_all(&self.header).iter();
         match (
@@ -52,7 +54,7 @@ impl Proxy {
             names.next(),
         ) {
             (Some(Ok(name)), None) => named(name),
-            _ => Err(Refusal::Unknown("the proxy has not said who you are")),
+            _ => Err(Refusal::Unknown("the proxy has not sent a user name")),
         }
     }
 }
