@@ -89,7 +89,7 @@ async fn requeue(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
     let asked = RequeueRequest {
         ids: sent.ids("id")?,
         reason: reason(sent)?,
-        actor: desk.actor(),
+        actor: Some(desk.actor()),
     };
     let report = desk.service().requeue(&asked).await?;
     desk.service().wake().await;
@@ -105,7 +105,7 @@ async fn cancel(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
     let asked = CancelRequest {
         ids: Some(sent.ids("id")?),
         reason: reason(sent)?,
-        actor: desk.actor(),
+        actor: Some(desk.actor()),
         ..CancelRequest::default()
     };
     let report = desk.service().cancel(&asked).await?;
@@ -126,7 +126,7 @@ async fn reschedule(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         expires_in: sent.duration("expires_in")?,
         no_deadline: sent.is_set("no_deadline"),
         reason: reason(sent)?,
-        actor: desk.actor(),
+        actor: Some(desk.actor()),
         ..RescheduleRequest::default()
     };
     let report = desk.service().reschedule(&asked).await?;
@@ -154,7 +154,7 @@ async fn replay(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         failed_handlers_only: sent.is_set("failed_handlers_only"),
         expires_in: sent.duration("expires_in")?,
         reason: reason(sent)?,
-        actor: desk.actor(),
+        actor: Some(desk.actor()),
         ..ReplayRequest::default()
     };
     let report = desk.service().replay(&asked).await?;
@@ -189,7 +189,7 @@ async fn unblock(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         group_key: sent.needed("group")?.to_owned(),
         how,
         reason: reason(sent)?,
-        actor: desk.actor(),
+        actor: Some(desk.actor()),
     };
     let report = desk.service().unblock(&asked).await?;
     if let Some(refused) = report.refused {
@@ -233,7 +233,7 @@ fn kind(desk: &Desk, sent: &Fields) -> Result<KindRequest, Problem> {
     Ok(KindRequest {
         kind: sent.needed("kind")?.to_owned(),
         reason: Some(reason(sent)?),
-        actor: desk.actor(),
+        actor: Some(desk.actor()),
     })
 }
 
@@ -257,7 +257,7 @@ async fn policy(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         batch_within: sent.duration("batch_within")?,
         reset: sent.all("reset").map(str::to_owned).collect(),
         reason: Some(reason(sent)?),
-        actor: desk.actor(),
+        actor: Some(desk.actor()),
     };
     let report = desk.service().policy(&asked).await?;
     Ok(format!(
@@ -279,7 +279,7 @@ async fn retention(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         apply: sent.is_set("apply"),
         budget: Some(APPLYING),
         reason: Some(reason(sent)?),
-        actor: desk.actor(),
+        actor: Some(desk.actor()),
     };
     match desk.service().retention(&asked, None).await? {
         Retention::Kept(_) => Err(Problem::invalid(
@@ -323,7 +323,7 @@ async fn service(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         service: sent.needed("name")?.to_owned(),
         action,
         reason: reason(sent)?,
-        actor: desk.actor(),
+        actor: Some(desk.actor()),
     };
     let change = desk.service().change_service(&asked).await?;
     let known = if change.known {
@@ -354,7 +354,7 @@ async fn schedule(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
         name: sent.needed("name")?.to_owned(),
         action,
         reason: reason(sent)?,
-        actor: desk.actor(),
+        actor: Some(desk.actor()),
     };
     let change = desk.service().change_schedule(&asked).await?;
     if let Some(id) = change.event_id {

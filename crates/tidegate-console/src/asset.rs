@@ -19,13 +19,9 @@ pub(crate) struct Asset {
 impl Asset {
     fn new(stem: &str, ending: &str, kind: &'static str, bytes: &'static [u8]) -> Self {
         let hash = Sha256::digest(bytes);
-        let hash: String = hash
-            .iter()
-            .take(6)
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let hash = u64::from_be_bytes([0, 0, hash[0], hash[1], hash[2], hash[3], hash[4], hash[5]]);
         Self {
-            path: format!("/assets/{stem}-{hash}.{ending}"),
+            path: format!("/assets/{stem}-{hash:012x}.{ending}"),
             kind,
             bytes,
         }

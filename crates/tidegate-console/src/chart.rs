@@ -108,7 +108,7 @@ fn bar(place: usize, step: &Step, most: u64) -> Markup {
     let height = |events: u64| match events {
         0 => 0,
         // What is there can be seen.
-        events => (u128::from(events) * u128::from(HEIGHT) / u128::from(most)).max(8) as u64,
+        events => (events.saturating_mul(HEIGHT) / most).max(8),
     };
     let (good, warn, bad) = (
         height(step.completed),
@@ -162,7 +162,7 @@ pub(crate) fn failures(span: Span, steps: &[Step]) -> Markup {
     let line: Vec<String> = points.iter().map(at).collect();
     let drawn = html! {
         polyline.line points=(line.join(" ")) {}
-        @for point in &line { @if let Some((x, y)) = point.split_once(',') { rect.dot x=(x.parse().unwrap_or(0_i64) - 12) y=(y) width="24" height="24" {} } }
+        @for point in &line { @if let Some((x, y)) = point.split_once(',') { rect.dot x=(x.parse().unwrap_or(0_i64) - 12) y=(y.parse().unwrap_or(12_i64) - 12) width="24" height="24" {} } }
     };
     let rows = html! {
         @for (place, part) in points.iter().rev() {

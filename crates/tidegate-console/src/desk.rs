@@ -46,8 +46,8 @@ impl Desk {
     }
 
     /// Who acts, for the audit.
-    pub(crate) fn actor(&self) -> Option<String> {
-        Some(self.who.name.clone())
+    pub(crate) fn actor(&self) -> String {
+        self.who.name.clone()
     }
 }
 

@@ -70,7 +70,7 @@ impl Fields {
 
     /// A length of time such as `30s`, likewise.
     pub(crate) fn duration(&self, name: &str) -> Result<Option<Duration>, Problem> {
-        self.read(name, |text| parse_duration(text))
+        self.read(name, parse_duration)
     }
 
     /// A moment, likewise: a time, or a length of time that means "ago".

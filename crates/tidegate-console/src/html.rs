@@ -62,7 +62,7 @@ pub(crate) fn share(part: u64, all: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "a percentage")]
     let percent = part as f64 * 100.0 / all as f64;
     match percent {
-        p if p == 0.0 => "0 %".to_owned(),
+        _ if part == 0 => "0 %".to_owned(),
         p if p < 0.1 => "< 0.1 %".to_owned(),
         p => format!("{p:.1} %"),
     }

@@ -176,7 +176,7 @@ mod tests {
             (far("proxy-header"), "--proxy-header"),
             (
                 with(far("proxy-header"), |o| {
-                    o.proxy_header = Some("X-User".into())
+                    o.proxy_header = Some("X-User".into());
                 }),
                 "--proxy-secret-file",
             ),
@@ -206,7 +206,7 @@ mod tests {
             (
                 with(local("token"), |o| {
                     o.instance = Some("p".into());
-                    o.colour = Some("pink".into())
+                    o.colour = Some("pink".into());
                 }),
                 "red, amber",
             ),
@@ -218,11 +218,15 @@ mod tests {
                 .unwrap_or_default();
             assert!(error.contains(named), "{named}: {error:?}");
         }
-        assert!(local("token").settings().is_ok());
-        let acts = with(local("token"), |o| o.allow = Some("act".into()))
-            .settings()
-            .unwrap();
-        assert_eq!(acts.acting, Acting::Everybody);
+    }
+
+    #[test]
+    fn nobody_may_act_unless_that_is_allowed() {
+        let allowed = Options {
+            allow: Some("act".to_owned()),
+            ..local("token")
+        };
+        assert_eq!(allowed.settings().unwrap().acting, Acting::Everybody);
         assert_eq!(local("token").settings().unwrap().acting, Acting::Nobody);
     }
 }

@@ -1,10 +1,5 @@
 //! The verb `console`: the console, until it is told to stop.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "the arguments' comments are the help's text, which is read as it is"
-)]
-
 use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -159,10 +154,10 @@ fn mounted(base: &str, routes: Router) -> Router {
         return routes;
     }
     let to = base.to_owned();
-    let bare = format!("{base}/");
+    let slash = format!("{base}/");
     Router::new()
         .nest(base, routes)
-        .route(&bare, get(move || async move { Redirect::permanent(&to) }))
+        .route(&slash, get(move || async move { Redirect::permanent(&to) }))
 }
 
 fn hashed() -> Result<Answer, Error> {

@@ -75,7 +75,7 @@ fn tiles(overview: &Overview, span: Span, sum: Step) -> Markup {
         format!("{rate:.1}/s")
     };
     let counted = if overview.is_estimate {
-        "of the first 100,000"
+        ", of the first 100,000"
     } else {
         ""
     };
@@ -83,8 +83,7 @@ fn tiles(overview: &Overview, span: Span, sum: Step) -> Markup {
         dl.tiles {
             (tile("In the queue", &number(overview.events), if overview.is_estimate { "an estimate" } else { "live events" }))
             (tile("Oldest", &if overview.events == 0 { "–".to_owned() } else { millis(overview.oldest_age_ms) }, "since it was published"))
-            (tile("In progress", &number(in_hand), counted))
-            (tile("Delayed", &number(delayed), counted))
+            (tile("In progress", &number(in_hand), &format!("{} delayed{counted}", number(delayed))))
             (tile("Ended", &number(sum.ended()), &format!("{rate} in {}", chart::name(span))))
             (tile("Not completed", &share(sum.rejected + sum.failed, sum.ended()), &format!("{} of {}", number(sum.rejected + sum.failed), number(sum.ended()))))
             (tile("Mean latency", &if sum.ended() == 0 { "–".to_owned() } else { millis(sum.latency_ms / sum.ended()) }, "from publish to end"))

@@ -77,7 +77,7 @@ async fn dry_run(desk: &Desk, asked: &Fields) -> Result<Markup, Problem> {
     let dry = ReplayRequest {
         dry_run: true,
         reason: "a dry run".to_owned(),
-        actor: desk.actor(),
+        actor: Some(desk.actor()),
         ..asked_for.clone()
     };
     let report = desk.service().replay(&dry).await?;
@@ -116,15 +116,20 @@ fn order(base: &Base, risks: &OrderRisks) -> Markup {
             h2 { "Risks to the order of groups" }
             @if risks.groups_with_live_events == 0 && risks.groups_overtaken == 0 { p { "None. Of the " (number(risks.groups)) " groups concerned, none has live events and none has later events that have finished." } }
             @if risks.groups_with_live_events > 0 {
-                p { strong { (number(risks.groups_with_live_events)) } " groups have live events. The replays would wait behind these." }
+                p { "Live events: in " (counted(risks.groups_with_live_events)) ". The replays would wait behind them." }
                 (table("Groups with live events", &html! { th { "Group" } th.n { "Live" } }, &html! { @for group in &risks.live_events { tr { th scope="row" { a href=(base.of("/groups", &group.group_key)) { (short(&group.group_key)) } } td.n { (number(group.live)) } } } }))
             }
             @if risks.groups_overtaken > 0 {
-                p { "In " strong { (number(risks.groups_overtaken)) } " groups later events have already finished. The replays would run after events that they once preceded." }
+                p { "In " (counted(risks.groups_overtaken)) " later events have already finished. The replays would run after events that they once preceded." }
                 (table("Groups overtaken", &html! { th { "Group" } th.n { "Finished later" } th { "The last" } th { "When" } }, &html! { @for group in &risks.overtaken { tr { th scope="row" { a href=(base.of("/groups", &group.group_key)) { (short(&group.group_key)) } } td.n { (number(group.ended)) } td { (event(base, &group.last_id.into())) } td { (time_of(Some(&group.last_finished_at))) } } } }))
             }
         }
     }
+}
+
+/// So many groups.
+fn counted(groups: u64) -> Markup {
+    html! { strong { (number(groups)) } @if groups == 1 { " group" } @else { " groups" } }
 }
 
 fn confirmation(
@@ -188,7 +193,7 @@ pub(super) async fn confirm(desk: Desk, Sent(sent): Sent) -> Result<Response, Pr
     }
     let asked = ReplayRequest {
         reason: sent.needed("reason")?.to_owned(),
-        actor: desk.actor(),
+        actor: Some(desk.actor()),
         digest: Some(sent.needed("digest")?.to_owned()),
         ..request(&sent)?
     };

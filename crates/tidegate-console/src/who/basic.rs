@@ -54,7 +54,7 @@ pub fn hash_password(password: &str) -> Result<String, Error> {
 }
 
 pub(super) struct Users {
-    users: BTreeMap<String, User>,
+    known: BTreeMap<String, User>,
     /// Remembered passwords are known by a hash with this key.
     key: String,
     right: Mutex<BTreeMap<Vec<u8>, Instant>>,
@@ -93,7 +93,7 @@ impl Users {
             ));
         }
         Ok(Self {
-            users,
+            known: users,
             key: random(),
             right: Mutex::default(),
             wrong: Mutex::default(),
@@ -109,7 +109,7 @@ impl Users {
         let Some((name, password)) = credentials(headers) else {
             return Err(Refusal::Unknown("log in with your name and password"));
         };
-        let user = self.users.get(&name);
+        let user = self.known.get(&name);
         let fingerprint = self.fingerprint(&name, &password);
         let is_right = user.is_some() && self.remembers(&fingerprint);
         if !is_right {
@@ -183,7 +183,7 @@ impl Users {
             .copied()
             .unwrap_or_default();
         if by_one >= WRONG_BY_ONE || wrong.by_all >= WRONG_BY_ALL {
-            return Err(Refusal::TooOften((WINDOW - age).as_secs() + 1));
+            return Err(Refusal::TooOften(WINDOW.saturating_sub(age).as_secs() + 1));
         }
         Ok(())
     }

@@ -29,8 +29,8 @@ impl Service {
         if let Some(limit) = self.looks_within {
             let millis = limit.as_millis().clamp(1, 600_000);
             let begin = format!("BEGIN READ ONLY; SET LOCAL statement_timeout = {millis}");
-            let begun = client.batch_execute(&begin).await;
-            begun.map_err(|source| Error::Database {
+            let answer = client.batch_execute(&begin).await;
+            answer.map_err(|source| Error::Database {
                 stage: "begin",
                 source,
             })?;
@@ -122,9 +122,10 @@ impl Service {
         let client = self.looking().await?;
         let event = queue::event(&client, id).await?;
         let event = event.ok_or(Error::UnknownEvent(id))?;
-        let content = match with_content {
-            true => queue::content(&client, id).await?,
-            false => None,
+        let content = if with_content {
+            queue::content(&client, id).await?
+        } else {
+            None
         };
         Ok(Dossier {
             event,
