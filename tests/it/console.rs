@@ -519,84 +519,94 @@ async fn schedules_are_made_paused_resumed_and_removed() {
     );
 }
 
+/// A request that is refused: where it goes, what it holds, how it is answered, what the answer says.
+type Refusal = (
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    u16,
+    &'static str,
+);
+
+const REFUSED: &[Refusal] = &[
+    (
+        "requeue",
+        &[("id", "502"), ("reason", "r")],
+        409,
+        "use replay",
+    ),
+    (
+        "cancel",
+        &[("id", "502"), ("reason", "r")],
+        409,
+        "ended as FAILED",
+    ),
+    (
+        "replay",
+        &[("id", "1001"), ("reason", "r")],
+        409,
+        "use requeue",
+    ),
+    (
+        "unblock",
+        &[("group", "no-such"), ("how", "retry"), ("reason", "r")],
+        409,
+        "no live events",
+    ),
+    (
+        "unblock",
+        &[("group", "customer-901"), ("how", "push"), ("reason", "r")],
+        422,
+        "how: must be",
+    ),
+    (
+        "requeue",
+        &[("id", "x"), ("reason", "r")],
+        422,
+        "id: must be a number",
+    ),
+    ("requeue", &[("reason", "r")], 422, "id: must name"),
+    ("requeue", &[("id", "1001")], 422, "reason: must be given"),
+    (
+        "requeue",
+        &[("id", "1001"), ("reason", "  ")],
+        422,
+        "reason",
+    ),
+    (
+        "retire",
+        &[("kind", "order_placed"), ("reason", "r")],
+        422,
+        "kind: must be one that this program does not handle",
+    ),
+    (
+        "policy",
+        &[("kind", "invoice_sent"), ("attempts", "0"), ("reason", "r")],
+        422,
+        "max_attempts",
+    ),
+    (
+        "reschedule",
+        &[("id", "1020"), ("reason", "r")],
+        422,
+        "now: must be",
+    ),
+    (
+        "service",
+        &[("name", "bank"), ("reason", "r")],
+        422,
+        "limit: must be given",
+    ),
+    ("explode", &[("reason", "r")], 404, "does not exist"),
+];
+
 #[tokio::test]
 async fn what_cannot_be_done_is_told_and_nothing_is_done() {
     let site = Site::acting().await;
-    for (verb, fields, status, told) in [
-        (
-            "requeue",
-            &[("id", "502"), ("reason", "r")][..],
-            409,
-            "use replay",
-        ),
-        (
-            "cancel",
-            &[("id", "502"), ("reason", "r")],
-            409,
-            "ended as FAILED",
-        ),
-        (
-            "replay",
-            &[("id", "1001"), ("reason", "r")],
-            409,
-            "use requeue",
-        ),
-        (
-            "unblock",
-            &[("group", "no-such"), ("how", "retry"), ("reason", "r")],
-            409,
-            "no live events",
-        ),
-        (
-            "unblock",
-            &[("group", "customer-901"), ("how", "push"), ("reason", "r")],
-            422,
-            "how: must be",
-        ),
-        (
-            "requeue",
-            &[("id", "x"), ("reason", "r")],
-            422,
-            "id: must be a number",
-        ),
-        ("requeue", &[("reason", "r")], 422, "id: must name"),
-        ("requeue", &[("id", "1001")], 422, "reason: must be given"),
-        (
-            "requeue",
-            &[("id", "1001"), ("reason", "  ")],
-            422,
-            "reason",
-        ),
-        (
-            "retire",
-            &[("kind", "order_placed"), ("reason", "r")],
-            422,
-            "kind: must be one that this program does not handle",
-        ),
-        (
-            "policy",
-            &[("kind", "invoice_sent"), ("attempts", "0"), ("reason", "r")],
-            422,
-            "max_attempts",
-        ),
-        (
-            "reschedule",
-            &[("id", "1020"), ("reason", "r")],
-            422,
-            "now: must be",
-        ),
-        (
-            "service",
-            &[("name", "bank"), ("reason", "r")],
-            422,
-            "limit: must be given",
-        ),
-        ("explode", &[("reason", "r")], 404, "does not exist"),
-    ] {
+    for (verb, fields, status, told) in REFUSED {
         let answer = site.post(&format!("/act/{verb}"), fields).await;
         let (got, text) = (answer.status(), answer.text().await.unwrap());
         assert!(
-            got == status && text.contains(told),
+            got == *status && text.contains(told),
             "{verb} {fields:?}: {got} {text}"
         );
     }
@@ -844,7 +854,9 @@ fn filled(request: reqwest::RequestBuilder, fields: &[(&str, &str)]) -> reqwest:
 }
 
 fn percent(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+    let digit = |part: u8| char::from(b"0123456789ABCDEF"[usize::from(part)]);
+    let encoded = |byte: u8| ['%', digit(byte >> 4), digit(byte & 15)];
+    text.bytes().flat_map(encoded).collect()
 }
 
 /// The value of a field of the page's confirmation.
@@ -982,7 +994,7 @@ async fn a_link_lets_one_browser_in_and_nobody_else() {
             "{path}"
         );
     }
-    site.cookie = Some(format!("{}x", cookie));
+    site.cookie = Some(format!("{cookie}x"));
     assert_eq!(site.get("/").await.0, StatusCode::UNAUTHORIZED);
     site.cookie = Some(cookie);
     site.page("/").await;

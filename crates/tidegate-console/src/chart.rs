@@ -313,7 +313,7 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(86_430);
         let told = ended(Span::Hour, &complete(Span::Hour, &[step], now)).into_string();
         assert!(
-            told.contains("10 events ended in the last hour: 0 rejected, 2 failed"),
+            told.contains("10 events finished in the last hour: 0 rejected, 2 failed"),
             "{told}"
         );
         assert!(told.contains("url(#hatch)") && !told.contains("style="));

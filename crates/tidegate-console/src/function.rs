@@ -8,8 +8,10 @@ use lambda_http::Request;
 use lambda_http::request::RequestContext;
 use tidegate::config::environment;
 use tidegate::program::{Service, log_panics};
-use tidegate::{Error, Lookup, Program};
+use tidegate::{Lookup, Program};
 use tower::{ServiceExt, service_fn};
+
+pub use lambda_http::Error;
 
 use crate::options::Options;
 use crate::router;
@@ -20,7 +22,7 @@ use crate::who::Given;
 ///
 /// # Errors
 /// When Lambda's runtime interface cannot be used.
-pub fn run(program: Program) -> Result<(), lambda_http::Error> {
+pub fn run(program: Program) -> Result<(), Error> {
     log_panics();
     let started = start(program, &environment);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -39,7 +41,7 @@ pub fn run(program: Program) -> Result<(), lambda_http::Error> {
     })
 }
 
-fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, Error> {
+fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error> {
     let service: Service = program.start(lookup)?;
     let settings = options(lookup).settings()?;
     let base = settings.base.path().to_owned();
@@ -103,5 +105,72 @@ fn caller(context: &RequestContext) -> Option<String> {
             context.authorizer.as_ref()?.iam.as_ref()?.user_arn.clone()
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::to_bytes;
+    use axum::http::StatusCode;
+    use axum::routing::get;
+
+    use super::*;
+
+    /// A request as a function URL with `AWS_IAM` sends it; `iam` is what AWS has verified.
+    fn request(iam: &str) -> Request {
+        let event = format!(
+            r#"{{"version": "2.0", "routeKey": "$default", "rawPath": "/", "rawQueryString": "", "headers": {{"host": "x"}},
+                "isBase64Encoded": false, "requestContext": {{"accountId": "1", "apiId": "a", "domainName": "x", "domainPrefix": "x",
+                "authorizer": {{{iam}}}, "http": {{"method": "GET", "path": "/", "protocol": "HTTP/1.1", "sourceIp": "1.2.3.4",
+                "userAgent": "u"}}, "requestId": "r", "routeKey": "$default", "stage": "$default", "time": "t", "timeEpoch": 1}}}}"#
+        );
+        lambda_http::request::from_str(&event).unwrap()
+    }
+
+    async fn name(request: Request) -> String {
+        let told = |request: axum::extract::Request| async move {
+            match request.extensions().get::<Given>() {
+                Some(Given::Iam(name)) => name.clone(),
+                _ => "nobody".to_owned(),
+            }
+        };
+        let answer = super::told(Router::new().route("/", get(told)), request).await;
+        let answer = answer.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        let body = to_bytes(answer.into_body(), 1000).await.unwrap();
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_caller_is_the_one_that_aws_has_verified() {
+        let arn = "arn:aws:sts::1:assumed-role/ops/grace";
+        let iam = format!(
+            r#""iam": {{"accessKey": "k", "accountId": "1", "callerId": "c", "userArn": "{arn}", "userId": "u"}}"#
+        );
+        assert_eq!(name(request(&iam)).await, arn);
+        assert_eq!(name(request("")).await, "nobody");
+    }
+
+    #[test]
+    fn settings_come_from_the_environment_and_nobody_is_let_in_by_a_link() {
+        let options = |pairs: &[(&str, &str)]| {
+            let lookup = |name: &str| {
+                let found = pairs
+                    .iter()
+                    .find(|(known, _)| format!("TIDEGATE_CONSOLE_{known}") == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            options(&lookup)
+        };
+        let told = options(&[
+            ("ALLOW", "act"),
+            ("ACTORS", "ada, grace"),
+            ("HOSTS", "x"),
+            ("BEHIND_TLS", "true"),
+        ]);
+        assert_eq!(told.actors, ["ada", "grace"]);
+        assert!(told.behind_tls && told.settings().is_ok());
+        assert!(options(&[("AUTH", "token")]).settings().is_err());
+        assert!(options(&[("AUTH", "basic")]).settings().is_err());
     }
 }

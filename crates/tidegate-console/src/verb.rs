@@ -132,9 +132,7 @@ pub async fn console(ask: Ask, asked: Console) -> Result<Answer, Error> {
         if link.is_empty() { "/" } else { "" }
     ));
     if !link.is_empty() {
-        ask.say(&format!(
-            "open {url}{link} within this session's life; the link is good once"
-        ));
+        ask.say(&format!("open {url}{link} (the link works once)"));
     }
     let shared = "the program is in use elsewhere";
     let service = Arc::into_inner(ask.service).ok_or_else(|| Error::Config(shared.to_owned()))?;
