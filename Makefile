@@ -1,14 +1,14 @@
-# Every target works on a fresh machine with Rust, make, Python 3, git and a C compiler; what else is
-# needed lands in .tools/, and what cannot be got is named in one line.
+# Every target works on a fresh machine with Rust, make, Python 3, git and a C compiler. The scripts install everything else
+# into .tools/, and name what they cannot install in one line.
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check unit test-pooled newest schema check-schema lambda starter api console bench bench-peers coldstart cost simulate db torture mutants template package deploy deny sbom fuzz tools
 
-# Without OpenSSL's development files OpenSSL is built in, which takes a minute, once.
+# If OpenSSL's development files are missing, OpenSSL is built from source. The first build then takes a minute longer.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
 export CARGO_FLAGS := --locked $(VENDORED)
 
-# POSTGRES=18, with any target: the major version of every server that is started.
+# POSTGRES=18 works with every target. It sets the major version of all Postgres servers that the target starts.
 ifdef POSTGRES
 export TIDEGATE_PG_MAJOR := $(POSTGRES)
 endif
@@ -16,19 +16,19 @@ endif
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-run: tools ## start a local Postgres, publish sample events, drain them, show the result
+run: tools ## start a local Postgres, publish sample events, drain them and show the result
 	@python3 scripts/run.py
 
-# What `make test` runs, in this order. Each can be run alone.
+# The stages of `make test`, in order. Each is also a target of its own.
 STAGES := check deny unit newest check-schema lambda starter api console template
 
-# What is left out for want of something that the machine lacks is counted; TIDEGATE_EXPECTED="tls" makes some of it an error.
+# Tests are skipped if the machine lacks something they need. Skips are counted; TIDEGATE_EXPECTED="tls" turns some of them into errors.
 test: export TIDEGATE_SKIPPED_TO := $(CURDIR)/target/skipped
-test: tools ## everything CI runs, stage by stage
+test: tools ## run everything that CI runs, stage by stage
 	@python3 scripts/skips.py forget
 	@python3 scripts/stages.py $(STAGES)
 
-check: tools ## format, circles of modules, names of tests and guards, lints with warnings denied, what the library costs, docs
+check: tools ## check formatting, module cycles, requirements, lints (warnings are errors), dependencies and public names, and docs
 	cargo fmt --all --check
 	@python3 scripts/circles.py
 	@python3 scripts/requirements.py check
@@ -39,18 +39,18 @@ check: tools ## format, circles of modules, names of tests and guards, lints wit
 	@python3 scripts/cost.py
 	RUSTDOCFLAGS="-D warnings" cargo doc $(CARGO_FLAGS) --workspace --no-deps
 
-unit: tools ## the tests, on a Postgres of their own
+unit: tools ## run the tests; they start their own Postgres
 	cargo test $(CARGO_FLAGS) --workspace
 
-test-pooled: tools ## the integration tests with pgbouncer, in transaction mode, between programs and database
+test-pooled: tools ## run the integration tests through pgbouncer in transaction mode
 	TIDEGATE_TEST_POOLER=1 cargo test $(CARGO_FLAGS) --test it
 
-# What the versions of Postgres could differ in: the statements and their plans, partitions, roles, a crash.
+# These tests cover what may differ between Postgres versions: statements and their plans, partitions, roles and crash recovery.
 NEWEST := 18
 ON_NEWEST := queue:: interleave:: plans:: cleanup:: roles:: batch:: fan_in:: wake::
 FAULTS_ON_NEWEST := lease
 
-newest: tools ## some of the tests on the newest Postgres, where it can be had; all: `make unit torture POSTGRES=18`
+newest: tools ## run some tests on the newest Postgres, if it can be installed; for all tests: `make unit torture POSTGRES=18`
 	@newest=$$(TIDEGATE_PG_MAJOR=$(NEWEST) python3 scripts/postgres.py where) \
 		|| { echo "nothing was tried on Postgres $(NEWEST)"; python3 scripts/skips.py note postgres-$(NEWEST) "make newest"; exit 0; }; \
 	test "$$newest" != "$$(python3 scripts/postgres.py where)" \
@@ -59,75 +59,75 @@ newest: tools ## some of the tests on the newest Postgres, where it can be had; 
 	cargo test $(CARGO_FLAGS) --test it -- $(ON_NEWEST) && \
 	cargo test $(CARGO_FLAGS) --test torture -- $(FAULTS_ON_NEWEST)
 
-schema: tools ## regenerate the schema.sql files and catalog.txt, what the migrations make
+schema: tools ## regenerate the schema.sql files and catalog.txt from the migrations
 	@python3 scripts/schema.py write
 
-check-schema: tools ## compare the schema files and catalog.txt with what the migrations make
+check-schema: tools ## check that the schema.sql files and catalog.txt match the migrations
 	@python3 scripts/schema.py check
 
 lambda: tools ## run the function under cargo lambda watch and invoke it with every file in events/
 	@python3 scripts/invoke.py
 
-starter: tools ## make a project with `tidegate new`, and test, run and invoke it, and check its template
+starter: tools ## create a project with `tidegate new`; test, run and invoke it, and check its template
 	@python3 scripts/starter.py
 
-api: tools ## try the HTTP interface with requests made up from its OpenAPI document
+api: tools ## test the HTTP interface with requests generated from its OpenAPI document
 	@python3 scripts/api.py
 
-console: tools ## use the web console in a real browser: every page, every action, accessibility; SHOTS=1 writes the pictures
+console: tools ## test the web console in a real browser; SHOTS=1 writes the screenshots of docs/console.md
 	@python3 scripts/console.py $(if $(SHOTS),--shots)
 
-bench: tools ## measure the queue against its baselines; WORKLOADS="drain groups" for some, QUICK=1 for a tenth
+bench: tools ## measure the queue against its baselines; WORKLOADS="drain groups" runs some, QUICK=1 runs a tenth
 	cargo bench $(CARGO_FLAGS) --bench bench -- $(if $(QUICK),--quick) $(WORKLOADS)
 	$(if $(QUICK)$(WORKLOADS),,@python3 scripts/coldstart.py)
 
-coldstart: tools ## measure the packaged function's cold start, stage by stage
+coldstart: tools ## measure the cold start of the packaged function, stage by stage
 	@python3 scripts/coldstart.py
 
-bench-peers: tools ## measure the queue beside other Postgres queues; PEERS="pgmq pg-boss" for some, QUICK=1 for a tenth
+bench-peers: tools ## compare the queue with other Postgres queues; PEERS="pgmq pg-boss" runs some, QUICK=1 runs a tenth
 	@python3 scripts/bench_peers.py $(if $(QUICK),--quick) $(PEERS)
 
-cost: tools ## what a million events cost, and the same with SQS and Lambda and with a worker that is always on
+cost: tools ## compute what a million events cost, compared with SQS and Lambda and with a permanent worker
 	@python3 scripts/cost_model.py
 
-simulate: tools ## a day of a thousand databases with failures: waits, backlog, cost; DATABASES=50 for fewer, SEED=7 for another day
+simulate: tools ## simulate one day of a thousand databases with failures; DATABASES=50 simulates fewer, SEED=7 another day
 	@python3 scripts/simulate.py $(if $(DATABASES),--databases $(DATABASES)) $(if $(SEED),--seed $(SEED))
 
-torture: tools ## break everything again and again and check every promise; DURATION=8h for how long, SEED=7 to repeat, POSTGRES=18
+torture: tools ## inject faults and check every guarantee; DURATION=8h sets the length, SEED=7 repeats a run, POSTGRES=18 the version
 	@DURATION=$(DURATION) SEED=$(SEED) python3 scripts/torture.py
 
-mutants: tools ## remove one guard at a time from a copy and see that a test notices; MUTANTS="finalize" for some
+mutants: tools ## remove one guard at a time from a copy and check that a test fails; MUTANTS="finalize" runs some
 	@python3 scripts/mutants.py $(MUTANTS)
 
-deny: tools ## check the dependencies' licences, sources, duplicates and known faults against deny.toml
+deny: tools ## check the licences, sources, duplicates and known vulnerabilities of the dependencies against deny.toml
 	@python3 scripts/supply.py deny
 
-sbom: tools ## write down what is deployed, as CycloneDX, to target/sbom/; ARCH=arm64 for the other architecture
+sbom: tools ## write a CycloneDX bill of materials of the deployed programs to target/sbom/; ARCH=arm64 for the other architecture
 	@python3 scripts/supply.py sbom
 
-fuzz: tools ## look for inputs that break a decoder; TARGET=secret for one, SECONDS=600 for longer than 60 each
+fuzz: tools ## fuzz the decoders; TARGET=secret fuzzes one, SECONDS=600 runs longer than 60 s each
 	@TARGET=$(TARGET) SECONDS=$(SECONDS) KEEP=$(KEEP) python3 scripts/fuzz.py
 
-db: tools ## serve a throwaway Postgres until Ctrl-C; DATA=folder keeps it
+db: tools ## run a temporary Postgres until Ctrl-C; DATA=folder keeps its data
 	@python3 scripts/postgres.py serve $(if $(DATA),--data $(DATA))
 
-template: tools ## check the deployment to AWS: the template, its transform, a trial on a stand-in for AWS
+template: tools ## check the AWS template: lint it, transform it, and deploy it to a simulated AWS
 	@python3 scripts/template.py
 
-package: tools ## build and weigh the functions as they are deployed; ARCH=arm64 for the other architecture
+package: tools ## build the functions for deployment and check their size; ARCH=arm64 for the other architecture
 	@python3 scripts/package.py
 
-deploy: tools ## deploy to AWS with the settings of samconfig.toml; DRY_RUN=1 shows what it would do
+deploy: tools ## deploy to AWS with the settings in samconfig.toml; DRY_RUN=1 only shows what would change
 	@python3 scripts/deploy.py
 
-# Called by `sam build`, one for each function of the template.
+# `sam build` calls one of these targets for each function in the template.
 build-JobsHttpFunction: tools
 	@python3 scripts/package.py into tidegate-http "$(ARTIFACTS_DIR)"
 
 build-%Function: tools
 	@python3 scripts/package.py into tidegate-function "$(ARTIFACTS_DIR)"
 
-# One line for each thing that only the machine's owner can install.
+# Each missing tool that only the owner of the machine can install is named in one line.
 tools:
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust, https://rustup.rs" >&2; exit 1; }
 	@command -v python3 >/dev/null || { echo "python3 is missing: install Python 3.11 or newer" >&2; exit 1; }

@@ -1,5 +1,6 @@
-//! Prints the schema of the database at `DATABASE_URL` as the lines that `tidegate doctor` compares.
-//! `make schema` keeps those of a freshly migrated one in `migrations/catalog.txt`.
+//! Prints the schema of the database at `DATABASE_URL`, as the lines that `tidegate doctor`
+//! compares. `make schema` stores the lines of a freshly migrated database in
+//! `migrations/catalog.txt`.
 
 use tidegate::{Database, Error, doctor};
 

@@ -1,6 +1,6 @@
-//! Sends the AI checks' filter a sample of what may come over the bus, in one transaction each, and
-//! says what became of it: a message for somebody else, two that ask for a check, one of them again,
-//! and one whose task is overdue. May be run again and again: every run makes its own ids.
+//! Passes sample bus messages to the filter of the AI checks, each in its own transaction, and
+//! prints the results: an irrelevant message, two that request a check, one of them repeated, and
+//! one whose task is overdue. You can run it repeatedly, because every run uses new ids.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

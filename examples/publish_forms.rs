@@ -1,7 +1,8 @@
-//! Publishes a sample of all that enters the forms system, in one transaction each, and says what it
-//! did. May be run again and again: every run makes its own forms, cases and messages.
+//! Publishes a sample of everything that enters the forms system, each in its own transaction, and
+//! prints what it did. You can run it repeatedly, because every run uses new forms, cases and
+//! messages.
 //!
-//! Everybody in it is made up, down to the national id, which no register gives out.
+//! All people in it are invented, including the national id, which no register issues.
 
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -62,7 +63,7 @@ async fn submit(client: &mut Client, form: &Form) -> Outcome<()> {
     Ok(())
 }
 
-/// A form whose case is open already, so that a message about it can come before any drain.
+/// A form with an open case, so that a message about the case can arrive before the first drain.
 async fn take_over(client: &mut Client, run: u128, number: u32) -> Outcome<Measure> {
     let form = form(&format!("sample-{run}-{number}"));
     let case = Measure {

@@ -1,9 +1,9 @@
-//! Asks for a sample of medical jobs, at least one of each family, and says what it did. Two patients:
-//! one with a story, in which a duplicate, a conflict and an invalid request happen on purpose, and one
-//! whom no message reaches, so that a job spends its attempts. May be run again and again: every run
-//! makes its own patients.
+//! Requests sample medical jobs, at least one of each family, and prints what it did. There are two
+//! patients. One has a story that deliberately contains a duplicate, a conflict and an invalid request.
+//! The other one cannot receive messages, so a job uses up its attempts. You can run it repeatedly,
+//! because every run uses new patients.
 //!
-//! Everybody in it is made up.
+//! All people in it are invented.
 
 use std::process::ExitCode;
 
@@ -42,7 +42,7 @@ async fn publish_all() -> Outcome<()> {
     unreachable_patient(&mut client).await
 }
 
-/// A message to this patient fails for ever; two attempts are enough to see it.
+/// Every message to this patient fails. Two attempts are enough to show it.
 async fn unreachable_patient(client: &mut Client) -> Outcome<()> {
     let patient = Sample::of(services::UNREACHABLE.parse()?);
     let create = json!({"signed_data": patient.service_request()});
@@ -59,7 +59,7 @@ async fn unreachable_patient(client: &mut Client) -> Outcome<()> {
     Ok(())
 }
 
-/// A patient and the ids of one story.
+/// A patient and the ids of a story.
 struct Sample {
     patient: Uuid,
     user: Uuid,
@@ -109,7 +109,7 @@ impl Sample {
         signed(&json!({"id": self.request, "requester_employee": self.user, "text": "Sample"}))
     }
 
-    /// What is asked for, in order, with what should become of it.
+    /// The requests of the story, in order, each with its expected result.
     fn story(&self) -> Vec<(&'static str, &'static str, Value)> {
         let Self {
             user,

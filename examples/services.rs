@@ -1,8 +1,8 @@
-//! Runs the stand-in for the services of the shipped systems until its input closes or it is told to end.
+//! Runs a stand-in for the services of the shipped systems until its input closes or it is stopped.
 //!
-//! Prints their base URLs as `NAME=value` lines, ready to be put into an environment.
-//! `PUT /control/archive` with `{"mode":"down"}` makes the archive fail, `{"mode":"up"}` heals it,
-//! `GET /control` tells what every service was called for.
+//! It prints the base URLs as `NAME=value` lines, ready for an environment. `PUT /control/archive` with
+//! `{"mode":"down"}` makes the archive fail, and `{"mode":"up"}` repairs it. `GET /control` returns the
+//! calls of every service.
 
 use std::io::Read;
 
@@ -33,11 +33,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ = terminate.recv() => {}
         interrupted = tokio::signal::ctrl_c() => interrupted?,
     }
-    // The thread that reads the input may be in the middle of it; it need not be waited for.
+    // The thread that reads the input may be blocked in a read. There is no need to wait for it.
     std::process::exit(0)
 }
 
-/// Ends with the input, so that whoever holds its other end and dies takes this process along.
+/// Ends when the input closes. If the process at the other end of the input dies, this process ends too.
 fn input_closed() -> oneshot::Receiver<()> {
     let (closed, receiver) = oneshot::channel();
     std::thread::spawn(move || {

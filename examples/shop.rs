@@ -1,4 +1,4 @@
-//! A whole program of somebody's own in one file: two kinds of events, their handlers, and a command line with every verb.
+//! A whole program in one file: two kinds of events, their handlers, and a command line with every verb.
 //!
 //! ```sh
 //! export DATABASE_URL=postgres://…       # an empty database; `make db` serves one
@@ -8,7 +8,7 @@
 //! cargo run --example shop -- status
 //! ```
 //!
-//! The same program as a Lambda function is `tidegate_lambda::run(program())` in a `main` of its own.
+//! To run the same program as a Lambda function, call `tidegate_lambda::run(program())` in a `main` of its own.
 
 use std::process::ExitCode;
 
@@ -16,13 +16,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers, Lookup, Program};
 
-/// A customer has ordered something.
+/// A customer has placed an order.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct OrderPlaced {
     pub order_id: i64,
 }
 
-/// It is on its way.
+/// The parcel of an order is on its way.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct OrderShipped {
     pub order_id: i64,
@@ -37,7 +37,7 @@ tidegate::events! {
     }
 }
 
-/// What the handlers need: here the first letters of parcels' names, from the environment's `PARCEL_PREFIX`.
+/// Holds what the handlers need: here the prefix of parcel names, from the environment variable `PARCEL_PREFIX`.
 pub(crate) struct Shop {
     prefix: String,
 }
@@ -65,7 +65,7 @@ impl Shop {
         }
     }
 
-    /// Asks the carrier once, whatever happens afterwards: the step's result is kept with the event.
+    /// Calls the carrier once, whatever happens afterwards: the result of the step is stored with the event.
     async fn ship(&self, order: &OrderPlaced, ctx: &Context) -> HandlerResult {
         let ask_carrier = async { Ok(format!("{}-{}", self.prefix, order.order_id)) };
         let parcel = ctx.once("parcel", ask_carrier).await?;
@@ -77,7 +77,7 @@ impl Shop {
     }
 }
 
-/// The whole program, for whoever runs it.
+/// Builds the program, for any shell.
 pub(crate) fn program() -> Program {
     Program::new(|settings| Ok(Shop::of(settings)))
 }

@@ -1,10 +1,9 @@
--- The forms system's own tables, in a schema of their own: the queue knows nothing of them and no
--- foreign key crosses between the two, so either can be migrated, emptied or moved alone.
+-- The tables of the forms system, in a schema of their own. The queue does not use them, and no foreign key connects
+-- the two, so either can be migrated, emptied or moved alone.
 --
--- They exist for two reasons. A handler needs rows to be idempotent against (the same event twice
--- leaves the same row), and a message from outside must be told apart from its own repetition in
--- the transaction that publishes its event. Views of a grant letter have no table: the queue's own
--- statistics count them.
+-- They exist for two reasons. A handler needs rows to be idempotent: the same event twice must leave the same row. And
+-- a message from outside must be distinguished from its own repetition in the transaction that publishes its event.
+-- Views of a grant letter have no table, because the queue's own statistics count them.
 
 CREATE SCHEMA forms;
 
@@ -26,7 +25,7 @@ CREATE TABLE forms.form (
     need_hours           integer     NOT NULL,
     need_start_date      date        NOT NULL,
     status               text        NOT NULL,
-    -- Where the case system keeps it; null until its case is open.
+    -- Its number in the case system. Null until its case is open.
     case_number          text,
     measure_id           text,
     created_at           timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -42,10 +41,10 @@ CREATE TABLE forms.form (
     CONSTRAINT draft_has_no_case CHECK (status <> 'draft' OR case_number IS NULL)
 );
 
--- A message from the case system names its case, never the form; two forms cannot share one.
+-- A message from the case system names its case, never the form, so two forms cannot have the same case.
 CREATE UNIQUE INDEX form_case ON forms.form (case_number, measure_id) WHERE case_number IS NOT NULL;
 
--- Every message from outside, once. Its key is what makes a repetition a repetition.
+-- Every message from outside, once. Its key identifies a repetition.
 CREATE TABLE forms.message (
     id          uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
     source      text        NOT NULL,
@@ -60,10 +59,10 @@ CREATE TABLE forms.message (
     CONSTRAINT subject_is_grant_letter_or_cancellation CHECK (subject IN ('grant_letter', 'cancellation'))
 );
 
--- For the reference to a form: without it, deleting a form scans every message.
+-- For the reference to a form: without this index, deleting a form scans all messages.
 CREATE INDEX message_form ON forms.message (form_id) WHERE form_id IS NOT NULL;
 
--- Grants as their letters told them. A grant without a form belongs to a case that is not ours.
+-- Grants, as announced in their letters. A grant without a form belongs to a case of another system.
 CREATE TABLE forms.awarded_grant (
     grant_number   text        PRIMARY KEY,
     form_id        text        REFERENCES forms.form,

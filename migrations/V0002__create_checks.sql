@@ -1,24 +1,24 @@
--- The AI checks' own table, in a schema of its own, as the forms system has one. It exists for three
--- reasons: an event carries nothing but two ids, so when its task is due must stand somewhere; the
--- gate counts rows; and an answer must outlive the log.
+-- The table of the AI checks, in a schema of its own, like that of the forms system. It exists for three reasons: An
+-- event contains only two ids, so the due time of its task must be stored elsewhere. The gate counts rows. And an
+-- answer must outlive the log.
 
 CREATE SCHEMA checks;
 
 CREATE TABLE checks.issuing_check (
     id             bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    -- Both, or neither: a check that somebody else does takes a place at the gate as well, and of
-    -- that one nothing need be known. `INSERT INTO checks.issuing_check DEFAULT VALUES` is one.
+    -- Either both or neither. A check that another system performs also takes a place at the gate, and nothing else
+    -- need be known about it. `INSERT INTO checks.issuing_check DEFAULT VALUES` creates such a check.
     trigger_id     text,
     application_id text,
-    -- PLANNED: received, nobody is at it. NEW: under way, not answered; only this one counts at the
-    -- gate. DONE: answered. OVERDUE: ended unchecked. REFUSED: the AI service will not have it.
+    -- PLANNED: received, not started. NEW: in progress, without an answer; only this state counts at the gate. DONE:
+    -- answered. OVERDUE: ended without a check. REFUSED: the AI service rejects it.
     work_statusom  text        NOT NULL DEFAULT 'NEW',
-    -- Past this the task is overdue; null is never.
+    -- The task is overdue after this time. Null means never.
     due_at         timestamptz,
-    -- When a NEW row stops counting although nobody has said so: its worker went away. Null is
-    -- never, for a row that somebody else put there.
+    -- When a NEW row stops counting if nothing else ends it, because its worker died. Null means never, for a row that
+    -- another system has inserted.
     place_ends_at  timestamptz,
-    -- What the AI service said, whole.
+    -- The complete answer of the AI service.
     answer         jsonb,
     answered_at    timestamptz,
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -34,19 +34,19 @@ CREATE TABLE checks.issuing_check (
     CONSTRAINT only_a_done_check_has_an_answer CHECK (answer IS NULL OR work_statusom = 'DONE')
 );
 
--- The gate counts these few, whatever else the table has gathered.
+-- The gate counts only these few rows, however large the table grows.
 CREATE INDEX issuing_check_new ON checks.issuing_check (id) WHERE work_statusom = 'NEW';
 
--- One row, for whoever counts to have alone.
+-- One row, which a session locks while it counts.
 CREATE TABLE checks.gate (
     one boolean PRIMARY KEY DEFAULT true CHECK (one)
 );
 
 INSERT INTO checks.gate DEFAULT VALUES;
 
--- Takes one of `places` for a check, for at most `held_for` seconds: its row is NEW from then on. A
--- function, because counting and taking must be one step that commits before the call goes out, and
--- the count needs a snapshot from after the lock.
+-- Takes one of `places` for a check, for at most `held_for` seconds. Its row is NEW from then on. This is a function,
+-- because counting and taking must be one step that commits before the call to the service, and the count needs a
+-- snapshot taken after the lock.
 CREATE FUNCTION checks.take_place(
     trigger_id text, application_id text, places integer, held_for double precision
 ) RETURNS TABLE (taken boolean, at timestamptz)
@@ -54,19 +54,19 @@ CREATE FUNCTION checks.take_place(
     AS $$
 #variable_conflict use_column
 BEGIN
-    -- Without it, two that look at once both see one NEW row, and there are three.
+    -- Without the lock, two simultaneous sessions both see one NEW row, and the result is three.
     PERFORM FROM checks.gate FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'checks.gate: its row is missing' USING ERRCODE = 'object_not_in_prerequisite_state',
               HINT = 'INSERT INTO checks.gate DEFAULT VALUES';
     END IF;
     take_place.at := clock_timestamp();
-    -- SKIP LOCKED: a row that is being finished this moment is not worth waiting for.
+    -- SKIP LOCKED: do not wait for a row that is being finished at this moment.
     UPDATE checks.issuing_check SET work_statusom = 'PLANNED', place_ends_at = NULL, updated_at = take_place.at
      WHERE id IN (SELECT id FROM checks.issuing_check
                    WHERE work_statusom = 'NEW' AND place_ends_at <= take_place.at
                      FOR NO KEY UPDATE SKIP LOCKED);
-    -- A check does not wait for itself: after a worker's death its own row may still be NEW.
+    -- A check does not wait for itself: after the death of a worker its own row may still be NEW.
     SELECT count(*) < take_place.places INTO take_place.taken
       FROM checks.issuing_check AS i
      WHERE i.work_statusom = 'NEW'

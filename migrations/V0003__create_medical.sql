@@ -1,6 +1,6 @@
--- The medical jobs' own tables, in a schema of their own. All that is kept of a patient is one table:
--- the jobs put the same few conditions on every kind of entity (is it there, in which state, whose is
--- it, does it equal what was signed), so thirteen tables would say one thing thirteen times.
+-- The tables of the medical jobs, in a schema of their own. One table holds all entities of patients. The jobs require
+-- the same few conditions of every kind of entity (whether it exists, its state, its owner, and whether it equals the
+-- signed content), so thirteen tables would repeat the same columns thirteen times.
 
 CREATE SCHEMA medical;
 
@@ -8,14 +8,14 @@ CREATE TABLE medical.entity (
     kind            text        NOT NULL,
     id              uuid        NOT NULL,
     patient_id      uuid        NOT NULL,
-    -- What it is part of: an encounter's episode, an observation's encounter or report.
+    -- The entity it is part of: an encounter's episode, an observation's encounter or report.
     parent_id       uuid,
     -- The legal entity it belongs to.
     organization_id uuid        NOT NULL,
     status          text        NOT NULL,
-    -- What was asked for or signed. A later signature is compared with it.
+    -- The content that was requested or signed. A later signature is compared with it.
     content         jsonb       NOT NULL,
-    -- What later jobs have said of it: who uses it, why it was closed.
+    -- Facts that later jobs have added: who uses it, why it was closed.
     facts           jsonb       NOT NULL DEFAULT '{}',
     expires_at      timestamptz,
     created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -35,7 +35,7 @@ CREATE TABLE medical.entity (
         WHEN 'procedure'            THEN ARRAY['completed', 'entered_in_error']
         WHEN 'service_request'      THEN ARRAY['active', 'in_progress', 'completed', 'recalled', 'entered_in_error']
         WHEN 'approval'             THEN ARRAY['new', 'active', 'entered_in_error']
-        -- A kind that is missing here has no state it could be in.
+        -- A kind that is not listed here has no allowed state.
         ELSE ARRAY[]::text[] END)),
     CONSTRAINT content_is_an_object CHECK (jsonb_typeof(content) = 'object'),
     CONSTRAINT facts_is_an_object CHECK (jsonb_typeof(facts) = 'object'),
@@ -45,12 +45,12 @@ CREATE TABLE medical.entity (
 CREATE INDEX entity_patient ON medical.entity (patient_id);
 CREATE INDEX entity_parent ON medical.entity (parent_id) WHERE parent_id IS NOT NULL;
 
--- Who changed what of a patient, at whose request: one row a change, committed with it.
+-- Who changed which entity of a patient, and at whose request. Each change has one row, committed together with it.
 CREATE TABLE medical.audit (
     id            bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at            timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- The job's id in the queue and later in its log; no foreign key, the log is not kept for ever. Null for what is done
-    -- at once, without a job.
+    -- The job's id in the queue and later in the log. There is no foreign key, because the log is not kept forever. Null
+    -- for changes made at once, without a job.
     event_id      bigint,
     event_kind    text        NOT NULL,
     request_id    text        NOT NULL,
@@ -59,16 +59,16 @@ CREATE TABLE medical.audit (
     patient_id    uuid        NOT NULL,
     entity_kind   text        NOT NULL,
     entity_id     uuid        NOT NULL,
-    -- Null when the change is that it is there at all.
+    -- Null if the change created the entity.
     status_before text,
     status_after  text        NOT NULL,
-    -- A job changes an entity once; also what makes a second run of one show.
+    -- A job changes an entity once. This also reveals if a job runs twice.
     CONSTRAINT a_job_changes_an_entity_once UNIQUE (event_id, entity_kind, entity_id)
 );
 
 CREATE INDEX audit_patient ON medical.audit (patient_id, id);
 
--- The queue's function, for it says just what is needed and comes with every database this runs on.
+-- Uses the queue's function, because it does exactly what is needed and exists in every database of this program.
 CREATE TRIGGER audit_append_only
     BEFORE UPDATE OR DELETE OR TRUNCATE ON medical.audit
     FOR EACH STATEMENT EXECUTE FUNCTION tidegate.refuse_change();

@@ -1,12 +1,12 @@
--- Who may call the HTTP interface, and what it signs the links to its jobs with. In a schema of its own, for neither who drains
--- nor who reads figures has any business here.
+-- The callers of the HTTP interface, and the keys that sign links to jobs. They have a schema of their own, because neither
+-- drains nor readers of figures need access.
 
 CREATE SCHEMA callers;
 
--- A link to a job is signed, lest one can be guessed. The newest key signs; a link of any key that is there is good.
+-- Links to jobs are signed so that they cannot be guessed. The newest key signs. A link signed with any stored key is valid.
 CREATE TABLE callers.link_key (
     id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    -- 244 bits of the server's own random generator, which needs no extension.
+    -- 244 bits from the server's own random generator, which needs no extension.
     secret     bytea       NOT NULL DEFAULT sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())),
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT secret_is_32_bytes CHECK (octet_length(secret) = 32)
@@ -14,13 +14,13 @@ CREATE TABLE callers.link_key (
 
 INSERT INTO callers.link_key DEFAULT VALUES;
 
--- Keys are shown once. What is kept tells whether one that is shown to us is good, and does not help to make one: there is no
--- salt and no slow digest, for 256 random bits are guessed neither way.
+-- A key is shown once. The stored digest can verify a key but does not help to forge one. There is no salt and no slow digest,
+-- because 256 random bits cannot be guessed either way.
 CREATE TABLE callers.api_key (
     id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     digest     bytea       NOT NULL UNIQUE,
     label      text        NOT NULL,
-    -- On whose behalf its holder calls; and who calls, where it is always the same one.
+    -- The client on whose behalf its holder calls, and the user, if it is always the same one.
     client_id  uuid        NOT NULL,
     user_id    uuid,
     scopes     text[]      NOT NULL,
@@ -33,8 +33,8 @@ CREATE TABLE callers.api_key (
         CHECK (cardinality(scopes) > 0 AND scopes <@ ARRAY['jobs', 'forms', 'letters'])
 );
 
--- What a key that is shown to us is good for; nothing, if it is unknown, expired or revoked. A function, so that who serves HTTP
--- asks for one key and sees no other.
+-- Returns what a given key permits, or nothing if it is unknown, expired or revoked. It is a function, so that the HTTP server
+-- can ask for one key and see no other.
 CREATE FUNCTION callers.api_key_of(digest bytea) RETURNS TABLE (client_id uuid, user_id uuid, scopes text[])
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -43,8 +43,8 @@ CREATE FUNCTION callers.api_key_of(digest bytea) RETURNS TABLE (client_id uuid, 
      WHERE k.digest = api_key_of.digest AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock_timestamp())
 $$;
 
--- As with the queue's own verbs, what is done and the audit row that says so are one transaction. Who reads figures reads the
--- audit: people are not in it.
+-- As with the queue's own operations, a change and its audit row are one transaction. Readers of figures may read the audit,
+-- because it contains no personal data.
 CREATE FUNCTION callers.create_api_key(
     digest bytea, label text, client_id uuid, user_id uuid, scopes text[], lifetime interval, reason text, actor text DEFAULT NULL
 ) RETURNS jsonb
@@ -83,7 +83,7 @@ BEGIN
     RETURN jsonb_build_object('action', 'revoke_api_key', 'id', revoke_api_key.id, 'changed', changed);
 END $$;
 
--- Links are signed with a new key from now on. Those of earlier keys stay good, unless they are to be forgotten.
+-- Signs links with a new key from now on. Links of earlier keys stay valid, unless the earlier keys are removed.
 CREATE FUNCTION callers.rotate_link_key(forget boolean, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$

@@ -1,8 +1,8 @@
--- How the systems' own tables forget somebody, and what they have kept for long enough. Functions of the owner's: whoever
--- may forget needs no right on a table.
+-- How the systems' own tables forget a person, and remove rows after their retention. The functions run as the owner, so a
+-- role that may forget needs no rights on the tables.
 
--- A form, or all forms about an employee. Their messages go with them; a grant stays, which names a company, and no longer
--- leads to a form.
+-- Forgets a form, or all forms about an employee, and their messages. A grant is kept, because it names a company. It then
+-- refers to no form.
 CREATE FUNCTION forms.forget(form_id text, national_id text, dry_run boolean) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -21,7 +21,7 @@ BEGIN
     RETURN jsonb_build_object('forms', ids, 'tables', told);
 END $$;
 
--- All that is kept of a patient. The audit stays, as it must: it has ids, and no word of what is the matter.
+-- Forgets all entities of a patient. The audit must be kept. It contains ids, but no medical data.
 CREATE FUNCTION medical.forget(patient_id uuid, dry_run boolean) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -35,7 +35,8 @@ BEGIN
     RETURN told;
 END $$;
 
--- Forms that have not changed for so long, whatever became of them, at most so many; and messages about none.
+-- Removes forms that have not changed for this long, whatever their status, up to the given number, and messages without a
+-- form.
 CREATE FUNCTION forms.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
@@ -60,7 +61,7 @@ BEGIN
     RETURN jsonb_build_object('forms.form', cardinality(ids), 'forms.message', messages);
 END $$;
 
--- Checks that have ended so long ago; one that is open is never old.
+-- Removes checks that ended this long ago. An open check never expires.
 CREATE FUNCTION checks.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
@@ -80,7 +81,7 @@ BEGIN
     RETURN jsonb_build_object('checks.issuing_check', removed);
 END $$;
 
--- Entities that no job has changed for so long.
+-- Removes entities that no job has changed for this long.
 CREATE FUNCTION medical.expire(kept interval, most integer, dry_run boolean) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$

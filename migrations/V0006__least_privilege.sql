@@ -1,3 +1,3 @@
--- The application's functions are not PUBLIC's, as the queue's are not; see roles.sql.
+-- Revokes the application's functions from PUBLIC, like those of the queue; see roles.sql.
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA forms, checks, medical, callers FROM PUBLIC;

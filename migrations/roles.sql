@@ -1,10 +1,10 @@
--- What the queue's roles may do with this program's own tables, and a role for those who bring things in. Runs after the queue's
--- own grants, where the roles are in use.
+-- The rights of the queue's roles on this program's own tables, and a role for systems that submit data. It runs after the
+-- queue's own grants, if the roles are used.
 --
--- tidegate_intake   hand in forms, letters, cancellations and checks, ask for medical jobs, read what is kept of a patient and
---                   confirm an approval. It may publish, too.
--- tidegate_operate  make and revoke API keys, and renew the key of the links; it sees neither.
--- Nobody who only publishes sees these tables.
+-- tidegate_intake   submit forms, letters, cancellations and checks, request medical jobs, read the entities of a patient and
+--                   confirm an approval. It may also publish.
+-- tidegate_operate  create and revoke API keys, and rotate the key of the links; it can read neither.
+-- A role that only publishes cannot read these tables.
 
 DO $$
 BEGIN
@@ -12,7 +12,7 @@ BEGIN
         CREATE ROLE tidegate_intake NOLOGIN;
     END IF;
 EXCEPTION WHEN duplicate_object OR unique_violation THEN
-    NULL; -- Roles belong to the whole server: another database's script was faster.
+    NULL; -- Roles belong to the whole server: the script of another database was faster.
 END $$;
 
 GRANT USAGE ON SCHEMA tidegate TO tidegate_intake;
@@ -24,16 +24,16 @@ GRANT SELECT, INSERT, UPDATE ON forms.form TO tidegate_intake;
 GRANT SELECT, INSERT ON forms.message, checks.issuing_check TO tidegate_intake;
 GRANT UPDATE (due_at, work_statusom, updated_at) ON checks.issuing_check TO tidegate_intake;
 GRANT SELECT ON forms.awarded_grant, medical.entity TO tidegate_intake;
--- An approval is confirmed.
+-- For the confirmation of an approval.
 GRANT UPDATE (status, content, facts, updated_at) ON medical.entity TO tidegate_intake;
 GRANT INSERT, SELECT (id) ON medical.audit TO tidegate_intake;
--- Whose a key is that a caller shows, and what links are signed with.
+-- To look up a caller's key, and to sign links.
 GRANT USAGE ON SCHEMA callers TO tidegate_intake, tidegate_operate;
 GRANT EXECUTE ON FUNCTION callers.api_key_of TO tidegate_intake;
 GRANT SELECT (id, secret) ON callers.link_key TO tidegate_intake;
 GRANT EXECUTE ON FUNCTION callers.create_api_key, callers.revoke_api_key, callers.rotate_link_key TO tidegate_operate;
 GRANT SELECT (id, label, client_id, user_id, scopes, created_at, expires_at, revoked_at) ON callers.api_key TO tidegate_operate;
--- Whether the schema is the one that the program knows.
+-- To check whether the schema is the one that the program expects.
 GRANT SELECT ON tidegate.queue_migrations, tidegate.app_migrations TO tidegate_intake;
 GRANT SELECT (kind) ON tidegate.event_kind TO tidegate_intake;
 

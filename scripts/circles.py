@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Part of `make check`: refuses circles of modules. What a module of a crate imports may not lead back to it.
+"""Part of `make check`: refuses import cycles between the modules of a crate.
 
-Modules are the files and folders right under a crate's src/; what they hold is theirs. Only `crate::` paths count, and not
-those of tests. A crate's lib.rs or main.rs may name everything: it is the front door.
+Modules are the files and folders directly under a crate's src/, including everything in them. Only `crate::` paths count,
+except in tests. A crate's lib.rs or main.rs may name everything, because it is the entry point.
 """
 
 import re
@@ -11,14 +11,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# From `#[cfg(test)]` on a file holds its tests, by the project's custom.
+# By convention, everything after `#[cfg(test)]` in a file is its tests.
 TESTS = re.compile(r"^#\[cfg\(.*\btest\b.*\)\]\s*\n(?:pub(?:\(crate\))? )?mod \w+ \{", re.MULTILINE)
 COMMENT = re.compile(r"//.*")
 PATH = re.compile(r"\bcrate::(\{[^;]*?\}|\w+)", re.DOTALL)
 
 
 def modules(source):
-    """The crate's modules, each with its files."""
+    """Returns the crate's modules, each with its files."""
     found = {}
     for file in sorted(source.rglob("*.rs")):
         first = file.relative_to(source).parts[0].removesuffix(".rs")
@@ -28,7 +28,7 @@ def modules(source):
 
 
 def imports(files, names):
-    """The modules that these files name."""
+    """Returns the modules that these files name."""
     found = set()
     for file in files:
         text = file.read_text()
@@ -41,7 +41,7 @@ def imports(files, names):
 
 
 def circle(graph):
-    """Modules that lead back to the first of them, or nothing."""
+    """Returns a cycle of modules that leads back to the first one, or nothing."""
     done = set()
 
     def walk(name, path):

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures the function's cold start, stage by stage: its process, the first /next, the secret, the database, the answer.
 
-Everything is real but AWS: a stub of the Runtime API, a stand-in for Secrets Manager over TLS, and a Postgres with
-TLS 1.3 and SCRAM. Prints medians; with --share also under a CPU quota, as a small function has one.
+Everything except AWS is real: a stub of the Runtime API, a stand-in for Secrets Manager over TLS, and a Postgres with TLS
+1.3 and SCRAM. Prints medians. With --share it also measures under a CPU quota like that of a small function.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def _show(program, results):
 
 
 class Stage:
-    """All that surrounds the function, started once."""
+    """The environment of the function, started once."""
 
     def __init__(self, started, program):
         self.program = program
@@ -95,18 +95,18 @@ class Stage:
             "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "example", "DATABASE_SECRET_ID": "cold",
             "AWS_ENDPOINT_URL_SECRETS_MANAGER": f"https://localhost:{secrets}", "NO_PROXY": "localhost",
         }
-        # One connector for both, made of a small bundle; or two, each after the system's bundle was read.
+        # One connector for both services, from a small bundle; or two connectors, each after reading the system's bundle.
         self.one_bundle = {"SSL_CERT_FILE": str(authority)}
         self.separate_bundles = {"AWS_CA_BUNDLE": str(authority), "DATABASE_CA_FILE": str(authority)}
 
     def measure(self, runs, bundles, quota=None):
-        """The median of each stage. The first run only warms the file cache."""
+        """Returns the median of each stage. The first run only warms the file cache."""
         taken = [self._run(bundles or self.one_bundle, quota) for _ in range(runs + 1)][1:]
         return {name: round(statistics.median(run[name] for run in taken), 1) for name in taken[0]}
 
     def _run(self, bundles, quota):
         with ExitStack() as started:
-            # A runtime of its own: a function that was killed may have asked for one more invocation.
+            # Each run has its own runtime, because a killed function may have asked for another invocation.
             run = self.run = Run()
             runtime = {"AWS_LAMBDA_RUNTIME_API": f"127.0.0.1:{_serve(started, _runtime_api(run))}"}
             start = time.monotonic()
@@ -124,7 +124,7 @@ class Stage:
                 process.wait()
 
     def _relay(self, port):
-        """A port in front of the database that notes when somebody comes."""
+        """Opens a port in front of the database, and records when a connection arrives."""
         listener = socket.create_server(("127.0.0.1", 0))
 
         def serve():
@@ -140,7 +140,7 @@ class Stage:
 
 
 class Run:
-    """When each stage of one cold start was first seen."""
+    """Records when each stage of one cold start was first seen."""
 
     def __init__(self):
         self.seen = {}
@@ -178,7 +178,7 @@ def _runtime_api(run):
     class Api(Quiet):
         def do_GET(self):
             if "next" in run.seen:
-                time.sleep(ANSWER_LIMIT_S)  # there is one invocation
+                time.sleep(ANSWER_LIMIT_S)  # there is only one invocation
                 return
             run.note("next")
             deadline = str(int(1000 * (time.time() + 60)))
@@ -227,7 +227,7 @@ def _copy(one, other):
 
 
 def _certificates(folder):
-    """An authority and a certificate for localhost."""
+    """Creates a certificate authority, and a certificate for localhost."""
     if not shutil.which("openssl"):
         raise Unavailable("openssl is missing: it makes the certificates (apt install openssl)")
     authority, certificate, key = folder / "ca.pem", folder / "server.crt", folder / "server.key"
@@ -247,7 +247,7 @@ def _openssl(*arguments):
 
 
 def _execute(port, sql):
-    """One statement as the owner of the cluster, who needs no password. Not every installation has psql."""
+    """Runs one statement as the owner of the cluster, who needs no password. Not every installation has psql."""
     with socket.create_connection(("127.0.0.1", port)) as server:
         startup = struct.pack("!i", 196608) + b"user\0postgres\0database\0postgres\0\0"
         server.sendall(struct.pack("!i", len(startup) + 4) + startup)
@@ -274,18 +274,18 @@ def _peak_memory_mb(pid):
 
 
 class Quota:
-    """A control group whose processes have a share of one core; version 2 of the interface, or else 1."""
+    """A control group whose processes get a share of one core, with cgroup version 2 if possible, otherwise 1."""
 
     def __init__(self, share):
         self.works = False
-        period = 20_000  # as small functions have it: short pauses, many of them
+        period = 20_000  # as for small functions: many short pauses
         limit = int(share * period)
         for parent, files in ((CGROUPS, {"cpu.max": f"{limit} {period}"}),
                               (CGROUPS / "cpu", {"cpu.cfs_period_us": str(period), "cpu.cfs_quota_us": str(limit)})):
             self.folder = parent / f"tidegate-coldstart-{os.getpid()}"
             try:
                 self.folder.mkdir()
-                (self.folder / "cgroup.procs").read_text()  # a plain folder has none
+                (self.folder / "cgroup.procs").read_text()  # a plain folder does not have this file
                 for name, value in files.items():
                     (self.folder / name).write_text(value)
                 self.works = True

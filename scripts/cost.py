@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Part of `make check`: what the library costs a program that uses it, without features. How many crates come with it, directly
-and in all, and how many names its documentation lists. More than is written here is an error: raise a limit only on purpose.
-"""
+"""Part of `make check`: limits what the library costs a program that uses it without features: the number of crates it
+needs, directly and in total, and the number of names in its documentation. Raise a limit only on purpose."""
 
 import os
 import re
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import local
 
-# Of the names three are shared calls and events that wait for others: Batch, EmittedSet, Member.
+# Three of the names are for shared calls and for events that wait for others: Batch, EmittedSet, Member.
 DIRECT, TOTAL, NAMES = 15, 130, 64
 LISTED = re.compile(r'<li><a href="[^"]+">[^<]+</a></li>')
 
@@ -31,7 +30,7 @@ def main():
 
 
 def crates(*options):
-    """What the library is linked with."""
+    """Returns the crates that the library is linked with."""
     command = ["cargo", "tree", "--locked", "--package", "tidegate", "--edges", "normal", "--prefix", "none", "--format", "{p}"]
     told = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True)
     if told.returncode != 0:
@@ -40,7 +39,7 @@ def crates(*options):
 
 
 def names():
-    """What the library's documentation lists."""
+    """Returns the names in the library's documentation."""
     target = Path("target/cost")
     command = ["cargo", "doc", "--locked", "--quiet", "--no-deps", "--package", "tidegate", "--target-dir", str(target)]
     if subprocess.run(command, env={**os.environ, "RUSTDOCFLAGS": "-D warnings"}).returncode != 0:

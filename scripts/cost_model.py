@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What a million events cost, by way of handling them: docs/cost.md has the table that this prints.
+"""Computes what a million events cost with different systems. docs/cost.md contains the resulting table.
 
-The prices are list prices of us-east-1 in dollars, without free tiers, savings plans or taxes, as published in 2025; put in your
-own. What Tidegate needs is measured (`tidegate drain --json`, its field `cost`); what the others need follows from their
-documentation.
+The prices are list prices of us-east-1 in dollars, without free tiers, savings plans or taxes, as published in 2025. Replace
+them by your own. The resources that Tidegate needs are measured (field `cost` of `tidegate drain --json`). Those of the
+other systems follow from their documentation.
 """
 
 import argparse
@@ -18,9 +18,9 @@ PRICES = {
     "fargate_gb_second": 0.00356 / 3600,
     "database_vcpu_second": 0.168 / 2 / 3600,  # db.m7g.large, on demand
 }
-# Measured (docs/bench.md): the packaged function of 256 MB at 0.15 of a core needs 8.9 GB-seconds for a million quick events; a tick
-# that finds nothing lasts 10 ms, and 20 more for a new connection; the server's processor is busy for 45 us with an event, from its
-# publish to its end.
+# Measured (docs/bench.md): the packaged function with 256 MB and 0.15 of a core needs 8.9 GB-seconds for a million quick
+# events. A tick without events lasts 10 ms, and 20 ms more with a new connection. One event uses 45 us of the server's
+# processor time, from its publish to its end.
 MEMORY_GB = 0.25
 IDLE_RUN_S = 0.030
 ENGINE_S = 8.9e-6 / MEMORY_GB
@@ -29,7 +29,7 @@ CONCURRENCY = 8
 
 
 def tidegate(per_minute, handler_s):
-    """A function, a tick a minute. Drains of eight handlers at once; while there is more than one of them can do, several run."""
+    """A function with one tick a minute. A drain runs eight handlers at once. If one drain is not enough, several run."""
     events = per_minute * MONTH_S / 60
     ticks = MONTH_S / 60
     busy_s = events * max(ENGINE_S, handler_s / CONCURRENCY)
@@ -41,8 +41,9 @@ def tidegate(per_minute, handler_s):
 
 
 def sqs_lambda(per_minute, handler_s):
-    """A message each, sent one by one, taken ten at a time: send, a tenth of a receive, a tenth of a delete. Idle, the event source
-    mapping asks with five pollers of 20 s. One message at a time in each execution."""
+    """One message per event, sent one by one and received ten at a time: one send, a tenth of a receive and a tenth of a
+    delete. When idle, the event source mapping polls with five pollers of 20 s. Each execution handles one message at a
+    time."""
     events = per_minute * MONTH_S / 60
     polls = max(events / 10, 5 * MONTH_S / 20)
     requests = events + polls + events / 10
@@ -51,8 +52,8 @@ def sqs_lambda(per_minute, handler_s):
 
 
 def always_on(per_minute, handler_s):
-    """One worker of a quarter of a core and half a gigabyte on Fargate, as River, Oban, graphile-worker and pg-boss suggest, with
-    64 handlers at once; more of them where those are too few. It asks the database as Tidegate does."""
+    """One worker with a quarter of a core and half a gigabyte on Fargate, as for River, Oban, graphile-worker and pg-boss,
+    with 64 handlers at once. More workers if this is not enough. It queries the database as Tidegate does."""
     events = per_minute * MONTH_S / 60
     workers = max(1, -(-events * max(handler_s / 64, ENGINE_S * 4) // MONTH_S))
     worker = 0.25 * PRICES["fargate_vcpu_second"] + 0.5 * PRICES["fargate_gb_second"]

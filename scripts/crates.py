@@ -1,6 +1,6 @@
-"""Installs a pinned program from crates.io into the project's own git-ignored folder, for what PyPI has no working copy of.
+"""Installs a pinned program from crates.io into the project's own git-ignored folder, if PyPI has no working copy of it.
 
-It is compiled, without optimisation, for it runs for seconds and would be compiled for minutes.
+It is compiled without optimization, because it runs for seconds, and optimizing would take minutes.
 """
 
 import shutil
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from pypi import TOOLS, Unavailable, publish
 
-# Shared by all, so that what two programs have in common is compiled once; gone afterwards.
+# Shared by all programs, so that common dependencies are compiled once. It is removed afterwards.
 BUILD = TOOLS / "build"
 
 
 def install(*requirements):
-    """Returns the programs of `requirements` (name==version each), installing them when they are not there."""
+    """Returns the programs of `requirements` (name==version each). Installs them if they are missing."""
     missing = [requirement for requirement in requirements if not _folder(requirement).is_dir()]
     try:
         for requirement in missing:
@@ -28,7 +28,7 @@ def install(*requirements):
 
 
 def _compile(requirement):
-    """The folder appears by one rename, so a copy that is killed, or several at once, leave no half of it."""
+    """The folder appears by a rename, so an interrupted or concurrent installation leaves no incomplete copy."""
     TOOLS.mkdir(exist_ok=True)
     print(f"installing {requirement} from crates.io into {TOOLS.name}/: some minutes, once", file=sys.stderr)
     part = Path(tempfile.mkdtemp(prefix="part-", dir=TOOLS))

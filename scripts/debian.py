@@ -1,4 +1,4 @@
-"""Opens packages of Debian and its kin below the project's own git-ignored folder: nothing is installed."""
+"""Unpacks packages of Debian and related systems into the project's own git-ignored folder. Nothing is installed."""
 
 import re
 import shutil
@@ -15,9 +15,10 @@ MANY_LIMIT_S = 600
 
 
 def unpacked(package, libraries=()):
-    """The folder that holds `package`, and those of its dependencies whose names contain one of `libraries`.
+    """Returns the folder that contains `package`, and those dependencies whose names contain one of `libraries`.
 
-    They are named so because every release gives a library's package another name."""
+    The names are only parts, because every release uses another package name for a library.
+    """
     root = pypi.TOOLS / package
     if root.exists():
         return root

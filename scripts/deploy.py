@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`make deploy`: what `make package` makes, deployed by SAM with the settings of samconfig.toml.
+"""`make deploy`: deploys the packages of `make package` with SAM and the settings of samconfig.toml.
 
-With DRY_RUN=1 nothing is changed: the template is validated, and AWS is asked what it would do, given credentials.
+With DRY_RUN=1 it changes nothing. It validates the template and, if there are credentials, asks AWS for the planned changes.
 """
 
 import os
@@ -29,11 +29,11 @@ def main():
     package.build()
     if package.weigh() != 0:
         raise local.Failed(1)
-    # Neither of the two asks AWS; both want to know a region.
+    # Neither command contacts AWS, but both require a region.
     offline = {**environment, "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "eu-central-1")}
     _sam("The template", ["validate", "--lint"], offline)
     _sam("The build", ["build"], offline)
-    # What it built, since no template is named: naming one would have it look for its settings there.
+    # No template is named, so SAM uses the one that it built. With a named template, it would look for its settings there.
     deployment = ["deploy", "--parameter-overrides", *_parameters()]
     if missing:
         print(f"\nWould deploy\n$ {_shown(deployment)}\nbut\n" + "\n".join(missing))
@@ -43,12 +43,12 @@ def main():
 
 
 def _parameters():
-    """What samconfig.toml says, and what follows from the package."""
+    """Returns the parameters in samconfig.toml, and those that depend on the package."""
     found = {name: value for name, _, value in (pair.partition("=") for pair in _configured())}
     found["Architecture"] = os.environ.get("ARCH") or "x86_64"
     if package.CERTIFICATES.exists():
         found["DatabaseCaFile"] = f"/var/task/{package.CERTIFICATES}"
-    # SAM takes a value apart at its spaces.
+    # SAM splits values at spaces.
     return [f'{name}="{value}"' if " " in value else f"{name}={value}" for name, value in found.items()]
 
 
@@ -60,7 +60,7 @@ def _configured():
 
 
 def _missing():
-    """One line for each thing without which AWS could not even be asked."""
+    """Returns one line for each missing requirement of a call to AWS."""
     import boto3
     session = boto3.Session()
     found = []

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Prints the path of libfaketime, which the fault suite sets clocks with: the machine's own, or Debian's package
-unpacked under .tools. Says why on standard error, and exits with 1, where it cannot be had."""
+"""Prints the path of libfaketime, with which the fault suite sets clocks: the machine's own, or Debian's package unpacked
+under .tools. If it is not available, prints the reason on standard error and exits with 1."""
 
 import glob
 import sys

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""`make fuzz`: libFuzzer looks for inputs that break a decoder, guided by what of the program each one reaches.
+"""`make fuzz`: runs libFuzzer to find inputs that break a decoder, guided by code coverage.
 
-TARGET=name for one of src/fuzz.rs, else each in turn; SECONDS=600 for longer than a minute each. It begins with the kept
-inputs, tests/fuzz/corpus/, and keeps what it finds in target/fuzz/. KEEP=10 adds ten of those, those that reach most of
-what no kept one does. A stable compiler is enough: the marks that libFuzzer follows are LLVM's, and memory is Rust's to guard.
+TARGET=name runs one target of src/fuzz.rs, otherwise all run in turn. SECONDS=600 runs longer than a minute each. It starts
+with the stored inputs in tests/fuzz/corpus/, and stores what it finds in target/fuzz/. KEEP=10 adds ten of these to the
+corpus: those that reach most code that no stored input reaches. A stable compiler is enough: LLVM provides the coverage
+marks, and Rust guards memory.
 """
 
 import os
@@ -19,7 +20,7 @@ from pypi import PROJECT, Unavailable
 
 KEPT = PROJECT / "tests" / "fuzz" / "corpus"
 FOUND = PROJECT / "target" / "fuzz"
-# A kept input is read by people and replayed by every `cargo test`.
+# People read a stored input, and every `cargo test` replays it.
 KEPT_BYTES = 4096
 MARKS = ["level=4", "inline-8bit-counters", "pc-table", "trace-compares"]
 FLAGS = ["--cfg", "fuzzing", "-Cpasses=sancov-module", *(f"-Cllvm-args=-sanitizer-coverage-{mark}" for mark in MARKS),
@@ -44,7 +45,7 @@ def _number(name, default, least):
 
 
 def _build():
-    """With a target named, the marks are in what is run and not in what builds it."""
+    """With a target named, the coverage marks are in the program but not in its build scripts."""
     told = subprocess.run(["rustc", "-vV"], stdout=subprocess.PIPE, check=True, text=True).stdout
     host = re.search(r"^host: (.+)$", told, re.MULTILINE)[1]
     command = ["cargo", "build", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target", host, "--target-dir", FOUND]
@@ -55,7 +56,7 @@ def _build():
 
 
 def _fuzz(program, target, seconds, keep):
-    """Whether nothing was found that breaks it."""
+    """Returns whether no breaking input was found."""
     print(f"\n{target}, {seconds} s", flush=True)
     kept, found, broken = KEPT / target, FOUND / "corpus" / target, FOUND / "broken" / target
     if not kept.is_dir():
@@ -74,7 +75,7 @@ def _fuzz(program, target, seconds, keep):
 
 
 def _keep(program, environment, kept, found, most):
-    """libFuzzer chooses as many as reach all that was reached, hundreds, and writes those first that reach most."""
+    """libFuzzer selects as many inputs as are needed for the coverage, hundreds, and writes those first that reach most."""
     with tempfile.TemporaryDirectory(dir=FOUND) as chosen:
         shutil.copytree(kept, chosen, dirs_exist_ok=True)
         merge = ["-set_cover_merge=1", f"-max_len={KEPT_BYTES}", "-verbosity=0", chosen, found]

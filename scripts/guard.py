@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Runs a command that does not end with its caller, and ends it, children included, when standard input closes.
+"""Runs a command that would outlive its caller, and ends it with its children when standard input closes.
 
-For programs that serve until they are told to stop: a caller killed with -9 tells nobody anything.
+For programs that serve until they are stopped: a caller that is killed with -9 cannot stop them.
 """
 
 import os
@@ -27,7 +27,7 @@ def main():
 
 
 def _outlive_the_caller():
-    """In a session of its own it is spared by what kills the caller's whole group, and can clean up after it."""
+    """In a session of its own, this process survives a kill of the caller's whole group, and can clean up."""
     try:
         os.setsid()
     except OSError:
@@ -37,7 +37,7 @@ def _outlive_the_caller():
 
 
 def _stop_group(child):
-    """The whole group, for the command's own children would go on without it."""
+    """Stops the whole group, because the command's children would otherwise continue."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(child.pid, number)

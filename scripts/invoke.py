@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`make lambda`: the function under the real `cargo lambda watch`, invoked with every file in `events/`.
+"""`make lambda`: runs the function under the real `cargo lambda watch`, and invokes it with every file in `events/`.
 
-Each answer must be a report of the action that was asked for, and a drain's figures must add up.
+Each answer must be a report of the requested action, and the figures of a drain must add up.
 """
 
 import base64
@@ -22,12 +22,12 @@ CARGO_LAMBDA = "cargo-lambda==1.9.2"
 FUNCTION = "tidegate-function"
 READY_LIMIT_S = 60
 ANSWER_LIMIT_S = 60
-# There is nothing to drain and nothing to count before the schema is there.
+# Before the schema exists, there is nothing to drain or count.
 FIRST = ["migrate.json", "drain.json"]
-# What brings messages; the first two are answered with those that must come again.
+# Sources of messages. The first two receive the list of messages to redeliver.
 TOLD_WHAT_FAILED = ["sqs", "kinesis"]
 MESSAGES = ["sns", "eventbridge", "kafka"]
-# What was done to a service is told by what it was.
+# The report of a change to a service names the kind of change.
 SERVICE = ["pause_service", "resume_service", "limit_service"]
 LEASED = ["completed", "completed_with_errors", "failed", "retried", "released", "lease_lost"]
 
@@ -35,11 +35,11 @@ LEASED = ["completed", "completed_with_errors", "failed", "retried", "released",
 def main():
     cargo_lambda = pypi.install(CARGO_LAMBDA) / "bin" / "cargo-lambda"
     programs = local.build("--bin", "tidegate", "--example", "services", "--example", "publish_forms", "--example", "shop")
-    # By itself, as the watch does: beside examples, which have more dependencies, it would be built otherwise, and the
-    # first answer would wait for the whole of it to be built once more.
+    # Built alone, as the watch does. Together with the examples, which have more dependencies, it would be built differently,
+    # and the first answer would wait for a second build.
     local.build("--bin", FUNCTION)
     with ExitStack() as started:
-        # A person waits for each answer, so the drain stops well before `invoke` gives up on it.
+        # A person waits for each answer, so the drain must stop well before the timeout of `invoke`.
         environment = {**local.environment(), "TIDEGATE_BUDGET": "15s"}
         keys = started.enter_context(tempfile.NamedTemporaryFile("w", suffix=".json"))
         json.dump({"current": "local", "keys": {"local": base64.b64encode(os.urandom(32)).decode()}}, keys)
@@ -58,13 +58,13 @@ def main():
 
 
 class Watch:
-    """`cargo lambda watch` on a free port of the loopback address, with its whole process group: for a function of the
-    package in the folder, by default of this one."""
+    """`cargo lambda watch` on a free port of the loopback address, with its whole process group. It runs a function of the
+    package in the folder, by default this one."""
 
     def __init__(self, cargo_lambda, function, environment, folder=None):
         self.cargo_lambda, self.function, self.port = cargo_lambda, function, _free_port()
         command = [cargo_lambda, "lambda", "watch", "--invoke-address", "127.0.0.1", "--invoke-port", self.port]
-        # It would rebuild on every change; what is invoked here is what was built.
+        # It would rebuild on every change, but the function that was built must be invoked.
         command += ["--ignore-changes", "--offline", *local.cargo_flags(), "--bin", function]
         guarded = [sys.executable, local.SCRIPTS / "guard.py", *command]
         self.process = subprocess.Popen([str(part) for part in guarded], stdin=subprocess.PIPE, env=environment,
@@ -83,7 +83,7 @@ class Watch:
         self.process.wait()
 
     def invoke(self, file):
-        """Sends one file and returns what is wrong with the answer, if anything is."""
+        """Sends one file and returns the faults of the answer."""
         arguments = ["lambda", "invoke", "--invoke-address", "127.0.0.1", "--invoke-port", str(self.port)]
         arguments += [self.function, "--data-file", str(file)]
         print("\n$ cargo " + " ".join(arguments), flush=True)
@@ -115,7 +115,7 @@ def _wait_for(port, process):
 
 
 def in_order(folder):
-    """The folder's requests, in an order in which each finds what it needs."""
+    """Returns the folder's requests in an order in which each finds what it needs."""
     rank = {name: position for position, name in enumerate(FIRST)}
     return sorted(folder.glob("*.json"), key=lambda file: (rank.get(file.name, len(FIRST)), file.name))
 
@@ -127,7 +127,7 @@ def _faults(file, answer):
         return ["the answer is no JSON"]
     if file.stem in TOLD_WHAT_FAILED:
         return [] if report == {"batchItemFailures": []} else ["messages were not taken in"]
-    # What the schedule sends carries no action of ours: a tick is a drain.
+    # The schedule's payload contains no action of ours: a tick is a drain.
     default = "receive" if file.stem in MESSAGES else "drain"
     action = file.stem if file.stem in SERVICE else json.loads(file.read_text()).get("action", default)
     if not isinstance(report, dict) or report.get("action") != action:
@@ -140,7 +140,7 @@ def _faults(file, answer):
 
 
 def verdict(wrong, well):
-    """Says what is wrong, or that all is well; the exit code."""
+    """Prints the faults, or that there are none. Returns the exit code."""
     print()
     for fault in wrong:
         print(fault, file=sys.stderr)

@@ -1,7 +1,7 @@
-"""What the scripts behind the make targets share: build, a local Postgres, the stand-in services, honest ends.
+"""Shared by the scripts behind the make targets: builds, a local Postgres, the stand-in services, and correct exit codes.
 
-Everything started here serves only while its standard input is open, so it ends with the script that started it; in a
-session of its own, so that a Ctrl-C meant for the script does not end it in the middle of the script's own cleaning up.
+Everything started here runs only while its standard input is open, so it ends with the script that started it. It has a
+session of its own, so that Ctrl-C for the script does not end it while the script is cleaning up.
 """
 
 import json
@@ -21,11 +21,11 @@ SERVICES = ("ARCHIVE_URL", "CASES_URL", "NOTIFICATIONS_URL", "AI_CHECK_URL", "OT
 
 
 class Failed(Exception):
-    """A step failed and has said why; the value is the exit code to pass on."""
+    """A step failed and has printed the reason. The value is the exit code to return."""
 
 
 def run_script(work):
-    """Calls `work` and turns every way it can end into an exit code, with everything it started ended."""
+    """Calls `work`, and converts every way in which it can end into an exit code, after ending everything it started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.chdir(PROJECT)
     try:
@@ -40,17 +40,17 @@ def run_script(work):
 
 
 def environment():
-    """The caller's, without its database and its settings: what the project's own proof shows must not depend on them."""
+    """Returns the caller's environment without its database and settings, because the results must not depend on them."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "DATABASE_"))}
 
 
 def cargo_flags():
-    """Flags for every build of a run, so that no step builds again what another has built. Set by the Makefile."""
+    """Returns the flags for all builds of a run, so that no step repeats the build of another. The Makefile sets them."""
     return shlex.split(os.environ.get("CARGO_FLAGS", "--locked"))
 
 
 def build(*targets):
-    """Builds and returns the folder of the development programs."""
+    """Builds, and returns the folder with the development programs."""
     command = ["cargo", "build", *cargo_flags(), *targets]
     if subprocess.run(command).returncode != 0:
         raise Failed(1)
@@ -60,7 +60,7 @@ def build(*targets):
 
 
 class Companion:
-    """A program that prints KEY=value lines when it is ready and serves until its standard input closes."""
+    """A program that prints KEY=value lines when it is ready, and runs until its standard input closes."""
 
     def __init__(self, command, keys):
         self.name = " ".join(Path(str(part)).name for part in command)
@@ -101,13 +101,13 @@ def postgres(*options):
 
 
 def services(programs):
-    """The stand-ins for the services that the handlers call."""
+    """Starts the stand-ins for the services that the handlers call."""
     return Companion([programs / "examples" / "services", "--port", "0"], SERVICES)
 
 
 def step(heading, command, environment, folder=None):
-    """Shows a command as one would type it and runs it, in the folder if there is one; a failure ends the script with the
-    command's code."""
+    """Prints a command as one would type it and runs it, in the folder if one is given. If it fails, the script ends with
+    the command's exit code."""
     shown = shlex.join(_relative(part) for part in command)
     print(f"\n{heading}\n$ {shown}", flush=True)
     code = subprocess.run([str(part) for part in command], env=environment, cwd=folder).returncode
@@ -117,6 +117,6 @@ def step(heading, command, environment, folder=None):
 
 
 def _relative(part):
-    """Paths inside the project without the folder everybody has in front of them."""
+    """Shortens paths inside the project to relative ones."""
     text = str(part)
     return os.path.relpath(text) if text.startswith(f"{PROJECT}/") else text

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Removes one guard at a time from a copy of the project and runs the test that must notice.
+"""Removes one guard at a time from a copy of the project, and runs the test that must notice it.
 
-A guard that is gone without anybody noticing is an error, and so is a mutant whose text is not in the source any more.
-Before the first mutant every test that is named runs on the copy as it is: they must be green there.
+It is an error if no test notices a removed guard, or if the text of a mutant is no longer in the source. Before the first
+mutant, every named test runs on the unchanged copy and must pass.
 """
 
 import argparse
@@ -26,7 +26,7 @@ WRITER = "crates/tidegate/src/drain/writer.rs"
 SERVICES = "crates/tidegate/src/drain/services.rs"
 SERVICE_SQL = "crates/tidegate/sql/V0007__service.sql"
 OPERATE = "crates/tidegate/sql/V0006__operate.sql"
-# The last file, whatever its number.
+# The last file, whatever its number is.
 RIGHTS = next(path.relative_to(PROJECT) for path in PROJECT.glob("crates/tidegate/sql/V*__rights.sql"))
 CHANGE = "crates/tidegate/sql/V0010__change.sql"
 SCHEDULE = "crates/tidegate/sql/V0011__schedule.sql"
@@ -60,7 +60,7 @@ BLOCKED = "torture", "handlers_that_block_every_thread_stop_neither_renewals_nor
 
 
 def scene(name):
-    """Of the protocol, step by step: what the random runs meet too seldom to be relied on."""
+    """A scripted scene of the protocol, for situations that random runs reach too rarely."""
     return "it", f"scenes::{name}"
 
 
@@ -93,16 +93,15 @@ def fan_in(name):
 
 
 class Mutant:
-    """A name, the test that must fail, and replacements: file, exact text, what stands in its place, how often the text
-    is there."""
+    """A name, the test that must fail, and replacements: file, exact text, its replacement, and how often the text occurs."""
 
     def __init__(self, name, test, *replacements):
         self.name, self.test, self.replacements = name, test, replacements
 
 
 MUTANTS = [
-    # What keeps an event from being leased twice. The constraint makes an error of what the locks should have kept from
-    # happening; both must be gone for a double lease.
+    # Guards against leasing an event twice. The locks prevent it, and the constraint turns a failure of the locks into an
+    # error. Both must be removed for a double lease.
     Mutant("lease: neither row locks nor the constraint", TICKS,
            (LEASE, "               FOR NO KEY UPDATE SKIP LOCKED) AS s;", "               ) AS s;", 1),
            (TABLES, "    as_of      xid8           NOT NULL,\n    -- No event is leased twice, whatever the statements do.\n"
@@ -113,7 +112,7 @@ MUTANTS = [
     Mutant("lease: no second look at what was leased meanwhile",
            scene("i6_what_was_leased_between_a_leases_two_looks_is_not_taken_again"),
            (LEASE, "sets.live - sets.own,", "'{}'::int8multirange,", 1)),
-    # What makes a lease ask for a group.
+    # Reasons for which a lease checks a group.
     Mutant("lease: groups of young events are not asked for",
            scene("i4_b10_what_is_committed_behind_a_walk_bars_what_was_committed_with_it"),
            (LEASE, "array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)", "NULL::text[]", 1)),
@@ -132,7 +131,7 @@ MUTANTS = [
            (LEASE, "WHERE l.token = ANY (held) AND", "WHERE", 1)),
     Mutant("lease: own leases are not locked", scene("i4_while_our_leases_are_broken_nothing_is_leased_behind_them"),
            (LEASE, "l.worker = lease.worker FOR KEY SHARE SKIP LOCKED", "l.worker = lease.worker", 1)),
-    # What leaves a lease.
+    # Events that leave a lease.
     Mutant("hand_back: what stands behind stays",
            scene("i4_what_is_handed_back_takes_what_stands_behind_it_along_out_of_all_leases"),
            (LEASE, "AND b.id <@ own OFFSET 0", "AND false OFFSET 0", 1)),
@@ -151,7 +150,7 @@ MUTANTS = [
     Mutant("drain: does not give back what its answer was lost of", LOST,
            ("crates/tidegate/src/drain/leaser.rs", "let sweeps = unsure || ", "let sweeps = false && unsure || ", 1),
            (LEASE, "WHERE o.worker = sweep.worker AND o.token <> ALL (held) ORDER BY", "WHERE false ORDER BY", 1)),
-    # What is charged.
+    # Charges.
     Mutant("sweep: charges what had not started", scene("a_lapse_charges_what_may_have_started_and_nothing_else"),
            (LEASE, "SELECT e.id <= l.started_to AND", "SELECT", 1)),
     Mutant("sweep: charges nothing", DIES,
@@ -189,7 +188,7 @@ MUTANTS = [
            (SERVICE_SQL, "first + make_interval(secs =>", "instant + 0 * make_interval(secs =>", 1)),
     Mutant("limits: what nobody may start keeps a drain", limit("whoever_has_all_places_for_ever_holds_up_only_what_needs_one"),
            ("crates/tidegate/src/drain/limits.rs", "        (limit.refused && running == 0).then_some(&limit.by.kinds)", "        (limit.refused && running > 1000).then_some(&limit.by.kinds)", 1)),
-    # What is written.
+    # Writes under a lease.
     Mutant("complete: does not look at the lease", FROZEN,
            (ENDS, "IF lease.ids IS NOT NULL AND NOT isempty(done[n]) THEN", "IF NOT isempty(done[n]) THEN", 1),
            (ENDS, "USING unnest(lease.ids * done[n]) AS r", "USING unnest(done[n]) AS r", 1)),
@@ -205,7 +204,7 @@ MUTANTS = [
             "    UPDATE tidegate.event_queue AS q SET progress", 1)),
     Mutant("renew: revives what was lost", ("it", "interleave::a_renewal_that_waited_for_a_sweep_says_that_the_lease_is_lost"),
            (LEASE, "    RETURNING l.token, l.cuts\n$$;", "    RETURNING l.token, l.cuts;\n    SELECT t, 0 FROM unnest(renew.tokens) AS t\n$$;", 1)),
-    # What one event, publisher or row may not do to others.
+    # Effects that an event, a publisher or a row must not have on others.
     Mutant("lease: payloads are not counted", LARGE,
            (LEASE, "    IF total > bytes THEN\n", "    IF false THEN\n", 1)),
     Mutant("finalize: waits for a group", GROUP,
@@ -233,11 +232,11 @@ MUTANTS = [
     Mutant("publish: does not lock the group", ORDER,
            (PUBLISH, "        PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(publish_one.group_key) FOR UPDATE;\n", "        NULL;\n", 1),
            (PUBLISH, "    PERFORM tidegate.lock_groups(group_keys);\n", "", 1)),
-    # A lock that comes too late: the ids are drawn, and others may commit between.
+    # A lock that is taken too late: the ids are already drawn, and others may commit in between.
     Mutant("publish_batch: draws ids before it locks", ORDER,
            (PUBLISH, "    PERFORM tidegate.lock_groups(group_keys);\n", "", 1),
            (PUBLISH, "    RETURN ids;\n", "    PERFORM tidegate.lock_groups(group_keys);\n    RETURN ids;\n", 1)),
-    # Whose lease it is, and until when.
+    # Whose a lease is, and until when.
     Mutant("sweep: breaks leases that have not run out",
            ("it", "queue::c4_c11_c12_d7_d9_b17_an_abandoned_event_is_taken_after_its_time_out_and_not_before"),
            (LEASE, "WHERE o.expires_at <= instant AND o.worker IS DISTINCT FROM sweep.worker LOOP",
@@ -275,7 +274,7 @@ MUTANTS = [
     Mutant("function: goes on behind its answer",
            ("it", "sandbox::a_handler_that_goes_on_behind_its_answer_does_not_live_to_see_the_next_invocation"),
            ("crates/tidegate-lambda/src/lib.rs", "if spoiled.load(Ordering::Relaxed) && !*stopped.borrow() {", "if spoiled.load(Ordering::Relaxed) && false {", 1)),
-    # What may be published, and taken in.
+    # What may be published and received.
     Mutant("publish: a group is planned as far ahead as anybody likes",
            ("it", "queue::an_event_of_a_group_is_planned_no_further_ahead_than_a_setting_says"),
            (PUBLISH, "        PERFORM tidegate.check_group_delay(publish_one.group_key, publish_one.available_at);\n", "", 1)),
@@ -288,7 +287,7 @@ MUTANTS = [
            (PUBLISH, r"OR position('\u0000' IN NEW.payload::text) > 0 AND NEW.payload::text ~ '(^|[^\\])(\\\\)*\\u0000'" "\n", "\n", 1)),
     Mutant("receive: every message is new", ("it", "intake::a_message_that_several_bring_at_once_is_taken_in_once"),
            (PUBLISH, "    RETURN FOUND;\nEND $$;\n\n-- What to say of a kind", "    RETURN true;\nEND $$;\n\n-- What to say of a kind", 1)),
-    # What operators and publishers change of live events.
+    # Changes that operators and publishers make to live events.
     Mutant("end_live: the worker is not told", ("it", "change::a_handler_is_told_at_its_drains_next_renewal_that_its_event_was_cancelled"),
            (OPERATE, "    UPDATE tidegate.lease AS l SET cuts = l.cuts + 1 WHERE l.token = ANY (locked) AND l.ids && tidegate.ranges(end_live.ended);\n",
             "", 1)),
@@ -316,12 +315,12 @@ MUTANTS = [
            (PUBLISH, "AND q.replay_of IS NULL AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id);", "AND q.replay_of IS NULL;", 1)),
     Mutant("replace: replaces what a handler has seen", ("it", "replace::what_a_handler_has_seen_is_kept_and_no_attempt_is_lost"),
            (PUBLISH, " AND q.attempts = 0 AND q.lapses = 0 AND q.progress IS NULL AND q.last_error IS NULL", "", 1)),
-    # What has ended, and what is said of it.
+    # Ended events and their log rows.
     Mutant("log: a status may change", ("it", "queue::d2_a_status_that_there_is_not_is_refused_and_the_one_in_the_log_is_final"),
            (TABLES, "WHEN (NEW.status IS DISTINCT FROM OLD.status)", "WHEN (false)", 1)),
     Mutant("audit: gives rows back", ("it", "queue::the_audit_trail_takes_rows_and_gives_none_back"),
            (TABLES, "BEFORE UPDATE OR DELETE OR TRUNCATE ON tidegate.audit", "BEFORE TRUNCATE ON tidegate.audit", 1)),
-    # Either alone keeps an event from being replayed twice.
+    # Each of the two alone prevents a second replay.
     Mutant("replay: neither waits for another one nor is there one for an event", ("it", "operate::i7_of_two_replays_at_once_one_wins_and_both_are_in_the_audit"),
            (OPERATE, "        PERFORM tidegate.lock_replays();\n", "", 2),
            (TABLES, "CREATE UNIQUE INDEX event_queue_replay", "CREATE INDEX event_queue_replay", 1)),
@@ -333,7 +332,7 @@ MUTANTS = [
     Mutant("cleanup: drops what is not sealed", ("it", "cleanup::b23_a_partition_whose_rows_are_not_counted_is_not_dropped"),
            (LOG, "    IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target AND p.sealed) THEN\n",
             "    IF false THEN\n", 1)),
-    # What costs no attempt, and must not go on for ever.
+    # Retries that cost no attempt must not continue forever.
     Mutant("snooze: without end", ("it", "snooze::a_thousand_snoozes_are_enough_and_then_attempts_are_spent"),
            ("crates/tidegate/src/outcome.rs", "        times >= Self::MOST_SNOOZES\n", "        times == u32::MAX\n", 1)),
     Mutant("snooze: a failure beside it is free", ("it", "snooze::a_snooze_beside_a_failure_is_an_attempt_like_any_other"),
@@ -346,7 +345,7 @@ MUTANTS = [
            ("it", "progress::a_handler_whose_event_was_taken_away_learns_it_when_it_tells_its_progress"),
            (ENDS, "        RETURN EXISTS (SELECT FROM tidegate.lease AS l WHERE l.token = report_progress.token AND report_progress.id <@ l.ids);\n",
             "        RETURN true;\n", 1)),
-    # What a kind has of its own.
+    # Policies of kinds.
     Mutant("policy: drains do not hear of it",
            ("it", "policy::a_kinds_own_time_limit_and_backoff_are_kept_by_drains_and_its_neighbours_have_the_usual_ones"),
            (LEASE, "    IF have_policies AND services IS NULL THEN\n", "    IF false THEN\n", 1)),
@@ -356,7 +355,7 @@ MUTANTS = [
     Mutant("policy: what runs at once is not limited",
            ("it", "policy::so_many_of_a_kind_run_at_once_over_all_drains_and_its_neighbours_wait_for_none"),
            ("crates/tidegate/sql/V0012__policy.sql", "        PERFORM tidegate.limit_kind(changed);\n", "        NULL;\n", 1)),
-    # Who may, and as whom.
+    # Rights and roles.
     Mutant("groups: ordered by advisory locks", ("it", "roles::a_login_without_rights_can_hold_up_no_publish_no_follow_up_and_no_step"),
            (PUBLISH, "        PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(publish_one.group_key) FOR UPDATE;\n",
             "        PERFORM pg_advisory_xact_lock(1414087749, hashtext(publish_one.group_key));\n", 1)),
@@ -435,7 +434,7 @@ def main():
         print("no mutant has such a name; there are:", *(mutant.name for mutant in MUTANTS), sep="\n  ", file=sys.stderr)
         return 2
     tree = PROJECT if arguments.texts else copy_of_project()
-    # All texts first: whoever has moved a guard need not wait for the mutants before it.
+    # Check all texts first, so that a moved guard is reported before any mutant runs.
     for mutant in chosen:
         mutated(tree, mutant)
     if arguments.texts:
@@ -457,8 +456,8 @@ def main():
 
 
 def copy_of_project():
-    """What git knows or would add, as it is on disk. It is built in a target folder of its own: cargo would take a
-    mutant's program for the project's."""
+    """Copies the files that git tracks or would add, as they are on disk. The copy is built in its own target folder,
+    because cargo would otherwise use a mutant's program for the project's."""
     tree = PROJECT / "target" / "mutants"
     shutil.rmtree(tree, ignore_errors=True)
     listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -471,7 +470,7 @@ def copy_of_project():
 
 
 def mutated(tree, mutant):
-    """The files of a mutant, by path."""
+    """Returns the files of a mutant, by path."""
     texts = {}
     for path, there, instead, count in mutant.replacements:
         text = texts.get(path) or (tree / path).read_text()

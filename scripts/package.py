@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`make package`: both functions, built as they are deployed, zipped and weighed.
+"""`make package`: builds both functions as they are deployed, zips them and checks their size.
 
-`into PROGRAM FOLDER` lays a program out for SAM, whose build calls `make build-…`.
+`into PROGRAM FOLDER` puts a program into a folder for SAM, whose build calls `make build-…`.
 """
 
 import os
@@ -15,21 +15,21 @@ import local
 import pypi
 from invoke import CARGO_LAMBDA
 
-# A linker for Amazon Linux, whatever runs here, and for the other architecture.
+# A linker for Amazon Linux on any machine, and for the other architecture.
 ZIG = "ziglang==0.13.0.post1"
 PROGRAMS = ("tidegate-function", "tidegate-http")
 TARGETS = {"x86_64": "x86_64-unknown-linux-gnu", "arm64": "aarch64-unknown-linux-gnu"}
-# Not cargo-lambda's own choice, which is where cargo keeps a profile of that name.
+# Not the default of cargo-lambda, which is where cargo stores builds of a profile with that name.
 PACKAGES = Path("target/packages")
 CERTIFICATES = Path("certs/rds.pem")
-# Only these sign AWS's own endpoints. The system's store, of 150 authorities, takes a cold start 15 ms to read.
+# Only these CAs sign AWS's own endpoints. Reading the system's store of 150 CAs would add 15 ms to a cold start.
 AWS_CERTIFICATES = Path("certs/aws.pem")
 AUTHORITIES = ("Amazon Root CA", "Starfield Services Root")
 CERTIFI = "certifi==2026.10.18"
-# Of OpenSSL size matters more than speed: half a megabyte, a fifth of one zipped.
+# For OpenSSL, size matters more than speed: this saves half a megabyte, a fifth of one zipped.
 OPENSSL_CFLAGS = "-Os -ffunction-sections -fdata-sections"
-# Measured: 17.7 and 7.2 MB; a tenth more is let pass. What makes them outgrow these has to be worth it. (15.6 and 6.2 before
-# the function answered every operator's verb, took in messages of five sources, sealed payloads and forgot.)
+# Measured: 17.7 and 7.2 MB. The limits allow a tenth more; any growth beyond them must be justified. (15.6 and 6.2 before the
+# function answered every operator's verb, took in messages of five sources, sealed payloads and forgot.)
 BINARY_LIMIT, ZIP_LIMIT = 19_400_000, 7_900_000
 
 
@@ -44,14 +44,14 @@ def main():
 
 
 def lay_out(program, folder):
-    """SAM makes the zip itself, of what is in the folder."""
+    """SAM creates the zip file itself from the contents of the folder."""
     build()
     shutil.unpack_archive(_package(program), folder)
     (folder / "bootstrap").chmod(0o755)
 
 
 def build():
-    """cargo-lambda leaves a program alone that is as new as its sources."""
+    """cargo-lambda does not rebuild a program that is as new as its sources."""
     target = _target()
     cargo_lambda, zig = pypi.install(CARGO_LAMBDA), pypi.install(ZIG)
     command = [cargo_lambda / "bin" / "cargo-lambda", "lambda", "build", "--profile", "lambda", "--locked", "--target", target]
@@ -60,7 +60,7 @@ def build():
     command += ["--include", keep_aws_certificates()]
     command += ["--include", CERTIFICATES] if CERTIFICATES.exists() else []
     environment = {**os.environ, "CFLAGS": OPENSSL_CFLAGS, "PATH": f"{zig / 'ziglang'}{os.pathsep}{os.environ['PATH']}"}
-    # OpenSSL's own build would read what was meant for this one.
+    # OpenSSL's own build would use variables that are meant for this one.
     for name in ("ARCH", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES"):
         environment.pop(name, None)
     if subprocess.run([str(part) for part in command], env=environment).returncode != 0:
@@ -68,7 +68,7 @@ def build():
 
 
 def keep_aws_certificates():
-    """Mozilla's certificates of AWS's own authorities."""
+    """Extracts the certificates of AWS's own CAs from Mozilla's list."""
     bundle = (pypi.install(CERTIFI) / "certifi" / "cacert.pem").read_text()
     kept = [entry for entry in bundle.split("\n# Issuer:") if any(name in entry.split("\n")[0] for name in AUTHORITIES)]
     if len(kept) < len(AUTHORITIES):
@@ -81,7 +81,7 @@ def keep_aws_certificates():
 
 
 def asked_target():
-    """Rust's name of what ARCH asks for."""
+    """Returns Rust's name for the architecture in ARCH."""
     asked = os.environ.get("ARCH") or "x86_64"
     if asked not in TARGETS:
         raise pypi.Unavailable(f"ARCH: must be {' or '.join(TARGETS)}, got {asked!r}")
@@ -97,7 +97,7 @@ def _target():
 
 
 def weigh():
-    """A cold start reads every byte; what grows beyond the limits is found here, not by those who wait for it."""
+    """A cold start reads every byte, so growth beyond the limits must fail here and not slow down the users."""
     heavy = False
     for program in PROGRAMS:
         package = _package(program)
@@ -113,7 +113,7 @@ def weigh():
 
 
 def binary(program):
-    """Where cargo leaves what goes into the zip."""
+    """Returns the path where cargo writes the program for the zip."""
     return Path("target") / _target() / "lambda" / program
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Serves a pgbouncer in transaction mode, in front of a Postgres on the loopback address, for as long as its standard
-input is open: the machine's own one, or Debian's package unpacked under .tools.
+"""Runs a pgbouncer in transaction mode, in front of a Postgres on the loopback address.
+
+It runs while its standard input is open. It is the machine's own pgbouncer, or Debian's package unpacked under .tools.
 """
 
 import argparse
@@ -16,9 +17,9 @@ import served
 from pypi import Unavailable
 
 PLACES = "/usr/sbin:/usr/local/sbin:/usr/local/bin:/opt/homebrew/bin"
-# What its package needs and a machine may lack.
+# Libraries that the package needs and a machine may lack.
 LIBRARIES = ("ares", "libevent")
-# Since this version it can carry prepared statements from session to session, and later ones do unless told otherwise.
+# Since this version, pgbouncer can carry prepared statements from session to session, and later versions do so by default.
 CARRIES_STATEMENTS = (1, 21)
 
 
@@ -42,7 +43,7 @@ class Installation:
         return int(found[1]), int(found[2])
 
     def reachable(self, user, room):
-        """A copy of what is unpacked: the project may lie in a folder that is closed to the server's user."""
+        """Copies the unpacked files, because the server's user may not have access to the project's folder."""
         if self.root is None:
             return self
         copy = shutil.copytree(self.root, room / "installation", symlinks=True)
@@ -86,11 +87,11 @@ def _opened(root):
 
 
 def serve(arguments):
-    """The whole life of a pooler."""
+    """Runs a pooler from its start to its end."""
     found, user, server = installation(), served.User(), urlsplit(arguments.before)
     with served.throwaway(user) as room:
         found = found.reachable(user, room)
-        # As strict as the oldest: whoever prepares statements is to notice.
+        # As strict as the oldest version, so that programs that prepare statements fail.
         strict = {"max_prepared_statements": 0} if found.version() >= CARRIES_STATEMENTS else {}
 
         def spawn(port, log):
@@ -105,7 +106,7 @@ def serve(arguments):
 
 
 def _settings(room, server, port, more):
-    """Whoever is known to the server is let in, as the server itself does with its tests."""
+    """Every user of the server may connect, as in the server of the tests."""
     path = room / f"pgbouncer-{port}.ini"
     settings = {"listen_addr": "127.0.0.1", "listen_port": port, "unix_socket_dir": "", "pool_mode": "transaction",
                 "auth_type": "trust", "stats_users": server.username, "max_client_conn": 1000, "server_login_retry": 1,

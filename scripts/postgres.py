@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Serves a Postgres of its own on the loopback address for as long as its standard input is open.
+"""Runs a temporary Postgres on the loopback address while its standard input is open.
 
-Who starts it keeps the other end of that pipe: when the caller ends, however it ends, the pipe closes, the
-server is stopped and its files are removed. Nobody has to remember to clean up, and nothing listens to the network.
-Which server: TIDEGATE_PG_MAJOR=18 asks for a major version, TIDEGATE_PG_BIN=folder for certain programs; else the newest.
+The caller keeps the other end of that pipe. When the caller ends, in whatever way, the pipe closes, the server stops and its
+files are removed. No cleanup can be forgotten, and no server is reachable from the network. TIDEGATE_PG_MAJOR=18 selects a
+major version, TIDEGATE_PG_BIN=folder selects certain programs. The default is the newest version.
 """
 
 import argparse
@@ -33,18 +33,18 @@ USUAL_FOLDERS = [
     "/home/linuxbrew/.linuxbrew/opt/postgresql*/bin",
     "/Applications/Postgres.app/Contents/Versions/*/bin",
 ]
-# Everybody on this machine may connect, nobody else can reach it.
+# Everyone on this machine may connect, and no other machine can reach it.
 HBA = "host all all 127.0.0.1/32 trust\n"
-# With TLS there are passwords too: for everybody but the owner of the cluster.
+# With TLS there are passwords too, for everyone except the owner of the cluster.
 TLS_HBA = "host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
-# What is said in place of a URL by a server that was built without TLS, as the wheel's is, and is to serve it.
+# Printed instead of a URL if a server must use TLS but was built without it, like the one in the wheel.
 WITHOUT_TLS = "WITHOUT_TLS"
-# A crash loses such a cluster, and nobody would miss it.
+# A crash destroys such a cluster, which does not matter.
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
 class Installation:
-    """A folder with server programs, and the folder above it that must travel with it when it is copied."""
+    """A folder with server programs, and the parent folder that must be copied with it."""
 
     def __init__(self, binaries, root=None):
         self.binaries = Path(binaries)
@@ -54,7 +54,7 @@ class Installation:
         return str(self.binaries / name)
 
     def copied_into(self, folder):
-        """A copy of the whole installation: the programs find their libraries by relative paths."""
+        """Copies the whole installation, because the programs find their libraries by relative paths."""
         shutil.copytree(self.root, folder, symlinks=True)
         return Installation(folder / self.binaries.relative_to(self.root), folder)
 
@@ -90,7 +90,7 @@ def where():
 
 
 def serve(arguments):
-    """The whole life of a server."""
+    """Runs a server from its start to its end."""
     found, user = installation(arguments.major), served.User()
     with served.throwaway(user) as room:
         found = _reachable(found, user, room)
@@ -115,7 +115,7 @@ def _announcement(port):
 
 
 def installation(major=None):
-    """The newest server programs at hand, or of one major version if it matters, or else the wheel with its own."""
+    """Returns the newest server programs on this machine, or those of a given major version, or otherwise the wheel's."""
     major = major or _major_asked_for()
     given = os.environ.get("TIDEGATE_PG_BIN")
     if given and major is None:
@@ -162,7 +162,7 @@ def _numbers(path):
 
 
 def _major(folder):
-    """The major version in a folder, or None when it holds no complete server."""
+    """Returns the major version in a folder, or None if it contains no complete server."""
     if not os.access(os.path.join(folder, "initdb"), os.X_OK):
         return None
     version = _version(folder)
@@ -179,7 +179,7 @@ def _version(folder):
 
 
 def _reachable(found, user, room):
-    """The installation itself, or a copy where the project lies in a folder closed to the server's user."""
+    """Returns the installation itself, or a copy if the server's user has no access to the project's folder."""
     if user.can_run(found.program("postgres"), "--version"):
         return found
     copy = found.copied_into(room / "installation")
@@ -189,7 +189,7 @@ def _reachable(found, user, room):
 
 
 def _cluster(found, user, room, kept):
-    """The data folder: the caller's, made on first use, or a throwaway one."""
+    """Returns the data folder: the caller's, created on first use, or a temporary one."""
     if kept is None:
         return _copy_of_template(found, user, room)
     kept = kept.resolve()
@@ -208,8 +208,8 @@ def _check_data_folder(kept, user):
 
 
 def _copy_of_template(found, user, room):
-    """initdb takes seconds, a copy of its result a tenth of one. The copy is made by us, so the cache may be
-    closed to the server's user; a project folder that we may not write to is no reason to fail."""
+    """initdb takes seconds, and a copy of its result a tenth of a second. This process makes the copy, so the cache may be
+    inaccessible to the server's user. A project folder without write access must not make this fail."""
     data = room / "data"
     template = pypi.TOOLS / f"cluster-{_version(found.binaries)}"
     try:
@@ -240,7 +240,7 @@ def _keep_as_template(data, template):
 
 
 def _initdb(found, user, room, data):
-    """The locale is C: text sorts the same on every machine."""
+    """Uses the locale C, so that text sorts the same on every machine."""
     command = [found.program("initdb"), "--pgdata", str(data), "--username=postgres", "--auth=trust"]
     command += ["--encoding=UTF8", "--locale=C", "--no-sync"]
     done = served.run(command, user, room)
@@ -250,7 +250,7 @@ def _initdb(found, user, room, data):
 
 
 def _tls(files, user, room):
-    """The settings of a server with TLS; it takes only a key that is its own and nobody else's."""
+    """Returns the settings of a server with TLS. The server accepts only a key that it owns and no other user can read."""
     if not files:
         return {}
     certificate, key, hba = room / "server.crt", room / "server.key", room / "pg_hba.conf"
@@ -272,7 +272,8 @@ def _started(found, user, room, data, wanted_port, more, variables):
 
 
 def _spawn(found, user, room, data, port, log, more, variables):
-    """In a session of its own, so that Ctrl-C reaches the server through us, once and in the right order."""
+    """Starts it in a session of its own, so that Ctrl-C reaches the server only through this script, once and in the right
+    order."""
     settings = {"listen_addresses": "127.0.0.1", "port": port, "max_connections": 200}
     settings.update({"unix_socket_directories": "", "logging_collector": "off", "log_destination": "stderr", **more})
     command = [found.program("postgres"), "-D", str(data)]
@@ -284,12 +285,12 @@ def _spawn(found, user, room, data, port, log, more, variables):
 
 
 def _is_ready(server, data):
-    """Reads the server's own note, as pg_ctl does: it needs no client, which not every installation has."""
+    """Reads the server's own status file, like pg_ctl. This needs no client, which not every installation has."""
     try:
         lines = (data / "postmaster.pid").read_text().splitlines()
     except OSError:
         return False
-    # A note left by a crashed server would be ready too, but for its process id.
+    # The process id excludes a file that a crashed server left behind.
     return len(lines) > 7 and lines[0].strip() == str(server.pid) and lines[7].strip() == "ready"
 
 

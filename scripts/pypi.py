@@ -1,9 +1,9 @@
 """Installs a pinned package from PyPI into the project's own git-ignored folder.
 
-The machine's Python stays as it is: everything lands in `.tools/`, and deleting that folder undoes it.
+The machine's Python is not changed. Everything is installed into `.tools/`, and deleting that folder removes it.
 
-What needs no other package is pinned by hash too, in wheels.txt. What comes with dependencies, checkers and stand-ins that no
-package of ours holds, is pinned by version alone: some hundred files for each platform and version of Python.
+Packages without dependencies are also pinned by hash, in wheels.txt. Checkers and stand-ins with dependencies, which no
+package of ours contains, are pinned only by version: they have some hundred files for each platform and version of Python.
 """
 
 import os
@@ -20,13 +20,13 @@ WHEELS = Path(__file__).resolve().parent / "wheels.txt"
 
 
 class Unavailable(Exception):
-    """The machine lacks something; the message is one line that says what to install."""
+    """The machine lacks a requirement. The message is one line that says what to install."""
 
 
 def install(*requirements, dependencies=False):
-    """Returns the folder that holds `requirements` (name==version each), installing them when they are not there.
+    """Returns the folder that contains `requirements` (name==version each). Installs them if they are missing.
 
-    The folder appears by one rename, so a copy that is killed, or several at once, leave no half of it.
+    The folder appears by a rename, so an interrupted or concurrent installation leaves no incomplete copy.
     """
     shown = " and ".join(requirements)
     folder = TOOLS / "+".join(requirements).replace("==", "-")
@@ -45,7 +45,7 @@ def install(*requirements, dependencies=False):
 
 
 def publish(part, folder):
-    """Renames `part` to `folder`, unless somebody else was first: then theirs is as good."""
+    """Renames `part` to `folder`, unless another process was first. Its result is equivalent."""
     try:
         os.rename(part, folder)
     except OSError:
@@ -54,7 +54,7 @@ def publish(part, folder):
 
 
 def _pip(requirements, target, dependencies):
-    """Runs pip, with its chatter kept for the case that it fails."""
+    """Runs pip, and shows its output only if it fails."""
     shown = " and ".join(requirements)
     python = _python_with_pip(shown)
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-script-location"]
@@ -70,7 +70,7 @@ def _pip(requirements, target, dependencies):
 
 
 def _pinned(requirement):
-    """Its lines of wheels.txt, which are pip's own way to name hashes."""
+    """Returns the package's lines in wheels.txt, which use pip's own format for hashes."""
     blocks = re.findall(r"^\w.*(?:\n .*)*\n", WHEELS.read_text(), re.MULTILINE)
     for block in blocks:
         if block.split()[0] == requirement:
@@ -79,7 +79,7 @@ def _pinned(requirement):
 
 
 def _python_with_pip(requirement):
-    """This Python if it has pip, else one of our own: `venv` brings pip where `ensurepip` is there."""
+    """Returns this Python if it has pip, otherwise a virtual environment: `venv` adds pip if `ensurepip` is available."""
     if _has_pip(sys.executable):
         return sys.executable
     own = TOOLS / "python"
@@ -99,7 +99,7 @@ def _has_pip(python):
 
 
 def _open_to_all(folder):
-    """Lets another user read the files, whatever the umask: a server started by root runs as somebody else."""
+    """Lets other users read the files, whatever the umask is, because a server started by root runs as another user."""
     for path in [folder, *folder.rglob("*")]:
         if not path.is_symlink():
             executable = path.is_dir() or path.stat().st_mode & 0o100

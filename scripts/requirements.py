@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Part of `make check`: keeps docs/requirements.md and the tests in step. A test that proves a requirement bears its id at the
-beginning of its name: f7_…, e2_e3_….
+"""Part of `make check`: keeps docs/requirements.md consistent with the tests. The name of a test that proves a requirement
+begins with its id: f7_…, e2_e3_….
 
-`check` refuses an id in a test's name or a comment that the page does not have, a requirement without a proof, a proof
-that is not there, a test that docs/threats.md names and nobody has, and a comment that cites a decision by a number: there
-is no list of them. `write` puts the names of the tests into the page; the sentences are written by hand.
+`check` fails for an id in a test name or a comment that the page does not contain, a requirement without a proof, a proof
+that does not exist, a test in docs/threats.md that does not exist, and a comment that cites a decision by number, because
+decisions have no numbers. `write` puts the names of the tests into the page. The sentences are written by hand.
 """
 
 import re
@@ -17,13 +17,13 @@ SOURCES = ["src", "crates", "tests"]
 ROW = re.compile(r"^\| ([A-F]\d+) \| (.+?) \| (.*) \|$", re.MULTILINE)
 TEST = re.compile(r"\bfn ((?:[a-fi]\d+_)+\w+)\(")
 IDS = re.compile(r"(?:[a-fi]\d+_)+")
-# As comments cite them: (B13), (E2, E3).
+# The format of citations in comments: (B13), (E2, E3).
 CITED = re.compile(r"\(((?:[A-F]\d+(?:, )?)+)\)")
-# As the page of threats names tests: `roles::what_people_type_…`.
+# The format of test names in the page of threats: `roles::what_people_type_…`.
 THREATS = ROOT / "docs" / "threats.md"
 NAMED = re.compile(r"`(?:[a-z/_]+::)?([a-z0-9]+(?:_[a-z0-9]+){3,})`")
 DECISION = re.compile(r"\bdecisions? \d+")
-# Proven by what is no test of that name.
+# Requirements that are proven by something else than a test with that name.
 OTHERWISE = {
     "E6": "`compile_fail` in `dispatch.rs`",
 }
@@ -53,7 +53,7 @@ def main():
 
 
 def proofs():
-    """Tests by the requirement that they prove, and the requirements that comments cite."""
+    """Returns the tests of each requirement, and the requirements that comments cite."""
     tests, cited = {}, set()
     for file in sorted(file for source in SOURCES for file in (ROOT / source).rglob("*.rs")):
         text = file.read_text()
@@ -67,7 +67,7 @@ def proofs():
 
 
 def decisions():
-    """Lines that cite a decision by its number."""
+    """Returns lines that cite a decision by its number."""
     files = sorted(file for source in SOURCES for ending in ("rs", "sql") for file in (ROOT / source).rglob(f"*.{ending}"))
     lines = [(file, n, line) for file in files for n, line in enumerate(file.read_text().splitlines(), 1)]
     return [f"{file.relative_to(ROOT)}:{n}: a decision has no number: say what was decided" for file, n, line in lines
@@ -75,7 +75,7 @@ def decisions():
 
 
 def threats():
-    """Tests that are named and are not there."""
+    """Returns tests that are named but do not exist."""
     code = "\n".join(file.read_text() for source in SOURCES for file in (ROOT / source).rglob("*.rs"))
     there = set(re.findall(r"\bfn (\w+)\(", code))
     return [f"{THREATS.relative_to(ROOT)}: there is no test {name}" for name in NAMED.findall(THREATS.read_text()) if name not in there]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`make run`: from a fresh machine to published and drained events, on a Postgres that is gone afterwards.
+"""`make run`: publishes and drains sample events on a fresh machine, with a Postgres that is removed afterwards.
 
-With DATABASE_URL set, that database is used and none is started.
+If DATABASE_URL is set, it uses that database and starts none.
 """
 
 import os

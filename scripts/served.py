@@ -1,7 +1,5 @@
-"""What a server that tests and developers start needs, whatever it serves: a user who is not root, a throwaway
-folder, obedience to its caller, and an end when the caller ends, however that ends: then the pipe that is the
-script's standard input closes.
-"""
+"""Shared by all servers that tests and developers start: a user other than root, a temporary folder, commands from the
+caller, and an end when the caller ends, in whatever way. The pipe that is the script's standard input then closes."""
 
 import argparse
 import contextlib
@@ -25,7 +23,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class User:
-    """Who the server runs as: Postgres and pgbouncer refuse to be root, so root lends them another user."""
+    """The user that the server runs as. Postgres and pgbouncer refuse to run as root, so root uses another user."""
 
     def __init__(self):
         self.entry = self._other_than_root() if os.geteuid() == 0 else None
@@ -55,7 +53,8 @@ class User:
             os.chown(path, self.entry.pw_uid, self.entry.pw_gid, follow_symlinks=False)
 
     def can_run(self, *command):
-        """Whether the server's user can run a command: file modes alone do not say it for a closed parent folder."""
+        """Returns whether the server's user can run a command. File modes alone do not show this if a parent folder is
+        closed."""
         try:
             return run(list(command), self, Path("/")).returncode == 0
         except OSError:
@@ -64,8 +63,8 @@ class User:
 
 @contextlib.contextmanager
 def throwaway(user):
-    """A new folder that the server's user can reach, for as long as the block runs. It goes last, whatever happened
-    before, and a signal ends the block as a closed pipe does."""
+    """Creates a temporary folder that the server's user can access, for the duration of the block. The folder is removed
+    last in every case. A signal ends the block like a closed pipe."""
     _leave_the_process_group()
     room = _throwaway_folder(user)
     try:
@@ -80,8 +79,8 @@ def throwaway(user):
 
 
 def attend(start, wanted_port, ready, obeys, gently=signal.SIGQUIT):
-    """The life of a server that `start(port)` starts and returns with its port. `ready(port)` is what the caller is
-    told when it serves; it ends by the signal `gently`."""
+    """Runs a server that `start(port)` starts and returns together with its port. `ready(port)` is the line for the caller
+    when the server is ready. The signal `gently` ends it."""
     server, port = start(wanted_port)
     served = Served(server, lambda: start(port)[0])
     try:
@@ -95,18 +94,18 @@ def attend(start, wanted_port, ready, obeys, gently=signal.SIGQUIT):
 
 
 class Served:
-    """The server of the moment, and how to start another one in its place."""
+    """The current server, and how to start another one in its place."""
 
     def __init__(self, process, start):
         self.process = process
         self.start_again = start
 
     def crash(self):
-        """At once: of Postgres it is what `pg_ctl stop -m immediate` does, so that the next start has to recover."""
+        """Stops immediately. For Postgres this is like `pg_ctl stop -m immediate`, so the next start has to recover."""
         stop(self.process, signal.SIGQUIT)
 
     def start(self):
-        """A port that was left may be somebody else's for a moment."""
+        """For a moment, another process may use the port that was released."""
         for tries_left in reversed(range(20)):
             try:
                 self.process = self.start_again()
@@ -118,7 +117,7 @@ class Served:
 
 
 def _obey(served):
-    """Does what standard input says, a word a line, and answers when it is done; until it closes."""
+    """Executes the commands on standard input, one word per line, and answers when each is done, until the input closes."""
     said = b""
     while True:
         heard = os.read(0, 4096)
@@ -131,7 +130,7 @@ def _obey(served):
 
 
 class Ended(Exception):
-    """A signal asked for the end; raised wherever the work happens to be."""
+    """A signal requested the end. Raised at any point of the work."""
 
 
 def _end(*_):
@@ -140,15 +139,15 @@ def _end(*_):
 
 
 def _ignore_signals():
-    """A second Ctrl-C must not interrupt the cleaning up after the first."""
+    """A second Ctrl-C must not interrupt the cleanup after the first one."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _leave_the_process_group():
-    """A caller whose whole group is killed with -9 takes this process along, and nobody would be left to clean up.
+    """If the caller's whole group were killed with -9, this process would die too, and no one would clean up.
 
-    On a terminal it stays, for Ctrl-C is how a person ends it.
+    On a terminal it stays in the group, because people end it with Ctrl-C.
     """
     if not os.isatty(0):
         try:
@@ -158,7 +157,7 @@ def _leave_the_process_group():
 
 
 def _throwaway_folder(user):
-    """A new folder that the server's user can reach; the usual place may be closed to it."""
+    """Creates a temporary folder that the server's user can access. The default location may not be accessible."""
     for parent in (None, "/tmp"):
         room = Path(tempfile.mkdtemp(prefix="tidegate-server-", dir=parent))
         if user.entry:
@@ -170,9 +169,10 @@ def _throwaway_folder(user):
 
 
 def started(room, wanted_port, spawn, is_ready):
-    """The process that `spawn(port, log)` has started, once `is_ready(process, log)`, and its port.
+    """Returns the process that `spawn(port, log)` has started, once `is_ready(process, log)`, and its port.
 
-    Where a free port cannot be held, somebody else may take it before the server has it, so it may take another."""
+    If a free port cannot be reserved, another process may take it before the server does. The server then tries another one.
+    """
     for _ in range(1 if wanted_port else 10):
         port = wanted_port or _free_port()
         log = room / f"log-{port}"
@@ -202,10 +202,10 @@ HELD = []
 
 
 def _free_port():
-    """A port that nobody else is given for as long as this process lives, also while its server is away: whoever came
-    back to a server that is to crash and start again would talk to a stranger. Two sockets may have one address where
-    both allow it and neither listens when the other binds; the system gives it to none that asks for any port. Elsewhere
-    than on Linux a server could not bind beside such a socket."""
+    """Reserves a port for as long as this process lives, even while its server is down. Otherwise a client that returns to a
+    crashed and restarted server might reach another program. Two sockets may share an address if both allow it and neither
+    is listening when the other binds. The system does not assign such a port to programs that ask for any port. Only Linux
+    lets a server bind beside such a socket."""
     holder = socket.socket()
     if sys.platform == "linux":
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -219,7 +219,7 @@ def _free_port():
 
 
 def _wait_for_the_end(server):
-    """Until the caller is gone, or the server is: then there is nothing left to wait for."""
+    """Waits until the caller or the server has ended."""
     if os.isatty(0):
         while server.poll() is None:
             time.sleep(0.2)
@@ -254,7 +254,7 @@ def run(command, user, room):
 
 
 def environment():
-    """Without the caller's PG* variables, which would change what the server does."""
+    """Returns the environment without the caller's PG* variables, which would change the server's behavior."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return {**kept, "LC_ALL": "C", "TZ": "UTC"}
 

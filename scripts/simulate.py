@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""A day of a thousand databases with ten thousand events a minute each, with failures of the schedule, of the function service and
-of databases: how long events wait, how much piles up, how many drains run at once, and what that costs.
+"""Simulates one day of a thousand databases with failures.
 
-It is a model: events are a fluid, and time passes in steps of five seconds. What it rests on is measured (docs/bench.md), or is said
-beside it. The same seed gives the same day. docs/cost.md has what was found.
+Each database has ten thousand events a minute. The schedule, the function service and the databases fail at times. The result
+is how long events wait, the backlog, the number of concurrent drains, and the cost.
+
+It is a model: events are a fluid, and time passes in steps of five seconds. Its parameters are measured (docs/bench.md) or
+explained next to their values. The same seed gives the same day. docs/cost.md contains the results.
 """
 
 import argparse
@@ -13,18 +15,19 @@ from dataclasses import dataclass, field
 STEP_S = 5
 DAY_S = 24 * 3600
 GB, GB_SECOND, INVOCATION, TICK = 0.25, 0.0000133334, 0.20 / 1e6, 1.00 / 1e6
-# Before a drain leases: an asynchronous invocation, and for one in ten a cold start. Then what a run takes that finds little.
+# Time before a drain leases: an asynchronous invocation, and a cold start in one of ten cases. Then the minimum time of a run.
 START_S = 0.05 + 0.1 * 0.35
 LEAST_RUN_S = 0.03
-# What a killed drain holds, and for how long nobody else gets it.
+# Number of events that a killed drain holds, and how long no other drain gets them.
 LEASED, LEASE_S = 1000, 60
-# A drain starts others when the queue would not be empty within this.
+# A drain starts others if the queue would not be empty within this time.
 EMPTY_WITHIN_S = 30
 
 
 @dataclass
 class Way:
-    """How drains are started, and what an event takes of a drain's time: that of its handler by as many as run at once."""
+    """How drains are started, and how much of a drain's time an event takes: the time of its handler, divided by the number
+    of handlers that run at once."""
     name: str
     event_s: float
     most: int = 4
@@ -35,8 +38,9 @@ class Way:
 
 @dataclass
 class Day:
-    """What befalls everybody: when the schedule starts nothing, when the function service refuses everything, how many executions the
-    account may have at once; and what befalls each: ticks that get lost, drains that are killed, databases that are away."""
+    """The faults of a day. For all databases: when the schedule starts nothing, when the function service refuses all calls,
+    and how many executions the account allows at once. For each database: lost ticks, killed drains, and outages of the
+    database."""
     at_once: int
     no_schedule: range = range(6 * 3600, 6 * 3600 + 1200)
     no_function: range = range(12 * 3600, 12 * 3600 + 600)
@@ -48,7 +52,7 @@ class Day:
 
 @dataclass
 class Queue:
-    """A database: events that wait, drains at work with what is left of their time, and when the leases of killed ones end."""
+    """A database: its waiting events, its drains with their remaining time, and when the leases of killed drains expire."""
     phase: int
     waiting: float = 0.0
     drains: list = field(default_factory=list)
@@ -58,10 +62,10 @@ class Queue:
 
 @dataclass
 class Sum:
-    """Of all databases and the whole day."""
+    """Totals of all databases for the whole day."""
     waits: dict = field(default_factory=dict)
     backlog: float = 0.0
-    # Drains at work in this step, and the most in any.
+    # Running drains in this step, and the maximum in any step.
     alive: int = 0
     peak: int = 0
     ticks: int = 0
@@ -91,7 +95,8 @@ def simulate(way, day, databases, per_minute, seed):
 
 
 def arrive(queue, day, events, now, dice):
-    """What is published in a step, what comes back of killed drains' leases, and whether the database goes away."""
+    """Adds the events published in a step and those from the leases of killed drains, and decides whether the database
+    fails."""
     queue.waiting += events
     while queue.leases and queue.leases[0] <= now:
         queue.leases.pop(0)
@@ -102,7 +107,7 @@ def arrive(queue, day, events, now, dice):
 
 
 def starts(queue, way, day, now, dice, total):
-    """How many drains somebody wants to start now: the schedule, a publisher, or a drain at work."""
+    """Returns how many drains the schedule, a publisher and running drains want to start now."""
     wanted = 0
     if (now + queue.phase) % 60 == 0 and now not in day.no_schedule and dice.random() >= day.lost_tick:
         wanted = 1
@@ -126,7 +131,7 @@ def start(queue, way, day, now, total):
 
 
 def work(queue, way, day, now, dice, total):
-    """A step of the drains of a queue."""
+    """Runs one step of the drains of a queue."""
     count = len(queue.drains)
     if count == 0:
         return
@@ -134,7 +139,7 @@ def work(queue, way, day, now, dice, total):
     queue.waiting -= done
     busy = min(STEP_S * count, max(done * way.event_s, LEAST_RUN_S * count))
     if way.wakes and queue.waiting == 0:
-        # What is published behind the drain's end wakes the next one, again and again.
+        # Events published after the end of the drain wake the next one, repeatedly.
         total.invocations += (STEP_S - busy / count) / (START_S + LEAST_RUN_S)
         busy = STEP_S
     total.run_s += busy

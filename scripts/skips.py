@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What `make test` has left out for want of something that the machine lacks.
+"""Counts what `make test` skipped because the machine lacks a requirement.
 
-`forget` begins a new count, `note WHAT WHICH` adds to it, as tests do, and `tell` says what there is. What
-TIDEGATE_EXPECTED lists, such as "pgbouncer tls", must be there: that something was left out for want of it is an error.
+`forget` starts a new count, `note WHAT WHICH` adds to it (tests do the same), and `tell` prints it. TIDEGATE_EXPECTED lists
+requirements that must be available, such as "pgbouncer tls": a skip because of one of them is an error.
 """
 
 import collections
@@ -10,14 +10,14 @@ import os
 import sys
 from pathlib import Path
 
-# What something may be left out for.
+# The requirements that may be missing.
 KNOWN = {
     "pgbouncer": "a pooler", "libfaketime": "clocks that are set", "tls": "a Postgres with TLS", "disk": "the right to mount a small disk",
     "postgres-18": "the newest Postgres", "chromium": "a browser", "advisories": "RustSec's database on GitHub"}
 
 
 def note(what, which):
-    """Without a count nothing is noted: whoever runs one target alone reads what it says."""
+    """Without a count, nothing is recorded: a person who runs one target alone reads its output."""
     path = os.environ.get("TIDEGATE_SKIPPED_TO")
     if path:
         with open(path, "a") as file:

@@ -1,6 +1,6 @@
-"""What CloudFormation makes of `template.yaml`: the transform to plain resources, and the values for given parameters.
+"""Evaluates `template.yaml` like CloudFormation: the transform to plain resources, and the values for given parameters.
 
-Of CloudFormation's functions it knows those that the template uses, and refuses any other by name.
+It supports the CloudFormation functions that the template uses, and refuses all others by name.
 """
 
 import copy
@@ -10,14 +10,14 @@ PSEUDO = {
     "AWS::AccountId": "123456789012", "AWS::Partition": "aws", "AWS::Region": "eu-central-1", "AWS::StackName": "tidegate",
     "AWS::StackId": "arn:aws:cloudformation:eu-central-1:123456789012:stack/tidegate/0", "AWS::URLSuffix": "amazonaws.com",
 }
-# What a property without a value becomes, and is then left out.
+# The value of a property that is to be omitted.
 NO_VALUE = object()
-# Where the packaged program would lie; nothing is fetched from there.
+# The location of the packaged program. Nothing is fetched from there.
 CODE = "s3://packages/bootstrap.zip"
 
 
 class Refused(Exception):
-    """CloudFormation would not take it; the message says why."""
+    """CloudFormation would refuse it. The message contains the reason."""
 
 
 def parse(text):
@@ -26,7 +26,7 @@ def parse(text):
 
 
 def transform(source):
-    """The plain template, as the SAM transform on AWS makes it."""
+    """Returns the plain template, as the SAM transform on AWS creates it."""
     from samtranslator.translator.transform import transform as translate
     source = copy.deepcopy(source)
     source.setdefault("Globals", {}).setdefault("Function", {})["CodeUri"] = CODE
@@ -36,7 +36,7 @@ def transform(source):
 
 
 class _NoPolicyNames:
-    """The template names AWS's policies in full, so nobody has to ask AWS for the list."""
+    """The template uses full ARNs for AWS managed policies, so there is no need to ask AWS for the list."""
 
     @staticmethod
     def load():
@@ -44,9 +44,9 @@ class _NoPolicyNames:
 
 
 class Stack:
-    """The resources that exist with the given parameters, every function evaluated.
+    """The resources that exist with the given parameters, with every function evaluated.
 
-    What AWS decides on shows as `{Name}` or `{Name.Attribute}`, unless `attributes` knows it.
+    Values that AWS decides appear as `{Name}` or `{Name.Attribute}`, unless `attributes` contains them.
     """
 
     def __init__(self, plain, parameters=None, attributes=None):
@@ -59,7 +59,7 @@ class Stack:
                           if self._holds(resource.get("Condition"))}
 
     def refuses(self, **changed):
-        """Whether CloudFormation would refuse these other values, by the template's own rules."""
+        """Returns whether CloudFormation would refuse these other values by the template's own rules."""
         other = copy.copy(self)
         other.parameters = {**self.parameters, **changed}
         return bool(other._broken())
@@ -118,7 +118,7 @@ class Stack:
         return self._attribute([name, None])
 
     def _condition(self, argument):
-        # `Condition` is a function within conditions, and an ordinary field of a policy's statement.
+        # `Condition` is a function in conditions, and an ordinary field in the statement of a policy.
         return self._holds(argument) if isinstance(argument, str) else {"Condition": self._value(argument)}
 
     def _attribute(self, argument):

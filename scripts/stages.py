@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""`make test`: runs the stages that it is given, one after the other, and says which one it is at, how long each took and what was left out.
+"""`make test`: runs the given stages one after the other, and prints the current stage, how long each took, and what was
+skipped.
 
-Each stage is a target of the Makefile, so one that failed is run again alone by `make STAGE`. The first that fails ends the run.
+Each stage is a target of the Makefile, so `make STAGE` runs a failed one again. The first failure ends the run.
 """
 
 import re
@@ -16,7 +17,7 @@ MAKEFILE = Path(__file__).resolve().parent.parent / "Makefile"
 
 
 def descriptions():
-    """What `make help` says of each target, up to its first semicolon."""
+    """Returns the description of each target in `make help`, up to its first semicolon."""
     rules = re.findall(r"^([a-z-]+):.*## ([^;\n]*)", MAKEFILE.read_text(), re.MULTILINE)
     return dict(rules)
 

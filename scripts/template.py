@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""`make template`: what `template.yaml` would deploy, checked without an account and without a network.
+"""`make template`: checks what `template.yaml` would deploy, without an account and without a network.
 
-Validated by SAM and cfn-lint; transformed as AWS does it and held against the rules, with several sets of parameters;
-broken on purpose, which the rules must notice; deployed to a stand-in for AWS and read back.
+SAM and cfn-lint validate the template. It is transformed as on AWS, and checked against the rules with several sets of
+parameters. The rules must also notice templates that are broken on purpose. Finally it is deployed to a simulated AWS and
+read back.
 """
 
 import copy
@@ -18,7 +19,7 @@ from pathlib import Path
 import local
 import pypi
 
-# In one folder, since they share half of what they need.
+# In one folder, because they share half of their dependencies.
 TOOLS = ("aws-sam-cli==1.170.0", "moto[server]==5.2.5")
 TEMPLATE = Path("template.yaml")
 LIMIT_S = 120
@@ -39,7 +40,7 @@ SETTINGS = {
     "defaults": NEEDED, "everything": EVERYTHING, "HTTP for AWS identities": {**NEEDED, "JobsHttp": "iam"},
     "no concurrency set apart": {**NEEDED, "ReserveConcurrency": "false", "MaxDrains": "2"},
 }
-# Parameters that CloudFormation must refuse together, whatever each of them is alone.
+# Combinations of parameters that CloudFormation must refuse, although each of them alone is allowed.
 REFUSED = {
     "HTTP for everybody whom nobody knows": {"JobsHttp": "public"},
     "tokens of nobody": {"JobsHttp": "public", "HttpAuth": "jwt", "HttpJwtAudience": "tidegate"},
@@ -47,7 +48,7 @@ REFUSED = {
     "keys beside AWS identities": {"JobsHttp": "iam", "HttpAuth": "keys"},
 }
 RATES = ["rate(1 minute)", "rate(2 minutes)", "rate(10 minutes)", "rate(1 hour)", "rate(1 day)"]
-# AWS refuses each of them; neither SAM nor CloudFormation nor the stand-in does.
+# AWS refuses each of these, but SAM, CloudFormation and the simulated AWS do not.
 BAD_RATES = ["rate(1 minutes)", "rate(2 minute)", "rate(0 minutes)", "rate(01 minute)", "rate(1 hours)", "rate(1 week)", "1 minute"]
 
 
@@ -66,7 +67,7 @@ def main():
 
 
 def ready():
-    """The module `stack`, with the tools that it needs."""
+    """Returns the module `stack`, after installing the tools that it needs."""
     folder = pypi.install(*TOOLS, dependencies=True)
     os.environ.update(tool_environment(folder))
     sys.path.insert(0, str(folder))
@@ -75,7 +76,7 @@ def ready():
 
 
 def checked(stack, template):
-    """The template as it stands and as plain resources, after SAM and cfn-lint have found nothing wrong with either."""
+    """Returns the template and its plain resources, after SAM and cfn-lint have found no fault in either."""
     print("SAM and cfn-lint")
     _run("-m", "samcli", "validate", "--lint", "--template", template)
     source = stack.parse(template.read_text())
@@ -85,7 +86,7 @@ def checked(stack, template):
 
 
 def tool_environment(folder):
-    """For SAM and the AWS libraries: no account, no telemetry, no question to the network about either."""
+    """Returns an environment for SAM and the AWS libraries: no account, no telemetry, and no network requests about either."""
     kept = {"SAM_CLI_TELEMETRY": "0", "AWS_EC2_METADATA_DISABLED": "true", "PYTHONDONTWRITEBYTECODE": "1"}
     return {**kept, "PYTHONPATH": str(folder), "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "eu-central-1")}
 
@@ -99,7 +100,7 @@ def _run(*command):
 
 
 def _lint(plain):
-    """cfn-lint sees more in the plain template than through the transform."""
+    """cfn-lint finds more in the plain template than before the transform."""
     folder = pypi.install(*TOOLS, dependencies=True)
     with tempfile.TemporaryDirectory() as room:
         file = Path(room) / "template.json"
@@ -133,7 +134,7 @@ def _is_allowed(stack, plain, **parameters):
 
 
 def _controls(stack, rules, source):
-    """A check that never fails is none: each of these breaks one thing, and the rules must name it."""
+    """A check that never fails checks nothing: each control breaks one thing, and the rules must name it."""
     controls = importlib.import_module("template_controls").CONTROLS
     print(f"{len(controls)} templates that are broken on purpose")
     missed = []

@@ -1,4 +1,4 @@
-"""Ways to break the template, each with what the rules must say about it."""
+"""Templates that are broken on purpose, each with the fault that the rules must report."""
 
 
 def _properties(template, resource):

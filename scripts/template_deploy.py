@@ -1,7 +1,8 @@
-"""Deploys the plain template to moto, a stand-in for AWS on the loopback address, and reads back what is there.
+"""Deploys the plain template to moto, a simulated AWS on the loopback address, and reads back the resources.
 
-The stand-in makes functions, roles, logs, queue and topic from the template. It knows no schedule in a template, so
-each is made through the scheduler's own interface, which checks its form. The migration's runner is run as it is.
+moto creates functions, roles, logs, queue and topic from the template. It does not support schedules in a template, so each
+schedule is created through the scheduler's own interface, which checks its format. The migration runner is executed
+unchanged.
 """
 
 import ast
@@ -42,7 +43,7 @@ def faults(plain):
 
 
 class Moto:
-    """The stand-in on a free port; it ends with this script."""
+    """moto on a free port. It ends with this script."""
 
     def __init__(self):
         with socket.socket() as probe:
@@ -56,7 +57,7 @@ class Moto:
     def __enter__(self):
         try:
             self._wait()
-            # Functions are not run in containers; what one answers can be told beforehand.
+            # Functions do not run in containers. Their answers can be set beforehand.
             self.post("/moto-api/config", {"lambda": {"use_docker": False}})
         except BaseException:
             self.__exit__()
@@ -100,7 +101,7 @@ def _upload_a_package(moto):
 
 def _create_stack(moto, plain, parameters):
     plain = copy.deepcopy(plain)
-    # The stand-in cannot refer to a version.
+    # moto cannot refer to a version.
     plain["Resources"]["Migration"]["Properties"]["FunctionVersion"] = f"{NAME}-migrate:1"
     given = [{"ParameterKey": name, "ParameterValue": value} for name, value in parameters.items()]
     made = moto.client("cloudformation").create_stack(StackName=NAME, TemplateBody=json.dumps(plain), Parameters=given,
@@ -109,7 +110,7 @@ def _create_stack(moto, plain, parameters):
 
 
 class Deployed:
-    """What the stand-in gave the resources: their names and ARNs."""
+    """The names and ARNs that moto assigned to the resources."""
 
     def __init__(self, moto):
         self.moto = moto
@@ -157,7 +158,7 @@ def _schedules(moto, deployed):
 
 
 def _roles(moto, secret):
-    """By the names that people use, and by the policy that AWS would judge by."""
+    """Checks the roles by the names that people use, and by the policy that AWS would evaluate."""
     iam = moto.client("iam")
     policy = _document(iam.get_role_policy(RoleName=f"{NAME}-operator", PolicyName="operate")["PolicyDocument"])
     function = moto.client("lambda").get_function(FunctionName=f"{NAME}-operate")["Configuration"]
@@ -174,7 +175,7 @@ def _roles(moto, secret):
 
 
 def _document(policy):
-    """The stand-in hands out a policy that is written within a role as the text of a Python value."""
+    """moto returns a policy inside a role as the text of a Python value."""
     return ast.literal_eval(policy) if isinstance(policy, str) else policy
 
 
@@ -186,7 +187,8 @@ def _logs(moto):
 
 
 def _runner(moto, plain, stack_id):
-    """The code that CloudFormation would call: what it tells the deployment, and whether it calls the function at all."""
+    """Checks the code that CloudFormation would call: its result for the deployment, and whether it calls the function at
+    all."""
     code = plain["Resources"]["MigrationRunner"]["Properties"]["Code"]["ZipFile"]
     found = []
     for name, request, answer, status, reason, calls in RUNS:
@@ -210,7 +212,7 @@ REPORT = {"Payload": {"action": "migrate", "applied": []}}
 REFUSAL = {"FunctionError": "Unhandled", "Payload": {"errorType": "MigrationFailed", "errorMessage": "V0007 is missing"}}
 NOT_ASKED = {"ResourceProperties": {"Run": "false", "Input": "{}", "FunctionVersion": "tidegate-migrate:1"}}
 CALL = [{"FunctionName": "tidegate-migrate:1", "Payload": '{"action": "migrate"}'}]
-# What is asked, what the function answers; what the deployment is told, and the calls of the function.
+# The request and the answer of the function; the result for the deployment and the calls of the function.
 RUNS = [
     ("when it is refused", {}, REFUSAL, "FAILED", "MigrationFailed: V0007 is missing", CALL),
     ("when the function cannot be called", {}, {"Error": "no such version"}, "FAILED", "no such version", CALL),

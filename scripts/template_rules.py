@@ -1,7 +1,7 @@
-"""What must hold of the deployed resources, each rule a function from a `Stack` to the faults it finds.
+"""The rules for the deployed resources. Each rule is a function that takes a `Stack` and returns the faults it finds.
 
-They state the whole of what each role may do and each schedule sends, so that a permission that was added shows as
-well as an alarm that went missing.
+The rules state completely what each role may do and each schedule sends, so that an added permission is noticed as well as a
+missing alarm.
 """
 
 import functools
@@ -14,23 +14,23 @@ from stack import PSEUDO
 EVENTS = Path("events")
 SOURCES = ("src", "crates/*/src")
 CREDENTIALS = Path("src/app/credentials.rs")
-# Everything but what drains and what changes the schema.
+# Everything except the actions that drain or change the schema.
 OPERATE = ("cleanup,replay,requeue,cancel,reschedule,stats,show,list,blocked_groups,leases,services,service,pause,resume,retire,policy,unblock,forget,rewrap,schedules,schedule,"
            "retention,doctor")
 ACTIONS = {"DrainFunction": "drain", "CleanupFunction": "cleanup", "OperateFunction": OPERATE, "MigrateFunction": "migrate"}
-# And where a queue of messages is wanted.
+# With a queue for messages.
 INTAKE = {"IntakeFunction": "receive"}
 TICK = {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 60}
 DAILY = {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 3600}
 SECRETS = {"DrainFunction": "Database", "CleanupFunction": "Operator", "OperateFunction": "Operator",
            "MigrateFunction": "Owner", "JobsHttpFunction": "Intake", "IntakeFunction": "Intake"}
-# Whoever handlers call, as parameters are called.
+# The services that handlers call, as in the names of parameters.
 SERVICES = ["Archive", "Cases", "Notifications", "AiCheck", "Otp", "Sms", "Signature"]
-# What is measured of the queue; the drain reports it under these names.
+# The metrics of the queue. The drain reports them under these names.
 METRICS = ["Backlog", "OldestAgeMs", "Leased", "Completed", "CompletedWithErrors", "Failed", "Retried", "Released",
            "LeaseLost", "Expired", "Abandoned", "Published", "Drains", "ReportBroken", "BudgetUsedPercent",
            "HandlerLatencyMs", "ServicesDown", "Expiring"]
-# Each alarm: its metrics, and what no data at all means.
+# Each alarm with its metrics, and the meaning of missing data.
 ALARMS = {
     "OldestAgeAlarm": (["Tidegate/OldestAgeMs"], "notBreaching"),
     "ExpiringAlarm": (["Tidegate/Expiring"], "notBreaching"),
@@ -52,27 +52,30 @@ FORMULAS = {
     "RejectedAlarm": ["100 * rejected / (completed + rejected + failed + expired + abandoned)"],
 }
 HTTP_ALARMS = {"JobsHttpErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching")}
-# What is a setting wherever the program's source has it as a text, and those that the deployment leaves alone.
+# What counts as a setting when it appears as a string in the program's source, and the settings that the deployment does not
+# set.
 SETTING = re.compile(r'"((?:TIDEGATE|DATABASE)_[A-Z_]+|[A-Z_]+_URL|AI_CHECK_[A-Z_]+|ISSUING_[A-Z_]+|[A-Z]+_RETENTION|SERVICES_[A-Z_]+)"')
 NOT_DEPLOYED = {
     "DATABASE_URL": "DATABASE_SECRET_ID takes its place, for it may hold a password", "DATABASE_AUTH": "it goes with DATABASE_URL",
     "DATABASE_CA_PEM": "DATABASE_CA_FILE takes its place",
+    "DATABASE_SECRET_IDS": "the template deploys for one database", "TIDEGATE_DATABASE": "it goes with DATABASE_SECRET_IDS",
     "TIDEGATE_PAYLOAD_KEYS_FILE": "TIDEGATE_PAYLOAD_KEYS_SECRET_ID takes its place", "TIDEGATE_ACTOR": "who operates the command line"}
 INTAKE_ALARMS = {
     "IntakeErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching"),
     "DeadMessagesAlarm": (["AWS/SQS/ApproximateNumberOfMessagesVisible"], "notBreaching"),
 }
-# What Lambda needs of a queue to bring its messages.
+# The permissions that Lambda needs to read messages from a queue.
 RECEIVE = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
-# AWS's own policies that speak of every resource, and the parameter without which none may be there.
+# AWS managed policies that allow all resources, and the parameter without which each of them must not be attached.
 WIDE = {"AWSLambdaVPCAccessExecutionRole": "SubnetIds"}
-# The same of our own: these two actions know no smaller resource, and are allowed only where tracing is active.
+# Our own statements for all resources: these two actions cannot be restricted further, and are allowed only with active
+# tracing.
 TRACES = {("xray:PutTraceSegments", "*"), ("xray:PutTelemetryRecords", "*")}
 GRAMMAR = re.compile(r"rate\((1 (minute|hour|day)|([2-9]|[1-9][0-9]+) (minutes|hours|days))\)|cron\((\S+ ){5}\S+\)")
 
 
 def faults(stack):
-    """Everything that is wrong, in words; an empty list is a good template."""
+    """Returns all faults as texts. The list is empty for a correct template."""
     found = []
     for rule in RULES:
         try:
@@ -111,7 +114,7 @@ def _schedule(name, made, file, target, role, retries):
 
 
 def background(stack):
-    """What is asked for without waiting: how often it is tried, and where it goes if all fails."""
+    """Checks asynchronous invocations: how often they are retried, and where they go if all retries fail."""
     made = stack.of_type("AWS::Lambda::EventInvokeConfig")
     found = []
     for function, retries in (("DrainFunction", TICK), ("CleanupFunction", DAILY)):
@@ -159,7 +162,7 @@ def environments(stack):
 
 
 def settings(stack):
-    """Whatever the program can be told, the deployment can tell it, and tells it nothing else."""
+    """The deployment can set every setting of the program, and no others."""
     set_somewhere = {key for variables in _environments(stack).values() for key in variables}
     known = _settings() - NOT_DEPLOYED.keys()
     if not _takes_messages(stack):
@@ -175,7 +178,7 @@ def _settings():
     files = [file for folder in SOURCES for file in sorted(Path().glob(f"{folder}/**/*.rs"))]
     named = {name for file in files for name in SETTING.findall(file.read_text())}
     services = {name.removesuffix("_URL") for name in named - NOT_DEPLOYED.keys() if name.endswith("_URL")}
-    # A file that holds a token has no place in a package; a secret has one beside it.
+    # A package must not contain a file with a token. For each such file setting there is one for a secret.
     suffixes = set(re.findall(r'"(_[A-Z_]+)"', CREDENTIALS.read_text())) - {"_AUTH_FILE"}
     return named | {service + suffix for service in services for suffix in suffixes}
 
@@ -190,7 +193,7 @@ def _secret(stack, whose):
 
 
 def roles(stack):
-    """The whole of what each role may do."""
+    """Checks everything that each role may do."""
     found = []
     made = stack.of_type("AWS::IAM::Role")
     wanted = _wanted_permissions(stack)
@@ -255,8 +258,8 @@ def _list(value):
 
 
 def no_wildcards(stack):
-    """By the letter, whatever the roles are called: no statement of ours speaks of every resource or every action,
-    but for the one of traces, where tracing is active."""
+    """No statement of ours allows all resources or all actions, whatever its role is called, except the one for traces while
+    tracing is active."""
     found = []
     for name, made in {**stack.of_type("AWS::IAM::Role"), **stack.of_type("AWS::IAM::ManagedPolicy")}.items():
         policies = made.get("Policies", [made] if "PolicyDocument" in made else [])
@@ -284,7 +287,7 @@ def _wide_policies(stack, name, made):
 
 
 def tracing(stack):
-    """Of what is ours: the migration runner is not, and has nothing to trace."""
+    """Checks all functions of the program. The migration runner is not one of them, and has nothing to trace."""
     asked = stack.parameters["Tracing"]
     made = stack.of_type("AWS::Lambda::Function")
     found = [f"{name}: its tracing must be {asked}, is {function.get('TracingConfig')}" for name, function in made.items()
@@ -299,7 +302,8 @@ def _is_traced(stack):
 
 
 def operator(stack):
-    """The role people take: its trust is what was asked for, and nobody else but AWS's own services is trusted."""
+    """The role for people trusts only the principal that was asked for. No other role trusts anyone except AWS's own
+    services."""
     made = stack.of_type("AWS::IAM::Role")
     found = []
     for name, role in made.items():
@@ -323,7 +327,7 @@ def logs(stack):
         config = made.get("LoggingConfig", {})
         if config.get("LogGroup", "").strip("{}") not in groups:
             found.append(f"{name}: must log to a log group of the stack")
-        # Lambda drops lines below its level, and takes a metric's line for INFO.
+        # Lambda drops lines below its level, and treats a line with a metric as INFO.
         if config.get("LogFormat") != "JSON" or config.get("ApplicationLogLevel", "TRACE") != "TRACE":
             found.append(f"{name}: must log JSON, unfiltered")
     return found
@@ -366,7 +370,7 @@ def _dimensions(alarm):
 
 
 def dashboard(stack):
-    """Every metric of the queue is shown, and no other name, which would stay an empty line for ever."""
+    """The dashboard shows every metric of the queue, and no other name, which would remain an empty graph forever."""
     (board,) = stack.of_type("AWS::CloudWatch::Dashboard").values()
     body = json.loads(board["DashboardBody"])
     lines = [line for widget in body["widgets"] for line in widget["properties"]["metrics"]]
@@ -404,7 +408,7 @@ def concurrency(stack):
 
 
 def jobs_http(stack):
-    """Only an identity of AWS may call it, unless the public was asked for; and then only whom the program knows."""
+    """Only an AWS identity may call it, unless public access was asked for. Then only authenticated callers may."""
     asked = stack.parameters["JobsHttp"]
     kinds = [made["AuthType"] for made in stack.of_type("AWS::Lambda::Url").values()]
     wanted = {"off": [], "iam": ["AWS_IAM"], "public": ["NONE"]}[asked]
@@ -422,7 +426,8 @@ def jobs_http(stack):
 
 
 def messages(stack):
-    """None is lost: what cannot be taken in is told apart from the rest of its batch, comes again, and is kept beside."""
+    """No message is lost: a message that cannot be received is separated from the rest of its batch, redelivered, and
+    finally stored in a dead-letter queue."""
     made = stack.of_type("AWS::Lambda::EventSourceMapping")
     if not _takes_messages(stack):
         return [f"{name}: nobody asked for messages" for name in made]

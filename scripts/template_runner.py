@@ -1,7 +1,7 @@
-"""Runs the migration's runner as Lambda would, with the AWS it sees replaced where the stand-in cannot play along.
+"""Executes the migration runner like Lambda, and replaces the parts of AWS that moto does not support.
 
-Reads {code, event, answer} from standard input, prints as its last line what it told CloudFormation and its calls.
-The function's answer is given; the stack's state is the event's `StackStatus`, or asked of the stand-in.
+Reads {code, event, answer} from standard input. Prints as its last line the answer to CloudFormation and the calls. The
+function's answer is given. The stack's state is the event's `StackStatus`, or read from moto.
 """
 
 import io
@@ -17,7 +17,7 @@ real_client = boto3.client
 
 
 class Function:
-    """`boto3.client("lambda")`, with the answer that was given."""
+    """`boto3.client("lambda")` with the given answer."""
 
     @staticmethod
     def invoke(FunctionName, Payload):
@@ -28,7 +28,7 @@ class Function:
 
 
 class RollingBack:
-    """`boto3.client("cloudformation")`, in a state that the stand-in never reaches."""
+    """`boto3.client("cloudformation")` in a state that moto never reaches."""
 
     @staticmethod
     def describe_stacks(StackName):
@@ -42,7 +42,7 @@ def client(service, **options):
 
 
 def send(event, context, status, data, physical_id=None, no_echo=False, reason=None):
-    """As in the module of that name that Lambda lays beside inline code."""
+    """As in the module with that name, which Lambda provides for inline code."""
     told.update(Status=status, Reason=reason)
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""`make torture`: everything that looks for a broken promise, in its long form, for DURATION, with one verdict.
+"""`make torture`: runs all long tests that try to break a promise, for DURATION, with one verdict.
 
-A wider search of the model's states (once, however long it takes), random scripts against a sequential model, load,
-and rounds of killed workers and servers, which get most of the time. Each is begun at least once, so that the shortest
-run takes minutes. SEED=7 repeats the choices of the scripts and of the rounds.
+These are a larger search of the model's states (once, however long it takes), random scripts compared with a sequential
+model, load, and rounds of killed workers and servers, which get most of the time. Each part runs at least once, so the
+shortest run takes minutes. SEED=7 repeats the choices of the scripts and the rounds.
 """
 
 import os
@@ -16,9 +16,9 @@ import local
 from pypi import Unavailable
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
-# Of the time that the model's search has left.
+# Shares of the time that the model's search leaves.
 SCRIPTS, LOAD = 0.15, 0.15
-# One start of the tests: long enough for the start not to count, short enough for the time to be kept.
+# Cases in one start of the tests: enough that the start does not matter, and few enough to keep to the time.
 CASES = 300
 
 
@@ -26,7 +26,7 @@ def main():
     ends = time.monotonic() + _seconds(os.environ.get("DURATION") or "5m")
     flags = local.cargo_flags()
     began = time.monotonic()
-    # What is built now is not time spent on looking.
+    # Builds now, so that this time does not count as test time.
     for built in (["--release", "--test", "model"], ["--test", "it", "--test", "torture"]):
         _run(["cargo", "test", *flags, *built, "--no-run"], {}, must=True)
     ends += time.monotonic() - began
@@ -53,7 +53,7 @@ def _model(flags):
 
 
 def _scripts(flags, seconds):
-    """As many as there is time for; a seed is that of the first."""
+    """Runs as many scripts as there is time for. The seed is that of the first one."""
     until, seed, scripts = time.monotonic() + seconds, os.environ.get("SEED"), 0
     while True:
         variables = {"PROPTEST_CASES": str(CASES)}
@@ -78,7 +78,7 @@ def _faults(flags, seconds):
 
 
 def _run(command, variables, quiet=False, must=False):
-    """Whether it went well; what it says is shown, or only when it did not."""
+    """Returns whether it succeeded. Shows its output always, or only if it failed."""
     shown = " ".join([*(f"{name}={value}" for name, value in variables.items() if value), *command])
     print(f"\n$ {shown}", flush=True)
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} if quiet else {}

@@ -1,8 +1,10 @@
-//! Owns what must hold whatever the bytes: one target for each door that they come in by. It is there
-//! in test builds, which replay `tests/fuzz/corpus/`, and in those of `make fuzz`, where libFuzzer
-//! looks for new inputs; the product has none of it.
+//! Owns the properties that must hold for any input bytes. There is one target for each place where
+//! bytes from outside are decoded. Test builds contain this module to replay `tests/fuzz/corpus/`.
+//! Builds of `make fuzz` contain it so that libFuzzer can search for new inputs. The product does not
+//! contain it.
 //!
-//! Of every target: no panic, an error names what was wrong, and shows nothing of a secret.
+//! Every target checks that nothing panics, that an error names the fault, and that no error shows part
+//! of a secret.
 
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
@@ -27,10 +29,10 @@ use tidegate::outcome::Progress;
 use tidegate::trace::TraceContext;
 use tidegate::{Database, DecodeError, DrainOptions, Error, Event, Lookup, logs, queue};
 
-/// A target: any bytes are fine, or it panics.
+/// A target. It accepts any bytes, and panics if a property does not hold.
 pub type Target = fn(&[u8]);
 
-/// All of them, by the name of their corpus.
+/// All targets, by the name of their corpus.
 pub const TARGETS: &[(&str, Target)] = &[
     ("database_url", database_url),
     ("duration", duration),
@@ -45,14 +47,14 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("traceparent", traceparent),
 ];
 
-/// What stands for a secret: no message of ours has the word.
+/// Stands in for a secret. None of our messages contains this word.
 const CANARY: &str = "canary";
 
-/// When it begins, in seconds of Unix time.
+/// The beginning of the year 10000, in Unix seconds.
 const YEAR_10000: u64 = 253_402_300_800;
 
-/// `DATABASE_URL`, with [`CANARY`] wherever the input says `PASSWORD`: as the driver reads it, and with
-/// the password in no error.
+/// `DATABASE_URL`, with [`CANARY`] in place of each `PASSWORD` in the input. It must be read as the
+/// driver reads it, and no error may contain the password.
 fn database_url(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
@@ -67,12 +69,12 @@ fn database_url(input: &[u8]) {
         if let Err(error) = Database::from_settings(&lookup, 1) {
             let error = format!("{error} {error:?}");
             assert!(error.contains("DATABASE_URL"), "{error}");
-            // A mode is no secret, and one that is not allowed is told.
+            // The TLS mode is not a secret, so an error may show an invalid one.
             let is_told = error.contains("sslmode: ");
             assert!(is_told || !error.contains(CANARY), "{error}");
         }
     }
-    // Whatever else is made of the options, the password is the one that the driver would read.
+    // Whatever the options are, the password must be the one that the driver reads.
     let by_driver: Result<tokio_postgres::Config, _> = url.parse();
     if let (Ok(ours), Ok(theirs)) = (connect::config_of_url(&url), by_driver) {
         assert_eq!(ours.get_password(), theirs.get_password(), "{url}");
@@ -82,7 +84,7 @@ fn database_url(input: &[u8]) {
     }
 }
 
-/// Durations and moments: an error says what is allowed, and what is written out is read back.
+/// Durations and times. An error says what is allowed, and a formatted value parses to the same value.
 fn duration(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
@@ -97,7 +99,7 @@ fn duration(input: &[u8]) {
     }
     match parse_moment(text) {
         Ok(Moment::At(time)) => {
-            // An offset reaches beyond the years that can be written out.
+            // An offset can lead beyond the years that can be formatted.
             let since_1970 = time.duration_since(SystemTime::UNIX_EPOCH);
             if since_1970.is_ok_and(|since| since.as_secs() < YEAR_10000) {
                 let shown = humantime::format_rfc3339_nanos(time).to_string();
@@ -109,7 +111,7 @@ fn duration(input: &[u8]) {
     }
 }
 
-/// A form and a grant as JSON: an error names the field and quotes nothing.
+/// A form and a grant as JSON. An error names the field and quotes nothing.
 fn form(input: &[u8]) {
     let checked = [
         serde_json::from_slice(input).map(|form: forms::Form| form.check()),
@@ -124,8 +126,9 @@ fn form(input: &[u8]) {
     }
 }
 
-/// A request as `METHOD PATH`, header lines, an empty line and the body, to the real router over a
-/// database that nobody serves: never a 500, every refusal in the one shape, none quotes the body.
+/// A request as `METHOD PATH`, header lines, an empty line and the body. It goes to the real router,
+/// with a database that does not exist. The router must never answer 500. Every refusal has the same
+/// format, and none quotes the body.
 fn http(input: &[u8]) {
     static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
         let built = Builder::new_current_thread().enable_all().build();
@@ -146,12 +149,12 @@ fn http(input: &[u8]) {
     if status.is_client_error() || status.is_server_error() {
         let answer = String::from_utf8_lossy(&answer);
         let told: Value = serde_json::from_str(&answer).unwrap_or_default();
-        // The answer to HEAD has no body.
+        // A response to HEAD has no body.
         assert!(
             answer.is_empty() || told["error"]["type"].is_string(),
             "{answer}"
         );
-        // The names of fields are told: they are what was wrong.
+        // Field names may appear, because they are the fault.
         let is_named = has_key_with_canary(&serde_json::from_slice(&body).unwrap_or_default());
         assert!(
             is_named || quotable.contains(CANARY) || !answer.contains(CANARY),
@@ -175,7 +178,7 @@ fn request(input: &[u8]) -> Option<(HttpRequest<Body>, Vec<u8>)> {
 
 fn router() -> Router {
     static ROUTER: LazyLock<Router> = LazyLock::new(|| {
-        // Port 1 refuses at once.
+        // Port 1 refuses connections at once.
         let database = Database::new("postgres://nobody@127.0.0.1:1/none", 1);
         let database = database.unwrap_or_else(|error| panic!("{error}"));
         crate::http::router(database, crate::http::Access::open())
@@ -193,7 +196,7 @@ fn has_key_with_canary(value: &Value) -> bool {
     }
 }
 
-/// An invocation: an error begins with the field or with `invocation`.
+/// An invocation. An error begins with the name of the field or with `invocation`.
 fn invocation(input: &[u8]) {
     let Ok(payload) = serde_json::from_slice::<Value>(input) else {
         return;
@@ -226,8 +229,8 @@ fn invocation(input: &[u8]) {
     }
 }
 
-/// A leased row, as lines: its kind, when it was published (microseconds from 2000, as Postgres sends
-/// them, `infinity` among them), its trace header, its progress; the rest is the payload.
+/// A leased row, as lines: its kind, its publish time (microseconds from 2000, as Postgres sends them,
+/// or `infinity`), its trace header and its progress. The rest is the payload.
 fn leased_row(input: &[u8]) {
     let mut lines = input.splitn(5, |byte| *byte == b'\n');
     let mut text = || String::from_utf8_lossy(lines.next().unwrap_or_default()).into_owned();
@@ -266,7 +269,7 @@ fn leased_row(input: &[u8]) {
     }
 }
 
-/// A message of the bus: an error names the field and quotes nothing.
+/// A bus message. An error names the field and quotes nothing.
 fn message(input: &[u8]) {
     let Ok(message) = serde_json::from_slice::<Value>(input) else {
         return;
@@ -285,7 +288,8 @@ fn message(input: &[u8]) {
     }
 }
 
-/// A secret, then with [`CANARY`] at the end of each of its texts in turn: no error shows it.
+/// A secret, first unchanged, then with [`CANARY`] appended to each of its texts in turn. No error may
+/// show it.
 fn secret(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
@@ -326,7 +330,7 @@ fn secret(input: &[u8]) {
     }
 }
 
-/// Settings, `NAME=value` in lines: an error names one that is set.
+/// Settings, as `NAME=value` lines. An error names a setting that is set.
 fn settings(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else {
         return;
@@ -334,7 +338,7 @@ fn settings(input: &[u8]) {
     let lines = || text.lines().filter_map(|line| line.split_once('='));
     let lookup = |name: &str| {
         let found = lines().find(|(known, value)| *known == name && !value.is_empty());
-        // No file is read: what is in it is another target's.
+        // The file is not read, because another target covers its content.
         let found = found.filter(|(name, _)| *name != "DATABASE_CA_FILE");
         found.map(|(_, value)| value.to_owned())
     };
@@ -355,8 +359,8 @@ fn settings(input: &[u8]) {
     }
 }
 
-/// A signed content, once as it stands in a payload and once before it was put into base64, read as
-/// each shape: a refusal quotes nothing.
+/// A signed content, read as each shape: once as it appears in a payload, and once before base64
+/// encoding. A refusal quotes nothing.
 fn signed_content(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let is_named = has_key_with_canary(&serde_json::from_slice(input).unwrap_or_default());
@@ -368,7 +372,7 @@ fn signed_content(input: &[u8]) {
     }
 }
 
-/// A trace header: what is taken is written out as a header that is taken, too.
+/// A trace header. An accepted header must be formatted as a header that is accepted too.
 fn traceparent(input: &[u8]) {
     let Ok(header) = std::str::from_utf8(input) else {
         return;

@@ -1,4 +1,4 @@
-//! The Lambda function that drains the queue, and does what else it is asked for.
+//! The Lambda function. It drains the queue, and answers the other actions too.
 
 fn main() -> Result<(), tidegate_lambda::Error> {
     tidegate_lambda::run(tidegate_job::app::program())

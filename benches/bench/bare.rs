@@ -1,16 +1,16 @@
-//! The baseline of the drains: a client that leases rows by marking each, and moves them, by set-based SQL, one
-//! after the other on one connection, prepared, without handlers, groups, retries or limits of time. It does so in a
-//! table of its own, with the columns and indexes that such leases need, and ends events in the queue's log.
+//! The baseline for drains: a client that leases rows by marking each one and then moves them. It uses prepared
+//! set-based SQL on one connection, without handlers, groups, retries or time limits. It has its own table, with the
+//! columns and indexes that such leases need, and ends events in the queue's log.
 
 use tokio_postgres::Client;
 use uuid::Uuid;
 
 use crate::measure::Outcome;
 
-/// Rows at once.
+/// Rows per statement.
 const BATCH: i64 = 1000;
 
-/// Pages half full, and no index on what a lease writes, so that marking a row is a HOT update.
+/// Half-full pages and no index on the columns that a lease writes, so that marking a row is a HOT update.
 const TABLE: &str = "\
 CREATE SCHEMA IF NOT EXISTS bare;
 CREATE TABLE IF NOT EXISTS bare.event_queue (
@@ -51,7 +51,7 @@ SELECT id, kind, payload::json, group_key, dedup_key, correlation_id, 'COMPLETED
        created_at, processing_started_at, clock_timestamp(), clock_timestamp() + interval '30 days', lease_token
   FROM gone";
 
-/// Fills the table with the events of the queue, which is emptied.
+/// Moves the events of the queue into this table.
 pub async fn take_over(client: &Client) -> Outcome<()> {
     client.batch_execute(TABLE).await?;
     let copy = "INSERT INTO bare.event_queue (kind, payload, group_key)
@@ -65,7 +65,7 @@ pub async fn take_over(client: &Client) -> Outcome<()> {
     Ok(())
 }
 
-/// Moves all ready rows; asks after every move, with how many there are so far, whether to go on.
+/// Moves all ready rows. After every move it asks whether to continue, with the number of rows so far.
 pub async fn bare_move(client: &Client, mut go_on: impl FnMut(u32) -> bool) -> Outcome<u32> {
     let lease = client.prepare(LEASE).await?;
     let finish = client.prepare(MOVE).await?;

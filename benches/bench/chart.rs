@@ -1,4 +1,5 @@
-//! Draws how far each target is reached, as an SVG: one bar a target, the target itself a line.
+//! Draws an SVG chart that shows how far each target is reached: one bar for each target, with a
+//! line at the target.
 
 use std::fmt::Write;
 
@@ -9,10 +10,10 @@ const ROW: u32 = 22;
 const LEFT: u32 = 430;
 const TARGET_AT: u32 = 200;
 const RIGHT: u32 = 300;
-/// Bars end here, in targets; the label tells the rest.
+/// Maximum length of a bar, in multiples of the target. The label shows the real value.
 const LONGEST: f64 = 2.5;
 
-/// The chart of all workloads' targets.
+/// Returns the chart of the targets of all workloads.
 pub fn draw(workloads: &[(&str, Findings)]) -> String {
     let bars: Vec<String> = workloads
         .iter()
@@ -42,7 +43,7 @@ pub fn draw(workloads: &[(&str, Findings)]) -> String {
     svg
 }
 
-/// How many times the target was reached, with the range that the rounds' extremes would give.
+/// Draws how many times the target was reached, with the range from the extremes of the rounds.
 fn bar(workload: &str, found: &Findings, series: &Series) -> Option<String> {
     let (least, most) = series.range();
     let median = series.median();

@@ -1,4 +1,4 @@
-//! Owns the bench's own events and what their handlers do.
+//! Owns the bench's events and their handlers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ tidegate::events! {
     pub enum Work {
         /// Does nothing.
         Noop(Note) = "bench_noop",
-        /// Waits for [`WAIT`], as for a service.
+        /// Waits for [`WAIT`], like a call to a service.
         Wait(Note) = "bench_wait",
-        /// Writes one row in the transaction that completes it.
+        /// Writes one row in the transaction that completes the event.
         Write(Note) = "bench_write",
-        /// Remembers how long it took from publish to here.
+        /// Records the time from publish to handler.
         Stamp(Note) = "bench_stamp",
     }
 }
@@ -26,10 +26,10 @@ pub struct Note {
     pub text: String,
 }
 
-/// How much of a payload is text.
+/// The size of the text in a payload.
 pub const TEXT_BYTES: usize = 170;
 
-/// What a waiting handler waits.
+/// How long a waiting handler waits.
 pub const WAIT: Duration = Duration::from_millis(50);
 
 impl Note {
@@ -41,7 +41,7 @@ impl Note {
     }
 }
 
-/// The handlers' program.
+/// The program with the handlers.
 pub struct App {
     began: Instant,
     pickups: Mutex<Vec<f64>>,
@@ -55,13 +55,13 @@ impl App {
         })
     }
 
-    /// An event that carries the present moment.
+    /// Returns an event that contains the current time.
     pub fn stamp(&self) -> Work {
         let now = i64::try_from(self.began.elapsed().as_micros()).unwrap_or(i64::MAX);
         Work::Stamp(Note::new(now))
     }
 
-    /// Milliseconds from stamp to handler, of all events so far.
+    /// Returns the milliseconds from stamp to handler, for all events so far.
     pub fn pickups(&self) -> Vec<f64> {
         let pickups = self.pickups.lock();
         pickups.unwrap_or_else(PoisonError::into_inner).clone()

@@ -1,13 +1,13 @@
-//! How the planner sees one of the queue's statements with its parameters known, as it is when they
-//! travel with it.
+//! Explains one of the queue's statements with known parameter values, as when the parameters travel
+//! with the statement.
 
 use serde_json::Value;
 use tidegate::queue::sql::Statement;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-/// The plan of a statement whose parameters are given as SQL expressions. `options` are further ones
-/// of EXPLAIN, such as `ANALYZE, BUFFERS`.
+/// Returns the plan of a statement whose parameters are given as SQL expressions. `options` are
+/// further options of EXPLAIN, such as `ANALYZE, BUFFERS`.
 pub async fn explain(
     client: &Client,
     statement: &Statement,
@@ -16,7 +16,8 @@ pub async fn explain(
 ) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
     let types: Vec<&str> = statement.params.iter().map(Type::name).collect();
     let separator = if options.is_empty() { "" } else { ", " };
-    // Deallocated each time: a plan that has been used often may forget the parameters.
+    // Deallocated each time, because after several uses the server may switch to a plan that ignores
+    // the parameter values.
     let script = format!(
         "PREPARE explained ({}) AS {};
          EXPLAIN (FORMAT JSON{separator}{options}) EXECUTE explained ({});

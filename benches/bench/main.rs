@@ -1,12 +1,15 @@
-//! `make bench`: every workload with what it is compared with, measured in turn in the same run on a
-//! durable cluster of its own.
+//! `make bench`: runs every workload and its baselines in turn, in the same run, on a durable cluster
+//! of its own.
 //!
 //! # Layout
 //!
-//! [`setup`] is the ground (cluster, databases, filled queues), [`workloads`] what is measured on it,
-//! [`bare`] and [`proxy`] what workloads need, [`measure`] what a measurement is, [`report`] and
-//! [`chart`] how it is shown. A missed target is marked and fails nothing; a wrong result, such as an
-//! event that was logged twice, ends the bench.
+//! - [`setup`]: the environment (cluster, databases, filled queues)
+//! - [`workloads`]: the measurements; [`bare`] and [`proxy`]: what they need
+//! - [`measure`]: the definition of a measurement
+//! - [`report`] and [`chart`]: the output
+//!
+//! A missed target is marked but does not fail the run. A wrong result, such as an event that was
+//! logged twice, ends the bench.
 
 mod bare;
 mod chart;
@@ -58,7 +61,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The database's own words are a cause, not the error's text.
+/// The database's own message is a cause, not the text of the error.
 fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let texts: Vec<String> = causes.map(ToString::to_string).collect();
@@ -94,7 +97,7 @@ async fn run(arguments: Arguments) -> Outcome<()> {
             }
             report::table(workload.name, workload.about, &findings, from.elapsed());
             found.push((workload.name, findings));
-            // After each one, for a run that is interrupted.
+            // After each workload, so that an interrupted run keeps its results.
             keep(&head, &found)?;
         }
     }
@@ -104,7 +107,7 @@ async fn run(arguments: Arguments) -> Outcome<()> {
     Ok(())
 }
 
-/// Writes the figures for programs and the chart.
+/// Writes the figures for programs, and the chart.
 fn keep(head: &Value, found: &[(&str, Findings)]) -> Outcome<()> {
     let folder = project_file("bench-results");
     std::fs::create_dir_all(&folder)?;

@@ -1,19 +1,19 @@
-//! Owns what a measurement is: values of one variant over the rounds, what they are compared with and
-//! what is asked of them. It measures nothing itself, but for this process's CPU time.
+//! Owns the definition of a measurement: the values of one variant over the rounds, its baseline, and its target.
+//! It measures nothing itself, except for this process's CPU time.
 //!
-//! The surprise: variants are compared round by round, for they are measured one after the other in each, and a
-//! shared machine's speed changes from one minute to the next. Absolute figures say more of the machine than of the
-//! program.
+//! Variants are compared round by round. All variants are measured one after the other in each round, because the
+//! speed of a shared machine changes from one minute to the next. Absolute figures tell more about the machine than
+//! about the program.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// What any part of the bench may fail with.
+/// An error from any part of the bench.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// One variant of a workload, measured once a round.
+/// One variant of a workload, measured once per round.
 #[derive(Debug, Clone)]
 pub struct Series {
     pub name: String,
@@ -24,12 +24,12 @@ pub struct Series {
     pub target: Option<Target>,
 }
 
-/// What is asked of a series.
+/// The target of a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Target {
-    /// The ratio to what it is compared with, or more.
+    /// At least this ratio to its baseline.
     Ratio(f64),
-    /// The median itself, or less.
+    /// At most this median.
     AtMost(f64),
 }
 
@@ -41,7 +41,7 @@ pub enum Verdict {
     Missed,
 }
 
-/// All that a workload found.
+/// All results of a workload.
 #[derive(Debug, Default)]
 pub struct Findings {
     pub series: Vec<Series>,
@@ -49,7 +49,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Adds a round's value to a variant, which appears in the order of its first value.
+    /// Adds the value of a round to a variant. Variants appear in the order of their first values.
     pub fn add(&mut self, name: impl Into<String>, unit: &'static str, value: f64) {
         let name = name.into();
         match self.series.iter_mut().find(|series| series.name == name) {
@@ -64,12 +64,12 @@ impl Findings {
         }
     }
 
-    /// Compares a variant with another one, for the reader's information.
+    /// Compares a variant with another one, for information only.
     pub fn compare(&mut self, name: &str, against: &str) {
         self.with(name, |series| series.against = Some(against.to_owned()));
     }
 
-    /// Asks for at least `ratio` times another variant.
+    /// Requires at least `ratio` times another variant.
     pub fn at_least(&mut self, name: &str, ratio: f64, against: &str) {
         self.with(name, |series| {
             series.against = Some(against.to_owned());
@@ -77,12 +77,12 @@ impl Findings {
         });
     }
 
-    /// Asks for at most `limit`, in the series' own unit.
+    /// Requires at most `limit`, in the unit of the series.
     pub fn at_most(&mut self, name: &str, limit: f64) {
         self.with(name, |series| series.target = Some(Target::AtMost(limit)));
     }
 
-    /// Adds a line for the reader, once however many rounds say it.
+    /// Adds a note for the reader. Repeated notes appear once.
     pub fn note(&mut self, text: impl Into<String>) {
         let text = text.into();
         if !self.notes.contains(&text) {
@@ -97,7 +97,8 @@ impl Findings {
         }
     }
 
-    /// The median of a series' ratios to what it is compared with, each of one round; none if that is nothing.
+    /// Returns the median of the ratios of a series to its baseline, each from one round. `None` without a
+    /// baseline.
     pub fn ratio(&self, series: &Series) -> Option<f64> {
         let against = series.against.as_ref()?;
         let other = self.series.iter().find(|other| other.name == *against)?;
@@ -107,7 +108,7 @@ impl Findings {
         (!ratios.is_empty()).then(|| percentile(&ratios, 50))
     }
 
-    /// Whether a series reaches its target; `None` without one.
+    /// Returns whether a series reaches its target, or `None` without a target.
     pub fn verdict(&self, series: &Series) -> Option<Verdict> {
         let reached = match series.target? {
             // A ratio is judged as it is printed.
@@ -121,7 +122,7 @@ impl Findings {
         })
     }
 
-    /// The document for programs.
+    /// Returns the results as JSON, for programs.
     pub fn document(&self) -> Value {
         let series: Vec<Value> = self
             .series
@@ -148,13 +149,13 @@ impl Series {
         percentile(&self.values, 50)
     }
 
-    /// Least and greatest.
+    /// Returns the minimum and the maximum.
     pub fn range(&self) -> (f64, f64) {
         (percentile(&self.values, 0), percentile(&self.values, 100))
     }
 }
 
-/// The value that this share of the values does not exceed; between two, their mean for the median.
+/// Returns the value that this share of the values does not exceed. A median between two values is their mean.
 pub fn percentile(values: &[f64], percent: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -167,18 +168,18 @@ pub fn percentile(values: &[f64], percent: usize) -> f64 {
     sorted[(last * percent).div_ceil(100)]
 }
 
-/// How many a second.
+/// Returns the rate per second.
 pub fn rate(count: u32, time: Duration) -> f64 {
     f64::from(count) / time.as_secs_f64()
 }
 
-/// CPU time this process has used so far, in user and in system mode, to a hundredth of a second.
+/// Returns the CPU time that this process has used so far, in user and in system mode, with a resolution of 10 ms.
 pub fn cpu_time() -> Outcome<Duration> {
-    // The second field is the program's name, in brackets and with any characters in it.
+    // The second field is the program's name in parentheses, which may contain any characters.
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let fields = stat.rsplit_once(')').ok_or("/proc/self/stat: no name")?.1;
     let ticks = fields.split_whitespace().skip(11).take(2);
     let ticks: u64 = ticks.map(|field| field.parse().unwrap_or(0)).sum();
-    // Linux counts in ticks of 10 ms on every architecture it shows to programs.
+    // Linux shows ticks of 10 ms to programs on every architecture.
     Ok(Duration::from_millis(ticks * 10))
 }

@@ -1,6 +1,6 @@
-//! A TCP proxy that adds a delay to every round trip, as a database in another zone does.
+//! A TCP proxy that adds a delay to every round trip, like a database in another zone.
 //!
-//! It has threads of its own, because tokio's timer counts in whole milliseconds.
+//! It uses threads of its own, because tokio's timer has a resolution of one millisecond.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,8 +8,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Listens on a free port for the life of this process; what clients send arrives `delay` later. The
-/// way back is not delayed, so that a round trip has the delay once.
+/// Listens on a free port until this process ends. Data from clients arrives `delay` later. The way
+/// back has no delay, so that a round trip is delayed once.
 pub fn start(upstream: SocketAddr, delay: Duration) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -31,7 +31,7 @@ fn connect(client: TcpStream, upstream: SocketAddr, delay: Duration) -> io::Resu
     Ok(())
 }
 
-/// Reads in one thread and writes in another, so that a delay holds up nothing behind it.
+/// Reads in one thread and writes in another, so that a delay does not hold up the data behind it.
 fn forward(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     let (sender, receiver) = mpsc::channel::<(Instant, Vec<u8>)>();
     thread::spawn(move || {
@@ -50,7 +50,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
                 break;
             }
         }
-        // Tells the other side; it may be gone already.
+        // Notifies the other side, which may already be gone.
         let _ = to.shutdown(Shutdown::Both);
     });
 }

@@ -1,4 +1,4 @@
-//! Owns how figures are shown: a table for people, on standard output as it grows.
+//! Owns the output for people: a table on standard output that grows during the run.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::measure::{Findings, Series, Target, Verdict};
 use crate::setup::{LEAST_ROUNDS, ROUNDS};
 
-/// Prints what a reader must know before any figure.
+/// Prints what a reader must know before the figures.
 pub fn head(head: &Value) {
     let text = |name: &str| match &head[name] {
         Value::String(text) => text.clone(),
@@ -41,7 +41,7 @@ pub fn head(head: &Value) {
     );
 }
 
-/// Prints a workload's figures, and how long they took.
+/// Prints the figures of a workload, and how long it took.
 pub fn table(name: &str, about: &str, found: &Findings, took: Duration) {
     println!("{name}: {about} ({} s)", took.as_secs());
     for series in &found.series {
@@ -62,14 +62,14 @@ pub fn table(name: &str, about: &str, found: &Findings, took: Duration) {
     println!();
 }
 
-/// Ratio, what it is a ratio to, and what was asked for.
+/// Formats the ratio, its baseline and the target.
 fn judgement(found: &Findings, series: &Series) -> String {
     let mut text = match (found.ratio(series), &series.against) {
         (Some(ratio), Some(against)) => format!("{ratio:>6.2} × {against}"),
         _ => format!("{:>8}", ""),
     };
     if let Some(target) = series.target {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = match target {
             Target::Ratio(least) => write!(text, ", at least {least:.2}"),
             Target::AtMost(limit) => write!(text, " at most {}", number(limit)),
@@ -82,7 +82,7 @@ fn judgement(found: &Findings, series: &Series) -> String {
     }
 }
 
-/// With as many digits as say something.
+/// Formats a value with its significant digits.
 pub fn number(value: f64) -> String {
     if value.abs() < 10.0 {
         return format!("{value:.2}");

@@ -1,5 +1,5 @@
-//! Owns the ground of the bench: a durable cluster of its own, fresh databases, queues filled the same
-//! way every time.
+//! Owns the environment of the bench: its own durable cluster, new databases, and queues that are always
+//! filled in the same way.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -18,30 +18,30 @@ use crate::bare;
 use crate::events::{App, TEXT_BYTES, Work};
 use crate::measure::{Outcome, cpu_time, percentile, rate};
 
-/// How often a workload's variants are measured in turn.
+/// Number of rounds in which the variants of a workload are measured in turn.
 pub const ROUNDS: u32 = 5;
 
-/// Rounds of a workload that takes long.
+/// Number of rounds of a slow workload.
 pub const FEW_ROUNDS: u32 = 3;
 
-/// Rounds that are measured however long they take.
+/// Minimum number of rounds, however long they take.
 pub const LEAST_ROUNDS: u32 = 2;
 
-/// A workload that has taken this long begins no further round, so that a slow machine is done in time too.
+/// After this time a workload begins no further round, so that a slow machine also finishes in time.
 const SHARE: Duration = Duration::from_mins(1);
 
-/// The server and how much to do on it.
+/// The server, and the amount of work to do on it.
 pub struct Bench {
     url: String,
     pub quick: bool,
-    /// The server that was started here; it ends with this value.
+    /// The server that was started here. It ends when this value is dropped.
     server: Option<Server>,
 }
 
 struct Server(Child);
 
 impl Drop for Server {
-    /// The end of its input is the server's sign to stop; its files are gone when the script has ended.
+    /// Closing its input tells the server to stop. When the script has ended, its files are removed.
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         let _ = self.0.wait();
@@ -53,7 +53,7 @@ pub fn project_file(relative: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(relative)
 }
 
-/// A plain connection, outside everything that is measured.
+/// Opens a plain connection, separate from everything that is measured.
 pub async fn connect(url: &str) -> Outcome<Client> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::spawn(connection);
@@ -61,8 +61,8 @@ pub async fn connect(url: &str) -> Outcome<Client> {
 }
 
 impl Bench {
-    /// Starts a cluster with durable commits, or uses the server of `given`, a URL: peers that are
-    /// compared with each other must stand on one.
+    /// Starts a cluster with durable commits, or uses the server at the URL `given`. Queues that are
+    /// compared with each other must use the same server.
     pub async fn start(given: Option<String>, quick: bool) -> Outcome<Self> {
         let (url, server) = match given {
             Some(url) => (url, None),
@@ -76,7 +76,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Checkpoints happen when the bench asks for one, before a measurement, and not within it.
+    /// Checkpoints happen only when the bench requests one before a measurement, not during it.
     async fn calm(&self) -> Outcome<()> {
         let admin = connect(&self.url).await?;
         for setting in ["max_wal_size = '8GB'", "checkpoint_timeout = '1h'"] {
@@ -105,7 +105,8 @@ impl Bench {
         Ok(())
     }
 
-    /// `most` rounds, fewer in the quick set or once the workload has had its share of time.
+    /// Returns up to `most` rounds. There are fewer in a quick run, or when the workload has used up its
+    /// time.
     pub fn rounds(&self, most: u32) -> impl Iterator<Item = u32> {
         let began = Instant::now();
         let most = if self.quick {
@@ -116,12 +117,12 @@ impl Bench {
         (0..most).take_while(move |round| *round < LEAST_ROUNDS || began.elapsed() < SHARE)
     }
 
-    /// A tenth in the quick set.
+    /// Returns a tenth in a quick run.
     pub fn scaled(&self, full: u32) -> u32 {
         if self.quick { full / 10 } else { full }
     }
 
-    /// What a reader must know to judge the figures.
+    /// Returns what a reader must know to judge the figures.
     pub async fn head(&self) -> Outcome<Value> {
         let client = connect(&self.url).await?;
         let sql = "SELECT name, CASE WHEN source = 'default' THEN setting || ' (default)' ELSE setting END
@@ -142,7 +143,8 @@ impl Bench {
         )
     }
 
-    /// What a durable commit of one row costs here, in milliseconds: the disk's part of every figure.
+    /// Measures a durable commit of one row on this machine, in milliseconds: the disk's part of every
+    /// figure.
     async fn commit_ms(&self, client: &Client) -> Outcome<f64> {
         client
             .batch_execute("CREATE TABLE IF NOT EXISTS commit_probe (n integer)")
@@ -159,12 +161,12 @@ impl Bench {
         Ok((percentile(&times, 50) * 1000.0).round() / 1000.0)
     }
 
-    /// A fresh database with the schema and the bench's kinds.
+    /// Creates a new database with the schema and the bench's kinds.
     pub async fn queue(&self, name: &str) -> Outcome<Queue> {
         self.queue_of(name, Work::KINDS).await
     }
 
-    /// A fresh database with the schema, the shipped application and its kinds.
+    /// Creates a new database with the schema, the shipped application and its kinds.
     pub async fn shipped(&self, name: &str) -> Outcome<Queue> {
         self.queue_of(name, app::Event::KINDS).await
     }
@@ -192,7 +194,7 @@ impl Bench {
         Ok(Queue { url, name, client })
     }
 
-    /// Gives a database's disk space back.
+    /// Drops a database to free its disk space.
     pub async fn drop(&self, queue: Queue) -> Outcome<()> {
         let name = queue.name.clone();
         drop(queue);
@@ -241,26 +243,26 @@ fn operating_system() -> String {
     format!("{} {}", std::env::consts::OS, release.trim())
 }
 
-/// Processes that ran or wanted to, over the last minute: above 1 somebody else is measured too.
+/// Returns the load average of the last minute. Above 1, other processes affect the measurements.
 pub fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let first = text.split_whitespace().next();
     first.and_then(|load| load.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// A database of one workload.
+/// The database of a workload.
 pub struct Queue {
     pub url: String,
     name: String,
-    /// For preparing and checking.
+    /// For preparation and checks.
     pub client: Client,
 }
 
-/// How the events of a filling are grouped.
+/// How the events are grouped when a queue is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Groups {
     None,
-    /// So many, each event in another one than its predecessor.
+    /// This many groups. Consecutive events are in different groups.
     Of(u32),
 }
 
@@ -278,7 +280,7 @@ impl Drained {
     }
 }
 
-/// The defaults, with time enough.
+/// The default options, with a sufficient time budget.
 pub fn defaults() -> DrainOptions {
     DrainOptions {
         budget: Duration::from_mins(10),
@@ -291,7 +293,7 @@ impl Queue {
         Ok(Database::new(&self.url, pool)?)
     }
 
-    /// An empty queue and an empty log.
+    /// Empties the queue and the log.
     pub async fn clear(&self) -> Outcome<()> {
         self.client
             .batch_execute("TRUNCATE tidegate.event_queue, tidegate.event_log, tidegate.lease")
@@ -299,12 +301,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Adds events of about 200 bytes of payload, as plain rows.
+    /// Adds events with about 200 bytes of payload, as plain rows.
     pub async fn fill(&self, kind: &str, count: u32, groups: Groups) -> Outcome<()> {
         self.fill_with(kind, count, groups, TEXT_BYTES).await
     }
 
-    /// The same, with so much text in each.
+    /// The same, with this much text in each.
     pub async fn fill_with(
         &self,
         kind: &str,
@@ -327,7 +329,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Fresh statistics, and every page on the disk.
+    /// Updates the statistics, and writes every page to the disk.
     pub async fn settle(&self) -> Outcome<()> {
         self.client
             .batch_execute("ANALYZE tidegate.event_queue, tidegate.event_log")
@@ -336,12 +338,12 @@ impl Queue {
         Ok(())
     }
 
-    /// A queue with so many no-op events and nothing else.
+    /// Prepares a queue with only this many events without work.
     pub async fn prepare(&self, count: u32, groups: Groups) -> Outcome<()> {
         self.prepare_kind("bench_noop", count, groups).await
     }
 
-    /// The same events where the bare move looks for them, and nothing in the queue.
+    /// Moves the same events into the table of the bare move, and leaves the queue empty.
     pub async fn prepare_bare(&self, count: u32) -> Outcome<()> {
         self.prepare(count, Groups::None).await?;
         bare::take_over(&self.client).await
@@ -353,7 +355,7 @@ impl Queue {
         self.settle().await
     }
 
-    /// Drains `count` events over a connection of `url`, and proves that they were.
+    /// Drains `count` events over a connection to `url`, and checks that all were drained.
     pub async fn drain_over(
         &self,
         url: &str,
@@ -390,7 +392,7 @@ impl Queue {
         Ok(drained)
     }
 
-    /// One number from the database.
+    /// Reads one number from the database.
     pub async fn number(&self, sql: &str) -> Outcome<i64> {
         Ok(self.client.query_one(sql, &[]).await?.get(0))
     }

@@ -1,11 +1,11 @@
-//! Owns calls to other systems over HTTP: where they are, how long they may take, what their answer
-//! means for the event. It knows no system's routes.
+//! Owns HTTP calls to other systems: their URLs, how long a call may take, and what each answer means for the event. It
+//! knows no routes of any system.
 //!
-//! Final is an answer that speaks of this one request and would be the same again. Every other failure is
-//! the service's or our set-up's, and costs no event an attempt.
+//! A failure is final only if the answer is about this one request and would be the same again. Every other failure is
+//! caused by the service or our configuration, and costs the event no attempt.
 //!
-//! The surprise: a message about a failed call names the service and the status and nothing else. A
-//! service may answer with what it was sent, and what it was sent may be about a person.
+//! A message about a failed call contains only the name of the service and the status. A service may echo the request in
+//! its answer, and the request may be about a person.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -23,35 +23,37 @@ use super::credentials::Credentials;
 use tidegate::connect::Trust;
 use tidegate::{Error, HandlerError, trace};
 
-/// No call takes longer, its answer included, unless its caller says so.
+/// Time limit of a call, including its answer, unless the caller sets another one.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// No service's answer is longer, in bytes: they are ids and verdicts, and all that are under way are in memory at once.
+/// Maximum size of an answer, in bytes. Answers are ids and verdicts, and all answers in progress are in memory at once.
 const MOST_ANSWER: usize = 1 << 20;
 
-/// The code by which a service that does not know us is not called again at once.
+/// The code of an error that says the service does not accept our credentials. The service is then not called again at
+/// once.
 pub(super) const CREDENTIALS: &str = "credentials";
 
-/// Names the services whose base URL may be `http://` to another machine.
+/// The setting that lists the services whose base URL may be `http://` to another machine.
 const OVER_HTTP: &str = "SERVICES_OVER_HTTP";
 
-/// What a service may ask for in `Retry-After`: one that says now is not overrun, one that says next year is asked before.
+/// Limits for the time in `Retry-After`: a service that says "now" is not flooded, one that says "next year" is tried
+/// earlier.
 const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(1));
 
-/// Made at the first call: building it reads the system's certificates, which a run without calls
-/// should not pay for. Clones share one.
+/// Shared by its clones, and created at the first call. Creating it reads the system's certificates, and a run without
+/// calls should not pay for that.
 #[derive(Debug, Clone, Default)]
 pub struct HttpClient(Arc<OnceCell<Client>>);
 
 impl HttpClient {
-    /// The client, which follows no redirect.
+    /// Returns the client, which follows no redirects.
     ///
     /// # Errors
-    /// [`Error::Config`] when TLS cannot be set up.
+    /// [`Error::Config`] if TLS cannot be set up.
     pub(crate) async fn get(&self, certificate: Option<&Identity>) -> Result<&Client, Error> {
         let build = || async {
-            // A redirected POST would arrive as a GET, and with our token at a host that nobody has named; better to see
-            // it as the failure it is.
+            // A redirect would turn a POST into a GET, and send our token to a host that nobody configured. A redirect is
+            // therefore a failure.
             let builder = Client::builder().redirect(redirect::Policy::none());
             let client = match certificate {
                 None => {
@@ -66,22 +68,23 @@ impl HttpClient {
     }
 }
 
-/// One system that handlers talk to.
+/// One system that handlers call.
 #[derive(Debug, Clone)]
 pub struct HttpService {
     name: &'static str,
     variable: &'static str,
-    /// None while the variable is not set: its events then wait, everything else works.
+    /// None if the variable is not set. Events that need this service then wait, and everything else works.
     base: Option<Url>,
     credentials: Credentials,
     http: HttpClient,
 }
 
 impl HttpService {
-    /// A service of this name whose base URL stands in `variable`, such as `ARCHIVE_URL`, read with `setting`. An empty
-    /// value counts as unset. What it is shown of us stands in variables of the same prefix: `ARCHIVE_AUTH_SECRET_ID` or
-    /// `ARCHIVE_AUTH_FILE`, `ARCHIVE_AUTH_HEADER`, `ARCHIVE_CLIENT_CERT_FILE`. A URL of `http://` to another machine, where
-    /// whoever is on the way reads along, must be asked for: `SERVICES_OVER_HTTP` is a list of such services, by comma.
+    /// Creates a service with this name. `variable`, such as `ARCHIVE_URL`, holds its base URL and is read with `setting`.
+    /// An empty value counts as unset. Variables with the same prefix hold its credentials: `ARCHIVE_AUTH_SECRET_ID` or
+    /// `ARCHIVE_AUTH_FILE`, `ARCHIVE_AUTH_HEADER`, `ARCHIVE_CLIENT_CERT_FILE`. Anyone on the network path can read an
+    /// `http://` connection to another machine. It is allowed only for the services listed in `SERVICES_OVER_HTTP`,
+    /// separated by commas.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -109,7 +112,7 @@ impl HttpService {
         let base = base.map(|url| url.map_err(refused));
         let credentials = Credentials::from_settings(prefix, setting)?;
         let http = match credentials.certificate() {
-            // It is shown to this service alone.
+            // The certificate is for this service only, so the service gets a client of its own.
             Some(_) => HttpClient::default(),
             None => http,
         };
@@ -122,20 +125,20 @@ impl HttpService {
         })
     }
 
-    /// Whether there is a base URL.
+    /// Reports whether a base URL is set.
     pub(super) fn is_configured(&self) -> bool {
         self.base.is_some()
     }
 
-    /// Sends `body` as JSON to `path` below the base URL. `key` is the same for every repetition of
-    /// this call and no other.
+    /// Sends `body` as JSON to `path` below the base URL. `key` is the same for every repetition of this call, and for no
+    /// other call.
     ///
     /// # Errors
-    /// A rejection, code `<service>_refused`, for 400, 409, 410 and 422, which speak of this request. All else is
-    /// [`HandlerError::unavailable`]: with the code `credentials` for 401, 403 and 407; with the code
-    /// `<service>_unavailable` when the service cannot be reached, is too slow, makes no sense or gives any other
-    /// answer, such as 5xx, 429, or a 4xx of our set-up. That includes 404: no call names a thing by its path, so it
-    /// is the base URL that leads nowhere.
+    /// A rejection with the code `<service>_refused` for 400, 409, 410 and 422, which are about this request. Everything
+    /// else is [`HandlerError::unavailable`]. Its code is `credentials` for 401, 403 and 407. Its code is
+    /// `<service>_unavailable` if the service cannot be reached, is too slow, returns an invalid answer, or returns any
+    /// other status: 5xx, 429, or a 4xx caused by our configuration. This includes 404: no call names an object by its
+    /// path, so the base URL is wrong.
     pub async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -145,7 +148,7 @@ impl HttpService {
         self.post_within(path, key, body, CALL_TIMEOUT).await
     }
 
-    /// As [`HttpService::post`], to a service that may take this long, its answer included.
+    /// Like [`HttpService::post`], with a time limit of its own that includes the answer.
     ///
     /// # Errors
     /// As [`HttpService::post`].
@@ -160,11 +163,11 @@ impl HttpService {
             .await
     }
 
-    /// As [`HttpService::post`], to a service that answers 409 with what is there already: that is a
-    /// success too.
+    /// Like [`HttpService::post`], for a service that answers 409 with the object that already exists. This counts as
+    /// success.
     ///
     /// # Errors
-    /// As [`HttpService::post`], but for 409.
+    /// As [`HttpService::post`], except for 409.
     pub async fn post_or_find<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -202,7 +205,7 @@ impl HttpService {
         Err(self.failure(status, response.headers()))
     }
 
-    /// What an answer that is no success means for the event.
+    /// Converts an unsuccessful answer to what it means for the event.
     fn failure(&self, status: StatusCode, headers: &HeaderMap) -> HandlerError {
         let said = format!("{} answered {}", self.name, status.as_u16());
         let error = match verdict(status) {
@@ -223,7 +226,7 @@ impl HttpService {
         }
     }
 
-    /// Sends a request with our credentials; once more, if they are refused and have changed meanwhile.
+    /// Sends a request with our credentials. If they are refused and have changed since, it sends the request once more.
     async fn send(
         &self,
         request: RequestBuilder,
@@ -310,8 +313,8 @@ impl HttpService {
     }
 }
 
-/// With a slash at its end, so that a path is put behind it and not in the place of its last part. What is refused is not
-/// shown: it may hold a password.
+/// Parses a base URL and ends it with a slash: a path is then appended, and does not replace the last segment. An error
+/// does not show the URL, because it may contain a password.
 fn base_url(prefix: &str, text: &str) -> Result<Url, String> {
     let url = Url::parse(text).ok().filter(Url::has_host);
     let plain = |url: &Url| {
@@ -334,21 +337,21 @@ fn base_url(prefix: &str, text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Whether what is sent there stays on this machine.
+/// Reports whether requests to this URL stay on this machine.
 fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
-/// What an answer that is no success speaks of.
+/// What an unsuccessful answer is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// Of this request: sending it again cannot help.
+    /// This request. Sending it again cannot help.
     Refused,
-    /// Of us: the service does not know us, whatever we send.
+    /// Our credentials. The service does not accept us, whatever we send.
     Credentials,
-    /// Of the service's health or load, or of how we are set up to call it.
+    /// The health or load of the service, or our configuration of it.
     Unavailable,
 }
 
@@ -360,8 +363,8 @@ fn verdict(status: StatusCode) -> Verdict {
     }
 }
 
-/// When the service wants to be asked again, if it says so: in seconds, or as a time of its own clock
-/// (RFC 9110, 10.2.3).
+/// Returns when the service wants to be called again, if it says so: in seconds, or as a time of its own clock (RFC 9110,
+/// 10.2.3).
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| Some(headers.get(name)?.to_str().ok()?.trim());
     let asked = text(RETRY_AFTER)?;
@@ -375,7 +378,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(time.clamp(WAITS.0, WAITS.1))
 }
 
-/// Why a call failed, with its causes, without the URL.
+/// Describes why a call failed, with its causes but without the URL.
 fn reason(error: &reqwest::Error, limit: Duration) -> String {
     if error.is_timeout() {
         return format!("gave no answer within {limit:.1?}");
@@ -563,7 +566,7 @@ mod tests {
             let head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n\"";
             stream.write_all(head).await.unwrap();
             let mut sent = 0;
-            // More than anybody may keep, and no more than a test can bear.
+            // More than the client may keep, but not too much for a test.
             while sent < 64 * MOST_ANSWER && stream.write_all(&[b'x'; 4096]).await.is_ok() {
                 sent += 4096;
             }

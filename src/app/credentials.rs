@@ -1,8 +1,9 @@
-//! Owns how an outside service learns who we are: a token in a header, a client certificate. It knows no service.
+//! Owns how we authenticate to an outside service: a token in a header, or a client certificate. It knows no particular
+//! service.
 //!
-//! A token is kept in a secret of Secrets Manager or in a file, never in a setting of its own or in a URL, where whoever
-//! may look at the deployment would see it. It is read at the first call, and again when the service refuses it, so that
-//! one that was changed needs no new start. No message quotes it.
+//! A token is stored in a secret of Secrets Manager or in a file. It is never a setting or part of a URL, because
+//! everyone who can read the deployment would see it. The token is read at the first call, and again when the service
+//! refuses it, so a changed token needs no restart. No message quotes the token.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
@@ -17,27 +18,27 @@ use tokio::time::Instant;
 use tidegate::Error;
 use tidegate::connect::SecretText;
 
-/// A token that was read again and has not changed is not read a third time before.
+/// After reading a token again without finding a change, wait this long before the next read.
 const REREAD: Duration = Duration::from_secs(10);
 
-/// The settings, behind the service's own prefix.
+/// Suffixes of the settings, after the service's own prefix.
 const SECRET_ID: &str = "_AUTH_SECRET_ID";
 const FILE: &str = "_AUTH_FILE";
 const HEADER: &str = "_AUTH_HEADER";
 const CERTIFICATE: &str = "_CLIENT_CERT_FILE";
 
-/// What one service is shown. Clones share what has been read.
+/// The credentials for one service. Clones share what has been read.
 #[derive(Clone, Default)]
 pub(super) struct Credentials {
     token: Option<Arc<Token>>,
     certificate: Option<Identity>,
 }
 
-/// A token: where it is kept, and how it is sent.
+/// A token: where it is stored, and how it is sent.
 struct Token {
     keeper: Keeper,
     header: HeaderName,
-    /// A bare header has the text as it is kept.
+    /// Whether to send it as `Bearer`. A header of its own gets the stored text unchanged.
     bearer: bool,
     kept: Mutex<Option<Kept>>,
 }
@@ -49,7 +50,7 @@ enum Keeper {
 
 struct Kept {
     value: HeaderValue,
-    /// When it was read again in vain.
+    /// When the last repeated read found no change.
     unchanged: Option<Instant>,
 }
 
@@ -60,9 +61,9 @@ impl Debug for Credentials {
 }
 
 impl Credentials {
-    /// Reads `<prefix>_AUTH_SECRET_ID` or `<prefix>_AUTH_FILE`, where the token is kept; `<prefix>_AUTH_HEADER`, the
-    /// header that it is sent in as it is, without which it is an `Authorization: Bearer`; and
-    /// `<prefix>_CLIENT_CERT_FILE`, certificates and their private key in PEM.
+    /// Reads `<prefix>_AUTH_SECRET_ID` or `<prefix>_AUTH_FILE`, where the token is stored. `<prefix>_AUTH_HEADER` names
+    /// a header for the bare token; without it, the token is sent as `Authorization: Bearer`.
+    /// `<prefix>_CLIENT_CERT_FILE` names a file with certificates and their private key in PEM.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -83,15 +84,15 @@ impl Credentials {
         })
     }
 
-    /// The client certificate, if there is one.
+    /// Returns the client certificate, if there is one.
     pub(super) fn certificate(&self) -> Option<&Identity> {
         self.certificate.as_ref()
     }
 
-    /// The header to send, if there is a token.
+    /// Returns the header to send, if there is a token.
     ///
     /// # Errors
-    /// When it cannot be read; names where it should be.
+    /// If the token cannot be read. The error names the secret or file.
     pub(super) async fn header(&self) -> Result<Option<(HeaderName, HeaderValue)>, Error> {
         let Some(token) = &self.token else {
             return Ok(None);
@@ -104,7 +105,7 @@ impl Credentials {
         Ok(Some((token.header.clone(), value)))
     }
 
-    /// The header to send in place of one that was refused, if it has changed meanwhile.
+    /// Returns the header to send instead of a refused one, if the token has changed since.
     ///
     /// # Errors
     /// As [`Credentials::header`].
@@ -121,7 +122,7 @@ impl Credentials {
         if in_vain.is_some_and(|read| read.elapsed() < REREAD) {
             return Ok(None);
         }
-        // Somebody else may have been refused before, and have read it.
+        // Another call may have been refused earlier and already have read the new token.
         if kept.is_none() || known.is_some() {
             *kept = Some(Kept::new(token.read().await?));
         }
@@ -169,7 +170,8 @@ impl Token {
     }
 }
 
-/// The text itself, or its field `token` where it is an object, as the console of Secrets Manager writes it.
+/// Returns the text itself. If the text is a JSON object, as the console of Secrets Manager writes it, returns its field
+/// `token`.
 fn token_of(text: &str) -> Option<String> {
     let text = text.trim();
     let token = match serde_json::from_str(text) {
@@ -289,7 +291,7 @@ mod tests {
         std::fs::write(&path, "two").unwrap();
         let (_, two) = credentials.changed(&one).await.unwrap().unwrap();
         assert_eq!(two, "Bearer two");
-        // Another call was sent with the old one.
+        // Another call was sent with the old token.
         let (_, again) = credentials.changed(&one).await.unwrap().unwrap();
         assert_eq!(again, "Bearer two");
         assert!(credentials.changed(&two).await.unwrap().is_none());

@@ -1,5 +1,5 @@
-//! Owns the shipped events and the one `match` from each to its handlers. It knows nothing of how
-//! they are queued, leased or retried.
+//! Owns the events of the shipped application, and the one `match` from each event to its handlers. It does not know how
+//! events are queued, leased or retried.
 
 pub mod checks;
 pub mod client;
@@ -38,29 +38,29 @@ tidegate::events! {
     /// Every event this program publishes and handles.
     #[derive(Debug)]
     pub enum Event {
-        /// A form was handed in.
+        /// A form was submitted.
         FormSubmitted(FormSubmitted) = "form_submitted",
-        /// The archive has the form.
+        /// The form was archived.
         FormArchived(FormArchived) = "form_archived",
-        /// The case system has opened a case for it.
+        /// The case system opened a case for the form.
         CaseOpened(CaseOpened) = "case_opened",
-        /// A grant letter came for a form.
+        /// A grant letter for a form was received.
         GrantLetterReceived(GrantLetterReceived) = "grant_letter_received",
-        /// The archive has the letter.
+        /// The letter was archived.
         GrantLetterArchived(GrantLetterArchived) = "grant_letter_archived",
-        /// The grant is stored.
+        /// The grant was saved.
         GrantSaved(GrantSaved) = "grant_saved",
-        /// A grant letter came for a case that is not ours.
+        /// A grant letter for a case of another system was received.
         ExternalLetterReceived(ExternalLetterReceived) = "external_letter_received",
-        /// The archive has that letter.
+        /// That letter was archived.
         ExternalLetterArchived(ExternalLetterArchived) = "external_letter_archived",
-        /// The case system cancelled a form's measure.
+        /// The case system cancelled a measure of a form.
         FormCancelled(FormCancelled) = "form_cancelled",
-        /// Somebody looked at a grant letter.
+        /// A grant letter was viewed.
         GrantLetterViewed(GrantLetterViewed) = "grant_letter_viewed",
-        /// An application is to be checked before it is issued.
+        /// An application needs an AI check before it is issued.
         IssuingsAiChecks(IssuingCheck) = "issuings-ai-checks",
-        /// Lets somebody see or change some of the patient's data, once the patient agrees.
+        /// Grants an employee access to some of the patient's data, once the patient agrees.
         ApprovalCreateJob(ApprovalCreateJob) = "approval_create_job",
         /// Sends the one-time password of a new approval again.
         ApprovalResendJob(ApprovalResendJob) = "approval_resend_job",
@@ -78,34 +78,34 @@ tidegate::events! {
         EpisodeUpdateJob(EpisodeUpdateJob) = "episode_update_job",
         /// Marks parts of an encounter package as entered in error.
         PackageCancelJob(PackageCancelJob) = "package_cancel_job",
-        /// Stores an encounter and all that was found and done at it.
+        /// Stores an encounter and everything that was recorded during it.
         PackageCreateJob(PackageCreateJob) = "package_create_job",
         /// Marks a procedure as entered in error.
         ProcedureCancelJob(ProcedureCancelJob) = "procedure_cancel_job",
         /// Stores a procedure.
         ProcedureCreateJob(ProcedureCreateJob) = "procedure_create_job",
-        /// Marks a service request as entered in error and tells the patient.
+        /// Marks a service request as entered in error and notifies the patient.
         ServiceRequestCancelJob(ServiceRequestCancelJob) = "service_request_cancel_job",
         /// Completes a service request whose episode was closed.
         ServiceRequestCloseJob(ServiceRequestCloseJob) = "service_request_close_job",
-        /// Completes a service request with what came of it.
+        /// Completes a service request and records its result.
         ServiceRequestCompleteJob(ServiceRequestCompleteJob) = "service_request_complete_job",
         /// Stores a service request.
         ServiceRequestCreateJob(ServiceRequestCreateJob) = "service_request_create_job",
-        /// Begins the service asked for.
+        /// Starts the requested service.
         ServiceRequestProcessJob(ServiceRequestProcessJob) = "service_request_process_job",
-        /// Takes a service request back and tells the patient.
+        /// Recalls a service request and notifies the patient.
         ServiceRequestRecallJob(ServiceRequestRecallJob) = "service_request_recall_job",
-        /// Gives a service request free for others to use.
+        /// Releases a service request, so that another legal entity can use it.
         ServiceRequestReleaseJob(ServiceRequestReleaseJob) = "service_request_release_job",
         /// Sends the patient the message about a service request again.
         ServiceRequestResendJob(ServiceRequestResendJob) = "service_request_resend_job",
-        /// Takes a service request on.
+        /// Assigns a service request to an employee and a legal entity.
         ServiceRequestUseJob(ServiceRequestUseJob) = "service_request_use_job",
     }
 }
 
-/// The shipped program: its events' handlers and the services they talk to.
+/// The shipped program: the handlers of its events and the services that they call.
 #[derive(Debug, Clone)]
 pub struct App {
     forms: Services,
@@ -113,7 +113,7 @@ pub struct App {
     medical: medical::services::Services,
 }
 
-/// This program's own tables.
+/// The program's own tables.
 pub const TABLES: Migrations = tidegate::migrations!("app":
     "migrations/V0001__create_forms.sql",
     "migrations/V0002__create_checks.sql",
@@ -124,7 +124,8 @@ pub const TABLES: Migrations = tidegate::migrations!("app":
 )
 .grants(include_str!("../../migrations/roles.sql"));
 
-/// The whole program, for whoever runs it. `ISSUING_KIND` and `ISSUING_STAGE` say which messages ask for an AI check.
+/// Builds the program for the command line and the functions. `ISSUING_KIND` and `ISSUING_STAGE` define which messages
+/// request an AI check.
 #[must_use]
 pub fn program() -> Program {
     let asked = Filter::from_settings(environment);
@@ -142,13 +143,13 @@ pub fn program() -> Program {
 }
 
 impl App {
-    /// Reads the services' base URLs: `ARCHIVE_URL`, `CASES_URL`, `NOTIFICATIONS_URL`; `AI_CHECK_URL`; `OTP_URL`,
-    /// `SMS_URL`, `SIGNATURE_URL`. The events of a service that is not set wait, but for the signature's, which is
-    /// optional; everything else works. `AI_CHECK_RETRY_DELAY` is how long a check is put off when others are under way; by
-    /// default as long as a drain's budget.
+    /// Reads the base URLs of the services: `ARCHIVE_URL`, `CASES_URL`, `NOTIFICATIONS_URL`; `AI_CHECK_URL`; `OTP_URL`,
+    /// `SMS_URL`, `SIGNATURE_URL`. If a URL is not set, the events that need this service wait, and everything else works.
+    /// Only the signature service is optional. `AI_CHECK_RETRY_DELAY` sets how long a check is postponed while other checks
+    /// are running. The default is the time budget of a drain.
     ///
     /// # Errors
-    /// [`Error::Config`] when one is malformed; names it and what is allowed.
+    /// [`Error::Config`] if a setting is malformed. It names the setting and what is allowed.
     pub fn from_settings(setting: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let http = HttpClient::default();
         Ok(Self {
@@ -267,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    /// What the documentation promises: each kind's handlers, in order, with their one service.
+    /// The documented handlers of each kind, in order, each with its one service.
     const HANDLERS: &[(&str, &[(&str, &str)])] = &[
         ("form_submitted", &[("archive_form", "archive")]),
         ("form_archived", &[("open_case", "cases")]),
@@ -301,7 +302,7 @@ mod tests {
         ),
         ("grant_letter_viewed", &[("count_view", "database")]),
         ("issuings-ai-checks", &[("check_issuing", "ai_check")]),
-        // A medical job's one handler is named for its kind. Two are exceptions from A18:
+        // The only handler of a medical job has the name of its kind. Two kinds are exceptions from A18:
         // service_request_recall_job and _cancel_job also verify a signature, once.
         ("approval_create_job", &[("approval_create_job", "otp")]),
         ("approval_resend_job", &[("approval_resend_job", "otp")]),
@@ -365,7 +366,7 @@ mod tests {
         ),
     ];
 
-    /// Fields enough for the kind.
+    /// A payload with the required fields of the kind.
     fn payload(kind: &str) -> Value {
         if medical::KINDS.contains(&kind) {
             return medical::payload::tests::sample(kind);
@@ -425,10 +426,10 @@ mod tests {
             let event =
                 Event::decode(kind, Some(&serde_json::to_vec(&payload(kind)).unwrap())).unwrap();
             let stored = event.encode().unwrap();
-            // What one kind stores decodes as that kind again, whole.
+            // The stored payload of a kind decodes as that kind again, without loss.
             let again = Event::decode(kind, Some(stored.get().as_bytes())).unwrap();
             assert_eq!(again.encode().unwrap().get(), stored.get(), "{kind}");
-            // And a payload that lacks the kind's fields reaches nobody.
+            // A payload without the fields of the kind reaches no handler.
             let foreign = Event::decode(kind, Some(b"{}")).expect_err(kind);
             assert!(matches!(foreign, DecodeError::Payload { .. }), "{foreign}");
         }

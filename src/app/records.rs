@@ -1,5 +1,5 @@
-//! Owns what the systems' own tables keep of people: how somebody is forgotten, and for how long a row is kept. What events
-//! say of them is the queue's.
+//! Owns the personal data in the application's own tables: how a person is forgotten, and how long a row is kept. The queue
+//! handles the personal data in events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,17 +18,17 @@ use super::forms::intake;
 use super::medical;
 use super::sql::query;
 
-/// A patient, by UUID.
+/// A patient, identified by UUID.
 const PATIENT: &str = "patient";
-/// An employee whom forms are about, by national id.
+/// An employee who is the subject of forms, identified by national id.
 const PERSON: &str = "person";
-/// A form, by id.
+/// A form, identified by its id.
 const FORM: &str = "form";
 
-/// Rows removed in one transaction.
+/// Maximum number of rows removed in one transaction.
 const BATCH: i32 = 10_000;
 
-/// Settings, each with the function that removes what has been kept for longer. One that is not set keeps for ever.
+/// Each retention setting with the function that removes older rows. Without a setting, rows are kept forever.
 const RETENTIONS: [(&str, &str); 3] = [
     (
         "FORMS_RETENTION",
@@ -44,13 +44,13 @@ const RETENTIONS: [(&str, &str); 3] = [
     ),
 ];
 
-/// What is kept of people, with the settings that say for how long.
+/// The personal data, with the settings for its retention.
 pub struct People {
     setting: fn(&str) -> Option<String>,
 }
 
 impl People {
-    /// Reads `FORMS_RETENTION`, `CHECKS_RETENTION` and `MEDICAL_RETENTION` when it is asked to remove what is old.
+    /// Reads `FORMS_RETENTION`, `CHECKS_RETENTION` and `MEDICAL_RETENTION` each time it removes old rows.
     #[must_use]
     pub fn new(setting: fn(&str) -> Option<String>) -> Self {
         Self { setting }
@@ -162,7 +162,7 @@ async fn of_forms(
     let mut forms: Vec<String> = ids
         .filter_map(|id| id.as_str().map(str::to_owned))
         .collect();
-    // Of a form that is gone there may still be events.
+    // Events may still exist for a form that is already removed.
     forms.extend(form.cloned());
     Ok(Forgotten {
         keys: SubjectKeys {

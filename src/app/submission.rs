@@ -1,16 +1,15 @@
-//! Owns what is handed in to the forms system from outside, whatever way it comes: a message, the command line, HTTP. All
-//! ways read the same JSON, and end in the functions of [`forms::intake`], in a transaction of the caller's.
+//! Owns everything that clients submit to the forms system from outside: by a message, the command line or HTTP. All of them
+//! use the same JSON, and call the functions of [`forms::intake`] in the caller's transaction.
 //!
-//! | what | JSON |
+//! | subject | JSON |
 //! |---|---|
-//! | `form` | a form, as [`Form`] has it; its `status` may be left out |
-//! | `letter` | `{"source", "external_id", "grant": {…}}`: a grant letter, of our case or another one |
+//! | `form` | a form, see [`Form`]; its `status` is optional |
+//! | `letter` | `{"source", "external_id", "grant": {…}}`: a grant letter, for one of our cases or another one |
 //! | `cancellation` | `{"source", "external_id", "measure": {"case_number", "measure_id"}}` |
-//! | `viewed` | `{"grant_number"}`: somebody looked at a grant letter |
+//! | `viewed` | `{"grant_number"}`: a grant letter was viewed |
 //!
-//! A message says which of them it is in a field of its own, `"type": "letter"`. One that has no `type`, or a `kind`, is the
-//! bus's: it may ask for an AI check ([`checks::receive`]), or be nobody's. Further fields may stand there and are not
-//! looked at.
+//! A message names its subject in a field of its own: `"type": "letter"`. A message without `type`, or with `kind`, is a bus
+//! message. It may request an AI check ([`checks::receive`]) or be irrelevant. Other fields are allowed and ignored.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -23,16 +22,16 @@ use super::forms::{self, Form, Grant, Measure, Received};
 use tidegate::intake::Message;
 use tidegate::{Error, Published};
 
-/// What can be handed in.
+/// What clients can submit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// A form.
     Form,
     /// A grant letter.
     Letter,
-    /// Word that a measure was cancelled.
+    /// A notice that a measure was cancelled.
     Cancellation,
-    /// Word that somebody looked at a grant letter.
+    /// A notice that a grant letter was viewed.
     Viewed,
 }
 
@@ -42,42 +41,42 @@ pub struct Letter {
     /// The system that sent it, 1 to 100 characters.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub source: String,
-    /// What tells it apart there, 1 to 200 characters; what comes again under it is known already.
+    /// The sender's own id of the letter, 1 to 200 characters. A letter with a known id is a repetition.
     #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
     pub external_id: String,
-    /// What it tells.
+    /// The grant that the letter announces.
     pub grant: Grant,
 }
 
-/// Word from the case system that a measure was cancelled.
+/// A notice from the case system that a measure was cancelled.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub struct Cancellation {
     /// The system that sent it, 1 to 100 characters.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub source: String,
-    /// What tells it apart there, 1 to 200 characters; what comes again under it is known already.
+    /// The sender's own id of the notice, 1 to 200 characters. A notice with a known id is a repetition.
     #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
     pub external_id: String,
-    /// What was cancelled.
+    /// The cancelled measure.
     pub measure: Measure,
 }
 
-/// Word that somebody looked at a grant letter.
+/// A notice that a grant letter was viewed.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 pub struct Viewed {
-    /// The letter's grant, 1 to 100 characters.
+    /// The grant number of the letter, 1 to 100 characters.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub grant_number: String,
 }
 
-/// What became of what was handed in.
+/// The result of a submission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct SubmitReport {
-    /// The event that acts on it; none, when there is nothing to do.
+    /// The event that processes it. `None` if there is nothing to do.
     pub id: Option<i64>,
-    /// The form that it is about, if that is one of ours.
+    /// The form that it is about, if it is one of ours.
     pub form_id: Option<String>,
-    /// Whether it was handed in before; then nothing was stored.
+    /// Whether it was submitted before. If so, nothing was stored.
     pub repeated: bool,
 }
 
@@ -116,10 +115,10 @@ impl Subject {
         }
     }
 
-    /// Takes in JSON of this subject, in the caller's transaction.
+    /// Stores JSON of this subject, in the caller's transaction.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the field and what is allowed, and quotes nothing; else the database's failure.
+    /// [`Error::Invalid`] names the field and what is allowed, and quotes nothing. Otherwise database errors.
     pub async fn take_in(self, tx: &Transaction<'_>, json: &[u8]) -> Result<SubmitReport, Error> {
         match self {
             Self::Form => {
@@ -147,7 +146,7 @@ impl Subject {
     }
 }
 
-/// Takes in a message from outside.
+/// Receives a message from outside.
 ///
 /// # Errors
 /// As [`Subject::take_in`] and [`checks::receive`].
@@ -170,7 +169,7 @@ pub async fn receive(
     Ok(())
 }
 
-/// The decoder's own text may quote what it reads; where it stopped does not.
+/// The decoder's own text may quote its input, so the error contains only the position where decoding stopped.
 pub(crate) fn read<T: DeserializeOwned>(what: &str, json: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(json).map_err(|error| {
         let (line, column) = (error.line(), error.column());
@@ -181,7 +180,7 @@ pub(crate) fn read<T: DeserializeOwned>(what: &str, json: &[u8]) -> Result<T, Er
     })
 }
 
-/// The field that is missing, in the decoder's words: those are ours, not what it read.
+/// Extracts the name of a missing field from the decoder's text. Field names are ours, not part of the input.
 fn named(decoder: &str) -> String {
     let field = decoder.strip_prefix("missing field `");
     let field = field.and_then(|rest| rest.split('`').next());

@@ -1,4 +1,4 @@
-//! The verb `submit`: what producers in other languages hand in, from the command line.
+//! The verb `submit`: submits data of producers in other languages, from the command line.
 
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -46,7 +46,7 @@ impl What {
     }
 }
 
-/// Stores what is handed in.
+/// Stores the submitted data.
 ///
 /// # Errors
 /// As [`Subject::take_in`].

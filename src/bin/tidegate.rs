@@ -1,4 +1,5 @@
-//! The command line: every verb of the queue, six of this program, and `new`, for who begins another one.
+//! The command line: every verb of the queue, six verbs of this program, and `new`, which starts another
+//! project.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! Owns what a job looks like to those who asked for it: the table "Reading a job" of requirements
-//! 1.3, row by row. Every body is `{"data": …}`.
+//! Owns the representation of a job for its client: the table "Reading a job" of requirements 1.3, row
+//! by row. Every body is `{"data": …}`.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -11,17 +11,17 @@ use utoipa::ToSchema;
 use crate::app::medical::FieldError;
 use tidegate::{Fault, Job, JobStatus};
 
-/// The body of every answer that is no refusal.
+/// The body of every answer except refusals.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Data<T: ToSchema> {
-    /// What is answered.
+    /// The content of the answer.
     pub(super) data: T,
 }
 
-/// An entity and where it is.
+/// An entity and its path.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(super) struct Link {
-    /// What it is, such as `job` or `episode`.
+    /// The kind of entity, such as `job` or `episode`.
     entity: String,
     /// Its path.
     href: String,
@@ -31,44 +31,44 @@ pub(super) struct Link {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub(super) enum AcceptedJob {
-    /// It waits.
+    /// The job is waiting.
     Pending(Pending),
 }
 
-/// A job that is pending, or whose end has something to tell.
+/// A job that is pending, or whose end has a result to report.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub(super) enum JobAnswer {
-    /// It waits or is being processed.
+    /// The job is waiting or being processed.
     Pending(Pending),
-    /// It is done.
+    /// The job is done.
     Processed(Responded),
-    /// It was refused: an expected error.
+    /// The job was refused with an expected error.
     Failed(Failed),
-    /// It was given up: an error of the system.
+    /// The job was given up because of a system error.
     FailedWithError(GivenUp),
 }
 
-/// A job that is done and has made or changed entities.
+/// A finished job that created or changed entities.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub(super) enum LinkedJob {
-    /// It is done.
+    /// The job is done.
     Processed(Linked),
 }
 
 /// A job in the queue.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Pending {
-    /// When it is expected to end: the next time the queue is drained, which is every minute from its
-    /// acceptance on. A job that has to be tried again takes longer.
+    /// When the job is expected to end: the next time that a drain runs, which is every minute from
+    /// its acceptance on. A job that has to be retried takes longer.
     #[schema(format = DateTime)]
     eta: String,
     /// The job itself.
     links: Vec<Link>,
 }
 
-/// What a processed job made or changed.
+/// The entities that a processed job created or changed.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Linked {
     /// Always 200.
@@ -76,11 +76,11 @@ pub(super) struct Linked {
     /// When it ended.
     #[schema(format = DateTime)]
     eta: String,
-    /// The entities; none for a package that was cancelled.
+    /// Links to the entities. Empty for a cancelled package.
     links: Vec<Link>,
 }
 
-/// What a processed job has to say.
+/// The result of a processed job.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Responded {
     /// Always 200.
@@ -95,7 +95,7 @@ pub(super) struct Responded {
 /// Why a job was refused.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Failed {
-    /// What it would have been answered if it had been waited for: 403, 404, 409 or 422.
+    /// The status code that a synchronous request would have returned: 403, 404, 409 or 422.
     status_code: u16,
     /// When it ended.
     #[schema(format = DateTime)]
@@ -104,7 +104,7 @@ pub(super) struct Failed {
     error: Expected,
 }
 
-/// The reason of an expected error; a text alone with the codes 403 and 404.
+/// The reason of an expected error. With the codes 403 and 404 it is only a text.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum Expected {
@@ -115,7 +115,7 @@ pub(super) enum Expected {
         kind: &'static str,
         /// For people.
         message: String,
-        /// What is wrong with the request, with `validation_failed`.
+        /// The faults of the request, with `validation_failed`.
         #[serde(skip_serializing_if = "Option::is_none")]
         invalid: Option<Vec<FieldError>>,
     },
@@ -123,7 +123,7 @@ pub(super) enum Expected {
     Text(String),
 }
 
-/// That a job was given up.
+/// The answer for a job that was given up.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct GivenUp {
     /// Always 500.
@@ -131,7 +131,7 @@ pub(super) struct GivenUp {
     /// When it ended.
     #[schema(format = DateTime)]
     eta: String,
-    /// No more than that: the reason is the operator's (`tidegate show`).
+    /// No details. The reason is for operators (`tidegate show`).
     error: Internal,
 }
 
@@ -145,13 +145,13 @@ pub(super) struct Internal {
     message: &'static str,
 }
 
-/// The answer to a job that was accepted, or was pending already; `id` is its link's.
+/// Answers a request whose job was accepted, or was already pending. `id` is the id in its link.
 pub(super) fn accepted(job: Job, id: &str) -> Response {
     let data = AcceptedJob::Pending(pending(job, id));
     (StatusCode::ACCEPTED, Json(Data { data })).into_response()
 }
 
-/// The answer to a job that is read; `id` is its link's.
+/// Answers a request that reads a job. `id` is the id in its link.
 pub(super) fn read(job: Job, id: &str) -> Response {
     let eta = job.eta.clone();
     let data = match job.status {
@@ -181,7 +181,7 @@ fn pending(Job { eta, .. }: Job, id: &str) -> Pending {
     }
 }
 
-/// What the consumer of a job keeps as its result: one of the two.
+/// The stored result of a job: one of the two.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Outcome {
@@ -189,8 +189,8 @@ enum Outcome {
     ResponseData(Value),
 }
 
-/// 303 without `location`: the links may be several or none, and a client
-/// that followed one by itself would lose this body.
+/// Answers 303 without `location`. There may be several links or none, and a client that followed a
+/// redirect by itself would lose this body.
 fn processed(job: Job) -> Response {
     let (status_code, eta) = (200, job.eta);
     match outcome(job.result) {
@@ -213,8 +213,8 @@ fn processed(job: Job) -> Response {
     }
 }
 
-/// The result of the job's one handler; links, if it left none. What is neither links nor data was cut
-/// down because it was too long, and is shown as it is.
+/// Converts the result of the job's only handler. Without a result, there are no links. A result that
+/// is neither links nor data was truncated because it was too long, and is returned unchanged.
 fn outcome(result: Option<Value>) -> Outcome {
     let of_handler = match result {
         Some(Value::Object(handlers)) => handlers.into_iter().next().map(|(_, value)| value),
@@ -250,7 +250,7 @@ fn failed(job: Job) -> Failed {
     }
 }
 
-/// The fields that the consumer found to be wrong.
+/// Returns the invalid fields that the handler found.
 fn invalid(details: Option<Value>) -> Vec<FieldError> {
     let entries = details.and_then(|mut details| details.get_mut("invalid").map(Value::take));
     entries

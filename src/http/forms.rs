@@ -1,5 +1,5 @@
-//! Taking in forms, and word from outside about them, as [`crate::app::submission`] reads it. What is stored and what is
-//! published is one transaction's.
+//! Receives forms and notices about them, as [`crate::app::submission`] reads them. One transaction stores the data and
+//! publishes the event.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -21,21 +21,21 @@ use tidegate::connect::Pooled;
 use tidegate::trace;
 use tidegate::{Database, Error};
 
-/// For who hands forms in and shows people their letters.
+/// The routes for clients that submit forms and show letters to people.
 pub(super) fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(form))
         .routes(routes!(viewed))
 }
 
-/// For the case system.
+/// The routes for the case system.
 pub(super) fn letters() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(letter))
         .routes(routes!(cancellation))
 }
 
-/// Hands a form in. Its `status` may be left out; its id must be one that was not handed in before.
+/// Submits a form. Its `status` is optional. Its id must not have been used before.
 #[utoipa::path(
     post, path = "/forms", tag = "forms", request_body = Form,
     responses(
@@ -51,7 +51,7 @@ async fn form(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answer
     take_in(state, Subject::Form, &headers, body).await
 }
 
-/// Tells of a grant letter, of a case of ours or of another. Once for each `source` and `external_id`.
+/// Submits a grant letter for one of our cases or another one. Processed once for each `source` and `external_id`.
 #[utoipa::path(
     post, path = "/letters", tag = "forms", request_body = Letter,
     responses(
@@ -66,7 +66,7 @@ async fn letter(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answ
     take_in(state, Subject::Letter, &headers, body).await
 }
 
-/// Tells that the case system cancelled a measure. Once for each `source` and `external_id`.
+/// Reports that the case system cancelled a measure. Processed once for each `source` and `external_id`.
 #[utoipa::path(
     post, path = "/cancellations", tag = "forms", request_body = Cancellation,
     responses(
@@ -81,7 +81,7 @@ async fn cancellation(state: State<Database>, headers: HeaderMap, body: Bytes) -
     take_in(state, Subject::Cancellation, &headers, body).await
 }
 
-/// Tells that somebody looked at a grant letter of this form.
+/// Reports that a grant letter of this form was viewed.
 #[utoipa::path(
     post, path = "/forms/{id}/viewed", tag = "forms", request_body = Viewed,
     params(("id" = String, Path, description = "The form's id")),
@@ -126,7 +126,7 @@ async fn take_in(
     .await
 }
 
-/// Has something taken in under the trace that it was asked under, and tells what became of it.
+/// Stores the submission under the trace of the request, and returns the result.
 async fn accepted(
     database: &Database,
     headers: &HeaderMap,
@@ -155,7 +155,7 @@ async fn committed(
     Ok(report)
 }
 
-/// What is wrong with the request, in the intake's words, which quote none of it.
+/// Returns the fault of the request in the words of the intake, which quote nothing from it.
 fn refused(error: Error) -> Problem {
     match (&error, error.field()) {
         (Error::Invalid(text), _) if text == forms::HANDED_IN_BEFORE => {

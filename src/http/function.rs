@@ -1,8 +1,9 @@
-//! The HTTP interface as a Lambda function, behind a function URL or an HTTP API. The same router as `tidegate serve`; no logic of its own.
+//! Runs the HTTP interface as a Lambda function, behind a function URL or an HTTP API. It has the same router as
+//! `tidegate serve`, and no logic of its own.
 //!
-//! Give it a time limit above [`REQUEST_TIMEOUT`], lest it is cut before it can answer.
-//! Settings that do not hold are not a failed start, as in the other function: every request is
-//! answered with 503, and the log says why.
+//! Set a function timeout above [`REQUEST_TIMEOUT`], so that Lambda does not stop the function before it answers. Invalid
+//! settings do not make the start fail, as in the other function: every request is answered with 503, and the log contains
+//! the reason.
 
 use tidegate::config::environment;
 use tidegate::program::log_panics;
@@ -12,13 +13,13 @@ use tidegate::{Database, Error, wake};
 use super::REQUEST_TIMEOUT;
 use super::{Access, Wakes, router, unconfigured, waking};
 
-/// A function has one request at a time.
+/// A function handles one request at a time.
 const CONNECTIONS: usize = 1;
 
-/// Serves requests until the function is ended.
+/// Serves requests until the function is stopped.
 ///
 /// # Errors
-/// When Lambda's runtime interface cannot be used.
+/// If Lambda's runtime interface cannot be used.
 pub fn run() -> Result<(), lambda_http::Error> {
     let logs = tidegate_lambda::start_logs(env!("CARGO_CRATE_NAME"));
     log_panics();
@@ -32,12 +33,12 @@ pub fn run() -> Result<(), lambda_http::Error> {
 struct Settings {
     database: Database,
     access: Access,
-    /// The function that drains, if it is to be woken.
+    /// The drain function, if requests may start it.
     wakes: Option<String>,
 }
 
 async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Error> {
-    // While the first request is fetched.
+    // Opens a connection while the first request is fetched.
     if let Ok(settings) = &settings {
         settings.database.prepare();
     }
@@ -58,7 +59,8 @@ async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Err
     lambda_http::run(router).await
 }
 
-/// A function may be open to everybody, and cannot tell: it has to be told that nobody need be asked.
+/// Reads the settings. A function URL may be public, and the function cannot know. The setting for authentication is
+/// therefore required, even to say that callers are not authenticated.
 fn settings() -> Result<Settings, Error> {
     let access = Access::from_settings(&environment)?;
     if access.is_undecided() {

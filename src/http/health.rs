@@ -1,4 +1,4 @@
-//! Whether this process lives, and whether it can work.
+//! Reports whether this process is alive, and whether it can work.
 
 use axum::Json;
 use axum::extract::State;
@@ -11,7 +11,7 @@ use super::{begin, connection};
 use crate::app::{Event as AppEvent, TABLES};
 use tidegate::{Database, Error, Event, migrate};
 
-/// All is well.
+/// The answer if everything is fine.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Health {
     #[schema(example = "ok")]
@@ -20,7 +20,7 @@ pub(super) struct Health {
 
 const OK: Json<Health> = Json(Health { status: "ok" });
 
-/// Whether the process answers; asks nobody else.
+/// Reports whether the process answers. It checks nothing else.
 #[utoipa::path(
     get, path = "/healthz", tag = "operation",
     responses((status = 200, description = "It does", body = Health), Common)
@@ -29,7 +29,7 @@ pub(super) async fn healthz() -> Json<Health> {
     OK
 }
 
-/// Whether the database can be reached and has exactly the schema that this program knows.
+/// Reports whether the database can be reached and has exactly the schema that this program needs.
 #[utoipa::path(
     get, path = "/readyz", tag = "operation",
     responses((status = 200, description = "It can, and it has", body = Health), Common)

@@ -1,4 +1,4 @@
-//! Accepting and reading jobs (E1, E2, E3).
+//! Accepts and reads jobs (E1, E2, E3).
 
 use std::time::Duration;
 
@@ -32,10 +32,10 @@ use tidegate::queue;
 use tidegate::trace::{self, TraceContext};
 use tidegate::{Database, Error, Job};
 
-/// How often the shipped schedule wakes the drain (`template.yaml`); a job's `eta` counts by it.
+/// The interval of the shipped drain schedule (`template.yaml`). The `eta` of a job is based on it.
 const WAKE_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Where a kind is posted to, in front of the kind.
+/// The path of a kind, without the kind.
 const JOBS: &str = "/jobs/";
 
 pub(super) fn routes() -> OpenApiRouter<Shared> {
@@ -44,7 +44,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(read, unknown_kind))
 }
 
-/// Makes of the one documented route a route for each kind, each with its own payload.
+/// Turns the one documented route into a route for each kind, each with its own payload.
 fn each_kind(
     (mut schemas, template, method): UtoipaMethodRouter<Shared>,
 ) -> UtoipaMethodRouter<Shared> {
@@ -82,7 +82,7 @@ fn for_kind(
     operation
 }
 
-/// What a payload's schema says of it, whatever it is put together from.
+/// Returns the description in a payload's schema, however the schema is composed.
 fn description(schema: &RefOr<Schema>) -> Option<String> {
     match schema {
         RefOr::T(Schema::Object(object)) => object.description.clone(),
@@ -92,9 +92,9 @@ fn description(schema: &RefOr<Schema>) -> Option<String> {
     }
 }
 
-/// Accepts a job of this kind. While an equal one is pending, equal but for `request_id`, it is that
-/// job that is answered and nothing new is made; approvals are never taken for each other. Sending a
-/// request again after a lost answer is therefore safe.
+/// Accepts a job of this kind. If an equal job is pending (equal except for `request_id`), the
+/// answer is about that job, and no new job is created. Approvals are never considered equal. It is
+/// therefore safe to repeat a request whose answer was lost.
 #[utoipa::path(
     post, path = "/jobs/{kind}", tag = "jobs",
     responses(
@@ -126,20 +126,22 @@ async fn submit(
     Ok(answer::accepted(job, &link))
 }
 
-/// Whoever asks under no trace, or under a malformed one, asks all the same.
+/// Reads the trace context. A request without one, or with a malformed one, is accepted without a
+/// trace.
 pub(super) fn asked_under(headers: &HeaderMap) -> Option<TraceContext> {
     let header = headers.get("traceparent")?.to_str().ok()?;
     TraceContext::parse(header)
 }
 
-/// Publishes the job and reads it back, in one transaction (E2), with the id of its link.
+/// Publishes the job and reads it back in one transaction (E2), with the id of its link.
 async fn accept(
     client: &mut Pooled,
     job: &ValidJob,
     caller: Caller,
 ) -> Result<(Job, String), Error> {
     let transaction = begin(client).await?;
-    // Before the patient's lock is taken, which is held until the end.
+    // Read the keys before publishing takes the lock of the patient's group, which is held until the
+    // end.
     let keys = LinkKeys::read(&transaction).await?;
     let id = medical::submit(&transaction, job).await?.id;
     let link = keys.sign(id, caller.client)?;
@@ -151,7 +153,7 @@ async fn accept(
     Ok((job, link))
 }
 
-/// Tells what became of a job.
+/// Returns the state of a job.
 #[utoipa::path(
     get, path = "/jobs/{id}", tag = "jobs",
     params(("id" = String, Path, example = "1-AAAAAAAAAAAAAAAAAAAAAA", description = "The job's id with its signature, from the link in the answer to its request")),
@@ -187,11 +189,11 @@ async fn find(database: &Database, link: &Link, caller: Caller) -> Result<Option
         return Ok(None);
     }
     let job = queue::job(&transaction, id, WAKE_INTERVAL).await?;
-    // Events of the other systems are no jobs.
+    // Events of the other systems are not jobs.
     Ok(job.filter(|job| medical::KINDS.contains(&job.kind.as_str())))
 }
 
-/// Whether a job is about this patient: its group says so.
+/// Reports whether a job is about this patient, which its group shows.
 async fn is_about(tx: &Transaction<'_>, id: i64, patient: Uuid) -> Result<bool, Error> {
     let sql = "SELECT FROM tidegate.job($1) AS j WHERE j.group_key = $2";
     let group = medical::group(patient);
@@ -201,7 +203,7 @@ async fn is_about(tx: &Transaction<'_>, id: i64, patient: Uuid) -> Result<bool, 
         .is_empty())
 }
 
-/// Refuses a kind that there is not; the kinds have paths of their own.
+/// Refuses an unknown kind. Each known kind has a path of its own.
 #[utoipa::path(
     post, path = "/jobs/{id}", tag = "jobs",
     params(("id" = String, Path, description = "Anything but a kind")),
@@ -228,14 +230,14 @@ pub(super) fn json(headers: &HeaderMap, body: &[u8]) -> Result<Value, Problem> {
         ));
     }
     serde_json::from_slice(body).map_err(|error| {
-        // The parser's own text may quote the body; its place does not.
+        // The parser's own text may quote the body. The position does not.
         let (line, column) = (error.line(), error.column());
         let message = format!("the body is no JSON: line {line}, column {column}");
         Problem::new(StatusCode::BAD_REQUEST, "malformed_json", message)
     })
 }
 
-/// A refusal by the queue itself, in the words of the queue.
+/// Returns a refusal by the queue itself, in the queue's own words.
 pub(super) fn refused(error: Error) -> Problem {
     match error.field() {
         Some("payload") => Problem::new(

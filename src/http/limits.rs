@@ -1,8 +1,9 @@
-//! Owns what surrounds every request, the same in both shells: an id, a log line without a payload, a
-//! time limit, limits of size, and an answer even when a handler panics.
+//! Owns what applies to every request in both shells: a request id, a log line without the payload, a
+//! time limit, size limits, and an answer even if a handler panics.
 //!
-//! Header fields are limited here and not in the server, for there is none of ours in front of the
-//! function. Under `tidegate serve` hyper has limits of its own, 100 fields and 400 KiB, before these.
+//! Header fields are limited here and not in a server, because in front of the function there is no
+//! server of ours. Under `tidegate serve`, hyper first applies its own limits of 100 fields and 400
+//! KiB.
 
 use std::any::Any;
 use std::time::Duration;
@@ -29,33 +30,33 @@ use utoipa_axum::router::OpenApiRouter;
 use super::problem::{Problem, in_one_shape};
 use tidegate::PAYLOAD_LIMIT;
 
-/// Largest body, in bytes: a payload of the largest size and white space around it. Signed content is
-/// base64 inside the payload, so at most three quarters of this.
+/// Maximum size of a body, in bytes: the largest payload and white space around it. Signed content is
+/// base64 inside the payload, so it has at most three quarters of this size.
 pub const BODY_LIMIT: usize = PAYLOAD_LIMIT + 64 * 1024;
 
-/// Most header fields of a request.
+/// Maximum number of header fields of a request.
 pub const HEADER_COUNT: usize = 64;
 
-/// Largest header fields of a request, names and values together, in bytes.
+/// Maximum size of the header fields of a request, names and values together, in bytes.
 pub const HEADER_BYTES: usize = 16 * 1024;
 
-/// A request is answered within this, its body's arrival included, or told to come again. Below the
-/// 29 s of an API gateway.
+/// Time limit of a request, which includes receiving its body. After it, the answer asks the client to
+/// retry. It is below the 29 s of an API gateway.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Most requests about jobs at once; the next is told to come again. It bounds the memory for bodies;
-/// the pool bounds the work.
+/// Maximum number of requests about jobs at the same time. The answer to further ones asks the client
+/// to retry. This limits the memory for bodies. The pool limits the work.
 pub const IN_FLIGHT: usize = 64;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Puts everything that surrounds a request around these routes.
+/// Wraps these routes in everything that applies to every request.
 pub(super) fn around(routes: Router) -> Router {
     let nosniff = SetResponseHeaderLayer::overriding(
         HeaderName::from_static("x-content-type-options"),
         HeaderValue::from_static("nosniff"),
     );
-    // The last is the outermost: nothing inside it is answered without an id and a log line.
+    // The last layer is the outermost: everything inside it is answered with an id and a log line.
     let trace = TraceLayer::new_for_http()
         .make_span_with(span)
         .on_request(())
@@ -77,8 +78,8 @@ pub(super) fn around(routes: Router) -> Router {
         .layer(map_request(without_odd_id))
 }
 
-/// Refuses what comes while [`IN_FLIGHT`] requests are at work on these routes, and has no answer of
-/// theirs kept on the way: they are about patients, and change.
+/// Refuses requests while [`IN_FLIGHT`] requests are in progress on these routes. It also prevents
+/// caching of their answers, because they are about patients and change.
 pub(super) fn bounded<S: Clone + Send + Sync + 'static>(
     routes: OpenApiRouter<S>,
 ) -> OpenApiRouter<S> {
@@ -94,7 +95,7 @@ pub(super) fn bounded<S: Clone + Send + Sync + 'static>(
     )
 }
 
-/// Forgets a request id that is no plain word, or one of several: it will stand in logs.
+/// Removes a request id that is not a plain word, and duplicate request ids, because the id is logged.
 async fn without_odd_id(mut request: Request) -> Request {
     let ids: Vec<&HeaderValue> = request.headers().get_all(REQUEST_ID).iter().collect();
     let sane = |id: &HeaderValue| {
@@ -107,7 +108,7 @@ async fn without_odd_id(mut request: Request) -> Request {
     request
 }
 
-/// Method and route; not the path itself, which may hold anything.
+/// Creates a span with method and route. It omits the path itself, which may contain anything.
 fn span(request: &Request) -> Span {
     let route = request.extensions().get::<MatchedPath>();
     let id = request.headers().get(REQUEST_ID);
@@ -128,7 +129,7 @@ fn log(response: &Response<Body>, latency: Duration, _: &Span) {
     );
 }
 
-/// The panic's own message, which may quote anything, goes where the process's panic hook sends it.
+/// The panic's own message may quote anything, so only the process's panic hook receives it.
 fn panicked(_: Box<dyn Any + Send>) -> Response<Body> {
     tracing::error!("a request's handler panicked");
     StatusCode::INTERNAL_SERVER_ERROR.into_response()

@@ -1,8 +1,8 @@
-//! Owns the ids by which jobs are linked to: `13-2nT5…`, the event's id and a signature of it. Who has counted to 13 has no
-//! link; who has learnt somebody else's has none either, for the signature is over the caller's client too.
+//! Owns the ids in links to jobs: `13-2nT5…` is the event's id and a signature. A client that counts up to 13 cannot guess
+//! the link. A client that learns another client's link cannot use it, because the signature also covers the client's id.
 //!
-//! Nothing is stored for a link, and nothing looked up but the few keys: a link that is wrong costs the queue no read. The
-//! event's id stands in it as it is, for it is what operators ask for, and no secret.
+//! No link is stored, and verification reads only the few keys, so a wrong link costs the queue no read. The event's id is
+//! readable in the link, because operators need it, and it is not a secret.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -14,31 +14,32 @@ use uuid::Uuid;
 use crate::app::sql::query;
 use tidegate::Error;
 
-/// Bytes of a signature: whoever guesses needs 2^127 requests.
+/// Bytes of a signature. Guessing one takes 2^127 requests on average.
 const TAG: usize = 16;
 
-/// What this signature says, so that it can never be taken for another one of the same key.
+/// The purpose of the signature. It prevents the use of another signature made with the same key.
 const PURPOSE: &[u8] = b"tidegate job link\0";
 
 const KEYS: &str = "SELECT secret FROM callers.link_key ORDER BY id DESC";
 
-/// The keys of links, the newest first.
+/// The keys for links, newest first.
 pub(super) struct LinkKeys(Vec<Vec<u8>>);
 
 impl LinkKeys {
-    /// Reads them. They are not kept: one that was forgotten is so at once.
+    /// Reads the keys. They are not cached, so a removed key is invalid at once.
     ///
     /// # Errors
-    /// The database's.
+    /// Database errors.
     pub(super) async fn read(tx: &Transaction<'_>) -> Result<Self, Error> {
         let rows = query(tx, "link keys", KEYS, &[]).await?;
         Ok(Self(rows.iter().map(|row| row.get(0)).collect()))
     }
 
-    /// The id of an event for callers of this client, or for everybody who has it, where no caller is known.
+    /// Returns the id for a link to an event, signed for this client. Without a known client, the link is valid for
+    /// everyone who has it.
     ///
     /// # Errors
-    /// [`Error::Config`] when there is no key.
+    /// [`Error::Config`] if there is no key.
     pub(super) fn sign(&self, id: i64, client: Option<Uuid>) -> Result<String, Error> {
         let newest = self.0.first().and_then(|key| signature(key, id, client));
         let newest = newest.ok_or_else(|| {
@@ -50,7 +51,7 @@ impl LinkKeys {
         Ok(format!("{id}-{tag}"))
     }
 
-    /// The event that a link's id stands for, if it was signed for this client. In constant time.
+    /// Returns the event of a link, if the link was signed for this client. Runs in constant time.
     pub(super) fn verify(&self, link: &Link, client: Option<Uuid>) -> Option<i64> {
         let is_signed = |key: &Vec<u8>| {
             let signed = signature(key, link.id, client);
@@ -60,18 +61,18 @@ impl LinkKeys {
     }
 }
 
-/// A link's id as it was sent: well formed, and no more.
+/// The id of a link as it was sent: well formed, but not verified.
 pub(super) struct Link {
     id: i64,
     tag: [u8; TAG],
 }
 
 impl Link {
-    /// Only as we write it ourselves: a job has one address.
+    /// Accepts only the exact format that we write, so a job has only one address.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (number, tag) = text.split_once('-')?;
         let id: i64 = number.parse().ok()?;
-        // A decoder that is strict about what is left over in the last character.
+        // This decoder is strict about unused bits in the last character.
         let tag = URL_SAFE_NO_PAD.decode(tag).ok()?;
         let tag = tag.try_into().ok()?;
         (id > 0 && id.to_string() == number).then_some(Self { id, tag })
@@ -137,7 +138,7 @@ mod tests {
         let tag = id.strip_prefix("13-").unwrap();
         assert_eq!(tag.len(), 22);
         let mut other = tag.to_owned();
-        // The last character has two bits of the signature: any other that has the same two is refused.
+        // The last character contains two bits of the signature. Any other character with the same two bits is refused.
         let last = other.pop().unwrap();
         let alike = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         for twin in alike

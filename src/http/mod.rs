@@ -1,24 +1,24 @@
-//! Owns the HTTP interface: accept a medical job, read it and what it made, take in forms and word about them, and tell
-//! whether this process can work. One router for both shells, `tidegate serve` and the function
-//! `tidegate-http`. It refuses to know what a job does ([`crate::app`]) and how it is queued
-//! ([`tidegate::queue`]).
+//! Owns the HTTP interface. It accepts a medical job, returns the job and its entities, receives forms and notices about
+//! them, and reports whether this process can work. Both shells, `tidegate serve` and the function `tidegate-http`, use the
+//! same router. It does not know what a job does ([`crate::app`]) or how it is queued ([`tidegate::queue`]).
 //!
 //! # Layout
 //!
-//! - `jobs`: `POST /jobs/{kind}` and `GET /jobs/{id}`;
-//! - `forms`: `POST /forms`, `/letters`, `/cancellations` and `/forms/{id}/viewed`;
-//! - `patients`: `GET /patients/{patient_id}/{entities}/{id}`, where a job's links lead, and the confirmation of approvals;
-//! - `callers`: who is let in, how callers are known, how often they may ask;
-//! - `links`: the ids by which jobs are linked to, which nobody guesses;
-//! - `answer`: the bodies, by the table "Reading a job";
-//! - `problem`: every refusal, in one shape;
-//! - `health`: `GET /healthz`, `GET /readyz`;
-//! - `limits`: what surrounds every request: its id, its log line, its time, its size;
-//! - `serve`: the router on a socket; [`verb`]: as a verb of the command line; [`function`]: as a Lambda function.
+//! - `jobs`: `POST /jobs/{kind}` and `GET /jobs/{id}`
+//! - `forms`: `POST /forms`, `/letters`, `/cancellations` and `/forms/{id}/viewed`
+//! - `patients`: `GET /patients/{patient_id}/{entities}/{id}`, which the links of a job lead to, and the confirmation of
+//!   approvals
+//! - `callers`: authentication, permissions and rate limits of callers
+//! - `links`: the ids in links to jobs, which cannot be guessed
+//! - `answer`: the bodies, by the table "Reading a job"
+//! - `problem`: every refusal, in one format
+//! - `health`: `GET /healthz`, `GET /readyz`
+//! - `limits`: what applies to every request: its id, log line, time limit and size limits
+//! - `serve`: the router on a socket; [`verb`]: as a verb of the command line; [`function`]: as a Lambda function
 //!
-//! The surprise: each kind has a route and an OpenAPI path of its own, `/jobs/episode_create_job` and
-//! so on. OpenAPI cannot tell `POST /jobs/{kind}` from `GET /jobs/{id}`, for two templates of one shape
-//! are one path; and only so does the document say which body belongs to which kind.
+//! Each kind has its own route and OpenAPI path, such as `/jobs/episode_create_job`. OpenAPI cannot distinguish
+//! `POST /jobs/{kind}` from `GET /jobs/{id}`, because two templates with the same structure are one path. Separate paths
+//! also let the document state the body of each kind.
 
 mod answer;
 mod callers;
@@ -60,15 +60,15 @@ pub use serve::serve;
 use callers::{Gate, Scope};
 use problem::Common;
 
-/// A request waits no longer for a free connection; then it is told to come again.
+/// Maximum time that a request waits for a free connection. After it, the answer asks the client to retry.
 const CONNECTION_WAIT: Duration = Duration::from_secs(2);
 
-/// A connection that is alive says so within milliseconds; one that is not says nothing, and the request
-/// pays for the wait.
+/// Time limit to check whether a connection is alive. A live connection answers within milliseconds. A dead one does not
+/// answer, and the request pays for the wait.
 const SIGN_OF_LIFE_WAIT: Duration = Duration::from_millis(500);
 
-/// The database ends a statement by itself after this, in milliseconds: a request that is given up must
-/// not leave one behind that waits for a lock.
+/// The database cancels a statement after this time, in milliseconds. An abandoned request must not leave a statement
+/// behind that waits for a lock.
 const STATEMENT_TIMEOUT_MS: u32 = 5000;
 
 #[derive(OpenApi)]
@@ -92,7 +92,7 @@ const STATEMENT_TIMEOUT_MS: u32 = 5000;
 )]
 struct Document;
 
-/// What requests share.
+/// The state that requests share.
 #[derive(Clone)]
 struct Shared {
     database: Database,
@@ -105,13 +105,13 @@ impl FromRef<Shared> for Database {
     }
 }
 
-/// The OpenAPI 3.1 document, generated from the routes and their types, and its text once somebody has asked for it.
+/// The OpenAPI 3.1 document, generated from the routes and their types. Its text is generated at the first request for it.
 struct Described {
     document: utoipa::openapi::OpenApi,
     text: OnceLock<String>,
 }
 
-/// The router over this database for those whom `access` lets in, and everything that surrounds a request.
+/// Builds the router over this database, for the callers that `access` permits, with all layers around the routes.
 pub fn router(database: Database, access: Access) -> Router {
     let gate = Gate { database, access };
     let (routes, document) = documented(&gate).split_for_parts();
@@ -123,16 +123,16 @@ pub fn router(database: Database, access: Access) -> Router {
     limits::around(routes.with_state(shared))
 }
 
-/// How a drain is woken behind a request that has published something.
+/// How a request that published an event starts a drain.
 #[derive(Clone)]
 pub struct Wakes {
     waker: Arc<Waker>,
-    /// The process may be frozen as soon as it has answered: the answer waits until a drain is started.
+    /// Whether the answer waits until a drain is started, because the process may be frozen after it.
     waits: bool,
 }
 
 impl Wakes {
-    /// Wakes this function, in the background or before the answer.
+    /// Starts this function, either in the background or before the answer.
     #[must_use]
     pub fn function(database: &Database, arn: Option<String>, waits: bool) -> Option<Self> {
         let waker = Arc::new(Waker::function(database.clone(), arn?));
@@ -140,7 +140,7 @@ impl Wakes {
     }
 }
 
-/// The router, which wakes drains if it is to.
+/// Adds starting drains to the router, if it is enabled.
 pub fn waking(router: Router, wakes: Option<Wakes>) -> Router {
     match wakes {
         Some(wakes) => router.layer(from_fn_with_state(wakes, wake_behind)),
@@ -161,14 +161,14 @@ async fn wake_behind(State(wakes): State<Wakes>, request: Request, next: Next) -
     answer
 }
 
-/// The router of a function whose settings do not hold: it says so, to everyone, and goes on living.
+/// Builds the router of a function with invalid settings. It reports them to every caller and keeps running.
 pub fn unconfigured() -> Router {
     limits::around(Router::new().fallback(|| async {
         Problem::unavailable("this service is not configured; its log says why")
     }))
 }
 
-/// Routes together with their documentation: there is no way to have one without the other.
+/// Returns routes together with their documentation. Neither exists without the other.
 fn documented(gate: &Gate) -> OpenApiRouter<Shared> {
     let mut routes = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(health::healthz))
@@ -182,7 +182,7 @@ fn documented(gate: &Gate) -> OpenApiRouter<Shared> {
     routes
 }
 
-/// This document.
+/// Returns this document.
 #[utoipa::path(
     get, path = "/openapi.json", tag = "operation",
     responses((status = 200, description = "An OpenAPI 3.1 document", body = serde_json::Value), Common)
@@ -194,8 +194,8 @@ async fn openapi(State(shared): State<Shared>) -> impl IntoResponse {
     ([(CONTENT_TYPE, "application/json")], text.clone())
 }
 
-/// A connection of the pool that answers, soon or not at all. A function that was frozen between two
-/// requests may find its connection dead; then there is another.
+/// Returns a working connection of the pool, soon or not at all. If a function was frozen between two requests, its
+/// connection may be dead. It then gets another one.
 async fn connection(database: &Database) -> Result<Pooled, Error> {
     let client = database.pooled_within(CONNECTION_WAIT).await?;
     let answer = tokio::time::timeout(SIGN_OF_LIFE_WAIT, client.check_connection()).await;
@@ -206,8 +206,8 @@ async fn connection(database: &Database) -> Result<Pooled, Error> {
     database.pooled_within(CONNECTION_WAIT).await
 }
 
-/// Opens a transaction that rolls back when dropped, as it is when a client goes away in the middle
-/// of its request, and whose statements the database itself ends in time.
+/// Opens a transaction that rolls back when dropped, for example when a client disconnects during its request. The database
+/// limits the time of its statements.
 async fn begin(client: &mut Pooled) -> Result<Transaction<'_>, Error> {
     let stage = "begin";
     let failed = |source| Error::Database { stage, source };

@@ -1,4 +1,4 @@
-//! What is kept of patients: read where the links of a job's answer lead to, and approvals confirmed.
+//! Reads the entities of patients, which the links of a job lead to, and confirms approvals.
 
 use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
@@ -28,7 +28,7 @@ pub(super) fn routes() -> OpenApiRouter<Shared> {
 
 type Place<T> = Result<Path<T>, PathRejection>;
 
-/// Shows something that is kept of a patient, as it is by now. The links of processed jobs lead here.
+/// Returns the current state of a patient's entity. The links of processed jobs lead here.
 #[utoipa::path(
     get, path = "/patients/{patient_id}/{entities}/{id}", tag = "patients",
     params(
@@ -61,8 +61,9 @@ async fn entity(
     Ok(Json(Data { data }).into_response())
 }
 
-/// Tells that the patient has agreed to an approval, which is in force from then on. For whoever has checked the
-/// one-time password, on behalf of the legal entity that asked for the approval. Once more changes nothing.
+/// Confirms that the patient has agreed to an approval, which is active from then on. The caller must have
+/// checked the one-time password and must act for the legal entity that requested the approval. Repeating the
+/// request changes nothing.
 #[utoipa::path(
     post, path = "/patients/{patient_id}/approvals/{id}/confirmation", tag = "patients", request_body = Confirmation,
     params(
@@ -130,7 +131,7 @@ async fn committed(
     Ok(confirmed)
 }
 
-/// Only as we write it ourselves: an id has one address.
+/// Accepts only the exact format that we write, so an id has only one address.
 fn uuid(text: &str) -> Option<Uuid> {
     let id = Uuid::try_parse(text).ok()?;
     (id.to_string() == text).then_some(id)

@@ -1,5 +1,6 @@
-//! Owns every refusal: one body, `{"error": {"type", "message", "invalid"?}}`, whoever refuses, the
-//! router's own 404 and 405 included. It never repeats what the client sent.
+//! Owns every refusal. All have the body `{"error": {"type", "message", "invalid"?}}`, including the
+//! router's own 404 and
+//! 405. A refusal never repeats what the client sent.
 
 use std::time::Duration;
 
@@ -18,25 +19,25 @@ use tidegate::Error;
 /// The body of every refusal.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Refusal {
-    /// What went wrong.
+    /// The fault.
     pub error: Reason,
 }
 
-/// Why a request was refused.
+/// The reason for refusing a request.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Reason {
-    /// Short and stable, for programs.
+    /// Short stable name, for programs.
     #[serde(rename = "type")]
     #[schema(example = "not_found")]
     pub kind: &'static str,
-    /// For people. Never holds anything of the request's body.
+    /// Text for people. Never contains any part of the request's body.
     pub message: String,
-    /// What is wrong with the request, with the type `validation_failed`: everything, up to 1,000.
+    /// All faults of the request, up to 1,000, with the type `validation_failed`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub invalid: Vec<FieldError>,
 }
 
-/// A body of nothing but mistakes must not be answered with ten times its size.
+/// Limits the list, because the answer to a body full of faults must not be ten times its size.
 const MOST_INVALID: usize = 1000;
 
 /// A refusal with its status.
@@ -44,12 +45,12 @@ const MOST_INVALID: usize = 1000;
 pub struct Problem {
     status: StatusCode,
     reason: Reason,
-    /// What the client needs to do better, as a header has it.
+    /// A header that tells the client how to continue.
     header: Option<Box<(HeaderName, HeaderValue)>>,
 }
 
 impl Problem {
-    /// A refusal of this type.
+    /// Creates a refusal of this type.
     pub fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
         let invalid = Vec::new();
@@ -67,17 +68,18 @@ impl Problem {
         }
     }
 
-    /// What the caller asks more often than it may; told how long it has to wait.
+    /// Refuses a caller that exceeds its rate limit, and tells it how long to wait.
     pub(super) fn too_many(wait: Duration) -> Self {
         let message = "more requests than a caller may make; `retry-after` says when to come again";
         let mut problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message);
-        // Whole seconds, so at least one: who comes a little late comes in time.
+        // Round up to whole seconds, at least one: a client that waits a little longer is in time.
         let seconds = wait.as_secs() + 1;
         problem.header = Some(Box::new((RETRY_AFTER, seconds.into())));
         problem
     }
 
-    /// Says, as RFC 6750 has it, that a credential is needed, and what is wrong with the one there is.
+    /// Adds the challenge of RFC 6750: a credential is needed, or the given one is invalid for this
+    /// reason.
     pub(super) fn challenge(mut self, error: &str) -> Self {
         let realm = "Bearer realm=\"tidegate\"";
         let text = match error {
@@ -90,12 +92,12 @@ impl Problem {
         self
     }
 
-    /// Not now; the same request may succeed later.
+    /// Refuses for now. The same request may succeed later.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 
-    /// What there is to say of a bare status.
+    /// Creates the refusal for a plain status.
     fn of(status: StatusCode) -> Self {
         let (kind, message) = match status {
             StatusCode::NOT_FOUND => ("not_found", "there is nothing here"),
@@ -122,7 +124,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// All that is wrong with a request, as a list (E1).
+/// All faults of a request, as a list (E1).
 impl From<medical::Refusal> for Problem {
     fn from(refusal: medical::Refusal) -> Self {
         let mut invalid = match refusal {
@@ -141,7 +143,7 @@ impl From<medical::Refusal> for Problem {
     }
 }
 
-/// Gives every refusal that is not in our shape that shape: the router's own, and those of layers.
+/// Converts every refusal in another format to ours: those of the router and of layers.
 pub(super) async fn in_one_shape(response: Response<Body>) -> Response<Body> {
     let (status, headers) = (response.status(), response.headers());
     let refused = status.is_client_error() || status.is_server_error();
@@ -158,7 +160,7 @@ pub(super) async fn in_one_shape(response: Response<Body>) -> Response<Body> {
     shaped
 }
 
-/// An infrastructure failure: logged here, once, and told to the client without its inner reasons.
+/// An infrastructure failure. It is logged here, once. The client does not learn the internal reasons.
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         if is_passing(&error) {
@@ -172,8 +174,8 @@ impl From<Error> for Problem {
     }
 }
 
-/// Whether the same request may succeed later: no connection, none free, cut off or out of time, or
-/// a database that is still to be migrated.
+/// Reports whether the same request may succeed later: no connection, no free connection, a lost
+/// connection, a timeout, or a database that is not migrated yet.
 fn is_passing(error: &Error) -> bool {
     let passing = [
         SqlState::QUERY_CANCELED,
@@ -185,22 +187,22 @@ fn is_passing(error: &Error) -> bool {
     error.is_connection_lost()
         || error.is_transient()
         || error.sqlstate().is_some_and(|state| {
-            // Class 53 is a database without room, for connections or for anything else.
+            // Class 53 means that the database lacks resources, such as connections or disk space.
             passing.contains(state) || state.code().starts_with("53")
         })
 }
 
-/// What any request with a body may be answered before that is understood.
+/// Refusals of any request with a body, before the body is understood.
 #[derive(IntoResponses)]
 #[expect(
     dead_code,
     reason = "only documents; made by the layers, and by reading the body"
 )]
 pub(super) enum Unread {
-    /// The body is no JSON
+    /// The body is not JSON
     #[response(status = 400)]
     NoJson(Refusal),
-    /// The body is larger than 1 MiB and 64 KiB, or what would be stored than 1 MiB
+    /// The body is larger than 1 MiB and 64 KiB, or the data to store is larger than 1 MiB
     #[response(status = 413)]
     TooLarge(Refusal),
     /// The body's content type is not application/json
@@ -208,32 +210,33 @@ pub(super) enum Unread {
     Type(Refusal),
 }
 
-/// What may be answered to a request that only known callers may make, or not as often as they like.
+/// Refusals of requests that need a known caller, or have a rate limit.
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only documents; made by the gate")]
 pub(super) enum Gated {
-    /// There is no credential, or it is not valid
+    /// The credential is missing or invalid
     #[response(status = 401, headers(("www-authenticate" = String, description = "What is needed, by RFC 6750")))]
     Unknown(Refusal),
-    /// The credential is not good for this, or the request says otherwise than it
+    /// The credential does not permit this request, or the request contradicts it
     #[response(status = 403)]
     Forbidden(Refusal),
-    /// The caller has asked too often: try again after `retry-after` seconds
+    /// The caller exceeds its rate limit: try again after `retry-after` seconds
     #[response(status = 429, headers(("retry-after" = u32, description = "Seconds")))]
     TooMany(Refusal),
 }
 
-/// What any request may be answered.
+/// Refusals of any request.
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "only documents; made by the layers")]
 pub(super) enum Common {
     /// Too many or too large header fields
     #[response(status = 431)]
     Headers(Refusal),
-    /// The request failed; the log says why
+    /// The request failed; the log contains the reason
     #[response(status = 500)]
     Internal(Refusal),
-    /// Busy, out of time, or the database cannot be reached: try again after `retry-after` seconds
+    /// The server is busy or timed out, or the database cannot be reached: try again after
+    /// `retry-after` seconds
     #[response(status = 503, headers(("retry-after" = u32, description = "Seconds")))]
     Unavailable(Refusal),
 }

@@ -1,7 +1,7 @@
-//! The router on a socket, for local use: no TLS, HTTP/1.1. In the cloud the same router is a function.
+//! Serves the router on a socket, for local use: HTTP/1.1 without TLS. In the cloud, the same router runs as a function.
 //!
-//! A connection that says nothing costs others nothing for long: there is a bound on how many are open, on how long one may
-//! take for a head, also for the first byte of the next one, and on how long one may live.
+//! An idle connection cannot block others for long. There are limits on the number of open connections, on the time to
+//! receive a request's head (including the first byte of the next one), and on the lifetime of a connection.
 
 use std::io;
 use std::pin::pin;
@@ -18,23 +18,23 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::REQUEST_TIMEOUT;
 
-/// So many connections are open at once at most; others wait until the system refuses them.
+/// Maximum number of open connections. Further ones wait until the system refuses them.
 pub const CONNECTIONS: usize = 256;
 
-/// A client takes no longer for a request's head, and is no longer without one.
+/// Time limit to receive the head of a request, and of an idle time between requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// No connection is older: whoever does not read its answers is not waited for.
+/// Maximum lifetime of a connection. The server does not wait for clients that do not read their answers.
 const LIFETIME: Duration = Duration::from_mins(5);
 
-/// What keeps the system from accepting, such as too many open files, may pass.
+/// Pause after accepting fails. The cause, such as too many open files, may be temporary.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until `stop` is ready; then lets requests under way end, but waits no longer than any of
-/// them may take.
+/// Serves until `stop` is ready. Then it finishes the requests in progress, but waits no longer than the time limit of a
+/// request.
 ///
 /// # Errors
-/// When no connection can be taken in any more.
+/// If no more connections can be accepted.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -55,7 +55,7 @@ pub async fn serve(
             .serve_connection(TokioIo::new(stream), service);
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
-            // However it ends, its client knows better than we do.
+            // The result does not matter: the client knows how the connection ended.
             let _ = tokio::time::timeout(LIFETIME, connection).await;
             drop(place);
         });
@@ -66,7 +66,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// The next connection, once there is a place for it.
+/// Accepts the next connection as soon as the limit permits.
 async fn accept(
     listener: &TcpListener,
     open: &Arc<Semaphore>,

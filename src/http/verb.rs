@@ -1,4 +1,4 @@
-//! The verb `serve`: the HTTP interface, until it is told to stop.
+//! The verb `serve`: the HTTP interface, until it is stopped.
 
 #![expect(
     clippy::doc_markdown,
@@ -38,10 +38,10 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Serves until the process is told to stop.
+/// Serves until the process is stopped.
 ///
 /// # Errors
-/// [`Error::Config`] when nobody can listen there, or nobody should, because no caller would be asked who it is.
+/// [`Error::Config`] if the address cannot be used, or must not be used because callers would not be authenticated.
 pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
     let listen = asked.listen;
     let access = Access::from_settings(&environment)?;

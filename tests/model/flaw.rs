@@ -1,4 +1,4 @@
-//! Ways to get the protocol wrong: each takes one guard away. A model that does not notice is no proof.
+//! Flaws of the protocol. Each one removes one guard. If the model does not notice the flaw, it proves nothing.
 
 use crate::promise;
 use crate::scenario::Scenario;
@@ -10,112 +10,112 @@ pub enum Flaw {
     NoGroupLock,
     /// The scan of `lease` locks no rows.
     NoRowLocks,
-    /// Nor does the database refuse a second lease.
+    /// Additionally, the database does not refuse a second lease.
     NoRowLocksNorConstraint,
-    /// `lease` inserts what it has scanned, whatever was leased since.
+    /// `lease` inserts what it has scanned, even if another worker has leased it since.
     NoSecondLook,
-    /// Nor does the database refuse a second lease.
+    /// Additionally, the database does not refuse a second lease.
     NoSecondLookNorConstraint,
-    /// `lease` does not ask for groups of what was written after the walk began.
+    /// `lease` does not check the groups of events written after the walk began.
     YoungNotAsked,
-    /// What is young goes by the order of ids.
+    /// Whether an event is young is decided by the order of ids.
     YoungById,
-    /// `lease` does not ask for groups of what it has passed.
+    /// `lease` does not check the groups of events that it passed.
     PassedNotAsked,
-    /// `lease` does not ask how far the walk is clear.
+    /// `lease` does not check how far the walk is clear.
     ClearToIgnored,
-    /// `lease` does not ask for groups that another's lease has events of.
+    /// `lease` does not check groups with events in another worker's lease.
     BusyNotAsked,
     /// `hand_back` marks no strays.
     NoStrayAtGiveBack,
     /// `sweep` marks no strays.
     NoStrayAtLapse,
-    /// What is delayed from birth is no stray.
+    /// An event that is delayed from the start is not a stray.
     DelayedIsNoStray,
     /// `lease` does not lock the worker's own leases.
     NoOwnLock,
-    /// `lease` locks the worker's own leases in the statement that reads the facts, and so sees a newer version of
+    /// `lease` locks the worker's own leases in the statement that reads the facts, so it sees a newer version of
     /// them than of everything else.
     LocksBehindTheFacts,
-    /// `lease` takes all leases under the worker's name for its own.
+    /// `lease` treats all leases under the worker's name as its own.
     LostCountsAsOurs,
-    /// `hand_back` leaves what stands behind where it is.
+    /// `hand_back` does not remove the later events of the group.
     FollowersStay,
-    /// A give-back does not name the lease under way.
+    /// A give-back does not name the lease that is being taken.
     UnderWayNotNamed,
     /// A give-back does not name leases whose answers were lost.
     LostNotNamed,
     /// `complete` reads the lease without a lock.
     NoFence,
-    /// `complete` does not look at the lease.
+    /// `complete` does not check the lease.
     CompleteByIdAlone,
-    /// `retry` does not look at the lease.
+    /// `retry` does not check the lease.
     RetryByIdAlone,
-    /// `hand_back` does not look at the lease.
+    /// `hand_back` does not check the lease.
     HandBackByIdAlone,
-    /// `retry` and `hand_back` take an event out of whichever lease of the worker has it.
+    /// `retry` and `hand_back` remove an event from any lease of the worker.
     GivesBackOutOfAnyLease,
-    /// `renew` does not look at the token.
+    /// `renew` does not check the token.
     RenewByIdAlone,
-    /// `complete` says that a lease is over while something of it is in hand.
+    /// `complete` marks a lease as ended while one of its events is in hand.
     OverTooEarly,
     /// `complete` inserts into the log in one statement and deletes from the queue in the next.
     EndInTwoStatements,
-    /// The handler's transaction commits by itself, and its end after it.
+    /// The handler's transaction commits by itself, and the end of the event after it.
     EffectApart,
-    /// `sweep` breaks the leases that have expired, and leaves the worker's others.
+    /// `sweep` breaks the expired leases of a worker, but not its other leases.
     SweepsSingleLeases,
-    /// `sweep` does not look at the time.
+    /// `sweep` does not check the time.
     SweepsBeforeTime,
-    /// Nobody breaks leases.
+    /// No lease is ever broken.
     NoSweep,
-    /// A lapse charges everything that was leased.
+    /// A lapse charges all leased events.
     LapseChargesUnstarted,
-    /// A lapse charges nothing.
+    /// A lapse charges no event.
     LapseChargesNothing,
-    /// `requeue` charges nothing.
+    /// `requeue` charges no event.
     RequeueChargesNothing,
-    /// `requeue` charges what it names and not what leaves with it.
+    /// `requeue` charges the named events, but not the later events that leave with them.
     RequeueChargesNoFollower,
-    /// `cancel` charges nothing.
+    /// `cancel` charges no event.
     CancelChargesNothing,
-    /// `cancel` does not tell the worker.
+    /// `cancel` does not notify the worker.
     CancelTellsNobody,
-    /// A lapse leaves no mark on what may have started.
+    /// A lapse does not mark the events that may have started.
     LapseLeavesNoMark,
     /// A suspect may start with its lease.
     SuspectStartsWithItsLease,
-    /// What has lapsed is leased and started like everything else.
+    /// Events that have lapsed are leased and started like all others.
     SuspectsInCompany,
-    /// A suspect is started while something else is between start and end.
+    /// A suspect is started while another event is running.
     SuspectBesideWindow,
     /// A lease has a first window while a suspect is in hand.
     WindowBesideSuspect,
-    /// A suspect's lease is named as held: what stands behind it in its group is leased.
+    /// A suspect's lease is named as held, so the later events of its group are leased.
     SuspectsDoNotBar,
-    /// Handlers start before the transaction has committed that says so.
+    /// Handlers start before the transaction that records their start has committed.
     StartsAhead,
-    /// What was given back is started when no answer came.
+    /// An event that was given back is started if no answer arrived.
     StartsWhatItGaveBack,
-    /// What stands behind something that was given back is started when no answer came.
+    /// A later event of the group of an event that was given back is started if no answer arrived.
     StartsWhatLeftAlong,
     /// `read_leased` does not compare attempts with their limit.
     NoAttemptCheck,
-    /// A lease that arrives is taken as it was read, whatever has left the worker's hands since.
+    /// A lease that arrives is used as it was read, even if events have left the worker's hands since.
     NotReadOnArrival,
-    /// `start` does not ask whether something was taken from the lease.
+    /// `start` does not check whether events were taken away from the lease.
     CutsNotAsked,
-    /// `delete_expired` takes live events as well.
+    /// `delete_expired` also deletes live events.
     CleanupIgnoresState,
-    /// `replay` takes events that are still live.
+    /// `replay` also replays live events.
     ReplayOfLive,
-    /// `replay` has no lock.
+    /// Replays take no lock.
     ReplaysNotSerialized,
-    /// `release_waiting` does not look at the last event of a set.
+    /// `release_waiting` does not check the last event of a set.
     LastMemberNotAsked,
-    /// What is replayed is not waited for.
+    /// Events do not wait for a replay of a member.
     ReplayNotAwaited,
-    /// Nor does it matter where the replay stands.
+    /// Events wait for a replay, whatever its position.
     ReplayAwaitedBehind,
 }
 
@@ -178,7 +178,7 @@ impl Flaw {
         Self::ReplayAwaitedBehind,
     ];
 
-    /// Where it shows, and promises it breaks there.
+    /// The scenarios in which the flaw shows, and the promises that it breaks there.
     #[expect(
         clippy::match_same_arms,
         clippy::too_many_lines,

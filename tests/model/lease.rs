@@ -1,4 +1,4 @@
-//! `tidegate.lease`, statement by statement, and what its caller does with the answer.
+//! `tidegate.lease`, statement by statement, and how the worker uses its answer.
 
 use crate::flaw::Flaw;
 use crate::protocol::Protocol;
@@ -8,7 +8,7 @@ use crate::state::{
 };
 
 impl Protocol {
-    /// The whole call, with an answer that arrives or is lost.
+    /// The whole call. The answer arrives or is lost.
     pub fn lease(&self, state: &mut State, worker: Worker, ask: Ask, heard: bool) {
         let token = self.begin(state, worker, ask);
         self.scan(state, token);
@@ -23,7 +23,7 @@ impl Protocol {
         }
     }
 
-    /// What is in hand, and where the newest lease ended.
+    /// Reads the events in hand, and where the newest lease ended.
     pub fn begin(&self, state: &mut State, worker: Worker, ask: Ask) -> Token {
         let token = state.free_token();
         let mind = state.mind(worker);
@@ -61,7 +61,7 @@ impl Protocol {
         token
     }
 
-    /// What counts as written before a walk that begins now.
+    /// The events that count as written before a walk that begins now.
     fn written(&self, state: &State) -> Set {
         if self.has(Flaw::YoungById) {
             return Set::up_to(state.witness.drawn);
@@ -69,7 +69,7 @@ impl Protocol {
         state.witness.committed.iter().copied().collect()
     }
 
-    /// The scan: in id order, `FOR NO KEY UPDATE SKIP LOCKED`; a suspect alone, and nothing behind one.
+    /// The scan: in id order, `FOR NO KEY UPDATE SKIP LOCKED`. A suspect is leased alone, and no event behind one.
     pub fn scan(&self, state: &mut State, token: Token) {
         let mut call = take_call(state, token);
         let Stage::Begun { active } = call.stage else {
@@ -111,7 +111,7 @@ impl Protocol {
         })
     }
 
-    /// Rows that a call of `lease` has locked: who writes them waits, who scans passes them.
+    /// Rows that a call of `lease` has locked. Writers wait for them, and scans skip them.
     pub fn locked_rows(&self, state: &State) -> Set {
         if self.has(Flaw::NoRowLocks) || self.has(Flaw::NoRowLocksNorConstraint) {
             return Set::default();
@@ -120,7 +120,7 @@ impl Protocol {
         locked.fold(Set::default(), Set::or)
     }
 
-    /// Leases that a call of `lease` has locked: nothing leaves them before it has ended.
+    /// Leases that a call of `lease` has locked. No event leaves them before the call has ended.
     pub fn locked_leases(&self, state: &State) -> Set {
         if self.has(Flaw::NoOwnLock) {
             return Set::default();
@@ -132,13 +132,13 @@ impl Protocol {
         locked.fold(Set::default(), Set::or)
     }
 
-    /// The second look: own leases are locked, and then the facts are read, all of one moment.
+    /// The second look: own leases are locked, then the facts are read from one snapshot.
     pub fn look(&self, state: &mut State, token: Token) {
         Self::glimpse(state, token);
         self.lock_own(state, token);
     }
 
-    /// The facts.
+    /// Reads the facts.
     pub fn glimpse(state: &mut State, token: Token) {
         let mut call = take_call(state, token);
         let Stage::Scanned { page } = call.stage else {
@@ -152,7 +152,7 @@ impl Protocol {
         state.calls.push(call);
     }
 
-    /// The lock of its own leases: what they hold is of this moment.
+    /// Locks the worker's own leases, and reads their events at this moment.
     pub fn lock_own(&self, state: &mut State, token: Token) {
         let mut call = take_call(state, token);
         let Stage::Glimpsed {
@@ -213,8 +213,8 @@ impl Protocol {
         }
     }
 
-    /// Groups of what was passed and not taken, of what is in another's lease, of what is younger than the walk, and of
-    /// strays that are not ours.
+    /// The doubtful groups: groups of events that were passed and not leased, of events in another worker's lease, of
+    /// events younger than the walk, and of strays of other workers.
     fn doubtful(
         &self,
         call: &Call,
@@ -241,7 +241,7 @@ impl Protocol {
         groups(queue, ids)
     }
 
-    /// The cut of doubtful groups, and the insert with its COMMIT.
+    /// The cut of doubtful groups, the insert and its COMMIT.
     pub fn insert(&self, state: &mut State, token: Token) {
         let mut call = take_call(state, token);
         let Stage::Looked { page, facts } = call.stage else {
@@ -284,7 +284,7 @@ impl Protocol {
         }
     }
 
-    /// What is kept of a walk, where anybody goes on with it.
+    /// What is kept of a walk that another lease may continue.
     fn known(&self, walk: Walk) -> Walk {
         if self.scenario.walks {
             return walk;
@@ -322,8 +322,8 @@ impl Protocol {
         })
     }
 
-    /// The answer reaches the worker. If something has left its hands meanwhile it reads again, and leaves its cursor
-    /// where it was.
+    /// The answer reaches the worker. If events have left its hands in the meantime, it reads again, and does not move
+    /// its cursor.
     pub fn arrive(&self, state: &mut State, token: Token) {
         let call = take_call(state, token);
         let Stage::Read(mut held) = call.stage else {
@@ -346,7 +346,7 @@ impl Protocol {
         }
     }
 
-    /// The worker gives the call up. The statement may still commit.
+    /// The worker abandons the call. The statement may still commit.
     pub fn lose(state: &mut State, token: Token) {
         let mut call = take_call(state, token);
         state.spent.lost += 1;
@@ -359,7 +359,7 @@ impl Protocol {
     }
 }
 
-/// What stands behind the first of a doubtful group that is not in our hands.
+/// The events behind the first event of a doubtful group that this worker does not hold.
 fn cut(queue: &[Row], page: Set, facts: &Facts) -> Set {
     let mut cut = Set::default();
     for group in facts.doubtful.iter() {
@@ -377,7 +377,7 @@ fn cut(queue: &[Row], page: Set, facts: &Facts) -> Set {
     cut
 }
 
-/// The groups of these events.
+/// Returns the groups of these events.
 fn groups(queue: &[Row], ids: Set) -> Set {
     let named = queue.iter().filter(|row| ids.has(row.id));
     named.filter_map(|row| row.group).collect()

@@ -1,15 +1,14 @@
-//! A model of the lease protocol, and a search through all its states: publishes whose ids and commits
-//! cross, leases that meet statement by statement, that lapse at any moment or that nobody hears of,
-//! workers that freeze, crash and come back, statements that arrive late, twice or never, operators and the
-//! cleanup in between. The model keeps every promise in every state; with one guard taken away it breaks the
-//! promise that the guard is for.
+//! A model of the lease protocol, and a search through all its states. Publishes draw ids and commit in different
+//! orders. Leases meet statement by statement, lapse at any moment, or get lost on the way to the worker. Workers
+//! freeze, crash and return. Statements arrive late, twice or never. Operators and the cleanup act in between.
+//! The model keeps every promise in every state. If one guard is removed, it breaks the promise that the guard
+//! protects.
 //!
-//! Each action names the function it stands for (`protocol.rs`). That those are as atomic as the model
-//! takes them to be is shown on a real Postgres by `tests/it/interleave.rs`. What a worker must do is part of the
-//! protocol: `worker.rs` has the rules, and `flaw.rs` what comes of breaking each.
+//! Each action names the function it stands for (`protocol.rs`). `tests/it/interleave.rs` shows on a real
+//! Postgres that these functions are as atomic as the model assumes. The rules for a worker are part of the
+//! protocol: `worker.rs` contains the rules, and `flaw.rs` the consequences of breaking each one.
 //!
-//! `cargo test --test model` takes seconds; `cargo test --release --test model -- --ignored` looks
-//! further.
+//! `cargo test --test model` takes seconds. `cargo test --release --test model -- --ignored` searches further.
 
 mod flaw;
 mod lease;

@@ -6,7 +6,7 @@ use crate::state::{Breach, Id, Lease, Publish, Row, Set, Stage, State, Token, Wo
 use crate::worker::take_row;
 
 impl Protocol {
-    /// COMMIT or ROLLBACK of the first one and of what was published with it.
+    /// COMMIT or ROLLBACK of the first event and of those published with it.
     pub fn end_publish(&self, state: &mut State, index: usize, is_commit: bool) {
         let second = (index == 0 && self.scenario.together).then_some(1);
         for index in std::iter::once(index).chain(second) {
@@ -37,8 +37,8 @@ impl Protocol {
         }
     }
 
-    /// `sweep`: what is under the caller's name and not in its hands comes free; of each other worker of which a
-    /// lease has expired, all leases break, or none does.
+    /// `sweep`: frees leases under the caller's name that are not in its hands. If a lease of another worker has expired,
+    /// either all leases of that worker break or none.
     pub fn sweep(&self, state: &mut State, worker: Worker) {
         let known = state.mind(worker).tokens();
         let locked = self.locked_leases(state);
@@ -83,8 +83,8 @@ impl Protocol {
         }
     }
 
-    /// Of the witness: a worker is dead when its time is over; beside a suspect nobody is charged whose lease it had
-    /// heard of.
+    /// The witness checks: only an expired worker is dead, and next to a suspect no event is charged whose lease the
+    /// worker knew.
     fn judge_break(state: &mut State, broken: Set) {
         let leases: Vec<&Lease> = broken
             .iter()
@@ -129,8 +129,8 @@ impl Protocol {
         }
     }
 
-    /// `requeue`: whoever holds the event loses it, and what stands behind it; attempts that may have begun count, and
-    /// cost nobody the last one.
+    /// `requeue`: the worker loses the event and the later events of its group. Attempts that may have begun count, but
+    /// never use up the last attempt.
     pub fn requeue(&self, state: &mut State, id: Id) {
         state.spent.requeues += 1;
         let owner = state.leases.iter().find(|lease| lease.ids.has(id));
@@ -154,7 +154,7 @@ impl Protocol {
         }
     }
 
-    /// Whether `release_waiting` finds that an event waits for nothing live any more.
+    /// Whether `release_waiting` finds no live member of an event.
     pub fn is_released(&self, state: &State, row: &Row) -> bool {
         let mut members: Vec<Id> = row.waits.iter().collect();
         if self.has(Flaw::LastMemberNotAsked) {
@@ -163,7 +163,7 @@ impl Protocol {
         !row.waits.is_empty() && members.iter().all(|id| state.row(*id).is_none())
     }
 
-    /// `release_waiting`, of one event.
+    /// `release_waiting` of one event.
     pub fn release(state: &mut State, id: Id) {
         let Some(row) = state.row(id).cloned() else {
             return;
@@ -182,8 +182,8 @@ impl Protocol {
         }
     }
 
-    /// `insert_replays`: what waits for the original waits for its replay, unless that stands behind it, or behind another
-    /// one that waits.
+    /// `insert_replays`: events that wait for the original wait for its replay, unless the replay is behind them, or
+    /// behind another waiting event.
     pub fn replay(&self, state: &mut State, original: Id) {
         insert_replay(state, original);
         let Some(replay) = state.queue.last().cloned() else {
@@ -204,7 +204,8 @@ impl Protocol {
         }
     }
 
-    /// `cancel`: the event ends, whoever holds it; an attempt that may have begun counts, and its worker is told.
+    /// `cancel`: the event ends, whichever worker holds it. An attempt that may have begun counts, and the worker is
+    /// notified.
     pub fn cancel(&self, state: &mut State, id: Id) {
         state.spent.cancels += 1;
         let owner = state.leases.iter_mut().find(|lease| lease.ids.has(id));
@@ -240,7 +241,7 @@ fn tokens<'a>(leases: impl Iterator<Item = &'a Lease>) -> Set {
     leases.map(|lease| lease.token).collect()
 }
 
-/// An attempt that may have begun under this lease is counted, unless none was left to begin.
+/// Charges an attempt that may have begun under this lease, if one was left.
 fn charge(state: &mut State, lease: &Lease, id: Id) {
     if id > lease.started_to {
         state.breach(Breach::ChargedUnstarted);
@@ -273,7 +274,7 @@ fn charge(state: &mut State, lease: &Lease, id: Id) {
     }
 }
 
-/// A replay is a new event behind all of its group.
+/// A replay is a new event behind all events of its group.
 pub fn insert_replay(state: &mut State, original: Id) {
     let is_live = state.row(original).is_some();
     let has_live_replay = state

@@ -1,4 +1,5 @@
-//! What Tidegate promises (I1 to I8), as properties of the model, what they rest on, and what is not promised.
+//! The promises of Tidegate (I1 to I8) as properties of the model, the properties they depend on, and what is
+//! not promised.
 
 use stateright::Property;
 
@@ -64,8 +65,8 @@ pub const LEASES_ON: &str = "a worker leases on behind an event of its group tha
 pub const RUNS_ALONE: &str = "an event runs alone that a worker has died under";
 pub const GIVEN_UP: &str = "an event is given up unstarted, its attempts being spent";
 
-/// What the protocol can reach, in one scenario or another: without it the promises would be kept by doing
-/// nothing.
+/// States that the protocol can reach in some scenario. Without this check, a protocol that does nothing would
+/// keep all promises.
 const SOMETIMES: [(&str, Condition); 7] = [
     (OVERLAP, |_, state| two_runs_overlap(state)),
     (BESIDE, |_, state| runs_beside_what_was_taken_over(state)),
@@ -87,7 +88,7 @@ const SOMETIMES: [(&str, Condition); 7] = [
     }),
 ];
 
-/// Every promise; with them, what must be reachable in the scenario.
+/// Every promise, and the states that must be reachable in the scenario.
 pub fn all(reachable: &[&str]) -> Vec<Property<Protocol>> {
     let always = ALWAYS
         .into_iter()
@@ -163,7 +164,7 @@ fn effects_happen_once(state: &State) -> bool {
         })
 }
 
-/// Nothing that a worker holds waits for something else that it holds, each for the other.
+/// No two events that a worker holds wait for each other.
 fn workers_can_go_on(protocol: &Protocol, state: &State) -> bool {
     let waits = state.calls.is_empty() && protocol.scenario.runs;
     let workers = 0..protocol.scenario.workers;
@@ -174,7 +175,7 @@ fn workers_can_go_on(protocol: &Protocol, state: &State) -> bool {
                 .hands()
                 .any(|(held, hand)| !state.is_held(held.token, hand.id))
             {
-                // What it has lost may be in the way until it renews.
+                // An event it has lost may block it until it renews.
                 return true;
             }
             let mut actions = Vec::new();
@@ -191,8 +192,8 @@ fn workers_can_go_on(protocol: &Protocol, state: &State) -> bool {
         })
 }
 
-/// Not "on every path something good comes" (paths on which a worker freezes for ever are none of ours)
-/// but: from here, within a bounded number of steps, one healthy worker ends everything.
+/// This is not "on every path something good happens", because a worker may freeze forever. It says: from
+/// here, one healthy worker ends all events within a bounded number of steps.
 fn ends_after_the_faults(protocol: &Protocol, state: &State) -> bool {
     let healthy: Worker = protocol.scenario.workers;
     let mut state = state.clone();
@@ -249,7 +250,7 @@ fn handle_all(protocol: &Protocol, state: &mut State, worker: Worker, held: &Hel
     }
 }
 
-/// The events that run, by worker.
+/// The running events, by worker.
 fn running(state: &State) -> impl Iterator<Item = (usize, u8, Option<u8>)> {
     state.minds.iter().enumerate().flat_map(|(worker, mind)| {
         mind.hands()
@@ -262,7 +263,7 @@ fn two_runs_overlap(state: &State) -> bool {
     running(state).any(|one| running(state).any(|other| one.0 < other.0 && one.1 == other.1))
 }
 
-/// Its worker froze, lost the lease of the earlier one and does not know it yet.
+/// Its worker froze, lost the lease of the earlier event, and does not know it yet.
 fn runs_beside_what_was_taken_over(state: &State) -> bool {
     running(state).any(|later| {
         running(state).any(|earlier| {

@@ -1,8 +1,8 @@
-//! The lease protocol as a transition system. Each action stands for one statement or function of the
-//! database, which is atomic (`tests/it/interleave.rs` shows that it is), or for what befalls a worker.
+//! The lease protocol as a transition system. Each action stands for one atomic statement or function of the
+//! database (`tests/it/interleave.rs` shows the atomicity), or for something that happens to a worker.
 //!
-//! Left out, because nothing rests on it: `low`, which only spares the reading of dead versions; `passed_by`, whose
-//! groups a scan passes as it does a paused kind; sizes, and the hashes of groups.
+//! Three things are left out, because no property depends on them: `low`, which only avoids reading dead versions;
+//! `passed_by`, whose groups a scan skips like a paused kind; and sizes and the hashes of groups.
 
 use stateright::{Model, Property};
 
@@ -25,24 +25,24 @@ pub struct Protocol {
 /// A step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// `lock_groups`, and `publish` up to its last line: the group is locked, the id drawn, the row inserted, and
-    /// the producer's transaction is open.
+    /// `lock_groups`, and `publish` up to its last line: the group is locked, the id is drawn, the row is inserted,
+    /// and the producer's transaction is open.
     Draw(usize),
-    /// The producer's COMMIT. Whether the producer hears of it changes nothing.
+    /// The producer's COMMIT. It makes no difference whether the answer arrives.
     Commit(usize),
-    /// The producer's ROLLBACK, or its end. The id is lost.
+    /// The producer's ROLLBACK, or its death. The id is lost.
     Abort(usize),
-    /// `lease` and `read_leased` in one go, and whether the worker hears of it.
+    /// `lease` and `read_leased` in one step, and whether the answer arrives.
     Lease(Worker, Ask, bool),
-    /// `lease`: it reads what is in hand.
+    /// `lease`: reads the events in hand.
     Begin(Worker, Ask),
     /// `lease`: the scan.
     Scan(Token),
-    /// `lease`: own leases are locked, and the facts read.
+    /// `lease`: locks the worker's own leases and reads the facts.
     Look(Token),
-    /// `lease`: the facts alone. Only with [`Flaw::LocksBehindTheFacts`].
+    /// `lease`: reads only the facts. Only with [`Flaw::LocksBehindTheFacts`].
     Glimpse(Token),
-    /// `lease`: the lock of own leases. Only with [`Flaw::LocksBehindTheFacts`].
+    /// `lease`: locks the worker's own leases. Only with [`Flaw::LocksBehindTheFacts`].
     LockOwn(Token),
     /// `lease`: the cut, the insert and its COMMIT.
     Insert(Token),
@@ -52,27 +52,27 @@ pub enum Action {
     ReadLeased(Token),
     /// The answer reaches the worker.
     Arrive(Token),
-    /// The worker gives the call up.
+    /// The worker abandons the call.
     Lose(Token),
-    /// `start`, up to this id, and whether the worker hears of it.
+    /// `start` up to this id, and whether the answer arrives.
     Start(Worker, Token, Id, bool),
-    /// A handler starts; nothing is written.
+    /// A handler starts. Nothing is written.
     Handle(Worker, Token, Id),
-    /// A handler ends; nothing is written.
+    /// A handler ends. Nothing is written.
     End(Worker, Token, Id, Verdict),
     /// `complete` reads the lease. Only with [`Flaw::NoFence`].
     Peek(Worker, Token, Id),
-    /// `complete`, and whether the worker hears of it.
+    /// `complete`, and whether the answer arrives.
     Complete(Worker, Token, Id, bool),
-    /// `finalize`, and whether the worker hears of it.
+    /// `finalize`, and whether the answer arrives.
     Finalize(Worker, Token, Id, bool),
-    /// `retry`, and whether the worker hears of it.
+    /// `retry`, and whether the answer arrives.
     Retry(Worker, Token, Id, bool),
-    /// `hand_back`, and whether the worker hears of it.
+    /// `hand_back`, and whether the answer arrives.
     HandBack(Worker, Token, Id, bool),
     /// `renew`.
     Renew(Worker),
-    /// A worker ends with all it has in hand. What it has sent may still arrive.
+    /// A worker dies with everything in its hands. Statements that it has sent may still arrive.
     Crash(Worker),
     /// The database's clock passes a lease's `expires_at`.
     Expire(Token),
@@ -80,7 +80,7 @@ pub enum Action {
     Sweep(Worker),
     /// `promote`, after the clock has passed `available_at`.
     Promote(Id),
-    /// `release_waiting`, of this event.
+    /// `release_waiting` of this event.
     Release(Id),
     /// The paused kind is resumed.
     Resume,
@@ -92,7 +92,7 @@ pub enum Action {
     Replay(Id),
     /// `replay` up to its insert. Only with [`Flaw::ReplaysNotSerialized`].
     LookAt(Id),
-    /// `replay`'s insert alone. Only with [`Flaw::ReplaysNotSerialized`].
+    /// Only the insert of `replay`. Only with [`Flaw::ReplaysNotSerialized`].
     InsertReplay(Id),
     /// `delete_expired`, after the clock has passed the row's retention.
     Cleanup(Id),
@@ -143,7 +143,7 @@ impl Model for Protocol {
     }
 }
 
-// What may happen next.
+// The possible next steps.
 impl Protocol {
     pub fn has(&self, flaw: Flaw) -> bool {
         self.flaw == Some(flaw)
@@ -160,7 +160,7 @@ impl Protocol {
                 Publish::Open(_) if self.is_second_of_one(index) => {}
                 Publish::Planned => {
                     let group = self.scenario.groups[index];
-                    // Producers are alike, too.
+                    // Producers are also interchangeable.
                     let has_turn = index == 0
                         || self.scenario.groups[index - 1] != group
                         || state.publishes[index - 1] != Publish::Planned;
@@ -179,12 +179,12 @@ impl Protocol {
         }
     }
 
-    /// It is published in the first one's transaction, and shares its end.
+    /// Whether it is published in the transaction of the first event, and ends with it.
     fn is_second_of_one(&self, index: usize) -> bool {
         self.scenario.together && index == 1
     }
 
-    /// Somebody's open transaction has published to the group.
+    /// Whether an open transaction has published to the group.
     fn is_group_locked(&self, state: &State, group: Group) -> bool {
         !self.has(Flaw::NoGroupLock)
             && group.is_some()
@@ -195,7 +195,7 @@ impl Protocol {
                 .any(|(publish, theirs)| matches!(publish, Publish::Open(_)) && *theirs == group)
     }
 
-    /// Workers are alike, so the second one comes only after the first one has begun.
+    /// Workers are interchangeable, so the second one appears only after the first one has begun.
     fn known_workers(&self, state: &State) -> std::ops::Range<Worker> {
         let has_begun = |worker: &Worker| {
             *state.mind(*worker) != Mind::default()
@@ -262,7 +262,7 @@ impl Protocol {
         }
     }
 
-    /// While a suspect is in hand no lease brings a window along.
+    /// While a suspect is in hand, a lease has no first window.
     fn first_windows(&self, mind: &Mind) -> &'static [u8] {
         let any_suspect = mind.held.iter().any(|held| held.suspect);
         if any_suspect && !self.has(Flaw::WindowBesideSuspect) {
@@ -301,7 +301,7 @@ impl Protocol {
         }
     }
 
-    /// A further window of a lease; all of it at once, or one handler more.
+    /// A further window of a lease: the whole lease at once, or one more handler.
     pub fn of_starts(&self, state: &State, worker: Worker, held: &Held, actions: &mut Vec<Action>) {
         let mind = state.mind(worker);
         let waiting = held.hands.iter().filter(|hand| {
@@ -369,7 +369,7 @@ impl Protocol {
         }
     }
 
-    /// An end waits for whoever has locked the event's row, and if it ends the lease, for whoever has locked that.
+    /// An end waits for a lock on the event's row. If it ends the lease, it also waits for a lock on the lease.
     fn of_end(
         &self,
         state: &State,
@@ -398,7 +398,7 @@ impl Protocol {
         }
     }
 
-    /// A give-back waits for whoever has locked one of the leases that it names, or a row that leaves.
+    /// A give-back waits for a lock on one of the leases that it names, or on a row that leaves.
     fn of_give_back(
         &self,
         state: &State,
@@ -476,7 +476,7 @@ impl Protocol {
                 .any(|row| row.replay_of == Some(ended.id))
                 && !self.is_group_locked(state, ended.group);
             let unserialized = self.has(Flaw::ReplaysNotSerialized);
-            // Two operators are one more than one.
+            // Two operators replay once more than one operator.
             if is_possible && unserialized && state.spent.replays <= allowed.replays {
                 actions.push(Action::LookAt(ended.id));
             } else if is_possible && state.spent.replays < allowed.replays {
@@ -485,14 +485,14 @@ impl Protocol {
         }
     }
 
-    /// A cancel waits for whoever has locked the event's lease, or the event.
+    /// A cancel waits for a lock on the event's lease, or on the event.
     fn can_cancel(&self, state: &State, id: Id) -> bool {
         let leases = state.leases.iter().filter(|lease| lease.ids.has(id));
         let tokens: Set = leases.map(|lease| lease.token).collect();
         !self.is_locked(state, tokens, Set::one(id))
     }
 
-    /// A requeue waits for whoever has locked a lease of the event's holder, or a row that leaves.
+    /// A requeue waits for a lock on a lease of the event's worker, or on a row that leaves.
     fn can_requeue(&self, state: &State, id: Id) -> bool {
         let owner = state.leases.iter().find(|lease| lease.ids.has(id));
         let Some(worker) = owner.map(|lease| lease.worker) else {
@@ -505,7 +505,7 @@ impl Protocol {
     }
 }
 
-// What each step does.
+// The effect of each step.
 impl Protocol {
     /// Applies an action that is possible in this state.
     pub fn step(&self, state: &mut State, action: Action) {

@@ -1,9 +1,9 @@
-//! Small worlds, each with what its flaws and promises need.
+//! Small scenarios, each with what its flaws and promises need.
 
 use crate::promise::{ALL_END, BESIDE, GIVEN_UP, LEASES_ON, OVERLAP, REFUSED, RUNS_ALONE};
 use crate::state::{Group, Id, Set, Spent, Worker};
 
-/// How much there is of everything: it bounds the search.
+/// Limits for everything that can happen. They bound the search.
 #[expect(clippy::struct_excessive_bools, reason = "switches, each by itself")]
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
@@ -12,35 +12,35 @@ pub struct Scenario {
     pub groups: &'static [Group],
     pub workers: Worker,
     pub max_attempts: u8,
-    /// The statements of a lease are steps of their own.
+    /// Whether the statements of a lease are separate steps.
     pub apart: bool,
-    /// The most rows that a lease looks at, from 1 on.
+    /// The maximum number of rows that a lease examines, at least 1.
     pub most: u8,
     /// How many handlers may start with the lease.
     pub first_windows: &'static [u8],
-    /// Workers lease on behind what they have looked at.
+    /// Whether workers continue to lease behind the rows that they have examined.
     pub walks: bool,
-    /// And behind what another has looked at.
+    /// Whether workers also continue behind the rows that another worker has examined.
     pub joins: bool,
-    /// Handlers start.
+    /// Whether handlers start.
     pub runs: bool,
-    /// Handlers ask to be tried again.
+    /// Whether handlers ask for a retry.
     pub retries: bool,
     pub allowed: Spent,
     pub cleanup: bool,
-    /// The first two events are published in one transaction.
+    /// Whether the first two events are published in one transaction.
     pub together: bool,
-    /// Publishes may be rolled back.
+    /// Whether publishes may be rolled back.
     pub aborts: bool,
-    /// All events are published before anything else happens.
+    /// Whether all events are published before anything else happens.
     pub published: bool,
-    /// Whose kind is paused until somebody resumes it.
+    /// The event whose kind is paused until it is resumed.
     pub paused: Option<usize>,
-    /// What becomes ready later.
+    /// The event that becomes ready later.
     pub delayed: Option<usize>,
-    /// What waits for others, and for which; all are published in order.
+    /// The event that waits for others, and its members. All are published in order.
     pub waits: Option<(usize, &'static [usize])>,
-    /// What must be reachable here.
+    /// The states that must be reachable in this scenario.
     pub reaches: &'static [&'static str],
 }
 
@@ -57,7 +57,7 @@ const NOTHING: Spent = Spent {
 
 // One event.
 impl Scenario {
-    /// What can happen to one event by its workers and its producer.
+    /// Everything that a producer and workers can do with one event.
     pub const ONE_EVENT: Self = Self {
         name: "one event",
         groups: &[None],
@@ -85,7 +85,7 @@ impl Scenario {
         waits: None,
         reaches: &[OVERLAP, ALL_END, REFUSED, RUNS_ALONE, GIVEN_UP],
     };
-    /// The same beside an operator.
+    /// The same with an operator who requeues.
     pub const ONE_REQUEUED: Self = Self {
         name: "one event and a requeue",
         allowed: Spent {
@@ -97,7 +97,7 @@ impl Scenario {
         reaches: &[OVERLAP, ALL_END, REFUSED, RUNS_ALONE],
         ..Self::ONE_EVENT
     };
-    /// The same beside one who cancels it.
+    /// The same with an operator who cancels.
     pub const ONE_CANCELLED: Self = Self {
         name: "one event and a cancel",
         allowed: Spent {
@@ -109,7 +109,7 @@ impl Scenario {
         reaches: &[ALL_END, REFUSED, RUNS_ALONE],
         ..Self::ONE_EVENT
     };
-    /// One that ends, is replayed and cleaned up.
+    /// An event that ends, is replayed and is cleaned up.
     pub const REPLAYED: Self = Self {
         name: "one event and its replay",
         max_attempts: 1,
@@ -123,7 +123,7 @@ impl Scenario {
         reaches: &[ALL_END, GIVEN_UP],
         ..Self::ONE_EVENT
     };
-    /// One that is leased statement by statement.
+    /// An event that is leased statement by statement.
     pub const MEETING: Self = Self {
         name: "one event, and leases statement by statement",
         apart: true,
@@ -138,7 +138,7 @@ impl Scenario {
         reaches: &[ALL_END, REFUSED, RUNS_ALONE],
         ..Self::ONE_EVENT
     };
-    /// The same, and a worker that gives a lease up, or ends.
+    /// The same, with a worker that abandons a lease or dies.
     pub const MEETING_LOST: Self = Self {
         name: "one event, and leases statement by statement, of which one is lost",
         allowed: Spent {
@@ -170,7 +170,7 @@ impl Scenario {
         ],
         ..Self::ONE_EVENT
     };
-    /// A worker that does not hear of a lease.
+    /// A worker that does not receive the answer to a lease.
     pub const LOST: Self = Self {
         name: "two events of a group, and a lease nobody heard of",
         allowed: Spent {
@@ -183,7 +183,7 @@ impl Scenario {
         reaches: &[ALL_END, LEASES_ON],
         ..Self::GROUP
     };
-    /// An operator takes events away, and what stands behind them.
+    /// An operator takes events away, together with the later events of their groups.
     pub const REQUEUED: Self = Self {
         name: "two events of a group, one beside it, and a requeue",
         groups: &[Some(1), Some(1), None],
@@ -198,7 +198,7 @@ impl Scenario {
         reaches: &[ALL_END, REFUSED, LEASES_ON],
         ..Self::GROUP
     };
-    /// An operator ends events, and what stands behind them goes on.
+    /// An operator ends events, and the later events of their groups continue.
     pub const CANCELLED: Self = Self {
         name: "two events of a group, one beside it, and a cancel",
         allowed: Spent {
@@ -207,7 +207,7 @@ impl Scenario {
         },
         ..Self::REQUEUED
     };
-    /// The statements of leases that meet a give-back.
+    /// Statements of leases, interleaved with a give-back.
     pub const APART: Self = Self {
         name: "two events of a group, and leases statement by statement",
         apart: true,
@@ -220,7 +220,7 @@ impl Scenario {
         reaches: &[ALL_END, LEASES_ON],
         ..Self::GROUP
     };
-    /// The statements of leases that meet a give-back of part of a lease.
+    /// Statements of leases, interleaved with a give-back of part of a lease.
     pub const APART_BESIDE: Self = Self {
         name: "two events of a group, one between them, and leases statement by statement",
         groups: &[Some(1), None, Some(1)],
@@ -229,7 +229,7 @@ impl Scenario {
         reaches: &[LEASES_ON],
         ..Self::APART
     };
-    /// The statements of leases that meet a sweep.
+    /// Statements of leases, interleaved with a sweep.
     pub const APART_LAPSE: Self = Self {
         name: "two events of a group, a lapse, and leases statement by statement",
         runs: false,
@@ -244,7 +244,7 @@ impl Scenario {
 
 // Walks.
 impl Scenario {
-    /// Walks past what comes behind them.
+    /// Walks that pass events inserted behind them.
     pub const WALK: Self = Self {
         name: "two events of a group, one without, and walks",
         groups: &[Some(1), Some(1), None],
@@ -262,7 +262,7 @@ impl Scenario {
         together: true,
         ..Self::WALK
     };
-    /// Walks past what comes free behind them.
+    /// Walks that pass events freed behind them.
     pub const WALK_BACK: Self = Self {
         name: "two events of a group, walks, a lapse and a give-back",
         groups: &[Some(1), Some(1)],
@@ -273,7 +273,7 @@ impl Scenario {
         },
         ..Self::WALK
     };
-    /// Walks past what they do not take.
+    /// Walks that pass events without leasing them.
     pub const WALK_PAUSED: Self = Self {
         name: "two events of a group, the first of a paused kind, one between them, and walks",
         groups: &[Some(1), None, Some(1)],
@@ -281,7 +281,7 @@ impl Scenario {
         paused: Some(0),
         ..Self::WALK
     };
-    /// Walks past what is not ready.
+    /// Walks that pass events that are not ready.
     pub const WALK_DELAYED: Self = Self {
         name: "two events of a group, the first delayed, and walks",
         groups: &[Some(1), Some(1)],
@@ -289,7 +289,7 @@ impl Scenario {
         delayed: Some(0),
         ..Self::WALK
     };
-    /// Walks of workers that handle what they find.
+    /// Walks of workers that handle the events they find.
     pub const WALK_RUNS: Self = Self {
         name: "two events of a group that are handled, and walks",
         groups: &[Some(1), Some(1)],
@@ -299,9 +299,9 @@ impl Scenario {
     };
 }
 
-// What has lapsed.
+// Lapsed events.
 impl Scenario {
-    /// Two that a worker has died under, or may have.
+    /// Two events whose worker died, or may have died.
     pub const SUSPECTS: Self = Self {
         name: "two events that lapse",
         groups: &[None, None],
@@ -324,9 +324,9 @@ impl Scenario {
     };
 }
 
-// What waits for others.
+// Events that wait for others.
 impl Scenario {
-    /// One that waits for another, which is replayed or cancelled.
+    /// An event that waits for another one, which is replayed or cancelled.
     pub const FAN_IN: Self = Self {
         name: "an event that waits for another, a lapse, a replay and a cancel",
         groups: &[None, None],
@@ -344,7 +344,7 @@ impl Scenario {
         reaches: &[ALL_END, GIVEN_UP],
         ..Self::ONE_EVENT
     };
-    /// One that waits for two, and that an operator may start.
+    /// An event that waits for two others, and that an operator may start.
     pub const FAN_IN_OF_TWO: Self = Self {
         name: "an event that waits for two others, and a requeue",
         groups: &[None, None, None],
@@ -357,7 +357,7 @@ impl Scenario {
         reaches: &[ALL_END],
         ..Self::FAN_IN
     };
-    /// One that waits for another of its group, whose replay comes to stand behind it.
+    /// An event that waits for another one of its group, whose replay is inserted behind it.
     pub const FAN_IN_GROUP: Self = Self {
         name: "an event of a group that waits for one ahead of it, and a replay",
         groups: &[Some(1), Some(1)],
@@ -370,7 +370,7 @@ impl Scenario {
         ..Self::FAN_IN
     };
 
-    /// The events that the one of this publish waits for.
+    /// The members that the event of this publish waits for.
     pub fn waits_of(&self, index: usize) -> Set {
         let waits = self.waits.filter(|(waiting, _)| *waiting == index);
         let members = waits.map_or(&[][..], |(_, members)| members);
@@ -379,9 +379,9 @@ impl Scenario {
     }
 }
 
-// Wider, for a long search.
+// Larger scenarios, for a long search.
 impl Scenario {
-    /// One event, and everything more often.
+    /// One event, with higher limits for everything.
     pub const ONE_FOR_LONG: Self = Self {
         name: "one event, three lapses and a requeue",
         allowed: Spent {
@@ -391,7 +391,7 @@ impl Scenario {
         },
         ..Self::ONE_EVENT
     };
-    /// A group whose workers do not hear of what they have written.
+    /// A group whose workers do not receive the answers to their writes.
     pub const GROUP_UNHEARD: Self = Self {
         name: "two events of a group, and a write nobody heard of",
         first_windows: &[0, 2],
@@ -414,7 +414,7 @@ impl Scenario {
         },
         ..Self::GROUP
     };
-    /// A group that an operator takes from one worker, and that another finds.
+    /// A group that an operator takes from one worker, and that another worker finds.
     pub const GROUP_REQUEUED: Self = Self {
         name: "two events of a group, a lapse and a requeue",
         first_windows: &[2],
@@ -427,7 +427,7 @@ impl Scenario {
         reaches: &[OVERLAP, BESIDE, ALL_END, REFUSED, LEASES_ON, RUNS_ALONE],
         ..Self::GROUP
     };
-    /// A group into which a replay comes back, while the cleanup runs.
+    /// A group into which an event is replayed while the cleanup runs.
     pub const GROUP_REPLAYED: Self = Self {
         name: "two events of a group, a lapse and a replay",
         max_attempts: 1,
@@ -440,7 +440,7 @@ impl Scenario {
         reaches: &[ALL_END, REFUSED, LEASES_ON, GIVEN_UP],
         ..Self::GROUP
     };
-    /// A group under leases that are lost, statement by statement.
+    /// A group under lost leases, statement by statement.
     pub const APART_LOST: Self = Self {
         name: "two events of a group, and leases statement by statement, of which one is lost",
         runs: false,
@@ -464,7 +464,7 @@ impl Scenario {
         },
         ..Self::APART
     };
-    /// One that walks past publishes that are open.
+    /// A walk that passes open publishes.
     pub const WALK_APART: Self = Self {
         name: "two events of a group, one without, and a walk statement by statement",
         workers: 1,
@@ -472,7 +472,7 @@ impl Scenario {
         joins: false,
         ..Self::WALK
     };
-    /// Walks past what is given back.
+    /// Walks that pass events that are given back.
     pub const WALK_APART_BACK: Self = Self {
         name: "two events of a group, a give-back, and walks statement by statement",
         groups: &[Some(1), Some(1)],
@@ -483,7 +483,7 @@ impl Scenario {
         },
         ..Self::WALK
     };
-    /// Two groups that are handled, and walks.
+    /// Two groups whose events are handled, with walks.
     pub const WALK_WIDE: Self = Self {
         name: "two events of a group and one of another that are handled, a lapse and walks",
         groups: &[Some(1), Some(1), Some(2)],
@@ -496,7 +496,7 @@ impl Scenario {
         reaches: &[ALL_END, LEASES_ON],
         ..Self::WALK
     };
-    /// Three of a group.
+    /// Three events of a group.
     pub const THREE: Self = Self {
         name: "three events of a group",
         groups: &[Some(1), Some(1), Some(1)],
@@ -504,7 +504,7 @@ impl Scenario {
         published: true,
         ..Self::GROUP
     };
-    /// Three that lapse.
+    /// Three events that lapse.
     pub const THREE_SUSPECTS: Self = Self {
         name: "two events of a group and one without that lapse",
         groups: &[Some(1), Some(1), None],

@@ -1,5 +1,5 @@
-//! What the model remembers: the database's rows, what workers believe, and a witness's notes that no
-//! part of the protocol can see.
+//! The state of the model: the rows of the database, the beliefs of workers, and the notes of a witness. No part
+//! of the protocol can read these notes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,13 +10,13 @@ pub type Id = u8;
 /// A worker, from 0.
 pub type Worker = u8;
 
-/// Which lease. A number is given again once nobody knows the lease that had it.
+/// Identifies a lease. A number is used again once no worker knows the lease that had it.
 pub type Token = u8;
 
 /// Events of one group keep their order.
 pub type Group = Option<u8>;
 
-/// A set of ids, of tokens or of groups: the real thing's multirange.
+/// A set of ids, tokens or groups. It stands for the multirange of the real protocol.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Set(u16);
 
@@ -30,16 +30,16 @@ pub struct State {
     pub leases: Vec<Lease>,
     /// `event_log`, in the order of its inserts.
     pub log: Vec<Ended>,
-    /// What the cleanup has removed from the log.
+    /// Ids that the cleanup has removed from the log.
     pub purged: Vec<Id>,
-    /// Calls of `lease` under way.
+    /// Calls of `lease` in progress.
     pub calls: Vec<Call>,
-    /// What workers believe, by worker; one more than there are, for when the faults are over.
+    /// The beliefs of workers, by worker. There is one more worker than in the scenario, for the time after the
+    /// faults.
     pub minds: Vec<Mind>,
-    /// The paused kind is paused no more.
+    /// Whether the paused kind is resumed.
     pub resumed: bool,
-    /// Events that an operator has looked at and not yet replayed: only where replays do not wait for
-    /// each other.
+    /// Events that an operator has checked but not yet replayed. Only used if replays do not wait for each other.
     pub looks: Vec<Id>,
     pub spent: Spent,
     pub witness: Witness,
@@ -49,7 +49,7 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Publish {
     Planned,
-    /// The id is drawn; nobody else sees the row.
+    /// The id is drawn. No other session sees the row.
     Open(Id),
     Over,
 }
@@ -59,11 +59,11 @@ pub enum Publish {
 pub struct Row {
     pub id: Id,
     pub group: Group,
-    /// Its kind is paused, until that is resumed.
+    /// Its kind is paused until it is resumed.
     pub paused: bool,
     pub attempts: u8,
     pub max_attempts: u8,
-    /// `lapses > 0`: a worker has died under it.
+    /// `lapses > 0`: a worker died while it held this event.
     pub suspect: bool,
     pub delayed: bool,
     /// It is delayed until none of these is live.
@@ -73,38 +73,38 @@ pub struct Row {
     pub replay_of: Option<Id>,
 }
 
-/// A row of `lease`. One that holds nothing live any more is as good as none.
+/// A row of `lease`. A lease without live events is equivalent to none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     pub token: Token,
     pub worker: Worker,
     pub ids: Set,
-    /// Handlers of ids up to here may have started.
+    /// Handlers of ids up to this one may have started.
     pub started_to: Id,
-    /// Its time is over. It still holds.
+    /// Its time is over, but it still holds its events.
     pub expired: bool,
     pub cuts: u8,
-    /// Where the walk stood.
+    /// The position of the walk.
     pub walk: Walk,
-    /// Of the witness: whose handlers have started under it.
+    /// For the witness: the events whose handlers started under it.
     pub ran: Set,
-    /// Of the witness: its worker has heard of it.
+    /// For the witness: whether its worker received the answer.
     pub heard: bool,
 }
 
 /// A walk through the queue, lease by lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Walk {
-    /// The last id that was looked at; 0 before the walk begins.
+    /// The last id examined. 0 before the walk begins.
     pub reached: Id,
-    /// Up to here, each event with a group that was written before the walk has ended, is in a lease, or is a
-    /// stray.
+    /// Each event with a group and an id up to this one that was written before the walk has ended, is in a
+    /// lease, or is a stray.
     pub clear_to: Id,
-    /// `as_of`: what was written before the walk.
+    /// `as_of`: the events written before the walk.
     pub seen: Set,
 }
 
-/// A call of `lease`, in the database.
+/// A call of `lease` in the database.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     pub token: Token,
@@ -112,19 +112,19 @@ pub struct Call {
     pub ask: Ask,
     /// The tokens whose events the worker names as in its hands.
     pub held: Set,
-    /// Where the call starts, and from the scan on where it ends.
+    /// Where the call starts, and after the scan where it ends.
     pub walk: Walk,
     pub start: Id,
     /// The rows that its scan has locked.
     pub locked: Set,
     pub stage: Stage,
-    /// The worker waits for the answer.
+    /// Whether the worker waits for the answer.
     pub awaited: bool,
-    /// Something has left the worker's hands meanwhile.
+    /// Whether events have left the worker's hands in the meantime.
     pub overtaken: bool,
 }
 
-/// What a worker asks for.
+/// The request of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ask {
     pub from_start: bool,
@@ -133,24 +133,25 @@ pub struct Ask {
     pub first_window: u8,
 }
 
-/// How far a call of `lease` has come.
+/// The progress of a call of `lease`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// It has read what is in hand.
+    /// It has read which events are in hand.
     Begun { active: Set },
-    /// It has locked rows; those of the page it means to take.
+    /// It has locked rows. The page contains those that it intends to lease.
     Scanned { page: Page },
-    /// It has the facts, and has not locked its own leases. Only with [`crate::flaw::Flaw::LocksBehindTheFacts`].
+    /// It has read the facts, but has not locked its own leases. Only with
+    /// [`crate::flaw::Flaw::LocksBehindTheFacts`].
     Glimpsed {
         page: Page,
         queue: Vec<Row>,
         leases: Vec<Lease>,
     },
-    /// It has the facts, and has locked its own leases.
+    /// It has locked its own leases and read the facts.
     Looked { page: Page, facts: Facts },
-    /// It is committed.
+    /// It has committed.
     Committed,
-    /// The events are read; the answer is under way.
+    /// It has read the events. The answer is on its way.
     Read(Option<Held>),
 }
 
@@ -160,30 +161,30 @@ pub struct Page {
     pub suspect: bool,
 }
 
-/// What a call of `lease` has seen in its second look.
+/// The facts that a call of `lease` reads in its second look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Facts {
-    /// Of the page, what nobody has leased meanwhile.
+    /// The events of the page that no other worker has leased in the meantime.
     pub mine: Set,
-    /// What the worker has in hand.
+    /// The events in the worker's hands.
     pub own: Set,
-    /// The leases that it has locked for that.
+    /// The leases that it has locked to read them.
     pub own_tokens: Set,
-    /// Groups to be asked for in the index.
+    /// Groups to look up in the index.
     pub doubtful: Set,
     /// The first event with a group that was passed.
     pub first_passed: Option<Id>,
 }
 
-/// What a worker believes.
+/// The beliefs of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mind {
     pub walk: Walk,
-    /// Leases with something in hand, by token.
+    /// Leases with events in hand, by token.
     pub held: Vec<Held>,
     /// Tokens of leases whose answer was lost.
     pub lost: Set,
-    /// It has ended without a word.
+    /// It has died.
     pub gone: bool,
 }
 
@@ -192,9 +193,9 @@ pub struct Mind {
 pub struct Held {
     pub token: Token,
     pub suspect: bool,
-    /// Handlers up to here may start: the transaction that says so has committed.
+    /// Handlers up to this id may start, because the transaction that records it has committed.
     pub started_to: Id,
-    /// Up to here it has asked to start.
+    /// Handlers up to this id were requested to start.
     pub asked_to: Id,
     pub cuts: u8,
     pub hands: Vec<Hand>,
@@ -206,33 +207,33 @@ pub struct Held {
 pub struct Hand {
     pub id: Id,
     pub group: Group,
-    /// Taken only to be ended: its attempts were spent before.
+    /// Leased only to be ended, because its attempts were already used up.
     pub abandoned: bool,
-    /// After this attempt there is no other.
+    /// This attempt is the last one.
     pub last: bool,
     pub stage: Handling,
     /// The lease was read before the end. Only with [`crate::flaw::Flaw::NoFence`].
     pub peeked: bool,
-    /// Of the witness: an attempt was counted for this lease of it.
+    /// For the witness: an attempt was charged for this lease of the event.
     pub charged: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Handling {
-    /// Leased and not started.
+    /// Leased but not started.
     Waiting,
-    /// Its handler runs. A frozen worker stays here as long as it likes.
+    /// Its handler is running. A frozen worker may stay in this state for any length of time.
     Running,
-    /// The worker has said what becomes of it. The statement may arrive at any later time, again and
-    /// again (an answer was lost, so it was sent anew), or never.
+    /// The worker has decided the verdict. Its statement may arrive at any later time, repeatedly (because an
+    /// answer was lost and it was sent again), or never.
     Over(Verdict),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// The handler succeeded; its effect and its follow-ups are committed with its end.
+    /// The handler succeeded. Its effect and its follow-ups are committed with its end.
     Complete,
-    /// The system gives it up.
+    /// The system gives up the event.
     Fail,
     Retry,
     HandBack,
@@ -247,7 +248,7 @@ pub struct Ended {
     pub completed: bool,
 }
 
-/// What a scenario allows a limited number of.
+/// Uses of everything that a scenario limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spent {
     pub crashes: u8,
@@ -257,49 +258,49 @@ pub struct Spent {
     pub unheard: u8,
     /// Leases that expire.
     pub lapses: u8,
-    /// Events handed back that were not started.
+    /// Events that were handed back without being started.
     pub handed_back: u8,
     pub requeues: u8,
     pub cancels: u8,
     pub replays: u8,
 }
 
-/// What somebody who sees everything writes down, to judge by.
+/// The notes of a witness that sees everything. The promises are judged by them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Witness {
-    /// Ids drawn.
+    /// The number of ids drawn.
     pub drawn: Id,
-    /// Ids in the order in which their publishes were committed.
+    /// Ids in the order in which their publishes committed.
     pub committed: Vec<Id>,
-    /// How often handlers' effects were committed, by id, from 1.
+    /// How often the effects of handlers were committed, by id, from 1.
     pub effects: Vec<u8>,
-    /// What a worker may have died under.
+    /// The events whose worker may have died while running them.
     pub lapsed: Set,
     /// Promises that a step has broken.
     pub broken: BTreeSet<Breach>,
-    /// A statement under a lost lease has arrived and changed nothing.
+    /// Whether a statement under a lost lease has arrived and changed nothing.
     pub refused: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Breach {
-    /// Started by its holder before an event of its group whose publish was committed earlier was over.
+    /// An event was started before an earlier committed event of its group was over.
     OutOfOrder,
     /// A statement changed an event that its sender's lease did not hold.
     StaleWrite,
     /// The exclusion constraint had to refuse a lease.
     Clash,
-    /// A handler ran, and nobody will count it.
+    /// A handler ran, and its attempt will never be charged.
     Uncounted,
-    /// An attempt was counted that no window had begun.
+    /// An attempt was charged that no window had started.
     ChargedUnstarted,
-    /// Started with no attempt left.
+    /// An event was started with no attempt left.
     TooOften,
-    /// Charged beside a suspect.
+    /// An event was charged because of a suspect next to it.
     NeighbourCharged,
-    /// Begun while something is live that it was to wait for.
+    /// An event was started while one of its members was live.
     BegunEarly,
-    /// An operator's verb, a sweep or the cleanup touched what was not its to touch.
+    /// An operation, a sweep or the cleanup changed an event that it must not change.
     Forbidden,
 }
 
@@ -339,17 +340,17 @@ impl State {
         &mut self.minds[usize::from(worker)]
     }
 
-    /// All ids that leases name.
+    /// All ids in leases.
     pub fn in_leases(&self) -> Set {
         in_leases(&self.leases)
     }
 
-    /// Whether a lease under this token holds the event.
+    /// Whether a lease with this token holds the event.
     pub fn is_held(&self, token: Token, id: Id) -> bool {
         self.lease(token).is_some_and(|lease| lease.ids.has(id))
     }
 
-    /// Live events of an id's group behind it.
+    /// Live events behind an id in its group.
     pub fn behind(&self, id: Id) -> Set {
         let group = self.row(id).and_then(|row| row.group);
         let follows = |row: &&Row| group.is_some() && row.group == group && row.id > id;
@@ -367,14 +368,14 @@ impl State {
         self.witness.drawn
     }
 
-    /// A committed insert.
+    /// Inserts a committed row.
     pub fn insert(&mut self, row: Row) {
         self.witness.committed.push(row.id);
         let place = self.queue.partition_point(|other| other.id < row.id);
         self.queue.insert(place, row);
     }
 
-    /// A token that nobody has.
+    /// A token that is not in use.
     pub fn free_token(&self) -> Token {
         let leased = self.leases.iter().map(|lease| lease.token);
         let called = self.calls.iter().map(|call| call.token);
@@ -392,7 +393,7 @@ impl State {
             .expect("some is free")
     }
 
-    /// Leases forget what has ended, and nobody remembers tokens that are gone.
+    /// Removes ended events from leases, and tokens of removed leases from the beliefs of workers.
     pub fn tidy(&mut self) {
         let live: Set = self.queue.iter().map(|row| row.id).collect();
         for lease in &mut self.leases {
@@ -441,7 +442,7 @@ impl Mind {
         held.hands.iter_mut().find(|hand| hand.id == id)
     }
 
-    /// Everything in hand, with its lease.
+    /// All events in hand, each with its lease.
     pub fn hands(&self) -> impl Iterator<Item = (&Held, &Hand)> {
         self.held
             .iter()
@@ -452,7 +453,7 @@ impl Mind {
         self.held.iter().map(|held| held.token).collect()
     }
 
-    /// Whether the handlers of its group that come before this one are over.
+    /// Whether the handlers of earlier events of its group are over.
     pub fn has_turn(&self, hand: &Hand) -> bool {
         hand.group.is_none()
             || !self.hands().any(|(_, other)| {
@@ -460,7 +461,7 @@ impl Mind {
             })
     }
 
-    /// Whether anything of another lease is between its start and its end, as far as the worker has asked for it.
+    /// Whether an event of another lease is running, as far as the worker has requested its start.
     pub fn any_begun_but(&self, token: Token) -> bool {
         self.hands()
             .any(|(held, hand)| held.token != token && hand.id <= held.asked_to)
@@ -468,7 +469,7 @@ impl Mind {
 }
 
 impl Hand {
-    /// It was seen to its end, whether or not that is written yet.
+    /// Whether its handler is over, even if this is not written yet.
     pub fn is_handled(&self) -> bool {
         matches!(
             self.stage,
@@ -482,7 +483,7 @@ impl Row {
         self.attempts >= self.max_attempts
     }
 
-    /// Whether another event stands behind it in its group.
+    /// Whether another event is behind it in its group.
     pub fn blocks(&self, other: &Self) -> bool {
         self.group.is_some() && self.group == other.group && self.id < other.id
     }

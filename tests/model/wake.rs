@@ -1,49 +1,49 @@
-//! A model of how producers wake drains: publishers that commit and ask whether to wake one, invocations that arrive whenever they like,
-//! drains that take a slot, look, say that they close, look a last time and leave. Every step is one statement on the database, so
-//! the model tries each order of them.
+//! A model of how producers wake drains. Publishers commit and then ask whether to wake a drain. Invocations arrive at any time. Drains
+//! take a slot, check the queue, announce that they are closing, check a last time and leave. Every step is one statement of the
+//! database, and the model tries all their orders.
 //!
-//! The promise: while no invocation is lost, no committed event is left without a drain that will see it, so no event
-//! waits for the schedule. Each guard that is taken away breaks it.
+//! The promise: as long as no invocation is lost, every committed event has a drain that will see it, so no event waits for the
+//! schedule. Each removed guard breaks the promise.
 
 use stateright::{Checker, Model, Property};
 
 /// One guard removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
-    /// A drain leaves as soon as it finds nothing, and says nothing before.
+    /// A drain leaves as soon as it finds no event, without announcing it.
     LeavesUnannounced,
-    /// A drain says that it closes and does not look again.
+    /// A drain announces that it is closing and does not check again.
     NoLastLook,
     /// A publisher asks before it commits.
     AsksBeforeCommit,
-    /// That a wake-up was sent is not forgotten when a drain closes.
+    /// When a drain closes, the last wake-up is not forgotten.
     SentStays,
-    /// A drain that finds all slots taken ends, also when one of them is about to be free.
+    /// A drain that finds all slots taken ends, even if one of them is about to become free.
     DoesNotWaitForClosing,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Publisher {
-    /// Has published nothing yet.
+    /// It has published nothing yet.
     Before,
-    /// Has asked whether to wake a drain, and has not committed; only under a flaw.
+    /// It has asked whether to wake a drain, but has not committed. Only with a flaw.
     Asked,
-    /// Has committed, and not asked.
+    /// It has committed, but has not asked.
     Committed,
     Done,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Drain {
-    /// Invoked; has not reached the database.
+    /// It is invoked, but has not reached the database.
     Invoked,
-    /// Has a slot, and will look.
+    /// It has a slot and will check the queue.
     Open,
-    /// Has found nothing; will say that it closes.
+    /// It has found no event and will announce that it is closing.
     FoundNothing,
-    /// Has said so; will look a last time.
+    /// It has announced that it is closing and will check a last time.
     Closing,
-    /// Has looked a last time; will give its slot back.
+    /// It has checked a last time and will free its slot.
     Leaving,
 }
 
@@ -52,7 +52,7 @@ impl Drain {
         self != Self::Invoked
     }
 
-    /// Whether a publisher counts on it.
+    /// Whether a publisher relies on it.
     fn is_awake(self) -> bool {
         matches!(self, Self::Open | Self::FoundNothing)
     }
@@ -62,9 +62,9 @@ impl Drain {
 struct State {
     publishers: Vec<Publisher>,
     drains: Vec<Drain>,
-    /// Committed events that no drain has taken.
+    /// Committed events that no drain has leased.
     live: u8,
-    /// A wake-up was sent a short time ago.
+    /// Whether a wake-up was sent recently.
     sent: bool,
 }
 
@@ -75,7 +75,7 @@ enum Action {
     Ask(usize),
     /// The next statement of a drain.
     Step(usize),
-    /// The short time is over.
+    /// The time that counts as recent is over.
     Later,
 }
 
@@ -90,7 +90,7 @@ impl Waking {
         self.flaw == Some(flaw)
     }
 
-    /// One of those who ask is told to wake a drain.
+    /// One of the publishers that ask is told to wake a drain.
     fn ask(&self, state: &mut State) {
         if !state.drains.iter().any(|drain| drain.is_awake()) && !state.sent {
             state.sent = true;
@@ -115,7 +115,7 @@ impl Waking {
                     Drain::Closing
                 })
             }
-            // It has found something after all, and says that it goes on.
+            // It has found an event after all, and announces that it continues.
             Drain::Closing if state.live > 0 => {
                 state.live = 0;
                 Some(Drain::Open)
@@ -132,7 +132,7 @@ impl Waking {
         }
     }
 
-    /// A free slot; or it waits for one of a drain that closes; or it ends, for those at work will look.
+    /// Takes a free slot, or waits for the slot of a closing drain, or ends because the running drains will check the queue.
     fn take_slot(&self, state: &State) -> Option<Drain> {
         let taken = state.drains.iter().filter(|drain| drain.has_slot());
         if taken.clone().count() < self.slots {

@@ -1,4 +1,4 @@
-//! What a worker does with what it has leased: handlers, and the statements that it sends.
+//! What a worker does with its leases: it runs handlers and sends statements.
 
 use crate::flaw::Flaw;
 use crate::protocol::Protocol;
@@ -53,7 +53,7 @@ impl Protocol {
         }
     }
 
-    /// A handler's end. Nothing is written.
+    /// A handler ends. Nothing is written.
     pub fn end(&self, state: &mut State, worker: Worker, token: Token, id: Id, verdict: Verdict) {
         if verdict == Verdict::Complete && self.has(Flaw::EffectApart) {
             effect(state, id);
@@ -63,7 +63,8 @@ impl Protocol {
         }
     }
 
-    /// `complete`, `complete_held` or `finalize` of one event. With the last of its lease it says that the lease is over.
+    /// `complete`, `complete_held` or `finalize` of one event. With the last event of its lease, it marks the lease as
+    /// ended.
     pub fn complete(&self, state: &mut State, worker: Worker, token: Token, id: Id, heard: bool) {
         let Some(hand) = state.mind(worker).hand(token, id).cloned() else {
             return;
@@ -102,7 +103,7 @@ impl Protocol {
         }
     }
 
-    /// The move to the log.
+    /// Moves the event to the log.
     pub fn finish(&self, state: &mut State, id: Id, completed: bool, ran: bool) {
         let is_logged = state.ended(id).is_some();
         if self.has(Flaw::EndInTwoStatements) && !is_logged {
@@ -116,8 +117,8 @@ impl Protocol {
         }
     }
 
-    /// `retry` or `hand_back` of one event, out of the lease that it was in hand under, and out of all the worker's
-    /// with what stands behind it.
+    /// `retry` or `hand_back` of one event. The event leaves the lease it was in hand under, and the later events of its
+    /// group leave all leases of the worker.
     pub fn give_back(
         &self,
         state: &mut State,
@@ -147,7 +148,7 @@ impl Protocol {
         }
     }
 
-    /// Tells what has left.
+    /// Returns the events that left.
     fn take_back(
         &self,
         state: &mut State,
@@ -173,7 +174,8 @@ impl Protocol {
         left
     }
 
-    /// No answer came to a give-back: the event is not started, nor what leaves with it, before one has come.
+    /// If a give-back has no answer, the worker starts neither the event nor those that leave with it until an answer
+    /// arrives.
     fn doubt(&self, mind: &mut Mind, (token, id): (Token, Id), verdict: Verdict) {
         if self.has(Flaw::StartsWhatItGaveBack) {
             return;
@@ -191,7 +193,7 @@ impl Protocol {
         }
     }
 
-    /// The tokens that a give-back names: what is in hand, the lease under way, and those that were never heard of.
+    /// The tokens that a give-back names: leases in hand, the lease being taken, and leases whose answer was lost.
     pub fn named(&self, state: &State, worker: Worker) -> Set {
         let mind = state.mind(worker);
         let mut named = mind.tokens();
@@ -206,8 +208,8 @@ impl Protocol {
         named
     }
 
-    /// `hand_back`: an event leaves these leases of the worker, and what stands behind it in its group there. Tells
-    /// all that left. Of what has started, the caller counts the attempts of `counted`.
+    /// `hand_back`: an event and the later events of its group leave these leases of the worker. Returns all events that
+    /// left. The caller charges the attempts of those in `counted` that were started.
     pub fn hand_back(
         &self,
         state: &mut State,
@@ -254,7 +256,7 @@ impl Protocol {
         Set::one(id).or(state.behind(id).and(own))
     }
 
-    /// `renew` of all that the worker holds.
+    /// `renew` of all leases that the worker holds.
     pub fn renew(&self, state: &mut State, worker: Worker) {
         let tokens = state.mind(worker).tokens();
         let in_hand: Set = state
@@ -280,7 +282,7 @@ impl Protocol {
         }
     }
 
-    /// `in_hand`, after something was lost: what has left all the worker's leases is forgotten.
+    /// `in_hand`, after a loss: the worker forgets events that have left its leases.
     pub fn in_hand(state: &mut State, worker: Worker) {
         let mut mind = state.mind(worker).clone();
         for held in &mut mind.held {
@@ -298,7 +300,7 @@ impl Protocol {
     }
 }
 
-/// The lease under way was asked for before something left the worker's hands.
+/// The lease in progress was requested before an event left the worker's hands.
 fn overtake(state: &mut State, worker: Worker) {
     let theirs = |call: &&mut Call| call.awaited && call.worker == worker;
     for call in state.calls.iter_mut().filter(theirs) {
@@ -314,8 +316,8 @@ fn drop_hands(mind: &mut Mind, ids: Set, only: Option<Token>) {
     }
 }
 
-/// Whether something of its group that was committed earlier is live, and not seen to its end by this very worker under a
-/// lease that it has.
+/// Whether an earlier committed event of its group is live, and this worker has not finished it under a lease that it
+/// holds.
 fn overtakes(state: &State, worker: Worker, id: Id) -> bool {
     let group = state.row(id).and_then(|row| row.group);
     let committed = &state.witness.committed;

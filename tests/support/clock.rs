@@ -1,17 +1,18 @@
-//! Owns the wall clock that a process under test sees: libfaketime's, which may jump while the process runs.
+//! Owns the wall clock that a process under test sees. It is libfaketime's clock, which can jump while the
+//! process runs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::skip::skipped;
 
-/// libfaketime and the file it reads the time from, in a folder that the server's user can read.
+/// libfaketime, and the file from which it reads the time, in a folder that the server's user can read.
 pub struct Clock {
     folder: tempfile::TempDir,
 }
 
 impl Clock {
-    /// `None`, and a word why, where libfaketime cannot be had.
+    /// Returns `None` and prints the reason if libfaketime is not available.
     pub fn get() -> Option<Self> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/faketime.py");
         let found = Command::new("python3").arg(script).output().unwrap();
@@ -20,7 +21,7 @@ impl Clock {
             return None;
         }
         let library = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
-        // Not below the project: the server's user may not get there.
+        // Not inside the project folder, which the server's user may not be able to read.
         let folder = tempfile::Builder::new()
             .prefix("tidegate-clock-")
             .tempdir_in("/tmp")
@@ -41,7 +42,7 @@ impl Clock {
         self.folder.path().join("offset")
     }
 
-    /// Takes effect at the next look at the clock; never half written.
+    /// Takes effect when the clock is next read. The file is never half written.
     pub fn set(&self, seconds: i64) {
         let part = self.folder.path().join("part");
         std::fs::write(&part, format!("{seconds:+}s\n")).unwrap();
@@ -53,7 +54,8 @@ impl Clock {
             ("LD_PRELOAD", self.library().display().to_string()),
             ("FAKETIME_TIMESTAMP_FILE", self.file().display().to_string()),
             ("FAKETIME_NO_CACHE", "1".to_owned()),
-            // What waits by the monotonic clock must go on waiting; a real one does not jump.
+            // Waits that use the monotonic clock must continue to work, because a real monotonic clock does
+            // not jump.
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
             ("FAKETIME_DISABLE_SHM", "1".to_owned()),
         ]

@@ -1,6 +1,6 @@
-//! A stand-in for the services of the shipped systems, over real HTTP. It keeps what it is told,
-//! knows a repetition by its idempotency key or by its reference, and answers one as the real ones
-//! do. Told to, it fails: see [`Mode`]. Other processes tell it through `/control`.
+//! A stand-in for the services of the shipped systems, over real HTTP. It stores what it receives. It recognizes a
+//! repetition by its idempotency key or its reference, and answers it like the real services. It can be told to
+//! fail, see [`Mode`]. Other processes control it through `/control`.
 
 #![allow(
     dead_code,
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
-/// The services and the variables their base URLs are read from.
+/// The services, and the variables that contain their base URLs.
 pub const SERVICES: [(&str, &str); 7] = [
     ("archive", "ARCHIVE_URL"),
     ("cases", "CASES_URL"),
@@ -34,7 +34,7 @@ pub const SERVICES: [(&str, &str); 7] = [
     ("signature", "SIGNATURE_URL"),
 ];
 
-/// A patient whom nothing reaches: whatever is to be told is answered as by a service that is down.
+/// A patient who cannot be reached: every notification is answered as by a service that is down.
 pub const UNREACHABLE: &str = "00000000-0000-4000-8000-000000000000";
 
 /// How a service behaves.
@@ -44,33 +44,34 @@ pub enum Mode {
     /// It works.
     #[default]
     Up,
-    /// 503, and nothing was done.
+    /// It answers 503 and does nothing.
     Down,
-    /// 500, but it was done: an answer that was lost.
+    /// It answers 500 but does the work: the real answer is lost.
     Mute,
-    /// It is done, but the answer takes its time.
+    /// It does the work, but answers slowly.
     Slow { delay_ms: u64 },
-    /// A status of the caller's fault, and nothing was done.
+    /// It answers with a client error and does nothing.
     Refuse { status: u16 },
-    /// 429: it has too much to do, and says for how long.
+    /// It answers 429: it is overloaded, and states for how long.
     Busy { seconds: u64 },
-    /// 200 with what it was sent, as one string: a decoder that expects anything else would quote it.
+    /// It answers 200 and repeats the request as one string, which a decoder that expects another type would
+    /// quote.
     Echo,
-    /// 200 with a NUL character: JSON, but nothing that Postgres stores.
+    /// It answers 200 with a NUL character: valid JSON, but Postgres cannot store it.
     Nul,
 }
 
-/// One call as it came in.
+/// A received call.
 #[derive(Debug, Clone, Serialize)]
 pub struct Call {
     pub path: String,
     pub key: String,
-    /// The trace it belongs to, if it said so.
+    /// Its trace, if it had one.
     pub traceparent: Option<String>,
     pub reference: String,
-    /// What it was shown of who calls: `authorization`, or else `x-api-key`.
+    /// The credentials of the caller: `authorization`, or otherwise `x-api-key`.
     pub credentials: Option<String>,
-    /// What it was answered.
+    /// The status of the answer.
     pub status: u16,
     pub body: Value,
 }
@@ -78,12 +79,12 @@ pub struct Call {
 #[derive(Default)]
 struct Service {
     mode: Mode,
-    /// Paths that behave otherwise than the rest of the service.
+    /// Paths with another mode than the rest of the service.
     path_modes: HashMap<String, Mode>,
-    /// Whoever shows anything else is answered 401.
+    /// The required credentials. Others are answered with 401.
     wants: Option<String>,
     calls: Vec<Call>,
-    /// What it keeps, by path and reference: the answer that the first caller got.
+    /// The stored objects, by path and reference: the answer to the first call.
     kept: BTreeMap<String, Value>,
     by_key: HashMap<String, Value>,
 }
@@ -100,14 +101,14 @@ pub struct Services {
 }
 
 impl Services {
-    /// Starts one on a free port of the loopback interface.
+    /// Starts a stand-in on a free port of the loopback interface.
     pub async fn start() -> Self {
         Self::on_port(0)
             .await
             .expect("a free port can be listened on")
     }
 
-    /// Starts one on this port of the loopback interface; 0 is any free one.
+    /// Starts a stand-in on this port of the loopback interface. 0 means any free port.
     pub async fn on_port(port: u16) -> std::io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", port)).await?;
         let address = listener.local_addr()?;
@@ -131,7 +132,7 @@ impl Services {
         })
     }
 
-    /// Variables and base URLs, as the program reads them.
+    /// Returns variables and base URLs, as the program reads them.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         SERVICES
             .iter()
@@ -139,7 +140,7 @@ impl Services {
             .collect()
     }
 
-    /// The base URL in `variable`.
+    /// Returns the base URL in `variable`.
     pub fn setting(&self, variable: &str) -> Option<String> {
         self.variables()
             .into_iter()
@@ -147,7 +148,7 @@ impl Services {
             .map(|(_, url)| url)
     }
 
-    /// Makes a service behave so from now on.
+    /// Sets the mode of a service from now on.
     pub fn set(&self, service: &str, mode: Mode) {
         self.shared.with(service, |service| {
             service.mode = mode;
@@ -155,26 +156,27 @@ impl Services {
         });
     }
 
-    /// Makes one path of a service behave so, whatever the rest does.
+    /// Sets the mode of one path of a service, independent of the rest.
     pub fn set_path(&self, service: &str, path: &str, mode: Mode) {
         self.shared.with(service, |service| {
             service.path_modes.insert(path.to_owned(), mode);
         });
     }
 
-    /// Makes a service want to be shown this from now on.
+    /// Sets the credentials that a service requires from now on.
     pub fn want(&self, service: &str, credentials: &str) {
         self.shared.with(service, |service| {
             service.wants = Some(credentials.to_owned());
         });
     }
 
-    /// Every call a service got, in order.
+    /// Returns the calls of a service, in order.
     pub fn calls(&self, service: &str) -> Vec<Call> {
         self.shared.with(service, |service| service.calls.clone())
     }
 
-    /// The handlers that have called, and which service each of them: a handler's name is in its idempotency keys.
+    /// Returns the handlers that have made calls, each with its service. The idempotency key contains the name of
+    /// the handler.
     pub fn callers(&self) -> BTreeSet<(String, &'static str)> {
         let handler = |call: Call| call.key.split('-').nth(3).unwrap_or_default().to_owned();
         let of_service = |(name, _): &(&'static str, _)| {
@@ -185,7 +187,7 @@ impl Services {
         SERVICES.iter().flat_map(of_service).collect()
     }
 
-    /// `path reference` of all a service keeps, sorted.
+    /// Returns `path reference` of all objects that a service stores, sorted.
     pub fn kept(&self, service: &str) -> Vec<String> {
         self.shared
             .with(service, |service| service.kept.keys().cloned().collect())
@@ -214,7 +216,7 @@ impl Shared {
 
 type Reply = (StatusCode, Json<Value>);
 
-/// `POST /{service}/{path}`: what the program calls.
+/// `POST /{service}/{path}`: the calls of the program.
 async fn serve(
     State(shared): State<Arc<Shared>>,
     Path((name, path)): Path<(String, String)>,
@@ -254,7 +256,7 @@ async fn serve(
     (told, (status, answer))
 }
 
-/// What a program asks for.
+/// The request of a program.
 struct Request<'a> {
     path: &'a str,
     key: &'a str,
@@ -264,7 +266,7 @@ struct Request<'a> {
 }
 
 impl Service {
-    /// Does the work, as far as the mode lets it, and takes the call down.
+    /// Does the work that the mode permits, and records the call.
     fn take(&mut self, name: &str, request: Request<'_>) -> (Mode, Reply) {
         let Request {
             path,
@@ -326,8 +328,8 @@ impl Service {
     }
 }
 
-/// What a service says to a new reference. Ids are made of it, so that a stand-in started anew gives
-/// no id away twice.
+/// The answer to a new reference. Ids are derived from the reference, so a restarted stand-in does not issue an id
+/// twice.
 fn answer(name: &str, reference: &str) -> Value {
     let mut hasher = DefaultHasher::new();
     reference.hash(&mut hasher);
@@ -364,7 +366,7 @@ async fn control(
     (StatusCode::OK, Json(json!({ "service": name, "is": mode })))
 }
 
-/// `GET /control`: each service's mode, what it keeps and how often it was called.
+/// `GET /control`: the mode of each service, its stored objects, and the number of its calls.
 async fn tell(State(shared): State<Arc<Shared>>) -> Json<Value> {
     let told = shared
         .lock()

@@ -1,20 +1,21 @@
-//! Owns how a test says that it cannot run here, for want of something that the machine lacks. It says so past the harness,
-//! which shows nothing of a test that has not failed, and notes it where `make test` counts what was left out.
+//! Owns how a test reports that it cannot run, because the machine lacks something. The test harness shows no output of
+//! successful tests, so this bypasses it. It also records the skip where `make test` counts skipped tests.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// The file that is noted in, if anybody counts.
+/// The file for the records, if skips are counted.
 const COUNTED_IN: &str = "TIDEGATE_SKIPPED_TO";
 
-/// Notes that a test is left out: what it lacks, by the one word that `scripts/skips.py` counts under, and why.
+/// Records that a test is skipped, with the reason and the missing item as one word. `scripts/skips.py` counts by this
+/// word.
 pub fn skipped(lacks: &str, why: &str) {
     let test = std::thread::current();
     let test = test.name().unwrap_or("a test").to_owned();
     let _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
     if let Some(path) = std::env::var_os(COUNTED_IN) {
         let file = OpenOptions::new().create(true).append(true).open(path);
-        // One write, so that those of others do not come between.
+        // One write, so that lines of other tests cannot be mixed in.
         let line = format!("{lacks}\t{test}\n");
         file.and_then(|mut file| file.write_all(line.as_bytes()))
             .unwrap_or_else(|error| panic!("{COUNTED_IN}: {error}"));

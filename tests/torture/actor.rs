@@ -1,5 +1,5 @@
-//! What this program is when it was started by itself: a worker that drains until its standard input
-//! closes, or a publisher. Both write down what they do before and after they do it.
+//! The role of this program when it is started by itself: a worker that drains until its standard input
+//! closes, or a publisher. Both record each action before and after it.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -18,14 +18,14 @@ use tokio_postgres::{Client, NoTls};
 
 use crate::journal::{Journal, Record, Told, Verdict};
 
-/// The environment variable that makes this process an actor.
+/// The environment variable that turns this process into an actor.
 pub const ROLE: &str = "TIDEGATE_TORTURE_ROLE";
 
-/// What no log line may hold; part of every payload.
+/// Part of every payload. No log line may contain it.
 pub const CANARY: &str = "canary-of-a-patient";
 
 tidegate::events! {
-    /// What is published.
+    /// The published events.
     pub enum Torture {
         /// Its effect is outside the event's transaction.
         Plain(Work) = "plain",
@@ -34,58 +34,58 @@ tidegate::events! {
     }
 }
 
-/// What a handler is to do.
+/// The task of a handler.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Work {
     pub key: String,
     pub canary: String,
-    /// How long each attempt takes; the last one stands for all that follow.
+    /// How long each attempt takes. The last value applies to all further attempts.
     #[serde(default)]
     pub takes_ms: Vec<u64>,
-    /// So many attempts fail for now.
+    /// This many attempts fail with a retry.
     #[serde(default)]
     pub retries: u32,
     #[serde(default)]
     pub reject: bool,
-    /// A success tells no result, so that its end is written by the statement for those that leave nothing.
+    /// A success has no result, so its end is written by the statement for events without results.
     #[serde(default)]
     pub silent: bool,
-    /// The worker dies.
+    /// Where the worker dies.
     #[serde(default)]
     pub crash: Option<Crash>,
-    /// The first attempt stops its own process between its end and the finalize.
+    /// The first attempt stops its own process between the end of the handler and the finalize.
     #[serde(default)]
     pub freeze: bool,
-    /// The first attempt keeps its thread until this file is there.
+    /// The first attempt blocks its thread until this file exists.
     #[serde(default)]
     pub gate: Option<PathBuf>,
-    /// The service that it calls does not answer before this file is there.
+    /// The service that it calls does not answer until this file exists.
     #[serde(default)]
     pub down_until: Option<PathBuf>,
     /// A success publishes a follow-up to this group.
     #[serde(default)]
     pub follow_up: Option<String>,
-    /// Makes the payload as long as this.
+    /// Pads the payload to this size.
     #[serde(default)]
     pub ballast: String,
 }
 
-/// Where a worker dies, by its own hand.
+/// The point where a worker kills itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Crash {
-    /// The lease is committed, the handler has not started; in the first attempt.
+    /// The lease is committed, but the handler has not started. Only in the first attempt.
     AfterLease,
-    /// The effect is there, the event not finalized; in the first attempt.
+    /// The effect is written, but the event is not finalized. Only in the first attempt.
     AfterEffect,
-    /// As before, in every attempt.
+    /// The same in every attempt.
     Always,
     /// Before the effect, in every attempt.
     Abort,
 }
 
 impl Work {
-    /// Work of no length.
+    /// Creates a task that takes no time.
     pub fn new(key: impl Into<String>) -> Self {
         Self {
             key: key.into(),
@@ -94,13 +94,13 @@ impl Work {
         }
     }
 
-    /// The key of its follow-up.
+    /// Returns the key of its follow-up.
     pub fn next_key(&self) -> String {
         format!("{} next", self.key)
     }
 }
 
-/// What an actor is told.
+/// The instructions for an actor.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum Role {
@@ -117,9 +117,9 @@ pub struct Worker {
     pub concurrency: usize,
     pub batch: u32,
     pub budget_ms: u64,
-    /// One drain and no more.
+    /// Run only one drain.
     pub once: bool,
-    /// The process may have no more memory than this, its threads' stacks included.
+    /// Memory limit of the process, including the stacks of its threads.
     pub memory_mb: Option<u64>,
 }
 
@@ -130,19 +130,19 @@ pub struct Publisher {
     pub name: String,
     pub seed: u64,
     pub groups: u32,
-    /// More than one: `publish_batch`; one: the SQL function.
+    /// More than one: use `publish_batch`. One: use the SQL function.
     pub batch: usize,
     pub pause_ms: u64,
-    /// Attempts that events may have.
+    /// Maximum number of attempts of the events.
     pub max_attempts: u16,
 }
 
-/// Plays the role that the environment names, if it does.
+/// Plays the role in the environment, if there is one.
 pub fn play() -> bool {
     let Ok(role) = std::env::var(ROLE) else {
         return false;
     };
-    // Whoever started this may be killed while it is stopped itself, and could not notice.
+    // The parent process may be killed while this process is stopped and cannot notice.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     tracing_subscriber::fmt()
         .with_ansi(false)
@@ -226,14 +226,14 @@ impl Worker {
                 base: Duration::from_millis(20),
                 max: Duration::from_millis(200),
             },
-            // Of those that are killed, too, until their leases are over.
+            // This includes slots of killed workers, until their leases expire.
             max_drains: 1000,
             ..DrainOptions::default()
         }
     }
 }
 
-/// The most memory that this process had at once.
+/// The peak memory of this process.
 fn most_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -286,7 +286,7 @@ impl App {
             .execute(insert, &[&ctx.event_id(), &attempt])
             .await?;
         let done = verdict(work, ctx)?;
-        // Before the commit, for the next of the group may start right after it.
+        // Recorded before the commit, because the next event of the group may start right after it.
         self.end(ctx, &Ok(done.clone()));
         Self::misfortune(work, ctx);
         transaction.complete(done).await
@@ -327,7 +327,7 @@ impl App {
         });
     }
 
-    /// What happens to the process once the effect is there.
+    /// What happens to the process after the effect.
     fn misfortune(work: &Work, ctx: &Context) {
         match work.crash {
             Some(Crash::AfterEffect) if ctx.attempt() == 1 => signal_self(Signal::KILL),
@@ -342,7 +342,7 @@ impl App {
 
 fn signal_self(signal: Signal) {
     kill_process(getpid(), signal).unwrap();
-    // A signal reaches the process at once, but perhaps another thread of it.
+    // A signal reaches the process at once, but possibly another one of its threads.
     std::thread::sleep(Duration::from_millis(20));
 }
 
@@ -422,7 +422,7 @@ impl Publisher {
         (0..self.batch).map(event).collect()
     }
 
-    /// Publishes and writes down how that ended; false when the connection is not to be used again.
+    /// Publishes and records the result. Returns false if the connection cannot be used again.
     async fn send(
         &self,
         client: &Client,
@@ -449,14 +449,14 @@ impl Publisher {
         }
     }
 
-    /// Ids, or whether it was certainly refused and why.
+    /// Returns the ids. On failure, returns whether the publish was certainly refused, and why.
     async fn send_either_way(
         &self,
         client: &Client,
         batch: &[(Told, Torture)],
     ) -> Result<Vec<i64>, (bool, String)> {
         if let [(told, event)] = batch {
-            // Now and then one that must be refused.
+            // Occasionally publish an event that must be refused.
             let kind = if fastrand::u8(0..40) == 0 {
                 "unregistered"
             } else {
@@ -477,7 +477,7 @@ impl Publisher {
     }
 }
 
-/// The event with its options.
+/// Builds the event with its options.
 pub fn new_event(told: &Told, event: &Torture, max_attempts: u16) -> NewEvent {
     let new = NewEvent::of(event).unwrap().max_attempts(max_attempts);
     match &told.group {
@@ -486,7 +486,7 @@ pub fn new_event(told: &Told, event: &Torture, max_attempts: u16) -> NewEvent {
     }
 }
 
-/// As a producer in another language does.
+/// Publishes like a producer in another language.
 async fn publish_by_sql(
     client: &Client,
     told: &Told,
@@ -499,7 +499,7 @@ async fn publish_by_sql(
     let values: [&(dyn ToSql + Sync); 4] = [&kind, &payload, &told.group, &max_attempts];
     match client.query_one(sql, &values).await {
         Ok(row) => Ok(vec![row.get(0)]),
-        // Only what the statement itself was answered is sure; the server may end in the middle.
+        // Only the answer of the statement itself is certain, because the server may die during it.
         Err(error)
             if error
                 .code()

@@ -1,8 +1,8 @@
-//! Owns the judgement: a pure function from what processes wrote down and what the database holds
-//! afterwards to the list of broken promises. It asks nobody and knows no experiment.
+//! Owns the verdict: a pure function from the records of processes and the final contents of the database to the list
+//! of broken promises. It queries nothing and knows no experiment.
 //!
-//! The events of a run are known by the keys in their payloads, so that it can say of a publish whose
-//! answer was lost that it is there once or not at all.
+//! The keys in their payloads identify the events of a run. So if the answer to a publish was lost, the checker can
+//! still tell whether the event exists once or not at all.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -12,36 +12,35 @@ use serde::{Deserialize, Serialize};
 use crate::journal::{Left, Record, Told, Verdict};
 use crate::leases;
 
-/// Everything there is to know of a run that is over.
+/// Everything that is known about a finished run.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     pub journals: Vec<Left>,
-    /// Rows of the queue and of the log, also those that the cleanup has removed since.
+    /// Rows of the queue and the log, including rows that the cleanup has removed.
     pub rows: Vec<Row>,
-    /// What happened to leases and to what was in them, in order.
+    /// All changes of leases and of their events, in order.
     pub takings: Vec<Taking>,
     pub departures: Vec<Departure>,
     pub charges: Vec<Charge>,
     pub endings: Vec<Ending>,
-    /// How often somebody looked while everybody was at work, and what was seen that must never be: the invariant, and
-    /// what.
+    /// How often the database was checked under load, and violations seen, each with the invariant.
     pub looks: u64,
     pub seen: Vec<(String, String)>,
-    /// What handlers wrote in their own transactions.
+    /// Rows that handlers wrote in their own transactions.
     pub effects: Vec<Effect>,
-    /// Events that operators' verbs say to have replayed.
+    /// The number of events that operations reported as replayed.
     pub replays: u64,
-    /// Events that an operator took away from whoever had them.
+    /// Events that an operator took away from their worker.
     pub requeued: BTreeSet<i64>,
-    /// Whether the run was given the time to end everything.
+    /// Whether the run had enough time to end all events.
     pub drained: bool,
-    /// Lines of program logs that hold what no log may hold.
+    /// Lines of program logs with contents that no log may contain.
     pub leaks: Vec<String>,
 }
 
 impl History {
-    /// Attempts of an event that its handlers had ended, and whose end could not be written: what they did is kept, and
-    /// whoever has the event next starts nothing.
+    /// Attempts of an event whose handlers ended but whose end could not be written. Their results are kept, so the
+    /// next worker starts no handler.
     pub fn kept_attempts(&self, id: i64) -> impl Iterator<Item = u32> {
         let of_event = self.charges.iter().filter(move |charge| charge.id == id);
         let kept = of_event.filter(|charge| {
@@ -58,7 +57,7 @@ impl History {
 pub enum Place {
     Queue,
     Log,
-    /// It was in the log, and the cleanup has removed it.
+    /// It was in the log, and the cleanup removed it.
     Removed,
 }
 
@@ -72,48 +71,48 @@ pub struct Row {
     pub status: String,
     pub attempts: u32,
     pub max_attempts: u32,
-    /// Of the last error.
+    /// The code of the last error.
     pub code: Option<String>,
-    /// The attempt whose handler told the result.
+    /// The attempt whose handler returned the result.
     pub result_attempt: Option<u32>,
-    /// Ended by nobody's lease: by the cleanup or an operator.
+    /// It was ended without a lease, by the cleanup or an operator.
     pub without_lease: bool,
     pub replay_of: Option<i64>,
-    /// Removed before its retention was over.
+    /// It was removed before its retention was over.
     pub removed_early: bool,
 }
 
-/// An event came into a lease.
+/// An event entered a lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Taking {
-    /// The process whose statement it was.
+    /// The process that sent the statement.
     pub by: String,
     pub token: String,
-    /// The run whose lease it is.
+    /// The run that owns the lease.
     pub worker: String,
     pub id: i64,
-    /// The attempt that could start; none of an event that is given up.
+    /// The attempt that could start. `None` for an event that is given up.
     pub attempt: Option<u32>,
-    /// The nearest earlier live event of its group, and the attempt of that one that could start.
+    /// The nearest earlier live event of its group, and the attempt of that event that could start.
     pub ahead: Option<i64>,
     pub ahead_attempt: Option<u32>,
-    /// Whether that one was in the same worker's hands, or there was none.
+    /// Whether that event was in the same worker's hands, or there was none.
     pub together: bool,
 }
 
 /// An event left a lease without having ended.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Departure {
-    /// The process whose statement it was; empty of an operator.
+    /// The process that sent the statement. Empty for an operator.
     pub by: String,
     pub transaction: u64,
     pub token: String,
-    /// The run whose lease it was.
+    /// The run that owned the lease.
     pub worker: String,
     pub id: i64,
-    /// Its handler may have started under that lease.
+    /// Whether its handler may have started under that lease.
     pub started: bool,
-    /// One of that worker's leases had run out.
+    /// Whether a lease of that worker had expired.
     pub expired: bool,
 }
 
@@ -127,13 +126,13 @@ pub struct Charge {
     pub attempts: u32,
     pub lapses_were: u32,
     pub lapses: u32,
-    /// The attempt named by an error that came with it, and its code.
+    /// The attempt and the code in an error that was written with it.
     pub error_attempt: Option<u32>,
     pub error_code: Option<String>,
 }
 
 impl Charge {
-    /// Whether it is for a worker that went away.
+    /// Whether it is for a worker that died.
     pub fn is_lapse(&self) -> bool {
         self.lapses > self.lapses_were
     }
@@ -143,11 +142,11 @@ impl Charge {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Ending {
     pub id: i64,
-    /// A lease held it, running or not.
+    /// Whether a lease held it, expired or not.
     pub leased: bool,
     pub attempts: u32,
     pub max_attempts: u32,
-    /// Its start-before deadline was over.
+    /// Whether its deadline had passed.
     pub late: bool,
 }
 
@@ -179,25 +178,25 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A handler's start, as its process wrote it down.
+/// The start of a handler, as its process recorded it.
 #[derive(Debug, Clone)]
 pub struct Start<'a> {
     pub at: u64,
     pub process: &'a str,
     pub attempt: u32,
     pub key: &'a str,
-    /// When and how it first said that it ends.
+    /// When and how it first recorded its end.
     pub end: Option<(u64, Verdict)>,
 }
 
 impl Start<'_> {
-    /// Whether the event may have kept the attempt, to be started again with it.
+    /// Whether the event may have kept the attempt, so that the attempt starts again.
     fn keeps_attempt(&self) -> bool {
         matches!(self.end, Some((_, Verdict::Unavailable)))
     }
 }
 
-/// What the journals say of each publish.
+/// The records about one publish.
 pub struct Publish<'a> {
     pub events: &'a [Told],
     pub tried: u64,
@@ -210,7 +209,7 @@ pub enum Outcome<'a> {
     Unknown,
 }
 
-/// Every promise that the run broke, empty when none.
+/// Returns every promise that the run broke.
 pub fn check(history: &History) -> Vec<Violation> {
     let starts = starts(&history.journals);
     let publishes = publishes(&history.journals);
@@ -233,7 +232,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     found.0
 }
 
-/// Every start of each event, in the order of time.
+/// Returns the starts of each event, ordered by time.
 pub fn starts(journals: &[Left]) -> BTreeMap<i64, Vec<Start<'_>>> {
     let mut starts: BTreeMap<i64, Vec<Start<'_>>> = BTreeMap::new();
     for journal in journals {
@@ -258,7 +257,7 @@ pub fn starts(journals: &[Left]) -> BTreeMap<i64, Vec<Start<'_>>> {
                         .rev()
                         .find(|start| start.process == journal.name && start.attempt == *attempt);
                     if let Some(start) = open {
-                        // A commit that failed makes a retry of what was done; the time stays.
+                        // A failed commit turns a finished attempt into a retry. The time stays.
                         let at = start.end.map_or(line.at, |(at, _)| at);
                         start.end = Some((at, *verdict));
                     }
@@ -273,7 +272,7 @@ pub fn starts(journals: &[Left]) -> BTreeMap<i64, Vec<Start<'_>>> {
     starts
 }
 
-/// Every publish that somebody tried.
+/// Returns every publish that was tried.
 pub fn publishes(journals: &[Left]) -> BTreeMap<&str, Publish<'_>> {
     let mut publishes = BTreeMap::new();
     for line in journals.iter().flat_map(|journal| &journal.lines) {
@@ -309,8 +308,8 @@ impl Findings {
         self.0.push(Violation::new(invariant, text));
     }
 
-    /// I1: what was acknowledged is in one place, what was refused in none, what is unknown in one or
-    /// none, and a batch is there as a whole or not at all.
+    /// I1: an acknowledged event is in one place, a refused one in none, and an unknown one in one or none. A batch is
+    /// there completely or not at all.
     fn publishes(&mut self, history: &History, publishes: &BTreeMap<&str, Publish<'_>>) {
         let mut places: HashMap<&str, Vec<&Row>> = HashMap::new();
         for row in history.rows.iter().filter(|row| row.replay_of.is_none()) {
@@ -381,7 +380,7 @@ impl Findings {
         }
     }
 
-    /// I2: no handler starts for an event that nobody published.
+    /// I2: no handler starts for an event that was never published.
     fn starts(
         &mut self,
         history: &History,
@@ -422,7 +421,7 @@ impl Findings {
         }
     }
 
-    /// I3: no more attempts than allowed, and no start without an attempt.
+    /// I3: an event has no more attempts than allowed, and no start without an attempt.
     fn attempts(&mut self, history: &History, starts: &BTreeMap<i64, Vec<Start<'_>>>) {
         for row in &history.rows {
             let (id, attempts, max) = (row.id, row.attempts, row.max_attempts);
@@ -440,8 +439,8 @@ impl Findings {
         }
     }
 
-    /// I4: in a group, ids follow the commits, and an event is leased and started only when those before it
-    /// are over, or are its process's own and ended there.
+    /// I4: the ids of a group follow its commits. An event is leased and started only if the earlier ones are over, or
+    /// belong to the same process and have ended there.
     fn order(
         &mut self,
         history: &History,
@@ -476,7 +475,7 @@ impl Findings {
         }
     }
 
-    /// Who was acknowledged before somebody else even tried has the lower id.
+    /// If a publish was acknowledged before another one was tried, it has the lower id.
     fn commit_order(&mut self, publishes: &BTreeMap<&str, Publish<'_>>) {
         let mut groups: BTreeMap<&str, Vec<(i64, u64, u64)>> = BTreeMap::new();
         for publish in publishes.values() {
@@ -507,7 +506,7 @@ impl Findings {
         }
     }
 
-    /// I5: what is stored is of the lease that was held then.
+    /// I5: every stored end has the token of the lease that held the event at that time.
     fn stale_tokens(&mut self, history: &History) {
         for row in history.rows.iter().filter(|row| row.place != Place::Queue) {
             if let Some(told) = row.result_attempt
@@ -525,7 +524,7 @@ impl Findings {
         }
     }
 
-    /// I6: an attempt has one process, but for one that ended with a service that did not answer.
+    /// I6: an attempt belongs to one process, except for an attempt that ended because a service did not answer.
     fn holders(&mut self, starts: &BTreeMap<i64, Vec<Start<'_>>>) {
         for (id, of_event) in starts {
             let mut holders = HashMap::new();
@@ -538,7 +537,8 @@ impl Findings {
         }
     }
 
-    /// I7: the cleanup ends what is over and removes what has expired, a replay is of an ended event.
+    /// I7: the cleanup ends only events that are over and removes only rows that have expired, and a replay is of a
+    /// finished event.
     fn operators(&mut self, history: &History) {
         let ended_unheard: BTreeSet<i64> = history
             .rows
@@ -601,7 +601,7 @@ impl Findings {
         }
     }
 
-    /// I4, I6, J: what a look at the database must not see at any moment.
+    /// I4, I6, J: a check of the database must never see this.
     fn seen(&mut self, history: &History) {
         for (invariant, text) in &history.seen {
             let name = ["I4", "I6"].into_iter().find(|name| name == invariant);
@@ -609,7 +609,7 @@ impl Findings {
         }
     }
 
-    /// I8: everything has ended.
+    /// I8: all events have ended.
     fn end(&mut self, history: &History) {
         for row in history.rows.iter().filter(|row| row.place == Place::Queue) {
             if history.drained {
@@ -622,7 +622,7 @@ impl Findings {
         }
     }
 
-    /// What handlers wrote in their own transaction is there once, if and only if their event succeeded.
+    /// Rows that a handler wrote in its own transaction exist once, if and only if its event succeeded.
     fn effects(&mut self, history: &History) {
         let mut effects: HashMap<i64, Vec<u32>> = HashMap::new();
         for effect in &history.effects {
@@ -653,7 +653,7 @@ impl Findings {
         }
     }
 
-    /// Every drain accounts for what it leased, and every process ends when it is asked to.
+    /// Every drain accounts for the events it leased, and every process ends when it is asked to.
     fn reports(&mut self, history: &History) {
         for journal in &history.journals {
             for line in &journal.lines {
@@ -672,13 +672,13 @@ impl Findings {
     }
 }
 
-/// When an event was at work, as far as its workers could know.
+/// When an event was being handled, as far as its workers could know.
 struct Work<'a> {
     id: i64,
-    /// By which processes it was ended for good, and when.
+    /// The processes that ended it finally, and when.
     ended: Vec<(&'a str, u64)>,
     first: u64,
-    /// From a start to its final end, or to the next start where there was none.
+    /// From each start to its final end, or to the next start if there was no end.
     busy: Vec<(u64, u64)>,
 }
 
@@ -686,8 +686,8 @@ impl<'a> Work<'a> {
     fn of(row: &Row, of_event: &[Start<'a>], requeued: bool) -> Self {
         let id = row.id;
         if requeued {
-            // From whom an operator takes an event away learns it when it is over, and may have started
-            // the next one by then.
+            // If an operator takes an event away, its worker learns this at the end of the handler, and may have
+            // started the next event by then.
             return Self {
                 id,
                 ended: Vec::new(),
@@ -700,14 +700,14 @@ impl<'a> Work<'a> {
                 .iter()
                 .filter(|other| other.attempt > start.attempt);
             let until = match (start.end, next.map(|other| other.at).min()) {
-                // Whose end comes after the event was given up had lost the lease too.
+                // The end came after the event was given up, so the lease was lost too.
                 (Some(_), None) if matches!(row.code.as_deref(), Some("abandoned" | "expired")) => {
                     start.at
                 }
-                // Who ends after somebody else has begun had lost the lease.
+                // The end came after another worker had begun, so the lease was lost.
                 (Some((at, Verdict::Done | Verdict::Reject)), next) => at.min(next.unwrap_or(at)),
                 (_, Some(next)) => next,
-                // Nothing had to start again: attempts were spent, by deaths perhaps before the start.
+                // No start was needed: the attempts were used up, perhaps by deaths before the start.
                 (_, None) if row.place != Place::Queue => start.at,
                 (_, None) => u64::MAX,
             };
@@ -725,8 +725,9 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Whether no later event of the group may start so for the first time. Who has ended this one may go
-    /// on: that somebody else has it meanwhile, after a lapse, is learnt only by the write of that end.
+    /// Whether no later event of the group may start like this for the first time. A worker that has ended this event
+    /// may continue. If another worker has the event in the meantime, after a lapse, the first worker learns this only
+    /// when it writes the end.
     fn forbids(&self, start: &Start<'_>) -> bool {
         let ended_itself =
             |(process, at): &(&str, u64)| *process == start.process && *at <= start.at;
@@ -736,7 +737,7 @@ impl<'a> Work<'a> {
 }
 
 impl Start<'_> {
-    /// Whether its process had just been let go on, and decided to start before it was stopped.
+    /// Whether its process was just thawed, and decided to start before it was frozen.
     fn is_stale(&self, thawed: &HashMap<&str, Vec<u64>>) -> bool {
         let times = thawed.get(self.process).map_or(&[][..], Vec::as_slice);
         times
@@ -745,10 +746,10 @@ impl Start<'_> {
     }
 }
 
-/// A process that goes on does what it had decided within this.
+/// A thawed process finishes what it had decided within this time.
 const STALE_NS: u64 = 500_000_000;
 
-/// When each process was let go on.
+/// Returns when each process was thawed.
 fn thawed(journals: &[Left]) -> HashMap<&str, Vec<u64>> {
     let mut thawed: HashMap<&str, Vec<u64>> = HashMap::new();
     for line in journals.iter().flat_map(|journal| &journal.lines) {

@@ -1,10 +1,10 @@
-//! The checker's own tests: a history in which nothing is wrong, and the same with one planted fault each,
-//! which must be found, and as what it is.
+//! Tests of the checker itself: a history without faults, and copies with one planted fault each, which the
+//! checker must find and classify correctly.
 
 use crate::checker::{Charge, Departure, Effect, Ending, History, KEPT, Place, Row, Taking, check};
 use crate::journal::{Left, Line, Record, Told, Verdict};
 
-/// A planted fault, and the invariants that the checker must find broken, sorted.
+/// A planted fault, and the invariants that the checker must report as broken, sorted.
 pub struct Control {
     pub name: &'static str,
     plant: fn(&mut History),
@@ -28,7 +28,7 @@ macro_rules! controls {
     };
 }
 
-/// All of them.
+/// All controls.
 pub static ALL: &[Control] = controls![
     a_run_without_faults_has_no_violations: |_| () => [],
     a_lost_event_is_found: |h| drop(h.rows.remove(0)) => ["I1", "I1"],
@@ -87,7 +87,7 @@ pub static ALL: &[Control] = controls![
     a_report_that_does_not_add_up_is_found: unbalanced => ["report"],
 ];
 
-/// Three events: 1 and 2 of one group, of which 2 works in its own transaction, and 3 of none.
+/// Three events: 1 and 2 are in one group, and 2 works in its own transaction. 3 has no group.
 fn sound() -> History {
     let told = |key: &str, group: Option<&str>| Told {
         key: key.to_owned(),
@@ -208,7 +208,7 @@ fn taking(id: i64, by: &str, attempt: u32, ahead: Option<(i64, u32)>) -> Taking 
     }
 }
 
-/// Event `id` leaves its worker's lease by the hand of `by`, after it may have been started.
+/// Event `id` leaves its worker's lease by a statement of `by`, after it may have been started.
 fn depart(history: &mut History, id: i64, by: &str, expired: bool) {
     history.departures.push(Departure {
         by: by.to_owned(),
@@ -238,14 +238,14 @@ fn charge(history: &mut History, started: bool, error_attempt: Option<u32>) {
     });
 }
 
-/// Event 1 ended in an attempt whose end could not be written.
+/// Event 1 ends in an attempt whose end could not be written.
 fn kept(history: &mut History) {
     charge(history, true, Some(1));
     history.charges[0].error_code = Some("unwritable".to_owned());
     history.rows[0].attempts = 2;
 }
 
-/// Events 1 and 3 lapse together; event 3 had lapsed so often before.
+/// Events 1 and 3 lapse together. Event 3 had already lapsed this often.
 fn lapses(history: &mut History, before: u32) {
     for (id, lapses_were) in [(1, 0), (3, before)] {
         depart(history, id, "other", true);
@@ -263,7 +263,7 @@ fn lapses(history: &mut History, before: u32) {
     }
 }
 
-/// Journals and rows agree, but for what is planted.
+/// Adds a second attempt. Journals and rows agree, except for the planted fault.
 fn second_attempt(history: &mut History, process: &str, records: Vec<(u64, Record)>) {
     history.journals.push(journal(process, records));
 }
@@ -351,7 +351,7 @@ fn redelivered(history: &mut History) {
     retried(history, Verdict::Done, 80);
 }
 
-/// The worker takes its first event's end for one that is to be repeated.
+/// The worker takes the end of its first event for one that must be repeated.
 fn answer_lost(history: &mut History) {
     let retry = Record::Ended {
         id: 1,
@@ -376,7 +376,7 @@ fn repeated_meanwhile(history: &mut History) {
     history.journals[2].lines[1].at = 62;
 }
 
-/// The journal of the first event's attempt becomes another process's, and the event is taken from that one.
+/// Moves the first event's attempt to the journal of another process, from which the event is then taken away.
 fn first_of_another(history: &mut History) {
     let first = history.journals[1].lines.drain(..2).collect();
     history.journals.push(Left {
@@ -386,7 +386,7 @@ fn first_of_another(history: &mut History) {
     "other".clone_into(&mut history.takings[0].by);
 }
 
-/// The worker leases event 1 again with the next one, and starts that one first.
+/// The worker leases event 1 again together with the next one, and starts the next one first.
 fn leased_along(history: &mut History) {
     first_of_another(history);
     history.rows[0].attempts = 2;
@@ -398,7 +398,7 @@ fn leased_along(history: &mut History) {
     history.takings[2].ahead_attempt = Some(2);
 }
 
-/// As before, but that event 1 had no attempt left for the worker, who has it written down too late.
+/// The same, but event 1 had no attempt left for the worker, which recorded this too late.
 fn spent(history: &mut History) {
     first_of_another(history);
     let again = Taking {
@@ -409,7 +409,7 @@ fn spent(history: &mut History) {
     history.takings[2].ahead_attempt = None;
 }
 
-/// The last permitted attempt outlives its lease in a worker that is frozen and tells its end when all is over.
+/// The last allowed attempt outlives its lease in a frozen worker, which reports its end after everything else.
 fn given_up_beside_a_frozen_worker(history: &mut History) {
     spent(history);
     let row = &mut history.rows[0];

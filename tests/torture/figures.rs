@@ -1,5 +1,5 @@
-//! Owns what is told of a run besides its verdict: how much happened, and how long a killed worker's
-//! events waited.
+//! Owns the figures of a run besides its verdict: how much happened, and how long the events of a
+//! killed worker waited.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,29 +8,30 @@ use std::time::Duration;
 use crate::checker::{History, Start, starts};
 use crate::journal::{Record, Verdict};
 
-/// Counts of one run or of many.
+/// Counts of one or more runs.
 #[derive(Debug, Clone, Default)]
 pub struct Figures {
     pub rounds: u64,
     pub events: u64,
     pub starts: u64,
-    /// Starts beyond an event's first that no retry asked for.
+    /// Starts after an event's first one that no retry requested.
     pub duplicates: u64,
     pub kills: u64,
     pub freezes: u64,
     pub server_crashes: u64,
     pub lease_lost: u64,
-    /// Attempts charged because a worker went away.
+    /// Attempts charged because a worker died.
     pub lapses: u64,
-    /// Looks for what must never be seen, under load.
+    /// Checks for violations under load.
     pub looks: u64,
     pub unknown_publishes: u64,
-    /// For each kill that interrupted handlers: until the last of their events was started again.
+    /// For each kill that interrupted handlers, the time until the last of their events was started
+    /// again.
     pub recoveries: Vec<Duration>,
 }
 
 impl Figures {
-    /// The figures of one run.
+    /// Returns the figures of one run.
     pub fn of(history: &History) -> Self {
         let starts = starts(&history.journals);
         let mut figures = Self {
@@ -72,7 +73,7 @@ impl Figures {
         figures
     }
 
-    /// Adds another run's.
+    /// Adds the figures of another run.
     pub fn add(&mut self, other: Self) {
         self.rounds += other.rounds;
         self.events += other.events;
@@ -89,7 +90,7 @@ impl Figures {
     }
 }
 
-/// How long the events waited that the process had in hand when it was killed.
+/// Returns how long the events waited that the process had in hand when it was killed.
 fn recovery(
     starts: &BTreeMap<i64, Vec<Start<'_>>>,
     process: &str,

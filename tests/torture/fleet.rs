@@ -1,5 +1,5 @@
-//! Owns the processes of a run: starts workers and publishers, kills them, stops them and lets them go on,
-//! and sees to it that none outlives the run.
+//! Owns the processes of a run. It starts workers and publishers, kills, freezes and thaws them, and ensures that none
+//! outlives the run.
 
 use std::fs::File;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -11,14 +11,14 @@ use crate::actor::{Publisher, ROLE, Role, Worker};
 use crate::journal::Record;
 use crate::world::World;
 
-/// How long an actor may take to end: the longest of their drains, and what it may take beyond.
+/// How long an actor may take to end: its longest drain and some time for the rest.
 const FAREWELL: Duration = Duration::from_secs(40);
 
 /// A running actor.
 pub struct Actor {
     pub name: String,
     child: Child,
-    /// Open while it is wanted.
+    /// Open as long as the actor is wanted.
     hold: Option<ChildStdin>,
     frozen: bool,
 }
@@ -29,13 +29,13 @@ pub struct Fleet {
     pub workers: Vec<Actor>,
     pub publishers: Vec<Actor>,
     started: u32,
-    /// Names of workers that have ended unasked.
+    /// Names of workers that ended without being asked.
     ended: Vec<String>,
-    /// Variables that workers are started with.
+    /// Environment variables for new workers.
     pub variables: Vec<(String, String)>,
 }
 
-/// What most experiments want of a worker.
+/// The worker that most experiments use.
 pub fn worker(world: &World) -> Worker {
     Worker {
         url: world.url.clone(),
@@ -51,13 +51,13 @@ pub fn worker(world: &World) -> Worker {
 }
 
 impl Fleet {
-    /// Starts a worker under a name of its own; its place among the workers.
+    /// Starts a worker under its own name. Returns its index among the workers.
     pub fn start_worker(&mut self, world: &World, worker: Worker) -> usize {
         self.started += 1;
         let name = format!("worker-{}", self.started);
         let role = Role::Worker(Worker {
             journal: world.journal_path(&name),
-            // By which the leases are known for its own.
+            // The name identifies its leases.
             url: worker.url + "?application_name=" + &name,
             ..worker
         });
@@ -78,8 +78,8 @@ impl Fleet {
         self.publishers.len() - 1
     }
 
-    /// Puts a new worker in the place of each that has ended, and has the leases of those that have ended run out: whether
-    /// they are broken too late is not in question, and no machine is too slow for that. How many have ended in all.
+    /// Replaces each worker that has ended, and lets the leases of the ended ones expire: late breaking of leases is not
+    /// tested, and no machine can be too slow for it. Returns how many workers have ended in total.
     pub async fn tend(&mut self, world: &World, template: &Worker) -> usize {
         for place in 0..self.workers.len() {
             if self.workers[place].has_ended() {
@@ -91,7 +91,7 @@ impl Fleet {
                 self.ended.push(process);
             }
         }
-        // What a dead worker has sent may be done after its death.
+        // The statement of a dead worker may be executed after its death.
         let end = "UPDATE tidegate.lease SET expires_at = clock_timestamp() - interval '1 second'
                     WHERE expires_at > clock_timestamp()
                       AND token IN (SELECT token FROM torture.taken WHERE by = ANY ($1))";
@@ -104,7 +104,7 @@ impl Fleet {
         self.ended.len()
     }
 
-    /// Tends to the workers until all events have ended; false when that does not come.
+    /// Tends to the workers until all events have ended. Returns false if they do not end in time.
     pub async fn tend_to_the_end(&mut self, world: &World, template: &Worker) -> bool {
         let deadline = Instant::now() + world.patience;
         while Instant::now() < deadline {
@@ -121,7 +121,7 @@ impl Fleet {
         false
     }
 
-    /// Asks everybody to end, and kills who does not.
+    /// Asks all actors to end, and kills those that do not.
     pub fn finish(&mut self, world: &World) {
         for actor in self.workers.iter_mut().chain(&mut self.publishers) {
             actor.thaw(world);
@@ -130,7 +130,7 @@ impl Fleet {
         self.wait(world);
     }
 
-    /// Waits for everybody's end; who does not come to it is told and killed.
+    /// Waits for all actors to end. Records and kills those that do not.
     pub fn wait(&mut self, world: &World) {
         for mut actor in self.workers.drain(..).chain(self.publishers.drain(..)) {
             if !actor.ends() {
@@ -140,7 +140,7 @@ impl Fleet {
         }
     }
 
-    /// Ends the publishers, each after the publish it is at.
+    /// Ends the publishers, each after its current publish.
     pub fn finish_publishers(&mut self, world: &World) {
         for actor in &mut self.publishers {
             actor.hold = None;
@@ -175,7 +175,7 @@ impl Actor {
 
     fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).unwrap();
-        // It may be gone already.
+        // The process may already be gone.
         let _ = kill_process(Pid::from_raw(id).unwrap(), signal);
     }
 
@@ -196,7 +196,7 @@ impl Actor {
         });
     }
 
-    /// Lets it go on, whoever has stopped it.
+    /// Thaws it, even if it froze itself.
     pub fn thaw(&mut self, world: &World) {
         if self.frozen {
             world.journal.write(Record::Thawed {
@@ -216,7 +216,7 @@ impl Actor {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for its end; false when it does not come.
+    /// Waits for its end. Returns false if it does not end.
     fn ends(&mut self) -> bool {
         let deadline = Instant::now() + FAREWELL;
         while Instant::now() < deadline {

@@ -1,8 +1,8 @@
-//! Owns what processes write down about themselves while they may be killed at any moment: one line a
-//! fact, one write(2) a line, synced before the process goes on. What is in a journal has happened.
+//! Owns the records that processes write about themselves while they may be killed at any moment: one line and one
+//! write(2) for each fact, synced before the process continues. Everything in a journal has happened.
 //!
-//! The surprise: times are of the machine's monotonic clock, read past libc. All processes share it, and
-//! neither a set clock nor libfaketime moves it.
+//! Times are read from the machine's monotonic clock, bypassing libc. All processes share this clock, and neither
+//! setting the clock nor libfaketime changes it.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -12,10 +12,10 @@ use std::sync::Mutex;
 use serde::{Deserialize, Serialize};
 use tidegate::DrainReport;
 
-/// What a publisher is about to publish.
+/// An event that a publisher is about to publish.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    /// Unique in a run; in the payload, so that a row is known without its id.
+    /// Unique in a run. It is in the payload, so that a row can be identified without its id.
     pub key: String,
     pub group: Option<String>,
 }
@@ -26,16 +26,16 @@ pub struct Told {
 pub enum Verdict {
     Done,
     Retry,
-    /// Its service does not answer: the event keeps its attempt, or loses it, as what the service answers others says.
+    /// Its service did not answer. The event keeps its attempt, or loses it if the service answers other events.
     Unavailable,
     Reject,
 }
 
-/// A fact.
+/// A recorded fact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum Record {
-    /// A publish is about to be sent. Without one of the next two it is unknown what became of it.
+    /// A publish is about to be sent. Without one of the next two facts, its result is unknown.
     Trying { publish: String, events: Vec<Told> },
     /// It was committed.
     Acknowledged { publish: String, ids: Vec<i64> },
@@ -45,7 +45,7 @@ pub enum Record {
     Unknown { publish: String, error: String },
     /// A handler starts.
     Started { id: i64, attempt: u32, key: String },
-    /// It is about to return this.
+    /// A handler is about to return this.
     Ended {
         id: i64,
         attempt: u32,
@@ -53,27 +53,27 @@ pub enum Record {
     },
     /// A drain ended.
     Reported { report: Box<DrainReport> },
-    /// A drain ended because the database stayed away.
+    /// A drain ended because the database could not be reached.
     Failed { error: String },
-    /// The most memory that a worker had at once, told at its end.
+    /// The peak memory of a worker, recorded at its end.
     Grew { kilobytes: u64 },
-    /// The test killed a process, or it killed itself, by its name.
+    /// The named process was killed by the test or by itself.
     Killed { process: String },
     /// A process did not end when it was asked to.
     Straggled { process: String },
-    /// The test stopped a process.
+    /// The test froze a process.
     Froze { process: String },
-    /// The test let it go on.
+    /// The test thawed it.
     Thawed { process: String },
-    /// The test stopped the server at once, as `pg_ctl stop -m immediate` does.
+    /// The test stopped the server immediately, like `pg_ctl stop -m immediate`.
     ServerCrashed,
-    /// The server is back.
+    /// The server is running again.
     ServerStarted,
-    /// The server's clock is that far from the true time.
+    /// The server's clock differs from the true time by this much.
     ClockSet { seconds: i64 },
 }
 
-/// A fact and when it was written down.
+/// A fact and the time of its recording.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
     /// Nanoseconds of the machine's monotonic clock.
@@ -86,13 +86,13 @@ pub struct Line {
 pub struct Journal(Mutex<File>);
 
 impl Journal {
-    /// Creates or continues one.
+    /// Creates or continues a journal.
     pub fn open(path: &Path) -> Self {
         let file = OpenOptions::new().create(true).append(true).open(path);
         Self(Mutex::new(file.unwrap()))
     }
 
-    /// Writes a fact down; it stays even if this process is killed on return.
+    /// Records a fact. The record survives even if this process is killed when the call returns.
     pub fn write(&self, record: Record) {
         let mut file = self.0.lock().unwrap();
         let line = Line {
@@ -113,7 +113,7 @@ pub fn monotonic() -> u64 {
     seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// A process's journal as it was left.
+/// The journal of a process, as it was left.
 #[derive(Debug, Clone, Default)]
 pub struct Left {
     /// The process's name.
@@ -121,7 +121,7 @@ pub struct Left {
     pub lines: Vec<Line>,
 }
 
-/// Reads a journal; a line that was cut off has not happened.
+/// Reads a journal. A truncated line has not happened.
 pub fn read(path: &Path) -> Left {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -134,7 +134,7 @@ pub fn read(path: &Path) -> Left {
     }
 }
 
-/// All journals of a folder.
+/// Reads all journals in a folder.
 pub fn read_all(folder: &Path) -> Vec<Left> {
     let entries = std::fs::read_dir(folder).unwrap();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();

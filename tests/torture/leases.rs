@@ -1,27 +1,27 @@
-//! Owns the judgement of leases: what was taken, what left without having ended, and what was charged for it. All of it
-//! was written down in the transactions that did it, so it is by nobody's clock, and however long a process takes to
-//! write down what it has done.
+//! Owns the verdict on leases: which events were leased, left a lease without having ended, or were charged. All of it was
+//! recorded in the same transactions, so it depends on no clock, and not on how long a process takes to record its
+//! actions.
 //!
-//! The one surprise: of what stands ahead in a group only the nearest live event is held against a lease or a start. What
-//! is ahead of that one was held against its own.
+//! Only the nearest earlier live event of a group is checked for a lease or a start. Events before that one were checked
+//! for its own lease.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::checker::{Charge, Departure, History, Place, Row, Start, Taking, Violation};
 use crate::journal::Verdict;
 
-/// What happened to the leases of one run.
+/// The history of the leases of one run.
 struct Leases<'a> {
     history: &'a History,
-    /// Of each event, in order.
+    /// The leases of each event, in order.
     takings: HashMap<i64, Vec<&'a Taking>>,
-    /// What left which event's lease in which transaction.
+    /// The departures, by transaction and event.
     departures: HashMap<(u64, i64), &'a Departure>,
     rows: HashMap<i64, &'a Row>,
 }
 
-/// Every lease, break of a lease and charge that must not be, and every start of an event before its process was done
-/// with what it had leased ahead of it.
+/// Returns every forbidden lease, break of a lease and charge, and every start of an event before its process was done
+/// with the earlier events that it had leased.
 pub fn violations(history: &History, starts: &BTreeMap<i64, Vec<Start<'_>>>) -> Vec<Violation> {
     let leases = Leases::of(history);
     let mut found = Vec::new();
@@ -50,7 +50,7 @@ impl<'a> Leases<'a> {
         }
     }
 
-    /// I4: leases past an earlier event of the group that is not in the same worker's hands.
+    /// I4: leases of events whose earlier event of the group is not in the same worker's hands.
     fn overtakings(&self, found: &mut Vec<Violation>) {
         for taking in &self.history.takings {
             if let (Some(ahead), false) = (taking.ahead, taking.together) {
@@ -83,8 +83,8 @@ impl<'a> Leases<'a> {
         }
     }
 
-    /// The nearest earlier event of the group, and its attempt, that the process of this start had in its hand when
-    /// it leased this one.
+    /// Returns the nearest earlier event of the group, and its attempt, that the process of this start had in hand when it
+    /// leased this event.
     fn ahead_of(&self, id: i64, start: &Start<'_>) -> Option<(i64, u32)> {
         let of_start =
             |taking: &&&Taking| taking.attempt == Some(start.attempt) && taking.by == start.process;
@@ -92,15 +92,15 @@ impl<'a> Leases<'a> {
         Some((taking.ahead?, taking.ahead_attempt?))
     }
 
-    /// Whether an event was given up with this attempt, perhaps without its handler's end: it took too long,
-    /// or was not started at all.
+    /// Whether an event was given up with this attempt, perhaps without the end of its handler: it took too long, or was
+    /// not started at all.
     fn gave_up(&self, id: i64, attempt: u32) -> bool {
         self.rows.get(&id).is_some_and(|row| {
             row.place != Place::Queue && row.status == "FAILED" && row.attempts == attempt
         })
     }
 
-    /// Whether the process of a start had ended this attempt for good by then: or had done so without knowing, because the
+    /// Whether the process of a start had finally ended this attempt by then, or had done so without knowing, because the
     /// answer to the handler's own commit was lost.
     fn has_ended(
         &self,
@@ -122,8 +122,8 @@ impl<'a> Leases<'a> {
         })
     }
 
-    /// I6: nothing is taken from a worker none of whose leases had run out. Who has no name is an operator, who may take
-    /// what they like.
+    /// I6: no event is taken from a worker unless one of its leases has expired. An empty name is an operator, who may
+    /// take any event.
     fn breaks(&self, found: &mut Vec<Violation>) {
         let takings = self.history.takings.iter();
         let owners: HashMap<&str, &str> = takings
@@ -140,8 +140,8 @@ impl<'a> Leases<'a> {
         }
     }
 
-    /// I3: an attempt is charged to what leaves a lease only if it may have been started there; I5: what is stored with it
-    /// is of that attempt.
+    /// I3: an event that leaves a lease is charged an attempt only if it may have been started there. I5: what is stored
+    /// with it belongs to that attempt.
     fn charges(&self, found: &mut Vec<Violation>) {
         for charge in &self.history.charges {
             let id = charge.id;
@@ -159,7 +159,7 @@ impl<'a> Leases<'a> {
         }
     }
 
-    /// I10: an event whose worker has gone away before takes nobody along when it happens again.
+    /// I10: an event whose worker died before affects no other event when this happens again.
     fn neighbours(&self, found: &mut Vec<Violation>) {
         let mut together: BTreeMap<(u64, &str), Vec<&Charge>> = BTreeMap::new();
         for charge in self

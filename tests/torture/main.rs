@@ -1,19 +1,19 @@
 //! The fault suite: real Postgres clusters and real worker processes that are killed, stopped, frozen and
-//! lied to, and a checker that says whether a promise was broken.
+//! given false answers, and a checker that decides whether a promise was broken.
 //!
 //! # Layout
 //!
-//! - `experiments`: one idea a file; what is broken, and how it is mended;
-//! - `world`: a cluster that can crash, the folder of evidence; `fleet`: the processes;
-//! - `proxy`: a connection on which answers get lost;
-//! - `actor`: what those processes are, which is this program started again;
-//! - `watch`: looks all the time for what must never be there;
-//! - `journal`: what they write down; `checker`: the judgement, `leases` that of their order; `controls`: the
-//!   checker's own tests;
-//! - `figures`: what is told besides the verdict; `soak`: `make torture`.
+//! - `experiments`: one idea per file: what is broken, and how it is repaired
+//! - `world`: a cluster that can crash, and the folder of evidence; `fleet`: the processes
+//! - `proxy`: a connection on which answers get lost
+//! - `actor`: the processes, which are this program started again
+//! - `watch`: constantly checks for states that must never exist
+//! - `journal`: the records of the processes; `checker`: the verdict, and `leases` the part about leases;
+//!   `controls`: the tests of the checker
+//! - `figures`: the figures besides the verdict; `soak`: `make torture`
 //!
-//! Each experiment draws its seed from the clock, unless `TIDEGATE_TORTURE_SEED` gives one, and says it. Two
-//! runs of one seed make the same choices; what the machine makes of them is its own.
+//! Each experiment takes its seed from the clock, unless `TIDEGATE_TORTURE_SEED` sets one, and prints it. Two
+//! runs with the same seed make the same choices, but their timing depends on the machine.
 
 #![expect(
     clippy::unwrap_used,
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, experiments.chain(controls).collect()).exit_code()
 }
 
-/// The seed that was asked for, or a new one.
+/// Returns the configured seed, or a new one.
 fn seed() -> u64 {
     match std::env::var("TIDEGATE_TORTURE_SEED") {
         Ok(seed) if !seed.is_empty() => seed
@@ -80,7 +80,7 @@ fn seed() -> u64 {
     }
 }
 
-/// Runs an experiment on this thread, whose end would be its processes' end.
+/// Runs an experiment on this thread, because the processes end when the thread that started them ends.
 fn run(experiment: &Experiment, seed: u64, size: Size) -> Result<Figures, String> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -1,5 +1,5 @@
-//! A proxy in front of the server on which one answer is lost: it hands over all that clients say, and nothing
-//! of what the server says to a connection from the moment on which a client has said a certain word there.
+//! A proxy in front of the server that loses one answer. It forwards everything that clients send. From the
+//! moment a client has sent a certain word, it forwards nothing from the server on that connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 /// The running proxy.
 pub struct Proxy {
-    /// The database, through the proxy.
+    /// The URL of the database through the proxy.
     pub url: String,
     shared: Arc<Shared>,
     withheld: watch::Receiver<bool>,
@@ -19,7 +19,7 @@ pub struct Proxy {
 
 struct Shared {
     marker: &'static [u8],
-    /// The answer is lost once; later ones arrive.
+    /// Only one answer is lost. Later ones arrive.
     lost: AtomicBool,
     withheld: watch::Sender<bool>,
     cut: watch::Sender<bool>,
@@ -53,7 +53,7 @@ impl Proxy {
         }
     }
 
-    /// Until a client has said the word, at most a minute.
+    /// Waits until a client has sent the word, at most a minute.
     pub async fn wait_for_marker(&mut self) {
         let limit = Duration::from_mins(1);
         let said = self.withheld.wait_for(|withheld| *withheld);
@@ -98,7 +98,7 @@ async fn carry(client: TcpStream, server: TcpStream, shared: Arc<Shared>) {
     };
     let mine = shut.subscribe();
     let ended = async {
-        // Only the connection that lost an answer is cut.
+        // Only the connection that lost an answer is closed.
         while cut.changed().await.is_ok() {
             if *mine.borrow() {
                 return;

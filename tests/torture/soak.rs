@@ -1,4 +1,5 @@
-//! The longest part of `make torture`: one experiment after another, in rounds, until the time is up or a promise is broken.
+//! The longest part of `make torture`: it runs one experiment after another, in rounds, until the time is up or a promise is
+//! broken.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -8,20 +9,20 @@ use crate::experiments::{self, Size};
 use crate::figures::Figures;
 use crate::{run as run_one, seed};
 
-/// How long, if the environment asks for it.
+/// The duration, if the environment sets one.
 pub fn asked_for() -> Option<Duration> {
     let text = std::env::var("TIDEGATE_TORTURE_DURATION").ok()?;
     let length = humantime::parse_duration(&text);
     Some(length.expect("TIDEGATE_TORTURE_DURATION: must be a time such as 10m or 8h"))
 }
 
-/// Runs until then; the round that is under way is finished.
+/// Runs until then, and finishes the current round.
 pub fn run(length: Duration) -> ExitCode {
     let mut seeds = fastrand::Rng::with_seed(seed());
     let began = Instant::now();
     let mut all = Figures::default();
     println!("torture for {length:?}");
-    // A round that was begun is finished; none is begun that would end far beyond the time.
+    // A round that has begun is finished. A round that would end far beyond the time is not begun.
     for experiment in experiments::ALL.iter().cycle() {
         let round = seeds.u64(0..1_000_000_000);
         println!(

@@ -1,5 +1,5 @@
-//! Owns the look from outside while everybody is at work: asks the database many times a second for what must never be
-//! there, whatever is under way. Each look is of one snapshot.
+//! Owns the checks from outside under load: it asks the database many times a second for states that must never exist.
+//! Each check uses one snapshot.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -13,11 +13,11 @@ const PAUSE: Duration = Duration::from_millis(40);
 #[derive(Debug, Default)]
 struct Seen {
     looks: u64,
-    /// The invariant, and what.
+    /// The violated invariant, and the details.
     breaches: BTreeSet<(String, String)>,
 }
 
-/// Looks until it is dropped.
+/// Checks until it is dropped.
 pub struct Watch {
     seen: Arc<Mutex<Seen>>,
     looking: tokio::task::JoinHandle<()>,
@@ -30,7 +30,7 @@ impl Watch {
         Self { seen, looking }
     }
 
-    /// How often it has looked, and what it saw that must not be.
+    /// Returns how often it has checked, and the violations it saw.
     pub fn seen(&self) -> (u64, Vec<(String, String)>) {
         let seen = self.seen.lock().unwrap();
         (seen.looks, seen.breaches.iter().cloned().collect())
@@ -43,7 +43,7 @@ impl Drop for Watch {
     }
 }
 
-/// A server that is away is asked again when it is back.
+/// A server that is down is asked again when it is back.
 async fn look(url: String, seen: Arc<Mutex<Seen>>) {
     let mut client: Option<Client> = None;
     loop {
@@ -77,7 +77,7 @@ async fn look(url: String, seen: Arc<Mutex<Seen>>) {
     }
 }
 
-/// What is there now and must not be.
+/// Returns states that must not exist.
 pub async fn breaches(client: &Client) -> Result<Vec<(String, String)>, tokio_postgres::Error> {
     let sql = "SELECT invariant, text FROM torture.breaches";
     let rows = client.query(sql, &[]).await?;

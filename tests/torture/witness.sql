@@ -1,17 +1,17 @@
--- What the checker asks for and the product does not keep. Triggers write it, so that it commits, and is
--- lost, together with what it tells of.
+-- Data that the checker needs but the product does not store. Triggers write it, so it commits or rolls back together with
+-- the change it describes.
 CREATE SCHEMA torture;
 
 CREATE TABLE torture.effect (id bigint NOT NULL, attempt bigint NOT NULL);
 
--- Each event that came into a lease, and what stood ahead of it in its group at that moment.
+-- Each event that entered a lease, and the event ahead of it in its group at that moment.
 CREATE TABLE torture.taken (
     position      bigint GENERATED ALWAYS AS IDENTITY,
     by            text NOT NULL DEFAULT current_setting('application_name'),
     token         uuid NOT NULL,
     worker        uuid NOT NULL,
     id            bigint NOT NULL,
-    -- Null if nothing is to start: its time or its attempts were over.
+    -- Null if no handler may start: its deadline had passed or its attempts were used up.
     attempt       int,
     ahead         bigint,
     ahead_attempt int,
@@ -19,8 +19,8 @@ CREATE TABLE torture.taken (
 );
 CREATE INDEX ON torture.taken (by);
 
--- The nearest live event ahead is enough: what is ahead of that one was asked for when that one was leased. Own leases are
--- locked by the lease, and nobody else may have what is ahead: what is seen here stays so until the commit.
+-- The nearest live event ahead is enough, because the one before it was checked when that event was leased. The lease
+-- locks the worker's own leases, and no other worker can lease the event ahead, so this state holds until the commit.
 CREATE FUNCTION torture.lease_taken() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     INSERT INTO torture.taken (token, worker, id, attempt, ahead, ahead_attempt, together)
@@ -33,7 +33,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- The attempt that a handler would start under a lease of that time.
+-- The attempt that a handler would start under a lease taken at that time.
 CREATE FUNCTION torture.attempt(event tidegate.event_queue, taken_at timestamptz) RETURNS int LANGUAGE sql STABLE
 RETURN CASE WHEN (event).attempts < (event).max_attempts AND ((event).expires_at IS NULL OR (event).expires_at > taken_at)
             THEN (event).attempts + 1 END;
@@ -53,14 +53,14 @@ CREATE TABLE torture.departure (
     expired     boolean NOT NULL
 );
 
--- A worker of whose leases one that had run out ended in this transaction.
+-- Workers that had an expired lease which ended in this transaction.
 CREATE TABLE torture.run_out (transaction xid8 NOT NULL DEFAULT pg_current_xact_id(), worker uuid NOT NULL);
 CREATE INDEX ON torture.run_out (worker);
 
 CREATE FUNCTION torture.lease_left() RETURNS trigger LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     hole CONSTANT int8multirange := CASE WHEN TG_OP = 'DELETE' THEN OLD.ids ELSE OLD.ids - NEW.ids END;
-    -- The server's clock may have been set since the statement began.
+    -- The server's clock may have been changed since the statement began.
     instant CONSTANT timestamptz := greatest(clock_timestamp(), statement_timestamp());
 BEGIN
     IF OLD.expires_at <= instant THEN
@@ -135,7 +135,7 @@ SELECT by, transaction::text::bigint AS transaction, id, attempts_were, attempts
 CREATE VIEW torture.endings AS
 SELECT id, leased, attempts, max_attempts, late FROM torture.ending ORDER BY position;
 
--- What must never be seen, at any moment: all of one snapshot, for whoever looks while everybody is at work.
+-- States that must never exist, from one snapshot, for checks under load.
 CREATE VIEW torture.breaches AS
 SELECT 'I4' AS invariant, format('%s has leased event %s behind %s, which %s has', worker, id, ahead,
                                  coalesce(ahead_worker::text, 'nobody')) AS text
@@ -148,8 +148,8 @@ UNION ALL
    JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
   GROUP BY q.id HAVING count(*) > 1 LIMIT 3);
 
--- Every row that ever came into the log. A partition that is dropped whole removes rows without a word;
--- those must have expired by the time anybody looks.
+-- Every row that was ever in the log. Dropping a whole partition removes rows without a trigger; these must have expired
+-- by the time of the check.
 CREATE TABLE torture.ended (
     id             bigint NOT NULL,
     kind           text NOT NULL,

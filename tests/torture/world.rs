@@ -1,8 +1,8 @@
-//! Owns the ground of a run: a Postgres cluster of its own with the durability of the defaults, which can
-//! be crashed; a folder for evidence; and what the database holds when the run is over.
+//! Owns the environment of a run: its own Postgres cluster with the default durability, which can be crashed; a folder
+//! for evidence; and the contents of the database after the run.
 //!
-//! The cluster listens on the loopback address, lies in a temporary folder and lives as long as the pipe
-//! that this process holds open.
+//! The cluster listens on the loopback address, uses a temporary folder, and runs as long as this process holds a pipe
+//! open.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
@@ -23,17 +23,17 @@ use crate::fleet::Fleet;
 use crate::journal::{self, Journal, Record, Told};
 use crate::watch::{Watch, breaches};
 
-/// What the checker asks for and the product does not keep: what came into leases, left them and was charged, and rows
-/// of the log that the cleanup has removed. Written by triggers, so that it commits with what it tells of.
+/// Data that the checker needs but the product does not store: events that entered and left leases, charges, and log
+/// rows that the cleanup has removed. Triggers write it, so it commits together with the change it describes.
 const WITNESS: &str = include_str!("witness.sql");
 
-/// The database of a run, and where its evidence is.
+/// The database of a run, and the place of its evidence.
 pub struct World {
     pub url: String,
     pub seed: u64,
     pub random: fastrand::Rng,
     pub journal: Journal,
-    /// How long everything may take to end once nothing is broken any more.
+    /// How long everything may take to end once all faults are repaired.
     pub patience: Duration,
     evidence: PathBuf,
     watch: Watch,
@@ -47,7 +47,7 @@ struct Server {
 }
 
 impl World {
-    /// Starts a cluster with options of `scripts/postgres.py serve` and migrates it.
+    /// Starts a cluster with options of `scripts/postgres.py serve`, and migrates it.
     pub async fn start(experiment: &str, seed: u64, options: &[String]) -> Self {
         let evidence = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("target/torture")
@@ -78,7 +78,7 @@ impl World {
         self.evidence.join("logs").join(format!("{name}.log"))
     }
 
-    /// A connection past everything that is under test.
+    /// Opens a connection that bypasses everything under test.
     pub async fn client(&self) -> Client {
         self.try_client().await.expect("the server answers")
     }
@@ -100,7 +100,7 @@ impl World {
         self.journal.write(Record::ServerStarted);
     }
 
-    /// All that processes have written down so far.
+    /// Returns everything that processes have recorded so far.
     pub fn journals(&self) -> Vec<journal::Left> {
         journal::read_all(&self.evidence.join("journals"))
     }
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// Publishes events, one publish for all, and writes it down as a publisher does; their ids.
+    /// Publishes all events in one publish and records it like a publisher. Returns their ids.
     pub async fn publish(
         &self,
         name: &str,
@@ -150,7 +150,7 @@ impl World {
         ids
     }
 
-    /// Writes down that handlers will publish these follow-ups, or not.
+    /// Records that handlers may publish these follow-ups.
     pub fn foretell(&self, works: &[Work]) {
         for work in works {
             let told = Told {
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// Waits until a number from the database is this, as long as [`World::patience`]; whether it came.
+    /// Waits until a query returns this number, as long as [`World::patience`]. Returns whether it did.
     pub async fn comes_to(&self, sql: &str, number: i64) -> bool {
         let deadline = Instant::now() + self.patience;
         while self.number(sql).await != number {
@@ -176,12 +176,12 @@ impl World {
         true
     }
 
-    /// A file of the evidence.
+    /// Returns the path of a file of the evidence.
     pub fn path(&self, name: &str) -> PathBuf {
         self.evidence.join(name)
     }
 
-    /// One number from the database.
+    /// Reads one number from the database.
     pub async fn number(&self, sql: &str) -> i64 {
         self.client()
             .await
@@ -191,7 +191,7 @@ impl World {
             .get(0)
     }
 
-    /// Lets the workers of `fleet` end everything, within [`World::patience`], and then end themselves.
+    /// Lets the workers of `fleet` end all events within [`World::patience`], and then end themselves.
     pub async fn drain(&self, fleet: &mut Fleet) {
         let deadline = Instant::now() + self.patience;
         while Instant::now() < deadline {
@@ -208,7 +208,7 @@ impl World {
         fleet.finish(self);
     }
 
-    /// Everything there is to know, once nobody writes any more.
+    /// Returns the history of the run. Call it when no process writes any more.
     pub async fn history(&self, drained: bool) -> History {
         let client = self.client().await;
         let replays =
@@ -265,7 +265,7 @@ impl World {
         days.len() > 1
     }
 
-    /// Checks all promises and keeps the evidence if one is broken.
+    /// Checks all promises, and keeps the evidence if one is broken.
     pub async fn judge(self, further: Vec<Violation>) -> Result<Figures, String> {
         let history = self.history(true).await;
         let mut violations = check(&history);
@@ -287,7 +287,7 @@ impl World {
         Err(text)
     }
 
-    /// Forgets the evidence of a run that went as it should.
+    /// Removes the evidence of a successful run.
     pub fn forget(self) {
         let _ = std::fs::remove_dir_all(&self.evidence);
     }
@@ -310,7 +310,7 @@ impl World {
     }
 }
 
-/// The schema, and what tells of it.
+/// Creates the schema, and the triggers that record changes.
 async fn prepare(url: &str) {
     let database = Database::new(url, 1).unwrap();
     let migrate = Migrate::new(&database, Torture::KINDS);
@@ -320,7 +320,7 @@ async fn prepare(url: &str) {
     client.batch_execute(WITNESS).await.unwrap();
 }
 
-/// The rows of a table or view as values.
+/// Reads the rows of a table or view.
 async fn table<T: DeserializeOwned>(client: &Client, name: &str) -> Vec<T> {
     let sql = format!("SELECT row_to_json(t)::text FROM {name} AS t");
     let rows = client.query(&sql, &[]).await.unwrap();
@@ -333,7 +333,7 @@ fn serve(options: &[String]) -> (Server, String) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/postgres.py");
     let mut process = Command::new("python3")
         .arg(script)
-        // A start after a crash need not sync every file of the folder one by one.
+        // A start after a crash need not sync every file of the folder.
         .args([
             "serve",
             "--obey",
@@ -365,7 +365,7 @@ impl Server {
         assert_eq!(self.answer(), word, "scripts/postgres.py said why above");
     }
 
-    /// The script gives up after a minute by itself.
+    /// The script gives up by itself after a minute.
     fn answer(&mut self) -> String {
         let mut line = String::new();
         self.answers.read_line(&mut line).unwrap();
@@ -375,7 +375,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Its sign to stop; the pipe also closes if this never runs.
+        // The signal to stop. The pipe also closes if this never runs.
         self.words = None;
         let _ = self.process.wait();
     }

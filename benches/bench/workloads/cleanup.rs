@@ -1,4 +1,4 @@
-//! Removing finished events whose retention has ended: whole partitions against rows.
+//! Removing finished events after their retention: whole partitions, compared with rows.
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,7 @@ pub async fn run(bench: &Bench) -> Outcome<Findings> {
     Ok(found)
 }
 
-/// A partition of the day before yesterday with so many rows, all expired. Tells its name.
+/// Creates the partition of the day before yesterday with this many expired rows. Returns its name.
 async fn expired(queue: &Queue, count: u32) -> Outcome<String> {
     queue.clear().await?;
     let made = "SELECT 'event_log_' || to_char(day, 'YYYYMMDD'), (tidegate.make_log_partition(day)).outcome
@@ -71,7 +71,7 @@ async fn expired(queue: &Queue, count: u32) -> Outcome<String> {
     }
 }
 
-/// What an earlier cleanup does: step by step, each a transaction.
+/// The work of an earlier cleanup, step by step, each in its own transaction.
 async fn count_ahead(queue: &Queue, partition: &str) -> Outcome<Duration> {
     let began = Instant::now();
     loop {
@@ -102,7 +102,7 @@ async fn clean(queue: &Queue, count: u32) -> Outcome<Duration> {
     }
 }
 
-/// The baseline: by the primary index, each batch behind the last.
+/// The baseline: deletes by the primary key, one batch after the other.
 async fn delete_in_batches(queue: &Queue, count: u32) -> Outcome<Duration> {
     let sql = "WITH gone AS (
                    DELETE FROM tidegate.event_log

@@ -1,4 +1,4 @@
-//! What draining costs: the server's disk, the client's memory, and a tick that finds nothing.
+//! The cost of draining: the server's disk, the client's memory, and a tick that finds no event.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::setup::{Bench, FEW_ROUNDS, Groups, Queue, connect, defaults};
 
 pub async fn footprint(bench: &Bench) -> Outcome<Findings> {
     let (queue, count) = (bench.queue("footprint").await?, bench.scaled(200_000));
-    // Dead rows are counted before anybody removes them.
+    // Dead rows must be counted before autovacuum removes them.
     let by_hand = "ALTER TABLE tidegate.event_queue SET (autovacuum_enabled = false)";
     queue.client.batch_execute(by_hand).await?;
     let mut found = Findings::default();
@@ -53,7 +53,7 @@ pub async fn footprint(bench: &Bench) -> Outcome<Findings> {
     Ok(found)
 }
 
-/// Counters of the server, as they stand.
+/// Current values of the server's counters.
 struct Cost {
     wal_bytes: f64,
     dead: f64,
@@ -68,7 +68,7 @@ impl Cost {
     }
 
     async fn read_of(queue: &Queue, table: &str) -> Outcome<Self> {
-        // Counters of a session reach the view when it goes idle, or a second later.
+        // The counters of a session become visible when it is idle, or a second later.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         let sql = "SELECT (pg_current_wal_insert_lsn() - '0/0')::float8, s.n_dead_tup::float8, pg_relation_size(s.relid)::float8, pg_indexes_size(s.relid)::float8,
                           (SELECT sum(pg_total_relation_size(t.relid)) FROM pg_partition_tree('tidegate.event_log') AS t
@@ -140,7 +140,7 @@ pub async fn memory(bench: &Bench) -> Outcome<Findings> {
     Ok(found)
 }
 
-/// Resident megabytes of a process until it ends, and the most it ever had.
+/// Returns the resident memory of a process in megabytes, sampled until it ends, and its peak.
 async fn sampled(child: &mut Child) -> Outcome<(Vec<f64>, f64)> {
     let status = format!("/proc/{}/status", child.id().ok_or("it has ended")?);
     let (mut resident, mut highest) = (Vec::new(), 0.0);
@@ -179,7 +179,7 @@ pub async fn empty(bench: &Bench) -> Outcome<Findings> {
     queue.client.batch_execute(by_hand).await?;
     queue.prepare(count, Groups::None).await?;
     queue.drain(count, &defaults()).await?;
-    // The first scan behind a drain marks the dead index entries it has to step over.
+    // The first scan after a drain marks the dead index entries that it steps over.
     nothing(&queue, "after a drain, before vacuum", &mut found).await?;
     let vacuum = "VACUUM ANALYZE tidegate.event_queue";
     queue.client.batch_execute(vacuum).await?;
@@ -189,7 +189,7 @@ pub async fn empty(bench: &Bench) -> Outcome<Findings> {
     Ok(found)
 }
 
-/// A tick, the lease alone on a warm connection, and the pages that it reads.
+/// Measures a tick, the lease alone on a warm connection, and the pages that it reads.
 async fn nothing(queue: &Queue, state: &str, found: &mut Findings) -> Outcome<()> {
     let buffers = lease_buffers(queue).await?;
     found.add(
@@ -226,7 +226,8 @@ async fn nothing(queue: &Queue, state: &str, found: &mut Findings) -> Outcome<()
     Ok(())
 }
 
-/// Pages of tables and indexes that a lease which finds nothing looks at, in memory or not.
+/// Returns the number of table and index pages that a lease without a result accesses, in memory or
+/// not.
 async fn lease_buffers(queue: &Queue) -> Outcome<f64> {
     let kinds = format!("'{{{}}}'", Work::KINDS.join(","));
     let values = [

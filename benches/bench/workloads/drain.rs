@@ -1,4 +1,5 @@
-//! Draining no-op events: the queue's own speed, and what groups, depth, company and distance do to it.
+//! Draining events without work: the queue's own speed, and the effect of groups, depth, concurrent
+//! drains and network distance.
 
 use std::time::{Duration, Instant};
 
@@ -66,10 +67,10 @@ pub async fn groups(bench: &Bench) -> Outcome<Findings> {
     Ok(found)
 }
 
-/// Of the larger ones fewer, so that all are some hundred megabytes at most.
+/// There are fewer of the larger payloads, so that all variants have some hundred megabytes at most.
 pub async fn payloads(bench: &Bench) -> Outcome<Findings> {
     let queue = bench.queue("payloads").await?;
-    // As if they were not all one letter, of which a compression leaves nothing.
+    // Without compression, because the text consists of one letter and would compress to nothing.
     let plain = ["event_queue", "event_log"]
         .map(|table| format!("ALTER TABLE tidegate.{table} ALTER payload SET STORAGE EXTERNAL"));
     queue.client.batch_execute(&plain.join(";")).await?;
@@ -77,7 +78,7 @@ pub async fn payloads(bench: &Bench) -> Outcome<Findings> {
         ("20 bytes", 0, bench.scaled(200_000)),
         ("1 KiB", 1 << 10, bench.scaled(100_000)),
         ("64 KiB", 64 << 10, bench.scaled(5_000)),
-        // The most that is allowed, with what stands around the text.
+        // The maximum size, including what surrounds the text.
         ("1 MiB", (1 << 20) - 100, bench.scaled(400)),
     ];
     let mut found = Findings::default();
@@ -117,7 +118,8 @@ pub async fn deep(bench: &Bench) -> Outcome<Findings> {
         shallow.prepare(count, Groups::None).await?;
         let drained = shallow.drain(count, &options).await?;
         found.add("nothing behind", RATE, drained.rate());
-        // What the last round took is filled up at the end, and its dead rows removed.
+        // Refill the events that the last round removed, at the end of the queue, and remove its dead
+        // rows.
         deep.fill("bench_noop", count, Groups::None).await?;
         for sql in ["TRUNCATE tidegate.event_log", "VACUUM tidegate.event_queue"] {
             deep.client.batch_execute(sql).await?;
@@ -154,7 +156,8 @@ pub async fn ahead(bench: &Bench) -> Outcome<Findings> {
     Ok(found)
 }
 
-/// So many events that are due tomorrow, the heads of groups among them, and as many behind those heads.
+/// Creates this many events that are due tomorrow, among them the first events of groups, and as many
+/// events behind those.
 async fn delayed_and_blocked(queue: &Queue, count: u32) -> Outcome<()> {
     let sql = "INSERT INTO tidegate.event_queue (kind, payload, group_key, available_at)
                SELECT 'bench_noop', jsonb_build_object('number', n, 'text', repeat('x', 170)),
@@ -165,7 +168,8 @@ async fn delayed_and_blocked(queue: &Queue, count: u32) -> Outcome<()> {
     Ok(())
 }
 
-/// How long until `count` events are in the log, and until the drain says that there are no more.
+/// Returns how long it takes until `count` events are in the log, and until the drain reports that the
+/// queue is empty.
 async fn until_done(queue: &Queue, count: u32) -> Outcome<(Duration, Duration)> {
     let (progress, mut told) = watch::channel(tidegate::DrainReport::default());
     let hooks = Hooks {
@@ -206,7 +210,7 @@ pub async fn parallel(bench: &Bench) -> Outcome<Findings> {
     Ok(found)
 }
 
-/// Drains with several at once and proves that every event was leased and logged once.
+/// Runs several drains at the same time, and checks that every event was leased and logged once.
 async fn drain_together(queue: &Queue, count: u32, drains: usize) -> Outcome<Duration> {
     let began = Instant::now();
     let mut running = Vec::new();
@@ -266,7 +270,7 @@ pub async fn distance(bench: &Bench) -> Outcome<Findings> {
     Ok(found)
 }
 
-/// The same database by way of a proxy.
+/// Returns the URL of the same database through a proxy.
 fn through_proxy(url: &str, delay: Duration) -> Outcome<String> {
     let (credentials, rest) = url.split_once('@').ok_or("the URL names no user")?;
     let (address, name) = rest.split_once('/').ok_or("the URL names no database")?;

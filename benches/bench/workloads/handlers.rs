@@ -1,4 +1,4 @@
-//! Handlers that do something: wait, write, tell when they were started.
+//! Handlers with work: they wait, write, or report when they started.
 
 use std::time::{Duration, Instant};
 
@@ -97,7 +97,7 @@ pub async fn latency(bench: &Bench) -> Outcome<Findings> {
     Ok(found)
 }
 
-/// One event every 10 ms.
+/// Publishes one event every 10 ms.
 async fn publish_steadily(client: &tokio_postgres::Client, app: &App, count: u32) -> Outcome<()> {
     let began = Instant::now();
     for number in 0..count {

@@ -1,5 +1,5 @@
-//! A session that holds the vacuum horizon while the queue turns over: dead rows stay, and whoever
-//! scans from the start of the queue every time steps over more and more of them.
+//! A session holds the vacuum horizon while events pass through the queue. Dead rows stay, so every
+//! scan from the start of the queue steps over more and more of them.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,11 @@ use crate::events::App;
 use crate::measure::{Findings, Outcome, rate};
 use crate::setup::{Bench, Groups, LEAST_ROUNDS, Queue, connect, defaults};
 
-/// How many had ended at which time.
+/// The number of ended events over time.
 type Course = Vec<(Duration, u32)>;
 
-/// The bare move slows down with the square of what it has moved, and is ended after this long.
+/// The time of the bare move grows with the square of the moved rows, so it is ended after this
+/// long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub async fn run(bench: &Bench) -> Outcome<Findings> {
@@ -44,7 +45,7 @@ pub async fn run(bench: &Bench) -> Outcome<Findings> {
     Ok(found)
 }
 
-/// A snapshot from before the first event ends, kept until the session does.
+/// Opens a session with a snapshot from before the first event ends, and keeps it.
 async fn hold_horizon(queue: &Queue) -> Outcome<Client> {
     let client = connect(&queue.url).await?;
     let sql = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class";
@@ -60,7 +61,7 @@ async fn drained(queue: &Queue) -> Outcome<Course> {
     };
     let database = queue.database(8)?;
     let began = Instant::now();
-    // In a task of its own: the course must be seen while it happens.
+    // In a task of its own, to record the course while it happens.
     let watching = tokio::spawn(async move {
         let mut course = Vec::new();
         while told.changed().await.is_ok() {

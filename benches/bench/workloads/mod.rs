@@ -1,5 +1,6 @@
-//! The workloads by name. Each makes a database of its own, prepares it the same way before every
-//! measurement, and measures its variants in turn, so that what the machine does besides hits all alike.
+//! The workloads by name. Each creates its own database, prepares it in the same way before every
+//! measurement, and measures its variants in turn, so that other load on the machine affects all of them
+//! equally.
 
 mod cleanup;
 mod cost;

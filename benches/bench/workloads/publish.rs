@@ -1,5 +1,5 @@
-//! Publishing: the functions of the schema and of the library against bare SQL into the same table,
-//! with the same columns, in transactions of the same size.
+//! Publishing: the functions of the schema and of the library, compared with bare SQL into the same
+//! table, with the same columns, in transactions of the same size.
 
 use std::fmt::Write;
 use std::io::Cursor;
@@ -20,13 +20,13 @@ const RATE: &str = "events/s";
 /// Events in one transaction.
 const BATCH: u32 = 1000;
 
-/// What an event has beyond its kind and its payload.
+/// What an event has besides its kind and its payload.
 #[derive(Debug, Clone, Copy)]
 struct Keys {
     name: &'static str,
     /// One of a hundred groups.
     group: bool,
-    /// A deduplication key of its own.
+    /// A unique deduplication key.
     dedup: bool,
 }
 
@@ -48,7 +48,7 @@ const KEYS: [Keys; 3] = [
     },
 ];
 
-/// One event as a producer has it.
+/// One event as a producer holds it.
 struct Sample {
     payload: String,
     group: Option<String>,
@@ -106,7 +106,8 @@ pub async fn run(bench: &Bench) -> Outcome<Findings> {
     Ok(found)
 }
 
-/// Publishes into an empty queue on a quiet disk, proves that all arrived, and tells the rate.
+/// Publishes into an empty queue while the disk is idle, checks that all events arrived, and
+/// returns the rate.
 async fn timed(queue: &Queue, count: u32, work: impl Future<Output = Outcome<()>>) -> Outcome<f64> {
     queue.clear().await?;
     queue.settle().await?;
@@ -258,7 +259,7 @@ async fn bare_insert(queue: &Queue, batch: &[Sample]) -> Outcome<()> {
     Ok(())
 }
 
-/// The payloads hold nothing that COPY's text format or a quoted literal would have to escape.
+/// The payloads contain nothing that needs escaping in COPY's text format or in a quoted literal.
 fn copy_text(batch: &[Sample]) -> String {
     let column = |key: &Option<String>| key.clone().unwrap_or_else(|| "\\N".to_owned());
     batch.iter().fold(String::new(), |mut text, sample| {

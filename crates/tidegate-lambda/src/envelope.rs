@@ -1,7 +1,7 @@
-//! Owns what AWS's services bring messages in: recognises an envelope and takes it apart. It refuses to know what a message
-//! says and what becomes of it.
+//! Owns the formats in which AWS services deliver messages. It recognizes an envelope and extracts its messages. It does
+//! not know what a message means or what is done with it.
 //!
-//! The surprise: the id is always the message's own, never that of its delivery, so that what is brought twice is known.
+//! The id of a message is always its own, never that of its delivery, so a message that is delivered twice is recognized.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use tidegate::Error;
 use tidegate::intake::Message;
 use tidegate::invocation::Actions;
 
-/// Who brings messages.
+/// A service that delivers messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bearer {
     Sqs,
@@ -28,22 +28,23 @@ pub(crate) enum Bearer {
     Kafka,
 }
 
-/// A message as it was delivered.
+/// A delivered message.
 #[derive(Debug)]
 pub(crate) struct Delivery {
-    /// Or what is wrong with its wrapping.
+    /// The message, or the fault of its format.
     pub message: Result<Message, Error>,
-    /// What its bearer calls it when it is told which ones to bring again.
+    /// The service's own id of the message, which names it for redelivery.
     pub item: String,
-    /// What must stay in order: while one has to come again, those behind it on the same line wait for it.
+    /// Messages on one line must stay in order: if one is to be redelivered, those behind it on the same line wait for it.
     pub line: Option<String>,
 }
 
 impl Bearer {
-    /// Who sends an envelope like this one; nobody, if it asks for an action or is a schedule's tick.
+    /// Returns the sender of an envelope like this one, or `None` if the payload requests an action or is the tick of a
+    /// schedule.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when it is an envelope, but of a service that brings no messages.
+    /// [`Error::Invalid`] if it is an envelope of a service that delivers no messages.
     pub(crate) fn of(payload: &Value) -> Result<Option<Self>, Error> {
         if payload.get("action").is_some() || Actions::is_tick(payload) {
             return Ok(None);
@@ -74,15 +75,16 @@ impl Bearer {
         }
     }
 
-    /// Whether it takes an answer that names those it must bring again. The others bring all of an envelope again.
+    /// Reports whether the service accepts an answer that names single messages for redelivery. The other services
+    /// redeliver the whole envelope.
     pub(crate) fn takes_failures(self) -> bool {
         matches!(self, Self::Sqs | Self::Kinesis)
     }
 
-    /// Takes an envelope apart.
+    /// Extracts the messages of an envelope.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the field that an envelope must have and this one has not.
+    /// [`Error::Invalid`] names a required field that this envelope lacks.
     pub(crate) fn open(self, payload: Value) -> Result<Vec<Delivery>, Error> {
         match self {
             Self::Sqs => numbered(decoded::<SqsEvent>(payload)?.records, of_sqs),
@@ -112,7 +114,7 @@ fn numbered<R>(
     opened.collect()
 }
 
-/// A field without which a message cannot be told from others.
+/// A missing field without which a message cannot be identified.
 struct Missing(&'static str);
 
 fn missing(field: &str) -> Error {
@@ -122,7 +124,7 @@ fn missing(field: &str) -> Error {
 fn of_sqs(record: SqsMessage) -> Result<Delivery, Missing> {
     let id = filled(record.message_id, "messageId")?;
     let source = filled(record.event_source_arn, "eventSourceARN")?;
-    // A FIFO queue promises an order within this.
+    // A FIFO queue guarantees an order within this group.
     let line = record.attributes.get("MessageGroupId").cloned();
     let body = record.body.unwrap_or_default();
     let Some(inner) = forwarded(&body) else {
@@ -131,8 +133,8 @@ fn of_sqs(record: SqsMessage) -> Result<Delivery, Missing> {
     Ok(delivery(inner.source, inner.id, inner.body, id, line))
 }
 
-/// A topic or a bus that sends to a queue wraps what it forwards. The id is the one that it had there: of two queues, or of
-/// a message that the topic sends twice, it is the same.
+/// Unwraps a message that a topic or a bus has forwarded to a queue. The id is the one in the topic or bus. It stays the
+/// same in two queues, and if the topic sends a message twice.
 fn forwarded(body: &str) -> Option<Message> {
     let fields: Value = serde_json::from_str(body).ok()?;
     let text = |name: &str| fields[name].as_str().filter(|text| !text.is_empty());
@@ -175,7 +177,7 @@ fn of_eventbridge(event: EventBridgeEvent) -> Result<Delivery, Error> {
     Ok(delivery(source, id.clone(), body, id, None))
 }
 
-/// By topic and partition, in the order of the offsets.
+/// Lines are topics and partitions, in the order of the offsets.
 fn of_kafka(event: KafkaEvent) -> Result<Vec<Delivery>, Error> {
     let cluster = event.event_source_arn.or(event.bootstrap_servers);
     let cluster = filled(cluster, "eventSourceArn").map_err(|Missing(field)| missing(field))?;
@@ -309,7 +311,7 @@ mod tests {
             let told = (message.source.as_str(), message.id.as_str());
             assert_eq!(told, (source, id), "{body}");
             assert_eq!(String::from_utf8_lossy(&message.body), says);
-            // Whoever brought it is told by its own name for it.
+            // The service gets its own id of the message back.
             assert_eq!(delivery.item, "m");
         }
     }

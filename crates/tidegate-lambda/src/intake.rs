@@ -1,8 +1,8 @@
-//! Owns what becomes of an envelope of messages: each is taken in by itself, one after the other, and its bearer is told
-//! which ones to bring again. Whether a message is taken in is the program's to say, and the database's to have committed.
+//! Owns the processing of an envelope of messages. It receives the messages one after the other, and tells the service which
+//! ones to redeliver. The program decides whether a message is received, and the database must have committed it.
 //!
-//! The surprise is the order: a message that is refused holds up nobody, for it will never be taken in. One that may succeed
-//! later does: those behind it on its line (a FIFO queue's group, a partition) come again with it, not before it.
+//! A refused message never delays others, because it can never be received. A message that may succeed later does: the
+//! messages behind it on its line (the group of a FIFO queue, a partition) are redelivered with it, not received before it.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -14,23 +14,24 @@ use tidegate::program::{Failure, Service};
 
 use crate::envelope::{Bearer, Delivery};
 
-/// What became of all of them.
+/// The results of all messages.
 #[derive(Default)]
 struct Tally {
     received: u64,
     repeated: u64,
-    /// What their bearer calls those that it must bring again.
+    /// The service's ids of the messages to redeliver.
     again: Vec<String>,
-    /// The first reason of each kind.
+    /// The first reason of each type.
     refusal: Option<Error>,
     failure: Option<Error>,
 }
 
-/// Takes in the messages of an envelope within `time`, if there is a limit from outside. Once there is
-/// no way to the database, those behind are left to come again.
+/// Receives the messages of an envelope within `time`, if there is a limit from outside. Once the database cannot be
+/// reached, the remaining messages are left for redelivery.
 ///
 /// # Errors
-/// When the bearer must bring all of it again: the first reason, one that may pass before one that will not.
+/// If the service must redeliver the whole envelope. The error is the first temporary reason, or otherwise the first
+/// permanent one.
 pub(crate) async fn take_in(
     service: &Service,
     bearer: Bearer,
@@ -72,7 +73,7 @@ pub(crate) async fn take_in(
     tally.answer(bearer)
 }
 
-/// Whether there is no way to the database, for any message.
+/// Reports whether the database cannot be reached, for any message.
 fn is_unreachable(error: &Error) -> bool {
     matches!(
         error,
@@ -80,7 +81,7 @@ fn is_unreachable(error: &Error) -> bool {
     )
 }
 
-/// Takes in one, and says in the log why not. The text of an error does not quote the message (I9).
+/// Receives one message, and logs the reason if this fails. The text of an error does not quote the message (I9).
 async fn one(
     receiver: &mut Receiver<'_>,
     message: Result<Message, Error>,
@@ -103,9 +104,9 @@ async fn one(
 }
 
 impl Tally {
-    /// For who takes it, exactly what AWS asks for:
-    /// <https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html>. When none of an envelope was taken in
-    /// for a reason that may pass, the invocation fails: that is counted, and Lambda brings less for a while.
+    /// For a service that accepts it, the answer has exactly the format that AWS requires:
+    /// <https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html>. If no message of an envelope was
+    /// received for a temporary reason, the invocation fails. AWS counts the failure, and Lambda sends less for a while.
     fn answer(self, bearer: Bearer) -> Result<Value, Failure> {
         let Self {
             received,

@@ -1,9 +1,9 @@
-//! Runs a [`Program`] as an AWS Lambda function: decodes each invocation, has it answered within the invocation's
-//! deadline, returns the report. No logic of its own but `intake`: what Lambda is told of messages from other services, whose
-//! wrappings `envelope` knows.
+//! Runs a [`Program`] as an AWS Lambda function. It decodes each invocation, has it answered within the deadline, and returns
+//! the report. It has no logic of its own except `intake`, which answers Lambda for messages from other services. `envelope`
+//! knows their formats.
 //!
-//! The surprise: settings that do not hold are not a failed start. A function that dies while
-//! starting tells its caller nothing, so the error is kept and every invocation answers with it.
+//! Invalid settings do not make the start fail. A function that fails during its start tells its caller nothing, so the error
+//! is kept and every invocation answers with it.
 
 mod envelope;
 mod intake;
@@ -34,17 +34,17 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use envelope::Bearer;
 
-/// Kept of the invocation's time for answering: a fifth, within these bounds. A drain may overrun its budget, by
-/// [`tidegate::drain::OVERRUN`], and is still answered.
+/// Time reserved for the answer: a fifth of the invocation's time, within these bounds. A drain may exceed its budget by
+/// [`tidegate::drain::OVERRUN`] and is still answered.
 const RESERVE: (Duration, Duration) = (Duration::from_millis(1200), Duration::from_secs(3));
 
-/// No Lambda function runs longer, so no deadline is further away.
+/// Maximum run time of a Lambda function. No deadline is further away.
 const LONGEST: Duration = Duration::from_mins(15);
 
-/// What ends the function: its runtime interface failed.
+/// The error that ends the function: its runtime interface failed.
 pub use lambda_runtime::Error;
 
-/// Runs the program as a Lambda function, until it is told to stop. A whole `main`:
+/// Runs the program as a Lambda function until it is stopped. A complete `main`:
 ///
 /// ```no_run
 /// # use tidegate::{Context, Dispatch, Done, Handlers, Program};
@@ -63,28 +63,28 @@ pub use lambda_runtime::Error;
 /// }
 /// ```
 ///
-/// Settings come from the environment. An invocation's payload says what to do, `{"action": "drain"}` for instance; what
-/// a schedule of `EventBridge` sends is a drain. The answer is the report. A handler that keeps its thread to itself cannot be
-/// ended; when one goes on behind an answer, `still_running` counts it, and the process executes its program anew before it
+/// The environment contains the settings. The payload of an invocation names the action, for example `{"action": "drain"}`. A
+/// payload from an `EventBridge` schedule starts a drain. The answer is the report. A handler that blocks its thread cannot be
+/// stopped. If one continues after an answer, `still_running` counts it, and the process executes its program again before it
 /// asks for the next invocation.
 ///
-/// What SQS, SNS, `EventBridge`, Kinesis or Kafka bring is given to the program's intake ([`Program::receive`]), message by
-/// message. SQS and Kinesis are told which ones to bring again, so their event source mapping must have
-/// `ReportBatchItemFailures`: without it Lambda takes any answer for success, and a message that failed is lost.
+/// Messages from SQS, SNS, `EventBridge`, Kinesis or Kafka are passed to the program's intake ([`Program::receive`]), one by
+/// one. SQS and Kinesis are told which messages to redeliver, so their event source mapping must have
+/// `ReportBatchItemFailures`. Without it, Lambda treats any answer as success, and a failed message is lost.
 ///
 /// # Errors
-/// When Lambda's runtime interface cannot be used.
+/// If Lambda's runtime interface cannot be used.
 pub fn run(program: Program) -> Result<(), Error> {
     let logs = start_logs(program.origin());
     let mut ready = logs.and_then(|()| program.deploy(&environment));
-    // The function's log is where CloudWatch looks for them.
+    // CloudWatch reads them from the function's log.
     for service in ready.iter_mut().flat_map(Deployment::services_mut) {
         service.metrics_to = |line| println!("{line}");
     }
     if let Err(error) = &ready {
         tracing::error!(error = %error, "settings do not hold; every invocation will fail");
     }
-    // Handlers have a runtime of their own: those that block all of its threads keep nobody from answering in time.
+    // Handlers have their own runtime. If they block all its threads, the function can still answer in time.
     let handlers = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
@@ -96,11 +96,11 @@ pub fn run(program: Program) -> Result<(), Error> {
     served
 }
 
-/// Logs from now on as CloudWatch reads it: a JSON object a line on stdout, as much as `TIDEGATE_LOG` says; details of the
-/// crate `origin` alone.
+/// Starts logging in the format of CloudWatch: one JSON object per line on stdout, at the level of `TIDEGATE_LOG`. Only the
+/// crate `origin` logs details.
 ///
 /// # Errors
-/// [`tidegate::Error::Config`] when `TIDEGATE_LOG` does not hold; what is usual is logged then.
+/// [`tidegate::Error::Config`] if `TIDEGATE_LOG` is invalid. The default level is used then.
 pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
     let filter = log_filter(&environment, LevelFilter::INFO);
     tracing_subscriber::fmt()
@@ -121,7 +121,7 @@ async fn serve(
     ready: Arc<Result<Deployment, tidegate::Error>>,
     handlers: Handle,
 ) -> Result<(), Error> {
-    // While the first invocation is fetched.
+    // Prepare connections while the first invocation is fetched.
     for service in ready.iter().flat_map(Deployment::services) {
         service.database.prepare();
     }
@@ -156,12 +156,12 @@ async fn serve(
         spoiled: spoiled.clone(),
         stopped: watched.clone(),
     }));
-    // Only now: a panic of the runtime's start names the variable that it misses.
+    // Not earlier: if the runtime fails to start, its own panic message names the missing variable.
     log_panics();
     runtime.run().await
 }
 
-/// What starts further drains: this function, invoked as it was.
+/// Returns the function that starts further drains: it invokes this function in the same way.
 fn starter(
     invoker: &Arc<SelfInvoke>,
     context: &lambda_runtime::Context,
@@ -175,7 +175,7 @@ fn starter(
     })
 }
 
-/// Answers an invocation, and says so in the log.
+/// Answers an invocation and logs the result.
 async fn logged(
     event: LambdaEvent<Value>,
     ready: Result<&Deployment, &tidegate::Error>,
@@ -198,8 +198,8 @@ async fn logged(
     answered
 }
 
-/// A report without what may name a person (I9): of events and groups that somebody looked at or acted on, only which and how
-/// many.
+/// Removes everything from a report that may name a person (I9). Of events and groups that were viewed or changed, it keeps
+/// only ids and counts.
 fn loggable(report: &Value) -> Value {
     let Some(fields) = report.as_object() else {
         return report.clone();
@@ -246,7 +246,7 @@ async fn answer(
     answered.map_err(|error| Refusal::new(error_type(&error), &error))
 }
 
-/// Whether handlers of a drain go on behind its answer.
+/// Reports whether handlers of a drain continue after its answer.
 fn leaves_handlers(answered: &Result<Value, Failure>) -> bool {
     match answered {
         Ok(report) => report["still_running"].as_u64() > Some(0),
@@ -255,10 +255,10 @@ fn leaves_handlers(answered: &Result<Value, Failure>) -> bool {
     }
 }
 
-/// Has the process begin anew, in its place: a handler that was given up on and keeps its thread would go on beside the next
-/// invocation, or after a thaw, with effects that nobody expects any more. An exit would make Lambda report the invocation
-/// that has just been answered as failed. So its program is executed again; to Lambda that is the runtime that asks for its
-/// next invocation. No thread outlives it.
+/// Restarts the process in place. A handler that was given up but blocks its thread would otherwise continue beside the next
+/// invocation, or after a thaw, with effects that are no longer expected. If the process exited, Lambda would report the
+/// invocation that was just answered as failed. Therefore it executes its own program again. To Lambda, this looks like the
+/// runtime asking for its next invocation. No thread survives.
 fn begin_anew() -> ! {
     tracing::warn!("handlers go on behind the answer; the process begins anew");
     let mut arguments = std::env::args_os();
@@ -278,7 +278,7 @@ fn begin_anew() -> ! {
     std::process::exit(1);
 }
 
-/// What went wrong, in a word, for the caller's retry rules and metrics.
+/// Returns the type of a failure as one word, for the caller's retry rules and metrics.
 fn error_type(failure: &Failure) -> &'static str {
     let (error, other) = match failure {
         Failure::Drain(drain) => (&drain.source, "DrainFailed"),
@@ -296,8 +296,9 @@ fn error_type(failure: &Failure) -> &'static str {
     }
 }
 
-/// The time this invocation may use, less the reserve; `None` when the deadline is not to be
-/// believed: local emulators send one in 1970. A deadline that has only just passed leaves no time.
+/// Returns the time that this invocation may use, without the reserve. `None` if the deadline cannot be right: local emulators
+/// send one in
+/// 1970. A deadline that has just passed leaves no time.
 fn time_left(deadline_ms: u64) -> Option<Duration> {
     let deadline = Duration::from_millis(deadline_ms);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
@@ -307,18 +308,18 @@ fn time_left(deadline_ms: u64) -> Option<Duration> {
     Some(less_reserve(deadline.saturating_sub(now)))
 }
 
-/// What an invocation with so much time left may use of it.
+/// Returns how much of the remaining time an invocation may use.
 fn less_reserve(left: Duration) -> Duration {
     left.saturating_sub((left / 5).clamp(RESERVE.0, RESERVE.1))
 }
 
-/// Knows which invocation is under way, from its arrival until its answer is posted.
+/// Tracks the current invocation, from its arrival until its answer is sent.
 struct Watched<S> {
     inner: S,
     busy: watch::Sender<bool>,
-    /// Something goes on behind the answer.
+    /// A handler continues after the answer.
     spoiled: Arc<AtomicBool>,
-    /// Turns true when the process is to end.
+    /// Becomes true when the process must end.
     stopped: watch::Receiver<bool>,
 }
 
@@ -343,7 +344,7 @@ where
         let posted = self.inner.call(invocation);
         let posted = async move {
             let posted = posted.await;
-            // A process that is to end does so, and takes all of its threads along.
+            // A process that must end exits, which also ends all its threads.
             if spoiled.load(Ordering::Relaxed) && !*stopped.borrow() {
                 begin_anew();
             }
@@ -354,7 +355,7 @@ where
     }
 }
 
-/// Stops a running drain as its budget would, waits until its answer is posted, and ends the process.
+/// Stops a running drain as its budget would, waits until the answer is sent, and ends the process.
 async fn exit_on_signal(stop: watch::Sender<bool>, mut idle: watch::Receiver<bool>) {
     tidegate::program::stop_signal().await;
     stop.send_replace(true);
@@ -362,7 +363,7 @@ async fn exit_on_signal(stop: watch::Sender<bool>, mut idle: watch::Receiver<boo
     std::process::exit(0);
 }
 
-/// An answer that says why there is no report.
+/// An answer with the reason why there is no report.
 #[derive(Debug)]
 struct Refusal(Diagnostic);
 
@@ -437,7 +438,7 @@ mod tests {
             let [left, usable] = [left, usable].map(Duration::from_millis);
             assert_eq!(less_reserve(left), usable, "{left:?}");
         }
-        // As much as is left of it now, which is less with every moment.
+        // The time that is left now, which decreases constantly.
         let usable = time_left(in_ms(60_000)).unwrap();
         assert!(
             !usable.is_zero() && usable <= Duration::from_secs(57),

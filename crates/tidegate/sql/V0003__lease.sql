@@ -1,33 +1,34 @@
--- Leases of whole batches: taking, reading, starting, renewing, giving back, breaking.
+-- Leases of whole batches: lease, read, start, renew, hand back and break.
 --
--- Whoever changes anything locks the lease row first, event rows after it, several leases in the order of their tokens:
+-- Lock order: every function locks lease rows before event rows, and locks several leases in the order of their tokens.
 --
---   its worker works under it (leases more of its groups, ends events)      FOR KEY SHARE
---   its worker moves started_to or expires_at (starts, renews), or notes
---   that nothing of it is left                                              FOR NO KEY UPDATE (a plain UPDATE)
---   something leaves it without having ended (hand_back, requeue, sweep),
---   and its removal                                                         FOR UPDATE
+--   the worker uses its lease (leases more events of its groups, ends events)  FOR KEY SHARE
+--   the worker changes started_to or expires_at (starts, renews), or marks
+--   the lease as ended                                                         FOR NO KEY UPDATE (a plain UPDATE)
+--   an event leaves the lease without having ended (hand_back, requeue,
+--   sweep), and removal of the lease                                           FOR UPDATE
 --
--- So the worker's own statements run beside each other, and nobody takes an event away under a write of it.
+-- So the worker's own statements can run at the same time, and no event leaves a lease while its worker writes it.
 --
--- Order in groups rests on one property that every statement keeps, and which unordered_leases() checks at any moment:
+-- Order in groups depends on one property. Every statement preserves it, and unordered_leases() can check it at any time:
 --
 --   G  If a leased event has an earlier live event of its group, the same worker has leased that one too.
 --
--- Everything that leaves a lease without having ended takes what stands behind it in its group along, out of all the
--- worker's leases, and is marked `stray` if it has a group. Delayed events with a group are strays from birth. A give-back
--- commits both at once, so in every snapshot such an event is either in a lease or a stray: nobody has to be told.
+-- An event that leaves a lease without having ended takes along the later events of its group, from all leases of the worker.
+-- Each of them that has a group is marked `stray`. A delayed event with a group is a stray from the start. A give-back commits
+-- the removal and the mark together. In every snapshot such an event is therefore either in a lease or a stray, and no other
+-- worker has to be notified.
 --
--- The settings of the functions are part of them: the plan kept is the one that knows no parameter, for the planner
--- prefers to plan anew; a plan made while the queue was empty would read all of it ever after; and what is forbidden
--- (`enable_seqscan`) costs so much that the rest would be compiled.
+-- The settings of the functions are necessary. `plan_cache_mode` keeps a generic plan, because the planner prefers to plan every
+-- call anew. `enable_seqscan = off` prevents a plan made for an empty queue from reading the whole table ever after. Its penalty
+-- makes plans look so expensive that Postgres would compile them, hence `jit = off`.
 
 CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    -- The last number of all ends no range, and is nobody's id.
+    -- The maximum bigint cannot end a range, and is never the id of an event.
     RETURN coalesce((SELECT range_agg(int8range(i, i, '[]')) FROM unnest(ids) AS i WHERE i < 9223372036854775807), '{}');
 
--- Removes leases that are marked as ended. One that somebody has locked is left to a sweep.
+-- Removes leases that are marked as ended. A lease that another session has locked is left to a sweep.
 CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
     LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
@@ -36,47 +37,47 @@ CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
                                    FOR UPDATE SKIP LOCKED))
 $$;
 
--- Takes the next free events behind `after`, up to `most` of them and about `bytes` of payload, in id order, under `token`.
+-- Leases the next free events behind `after` under `token`, in id order: up to `most` events and about `bytes` of payload.
 --
--- A walk is a row of such calls, from after = 0 to the end of the queue. Between them the caller keeps what the last one
--- answered: reached (`after`), clear_to, as_of, low. What they mean, and go on meaning whatever anybody does meanwhile:
+-- A walk is a sequence of such calls, from after = 0 to the end of the queue. Between calls the caller keeps the results of the
+-- last call: reached (`after`), clear_to, as_of and low. Their meaning holds whatever other sessions do in the meantime:
 --
---   as_of     Every transaction before it had ended when the walk began: the walk has seen what they wrote.
---   clear_to  Every event with a group and an id up to here that was written before as_of has ended, or is in some lease,
---             or is marked stray. (Property J.)
---   low       No lease that was taken before it is alive.
+--   as_of     Every earlier transaction had ended when the walk began, so the walk has seen all its writes.
+--   clear_to  Every event with a group, an id up to this one, and a last write before as_of has ended, is in a lease, or
+--             is marked stray. (Property J.)
+--   low       No lease that was taken before this transaction is still live.
 --
--- An event with a group is taken only if everything ahead of it in its group is taken by this call or is in a lease of this
--- worker that `held` names. To know that, its group is asked for in the index only if it is doubtful:
+-- An event with a group is leased only if every earlier live event of its group is leased by this call or is in a lease of this
+-- worker that `held` names. The function looks up a group in the index only if it is doubtful:
 --
---   - it has an event in another's lease (by hash: too many, never too few),
---   - it has a stray that is not ours,
---   - one of its events was passed by this call and not taken: locked, paused, of an unknown kind,
---   - its event is younger than the walk, so that another may have come in behind the cursor (ids are drawn under the
---     group's lock, held until the commit: an older event has nothing ahead that the walk did not meet),
---   - the walk is not clear up to where the call starts.
+-- - An event of the group is in a lease of another worker. (Compared by hash: too many groups may match, never too few.)
+-- - The group has a stray that this worker does not hold.
+-- - This call passed an event of the group without leasing it, because it was locked, paused, or of an unknown kind.
+-- - The event is younger than the walk, so another one may have been inserted behind the cursor. (Ids are drawn under the
+--   group's lock, which is held until commit. An older event therefore has no predecessor that the walk did not meet.)
+-- - The walk is not clear up to the start of the call.
 --
--- No other lease can be under way unseen: what it takes it has locked, which we pass, and see as not taken.
+-- No lease of another worker can be missed while it is being taken. That worker has locked its events, so this call passes them
+-- and sees that it did not lease them.
 --
--- Of events whose worker went away under them (lapses > 0) a call takes one, alone, and starts nothing of it (`suspect`). The
--- caller starts it when nothing else that it holds is between start and end, and leaves its token out of `held` here: what
--- stands behind it in its group waits. Of others the first `first_window` count as started: their attempt is charged if
--- their worker goes away.
+-- If the worker of an event died (lapses > 0), a call leases that event alone and does not start it (`suspect`). The caller
+-- starts it when no other event that it holds is running. The caller omits its token from `held` here, so later events of its
+-- group wait. Of other events, the first `first_window` count as started: if their worker dies, their attempt is charged.
 --
--- Groups of which nothing could be taken are told (`blocked`); the caller may name those it has met in this walk in `passed_by`:
--- what else is theirs is passed without a lock. With `join` the walk goes on where the newest lease ended, so that drains
--- share one walk; a walk for a few of the kinds keeps apart (null): nobody goes on from it, either. Before a walk's start
--- goes `sweep`.
+-- `blocked` returns the groups of which no event could be leased. The caller may pass the groups that it met in this walk as
+-- `passed_by`: their other events are then skipped without a lock. With `join` the walk continues where the newest lease ended,
+-- so that several drains share one walk. A walk for only some kinds stays separate (null), and no other drain continues from it
+-- either. The caller runs `sweep` before the start of a walk.
 --
--- `over`: the worker's leases that are marked as ended. They are removed first.
+-- `over`: leases of the worker that are marked as ended. They are removed first.
 --
--- `services`: what is known of services that have not answered of late, or whose calls are limited; null when there are
--- none. Kinds of those that are not to be called are left alone. With
--- `probe`, a service that is open and due, one event of its kinds is leased, for one worker (see report_service).
+-- `services`: the state of services that failed recently or have limits. Null if there are none. Kinds of services that must not
+-- be called are not leased. `probe` names an open service that is due for a new try: one event of its kinds is leased, by one
+-- worker only (see report_service).
 --
--- Kinds that are registered but unknown to this program (`kinds`) or paused are left alone; a kind that nobody registered
--- passes, so that the drain can end it. Expired and exhausted events are taken too, so that they end without a scan of
--- their own.
+-- Kinds that are registered but unknown to this program (`kinds`), and paused kinds, are not leased. A kind that no program
+-- registered is leased, so that the drain can end its events. Expired and exhausted events are leased too, so that they end
+-- without a scan of their own.
 CREATE FUNCTION tidegate.lease(
     token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint,
     first_window integer, "join" boolean, passed_by text[], probe text,
@@ -125,7 +126,8 @@ BEGIN
     IF cardinality(over) > 0 THEN
         PERFORM tidegate.remove_ended(over);
     END IF;
-    -- A server whose transactions are counted anew (a copy of the database behind the same name) knows nothing of ours.
+    -- The server may count transactions differently from before, for example if it is a copy of the database behind the same
+    -- name. The kept values are then meaningless, so the walk starts again.
     IF after = 0 OR as_of IS NULL OR clear_to IS NULL OR as_of > pg_snapshot_xmax(pg_current_snapshot()) THEN
         as_of := pg_snapshot_xmin(pg_current_snapshot());
         clear_to := 0;
@@ -134,7 +136,7 @@ BEGIN
         low := '0';
     END IF;
 
-    -- What is in hand, and where the newest lease ended.
+    -- Find the events in leases, and where the newest lease ended.
     SELECT coalesce(range_agg(l.ids), '{}') INTO active FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended;
     IF "join" AND after > 0 AND upper(active) > after + 1 THEN
         SELECT l.reached, l.clear_to, l.as_of INTO newest
@@ -151,7 +153,7 @@ BEGIN
          WHERE s.service = (
                SELECT d.service FROM tidegate.service AS d
                 WHERE d.service = probe AND d.state IN ('open', 'probing') AND d.retry_at <= instant AND d.kinds && lease.kinds
-                  -- Whoever holds the row for long keeps no lease waiting.
+                  -- A session that holds this row for long must not delay a lease.
                   FOR UPDATE SKIP LOCKED)
         RETURNING s.kinds, s.probe_id INTO probed, after;
         IF NOT FOUND THEN
@@ -176,11 +178,11 @@ BEGIN
         services := tidegate.watched_services();
     END IF;
 
-    -- The scan locks what it looks at, in id order, and skips what others have locked. FOR NO KEY UPDATE, because FOR UPDATE
-    -- also skips rows that a foreign-key check has touched. A subselect of its own, because a planner with stale statistics
-    -- may run an inlined one once per row. The conditions stand inside a CASE, which the planner takes to pass every other row
-    -- whatever it knows of them: one by one it multiplies them to next to nothing and sorts the table instead of
-    -- walking its index.
+    -- The scan locks the rows that it examines, in id order, and skips rows that others have locked. It uses FOR NO KEY UPDATE,
+    -- because FOR UPDATE also skips rows that a foreign-key check has touched. It is a subselect of its own, because with stale
+    -- statistics the planner may run an inlined one once per row. The conditions are inside a CASE, because the planner assumes
+    -- that a CASE passes half of the rows, whatever the statistics say. For separate conditions it multiplies the estimates to
+    -- almost zero, and then sorts the table instead of walking its index.
     SELECT count(*), max(s.id), array_agg(s.id), count(s.group_key), array_agg(s.group_key), array_agg(s.payload_bytes),
            sum(s.payload_bytes), min(s.id) FILTER (WHERE s.suspect),
            array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)
@@ -190,13 +192,14 @@ BEGIN
              WHERE NOT q.delayed AND q.id > start
                AND CASE WHEN q.available_at <= instant AND NOT (q.id <@ active)
                          AND (left_out IS NULL OR q.kind <> ALL (left_out))
-                         -- A subselect is hashed; = ANY of a parameter is searched from end to end.
+                         -- A subselect is hashed. = ANY of a parameter is searched linearly.
                          AND (q.group_key IS NULL OR q.group_key NOT IN (SELECT unnest(passed_by))) THEN true ELSE false END
              ORDER BY q.id LIMIT most
                FOR NO KEY UPDATE SKIP LOCKED) AS s;
     IF scanned = 0 THEN
         IF probe IS NOT NULL THEN
-            -- Around; and where nothing is left to try, whoever comes next tries, and is enough to open it again.
+            -- The probe has tried every event. If no event is left to try, close the service: the next event calls it, and one
+            -- failure is enough to open it again.
             UPDATE tidegate.service AS s
                SET probe_id = 0, retry_at = instant, since = CASE WHEN s.probe_id > 0 THEN s.since ELSE instant END,
                    state = CASE WHEN s.probe_id > 0 THEN 'open' ELSE 'closed' END, failures = tidegate.open_after() - 1
@@ -220,7 +223,7 @@ BEGIN
         ids := ids[:kept];
         keys := keys[:kept];
         last_id := ids[kept];
-        -- Not the end of the queue: the caller must not take it for one.
+        -- Return the full count, because the end of the queue is not reached yet.
         scanned := most;
     END IF;
     after := last_id;
@@ -228,22 +231,23 @@ BEGIN
                  ELSE tidegate.ranges(ids) END;
 
     IF grouped = 0 THEN
-        -- What was leased between the first look and the scan is not ours; what we have locked cannot be any more.
+        -- Events leased between the first look and the scan are not ours. Events that we have locked cannot be leased any more.
         SELECT coalesce(range_agg(l.ids), '{}'), least(min(l.born), pg_snapshot_xmin(pg_current_snapshot()))
           INTO others, low FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended;
         mine := page - others;
-        -- Inside a CASE, whether there is a group offers no index: the one of groups would be read from end to end.
+        -- The condition on the group is inside a CASE, so that the planner cannot use the index of groups, which it would read
+        -- completely.
         IF start <= clear_to AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q
                 WHERE NOT q.delayed AND q.id > start AND q.id <= last_id AND CASE WHEN q.group_key IS NOT NULL THEN true ELSE false END) THEN
             clear_to := greatest(clear_to, last_id);
         END IF;
     ELSE
-        -- Our own leases are locked, in a statement of its own: nothing leaves them from here on, and what has left them
-        -- before is seen by the next. (Locked by the statement that reads the facts, a lease is read as it is after a
-        -- give-back that the rest of the facts does not know of yet.)
+        -- First lock our own leases, in a separate statement. From here on no event leaves them, and the next statement sees
+        -- which events have left before. (If the next statement locked them itself, it would read a lease as it is after a
+        -- give-back that its snapshot does not contain.)
         locked := ARRAY(SELECT l.token FROM tidegate.lease AS l
                          WHERE l.token = ANY (held) AND l.worker = lease.worker FOR KEY SHARE SKIP LOCKED);
-        -- The facts, all of one moment.
+        -- Read all facts from one snapshot.
         WITH own AS MATERIALIZED (
             SELECT l.token, l.ids FROM tidegate.lease AS l WHERE l.token = ANY (locked)
         ), live AS MATERIALIZED (
@@ -272,11 +276,11 @@ BEGIN
             ELSE passed || young || ARRAY(
                  SELECT DISTINCT k FROM unnest(keys) AS k
                   WHERE hashtext(k) IN (SELECT unnest(busy))
-                     -- OFFSET 0: asked by the index, group by group, and never by a hash of all strays.
+                     -- OFFSET 0 forces one index lookup for each group, never a hash of all strays.
                      OR strays AND EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.stray AND q.group_key = k OFFSET 0)) END;
         mine := page - others;
         IF cardinality(doubtful) > 0 THEN
-            -- The cut: the first of each doubtful group that is not in our hands; what stands behind it stays.
+            -- The cut is the first event of each doubtful group that this worker does not hold. Later events are not leased.
             WITH cut AS MATERIALIZED (
                 SELECT d.key, ahead.id, ahead.id < d.first AS whole
                   FROM (SELECT u.key, min(u.id) AS first, max(u.id) AS last
@@ -322,12 +326,13 @@ BEGIN
                  ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
                         ORDER BY u.id LIMIT first_window) AS w) END,
             hashes, instant, instant, instant + make_interval(secs => seconds),
-            -- Of what is ready before the end of a walk for a few kinds most was passed.
+            -- A walk for only some kinds passes most of the ready events, so no other drain may continue from its end.
             CASE WHEN "join" IS NULL THEN 0 ELSE after END, clear_to, as_of);
 END $$;
 
--- The events of a lease behind id `after`, the first `most` of them: all at once, as the lease was bounded by bytes; or fewer
--- and fewer, to find the one that cannot be read. Fate 0 is to run, 1 has expired, 2 has spent its attempts.
+-- Returns the events of a lease behind id `after`, at most `most` of them. Usually it returns all of them, because the lease is
+-- limited by bytes. To find an event that cannot be read, the caller asks for fewer and fewer. Fate 0: to be run, 1: expired, 2:
+-- attempts used up.
 CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint)
     RETURNS TABLE (id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer,
                    max_attempts integer, created_at timestamptz, expires_at timestamptz, progress jsonb, traceparent text,
@@ -348,8 +353,8 @@ BEGIN
      LIMIT most;
 END $$;
 
--- What is in hand under these tokens, all of one moment: read lease by lease, an event that leaves between two reads would
--- seem to be ahead of nothing. A lease without a row here is lost or empty.
+-- Returns the events in hand under these tokens, from one snapshot. If the leases were read one by one, an event that leaves
+-- between two reads would seem to have no later events. A lease without a row here is lost or empty.
 CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE (token uuid, cuts integer, started_to bigint, id bigint)
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
@@ -359,8 +364,8 @@ CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE (token uuid, cuts 
      WHERE l.token = ANY (in_hand.tokens)
 $$;
 
--- The worker is alive: its leases hold for so many seconds from now. Tells those that it still has, and how often
--- something was taken from each.
+-- Renews the leases of a live worker for this many seconds from now. Returns the leases that it still holds, and how often
+-- events were taken away from each.
 CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) RETURNS TABLE (token uuid, cuts integer)
     LANGUAGE sql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -370,11 +375,12 @@ CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precis
     RETURNING l.token, l.cuts
 $$;
 
--- Events leave their worker's leases without having ended, and with each what stands behind it in its group there. Tells all
--- that left. `under`: the lease of each, which must hold it: the same worker may have leased the event anew since.
--- `ran`: those of what stands behind that have been started all the same, for what was ahead of them had ended and was not
--- written; they have had an attempt. `taken_away`: by somebody else than the worker, who must notice. Nobody but the
--- worker knows then what was started behind, so all that may have been is charged, and may have one attempt more.
+-- Removes events from the worker's leases without ending them. With each event, the later events of its group in these leases
+-- leave too. Returns all events that left. `under` names the lease of each event, and this lease must still hold it, because the
+-- same worker may have leased the event again since. `ran` names later events that were already started, because the earlier
+-- event had ended but this was not written yet. They have used an attempt. `taken_away`: another session takes the events, and
+-- the worker must notice. Only the worker knows which later events it has started. Therefore each one that may have been started
+-- is charged an attempt, and its limit is raised by one.
 CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[] DEFAULT NULL, ran bigint[] DEFAULT '{}',
                                    taken_away boolean DEFAULT false)
     RETURNS bigint[]
@@ -388,14 +394,14 @@ DECLARE
     hole int8multirange;
 BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.worker = hand_back.worker ORDER BY l.token FOR UPDATE;
-    -- A statement of its own: a lease that was under way when we began to wait for the first lock is seen, too.
+    -- A separate statement, so that it also sees a lease that was being taken while we waited for the first lock.
     SELECT coalesce(range_agg(l.ids), '{}') INTO own FROM tidegate.lease AS l WHERE l.worker = hand_back.worker;
     IF under IS NOT NULL THEN
         wanted := ARRAY(SELECT u.id FROM unnest(wanted, under) AS u(id, token)
                           JOIN tidegate.lease AS l ON l.token = u.token AND l.worker = hand_back.worker WHERE l.ids @> u.id);
     END IF;
-    -- Of each group the first, and by a subselect of its own what stands behind it: joined, a plan that is kept from an empty
-    -- queue walks the index of all groups.
+    -- Start from the first given event of each group, and find the later events with a subselect of its own. With a join, a plan
+    -- made for an empty queue walks the index of all groups.
     WITH given AS MATERIALIZED (
         SELECT q.id, q.group_key FROM tidegate.event_queue AS q WHERE q.id = ANY (wanted) AND q.id <@ own
     )
@@ -413,7 +419,7 @@ BEGIN
     END IF;
     ran := ARRAY(SELECT r FROM unnest(ran) AS r WHERE r <> ALL (wanted));
     IF taken_away THEN
-        -- A statement of its own: a worker that hands back has no right to it.
+        -- A separate statement, because a worker that hands back events has no right to change max_attempts.
         UPDATE tidegate.event_queue AS q SET max_attempts = least(1000, q.max_attempts + 1)
          WHERE q.id = ANY (ran) AND q.attempts < q.max_attempts;
     END IF;
@@ -427,10 +433,11 @@ BEGIN
     RETURN leaving;
 END $$;
 
--- What goes before a walk: breaks the leases of workers of which one has expired, all of a worker's or none, and gives back
--- what is under the caller's name and not in `held`, whose answer was lost. Of what is broken, the events that may have been
--- started have lost an attempt, and run alone next time. It reads every version of every lease; nothing else does. Tells the
--- lowest id that came free, and from which transaction on leases may be alive.
+-- Runs before a walk. It breaks the leases of dead workers: if one lease of a worker has expired, it breaks all of that worker's
+-- leases or none. It also gives back leases of the calling worker that `held` does not name, because the answer of that call was
+-- lost. In a broken lease, each event that may have been started loses an attempt, and runs alone the next time. This function
+-- reads every version of every lease row; no other function does. It returns the lowest id that became free, and the first
+-- transaction whose leases may be live.
 CREATE FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT lowest bigint, OUT low xid8)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
     AS $$
@@ -456,7 +463,7 @@ BEGIN
         SELECT count(*) INTO locked
           FROM (SELECT FROM tidegate.lease AS o WHERE o.worker = dead AND o.expires_at <= instant FOR UPDATE SKIP LOCKED) AS t;
         CONTINUE WHEN locked = 0;
-        -- A statement of its own: it sees what the worker has taken before the first had locked.
+        -- A separate statement, so that it sees leases that the worker took before the first statement locked.
         SELECT count(*) INTO locked FROM (SELECT FROM tidegate.lease AS o WHERE o.worker = dead FOR UPDATE SKIP LOCKED) AS t;
         CONTINUE WHEN locked < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead);
         BEGIN
@@ -477,16 +484,16 @@ BEGIN
                 lowest := least(lowest, lower(l.ids));
             END LOOP;
         EXCEPTION WHEN OTHERS THEN
-            -- A trigger of somebody's, say, refuses one of its events. Nobody else may have to wait for it.
+            -- For example, a user's trigger may refuse one of its events. This must not block the leases of other workers.
             RAISE WARNING 'the leases of worker % cannot be broken: %', dead, SQLERRM;
         END;
     END LOOP;
     SELECT least(min(o.born), pg_snapshot_xmin(pg_current_snapshot())) INTO low FROM tidegate.lease AS o;
 END $$;
 
--- Delayed events whose time has come are ready again, up to `most` at a time, earliest first. Tells the lowest id, from which
--- the next scan must start. The time is a subselect, which the index takes as its bound: compared with the volatile
--- function itself, every delayed row is looked at (26 ms for 100,000).
+-- Makes delayed events ready whose time has come, up to `most` at a time, earliest first. Returns the lowest id, from which the
+-- next scan must start. The time is a subselect, so that the index can use it as a bound. Compared with the volatile function
+-- itself, every delayed row would be read (26 ms for 100,000).
 CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint)
     LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
     AS $$
@@ -498,8 +505,8 @@ CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bi
     SELECT count(*), min(id) FROM ready
 $$;
 
--- Property G, as a question: leased events that have an earlier live event of their group which the same worker does not
--- hold, up to `most`. There are none, ever.
+-- Checks property G. Returns leased events with an earlier live event of their group that the same worker does not hold, up to
+-- `most`. There must never be any.
 CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10)
     RETURNS TABLE (id bigint, group_key text, worker uuid, ahead bigint, ahead_worker uuid)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
@@ -519,8 +526,8 @@ CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10)
      LIMIT most
 $$;
 
--- Property J, as a question: events with a group that a walk has passed, and that have neither ended nor are in a lease nor
--- are marked, up to `most`. There are none, ever. (An event that was written anew since counts as young, and is left out.)
+-- Checks property J. Returns events with a group that a walk has passed, and that have not ended, are in no lease and are not
+-- marked, up to `most`. There must never be any. (An event that was rewritten since counts as young, and is left out.)
 CREATE FUNCTION tidegate.unmarked_events(most bigint DEFAULT 10) RETURNS TABLE (id bigint, group_key text, worker uuid)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
     AS $$

@@ -1,14 +1,14 @@
--- Ending events, and what goes back to the queue after an attempt. Each write goes through the lease row: what is not under
--- it any more is not touched.
+-- Ending events, and returning them to the queue after an attempt. Every write goes through the lease row. An event that has
+-- left the lease is not changed.
 
--- New errors behind the old, each with the time it was stored; null adds nothing.
+-- Appends new errors, each with the time at which it was stored. Null appends nothing.
 CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamptz) RETURNS jsonb
     LANGUAGE sql STABLE
     RETURN CASE WHEN added IS NULL THEN errors
                 ELSE errors || (SELECT coalesce(jsonb_agg(e || jsonb_build_object('at', at)), '[]')
                                   FROM jsonb_array_elements(added) AS e) END;
 
--- Handlers, steps, deferrals and snoozes of both; where both have one, the newer. Null adds nothing.
+-- Merges handlers, steps, deferrals and snoozes. If both have an entry, the added one wins. Null adds nothing.
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     RETURN CASE WHEN added IS NULL THEN progress
@@ -23,17 +23,18 @@ CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jso
                      || CASE WHEN progress ? 'together' OR added ? 'together' THEN jsonb_build_object(
                      'together', coalesce(added->'together', progress->'together')) ELSE '{}' END END;
 
--- Moves completed events that leave nothing but their rows to the log; starts more of leases, and marks leases of which
--- nothing is left in hand as ended. One element a lease, in the order of the tokens, which is the order of their locks:
+-- Moves events that completed without results or follow-ups to the log. It also starts more events of leases, and marks leases
+-- without events in hand as ended. Each array has one element for each lease, in the order of the tokens, which is also the
+-- lock order:
 --
---   done    the events that have completed, as ranges; ids between them that are not the lease's do no harm
---   upto    handlers up to this id are to start; null moves nothing
---   over    nothing of it is left in hand. It is left alone if that turns out to be untrue: an event that is free and is
---           not marked would be lost to its group's order.
+--   done    the completed events, as ranges; other ids in these ranges do no harm
+--   upto    handlers of events up to this id are about to start; null changes nothing
+--   over    the worker holds no event of this lease any more. The lease is not marked as ended if it still contains an
+--           event: a free event without a mark would be lost to the order of its group.
 --
--- Tells for each how many events were held and are in the log now, and `cuts`: how often something was taken from the lease,
--- null if it is gone. Who learns of a cut, or of an event that was not held any more, reads all of its leases again before it
--- starts anything: what stood behind the event in its group has left with it, out of whichever lease.
+-- Returns for each lease how many events it held that are now in the log, and `cuts`: how often events were taken away from
+-- the lease, or null if the lease is gone. If a worker sees a new cut, or an event that was no longer held, it must read all
+-- of its leases again before it starts another event: the later events of that group have left too, from any of its leases.
 CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[],
                                   OUT ended bigint[], OUT cuts integer[])
     LANGUAGE plpgsql
@@ -41,9 +42,11 @@ CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto big
     AS $$
 #variable_conflict use_column
 DECLARE
-    -- Looked up once, not for each event: usually no kind has a retention of its own.
+    -- Looked up once, not for each event. Usually no kind has its own retention.
     own_retention CONSTANT boolean := EXISTS (SELECT FROM tidegate.event_kind WHERE retention_completed <> '30 days');
     instant CONSTANT timestamptz := clock_timestamp();
+    seconds CONSTANT double precision := date_part('epoch', instant);
+    bounds CONSTANT timestamptz[] := tidegate.latency_bounds(instant);
     lease record;
     gone record;
 BEGIN
@@ -74,12 +77,17 @@ BEGIN
                             ELSE '30 days' END,
                        g.expires_at, tokens[n], g.parent_id, g.replay_of, g.traceparent
                   FROM gone AS g
-                RETURNING kind, status, attempts, created_at)
-            SELECT array_agg(l.kind) AS kinds, array_agg(l.status) AS statuses, array_agg(l.attempts) AS attempts,
-                   array_agg(l.created_at) AS created_ats, count(*) AS events
-              INTO gone FROM logged AS l;
-            ended[n] := gone.events;
-            PERFORM tidegate.count_ended(gone.kinds, gone.statuses, gone.attempts, gone.created_ats, instant);
+                RETURNING kind, attempts, created_at
+            ), counted AS (
+                SELECT l.kind, width_bucket(l.created_at, bounds) AS bucket, count(*) AS events, sum(l.attempts) AS attempts,
+                       sum(seconds - date_part('epoch', l.created_at)) FILTER (WHERE isfinite(l.created_at)) AS latency
+                  FROM logged AS l GROUP BY 1, 2)
+            SELECT array_agg(c.kind) AS kinds, array_agg('COMPLETED'::text) AS statuses, array_agg(c.bucket) AS buckets,
+                   array_agg(c.events) AS events, array_agg(c.attempts) AS attempts, array_agg(c.latency) AS latencies,
+                   coalesce(sum(c.events), 0)::bigint AS total
+              INTO gone FROM counted AS c;
+            ended[n] := gone.total;
+            PERFORM tidegate.add_figures(gone.kinds, gone.statuses, gone.buckets, gone.events, gone.attempts, gone.latencies);
         END IF;
         IF over[n] AND lease.ids IS NOT NULL AND NOT EXISTS (
             SELECT FROM unnest(lease.ids - done[n]) AS r
@@ -89,7 +97,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- The same for one event within its handler's transaction, which must not commit if the lease is lost.
+-- Completes one event within its handler's transaction, which must not commit if the lease is lost.
 CREATE FUNCTION tidegate.complete_held(id bigint, token uuid) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -101,8 +109,8 @@ BEGIN
     END IF;
 END $$;
 
--- Those of the follow-ups' groups that another transaction publishes to; the others' slots are held from now on. Nothing
--- waits here: a producer may hold a group's slot for as long as it likes, and keeps only that group's events waiting.
+-- Returns those groups of the follow-ups that another transaction is publishing to, and locks the slots of all other groups.
+-- It never waits: a producer may hold the slot of a group as long as it likes, and only events of that group wait.
 CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -115,12 +123,12 @@ CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
     SELECT coalesce(array_agg(a.key), '{}') FROM asked AS a WHERE NOT EXISTS (SELECT FROM locked AS l WHERE l.slot = a.slot)
 $$;
 
--- Moves finished events of a lease to the log and publishes their follow-ups. `rans` tells whether the end was a handler's: an
--- event that expired or was given up has had no attempt. `waits` says what to do with a follow-up whose group another
--- transaction publishes to: wait for it, or leave the event as it is and name it in `busy_ids`. Tells the events that are in
--- the log now; others were not held any more.
+-- Moves finished events of a lease to the log and publishes their follow-ups. `rans` states whether a handler ended the event:
+-- an event that expired or was given up has used no attempt. `waits` controls what happens to a follow-up if another
+-- transaction is publishing to its group: either the call waits, or the event stays unchanged and is named in `busy_ids`. The
+-- function returns the events that are now in the log. All others were no longer held.
 --
--- A follow-up with a deduplication key may wait for whoever publishes the same one; no longer than a second.
+-- A follow-up with a deduplication key may wait for a transaction that publishes the same key, for at most one second.
 CREATE FUNCTION tidegate.finalize(
     token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean,
     next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[],
@@ -219,8 +227,8 @@ BEGIN
     END IF;
 END $$;
 
--- Ends an event whose payload cannot be read. It is thrown away first: to move it to the log would be to read it.
--- SECURITY DEFINER: otherwise whoever drains may change what an event is.
+-- Ends an event whose payload cannot be read. It first deletes the payload, because moving it to the log would read it.
+-- SECURITY DEFINER is needed, because otherwise the drain role would need the right to change payloads.
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
     AS $$
@@ -236,9 +244,10 @@ BEGIN
         ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
 END $$;
 
--- Events that shall be tried again later, with what they have done so far; those that are under their tokens no more are left
--- alone, for the worker may have leased them anew. `charged`: an attempt has ended, and with it the suspicion that the event
--- kills its worker. Tells all that left the worker's hands, those behind them in their groups too.
+-- Returns events to the queue for a later try, with the progress they have made. Events that are no longer under their tokens
+-- are left unchanged, because the worker may have leased them again. `charged`: an attempt has ended normally, so the event is
+-- no longer suspected of killing its worker. Returns all events that left the worker's leases, including later events of the
+-- same groups.
 CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[],
                                error_lists text[], progresses text[], ran bigint[] DEFAULT '{}') RETURNS bigint[]
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
@@ -256,7 +265,7 @@ BEGIN
     UPDATE tidegate.event_queue AS q
        SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,
            available_at = instant + make_interval(secs => o.delay), last_error = coalesce(o.last_error, q.last_error),
-           -- What is put off for one reason again and again does not grow.
+           -- An event that is put off repeatedly for the same reason adds no further errors.
            errors = CASE WHEN NOT o.charged AND q.last_error = o.last_error THEN q.errors
                          ELSE tidegate.append_errors(q.errors, o.errors::jsonb, instant) END,
            progress = tidegate.merge_progress(q.progress, o.progress::jsonb)
@@ -266,7 +275,7 @@ BEGIN
     RETURN left_hand;
 END $$;
 
--- Keeps a step's result or a handler's end with an event that is still held; tells whether it is.
+-- Stores a step's result or a handler's end with an event that is still held. Returns whether it is.
 CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RETURNS boolean
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
     AS $$
@@ -281,8 +290,8 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Notes how far a handler has come with an event that is still held; false: it is not. Waits for nobody: what somebody
--- else has locked this moment is not worth a handler's time, and the next report comes in a second.
+-- Stores how far a handler has come with an event that is still held. Returns false if it is no longer held. It never waits: a
+-- row that another session has locked is not worth a handler's time, and the next report comes in a second.
 CREATE FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) RETURNS boolean
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
     AS $$
@@ -295,6 +304,6 @@ BEGIN
     UPDATE tidegate.event_queue AS q
        SET reported = jsonb_build_object('handler', report_progress.handler, 'part', part, 'note', note, 'at', clock_timestamp())
      WHERE q.id = (SELECT o.id FROM tidegate.event_queue AS o WHERE o.id = report_progress.id FOR NO KEY UPDATE SKIP LOCKED);
-    -- What was cancelled is still in its lease, and is no event any more.
+    -- A cancelled event is still in its lease, but no longer in the queue.
     RETURN FOUND OR EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = report_progress.id);
 END $$;

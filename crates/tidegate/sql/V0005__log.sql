@@ -1,29 +1,28 @@
--- Retention: how finished events leave the log, and what is kept of them for ever.
+-- Retention: how finished events leave the log, and which figures about them are kept forever.
 --
--- The log is partitioned by the UTC day its rows expire. Partitions are made ahead of the events that
--- finish into them and dropped whole once they are over. Rows of the day that is under way, and what
--- landed in the default partition, are deleted in batches.
+-- The log is partitioned by the UTC day on which its rows expire. A partition is created before the first event
+-- finishes into it, and dropped as a whole after its day. Rows that expire on the current day, and rows in the default
+-- partition, are deleted in batches.
 --
--- Measured on Postgres 15 (2 cores, fsync on), 1,000,000 rows of 313 MB with indexes: dropping their
--- sealed partition 0.09 s; deleting them in batches of 10,000 with the same statistics kept 2.9 s,
--- without any 1.2 s, and vacuum still to come. Sealing it 0.9 s in steps, ahead of time and in
--- nobody's way. A fresh connection's first finalize takes 0.7 to 1.2 ms longer with 100 partitions than
--- with none but the default one (3.2 against 2.5 ms), the second takes 0.6 ms with both.
+-- Measured on Postgres 15 (2 cores, fsync on) with 1,000,000 rows of 313 MB including indexes: Dropping their sealed
+-- partition takes 0.09 s. Deleting them in batches of 10,000 takes 2.9 s with the statistics kept, 1.2 s without, and a
+-- vacuum must follow. Sealing takes 0.9 s in steps, ahead of time and without blocking anyone. With 100 partitions, the
+-- first finalize of a new connection takes 0.7 to 1.2 ms longer than with only the default partition (3.2 against 2.5
+-- ms). The second finalize takes 0.6 ms in both cases.
 --
--- Daily counts outlive the rows (B23): `daily_stats` is the archive of what is gone plus a count of
--- what is in the log, and both change in one transaction. Counting a partition at the moment it is
--- dropped would hold up everybody, so it is *sealed* before: once no event can finish into it any more,
--- its counts are kept beside it. Should a row come after all, because a clock was set back or a
--- retention shortened, a trigger on the sealed partition discards the counts.
+-- Daily counts outlive the rows (B23). `daily_stats` adds the archive of removed rows to a count of the rows in the
+-- log, and one transaction changes both. Counting a partition while it is dropped would block all other sessions, so it
+-- is *sealed* before: once no event can finish into it any more, its counts are stored beside it. A row may still
+-- arrive if a clock was set back or a retention was shortened. A trigger on the sealed partition then discards the
+-- counts.
 --
--- Each function is one step of a cleanup, one short transaction. They are the owner's (SECURITY
--- DEFINER), so that whoever may run a cleanup needs no right on a table, and the audit row of what a
--- step removes is written with it by construction. They wait for a lock no longer than 200 ms: while a
--- step waits for the log, finalizes queue up behind it. One step runs at a time, whoever starts it,
--- with slot -1 of `mutex`; so two steps never wait for each other's rows in two orders.
+-- Each function is one step of a cleanup, in one short transaction. The functions run as the owner (SECURITY DEFINER),
+-- so a role that may run a cleanup needs no rights on the tables, and each step writes its audit row together with the
+-- removal. A step waits at most 200 ms for a lock, because finalizes queue up behind a step that waits for the log.
+-- Only one step runs at a time, whoever starts it, because it locks slot -1 of `mutex`. Two steps can therefore not
+-- deadlock on rows.
 --
--- `now` may only name an earlier time than the database's clock: nobody can ask for the deletion of
--- what has not expired.
+-- `now` can only name an earlier time than the database's clock, so no caller can delete rows that have not expired.
 
 CREATE TABLE tidegate.stats_archive (
     day        date   NOT NULL,
@@ -35,10 +34,10 @@ CREATE TABLE tidegate.stats_archive (
     PRIMARY KEY (day, kind, status)
 );
 
--- By name and not by oid: oids change when a database is restored from a dump.
+-- Identified by name and not by oid, because oids change when a database is restored from a dump.
 CREATE TABLE tidegate.sealed_partition (
     partition  text        PRIMARY KEY,
-    -- Where counting goes on; null once it has come to the partition's end.
+    -- Where counting continues. Null once it has reached the end of the partition.
     counted_to tid,
     sealed_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );
@@ -54,14 +53,14 @@ CREATE TABLE tidegate.sealed_stats (
     PRIMARY KEY (partition, day, kind, status)
 );
 
--- Whole milliseconds, so that sums are exact in every order. An infinite created_at, which a plain
--- INSERT can publish, must not make counting fail for ever.
+-- Whole milliseconds, so that sums are exact in any order. A plain INSERT can publish an infinite created_at, which
+-- must not make counting fail forever.
 CREATE FUNCTION tidegate.latency_ms(created_at timestamptz, finished_at timestamptz) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN isfinite(created_at) THEN (date_part('epoch', finished_at - created_at) * 1000)::bigint
                 ELSE 0 END;
 
--- Everything that ever finished, by UTC day. Latency is the sum from publish to end.
+-- All finished events, by UTC day. Latency is the sum of the times from publish to end.
 CREATE VIEW tidegate.daily_stats AS
 SELECT day, kind, status, sum(events)::bigint AS events, sum(attempts)::bigint AS attempts,
        sum(latency_ms)::bigint AS latency_ms
@@ -73,9 +72,9 @@ SELECT day, kind, status, sum(events)::bigint AS events, sum(attempts)::bigint A
          GROUP BY 1, 2, 3) AS counted
  GROUP BY day, kind, status;
 
--- The log's partitions as the catalog has them; bounds are null for the default one. `closed`: no
--- event that finishes from now on can expire in it, with an hour to spare for clocks and transactions.
--- (Asked for a bound with its table's oid, Postgres opens the table, and waits for whoever has locked it.)
+-- The partitions of the log, as in the catalog. The bounds are null for the default partition. `closed`: no event that
+-- finishes from now on can expire in it, with a margin of one hour for clocks and transactions. (If pg_get_expr
+-- receives the oid of a table, Postgres opens the table and waits for its locks.)
 CREATE FUNCTION tidegate.log_partitions(now timestamptz DEFAULT NULL)
     RETURNS TABLE (partition text, lower_bound timestamptz, upper_bound timestamptz, closed boolean, sealed boolean,
                    sealing boolean)
@@ -86,7 +85,7 @@ CREATE FUNCTION tidegate.log_partitions(now timestamptz DEFAULT NULL)
                  OR bounds.upper_bound < clock.now - interval '1 hour' + coalesce(
                     (SELECT least(min(retention_completed), min(retention_failed), '30 days')
                        FROM tidegate.event_kind), '30 days'), false),
-           -- A table made anew under an old name has no trigger, so the old counts are not its own.
+           -- A table created later under the same name has no trigger, so the stored counts do not belong to it.
            guarded.is AND EXISTS (SELECT FROM tidegate.sealed_partition AS s
                                    WHERE s.partition = bounds.partition AND s.counted_to IS NULL),
            guarded.is AND EXISTS (SELECT FROM tidegate.sealed_partition AS s
@@ -109,8 +108,8 @@ CREATE FUNCTION tidegate.log_partitions(now timestamptz DEFAULT NULL)
                                     WHERE t.tgrelid = bounds.oid AND t.tgname = 'event_log_unseal') AS is) AS guarded
 $$;
 
--- Waits for other steps, 200 ms at most: whoever calls it has that lock_timeout. What a step reads after
--- it has a lock must be what was committed by then, which only this isolation level gives.
+-- Waits for other steps, at most 200 ms, because every caller has this lock_timeout. After a step has its lock, its
+-- statements must see everything that was committed before. Only this isolation level guarantees that.
 CREATE FUNCTION tidegate.begin_step() RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -122,7 +121,7 @@ BEGIN
     PERFORM tidegate.lock_slots('{-1}');
 END $$;
 
--- The log's columns, for moving rows between its partitions: theirs may stand in another order.
+-- The columns of the log, for moving rows between its partitions. A partition may have its columns in another order.
 CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL) RETURNS text
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -132,10 +131,10 @@ CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL) RET
      WHERE attrelid = 'tidegate.event_log'::regclass AND attnum > 0 AND NOT attisdropped
 $$;
 
--- What a query finds in one table: the queue, or one partition of the log. A query of the whole log locks all its partitions
--- and their indexes until its transaction ends: with a year of them, a few readers at once are more than the server has
--- locks for. This has one table's at a time, for what a block has locked that fails is locked no more. As JSON, what was
--- found does not need its table any longer.
+-- Runs a query on one table: the queue, or one partition of the log. A query of the whole log locks all partitions and
+-- their indexes until its transaction ends. With a year of partitions, a few simultaneous readers need more locks than
+-- the server has. This function holds the locks of only one table at a time: a block that fails releases the locks that
+-- it took. The result is JSON, which does not depend on the table any more.
 CREATE FUNCTION tidegate.found_in(place text, query text, ids bigint[], most bigint) RETURNS json
     LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -147,7 +146,7 @@ BEGIN
 EXCEPTION
     WHEN SQLSTATE 'TG002' THEN
         RETURN found;
-    -- Its time was over, and it was dropped meanwhile.
+    -- The partition expired and was dropped in the meantime.
     WHEN undefined_table THEN
         RETURN NULL;
 END $$;
@@ -161,7 +160,7 @@ CREATE FUNCTION tidegate.log_places() RETURNS SETOF name
      ORDER BY c.relname DESC
 $$;
 
--- An event in the log, by its id. Begins with the partitions that an event is in which has just completed.
+-- Returns an event in the log by its id. It starts with the partitions that contain events which have just completed.
 CREATE FUNCTION tidegate.logged(id bigint) RETURNS SETOF tidegate.event_log
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -180,11 +179,12 @@ BEGIN
     END LOOP;
 END $$;
 
--- The events that one came of, the nearest first, or those that came of some; behind those asked for, and at most so many.
--- An event comes of the one it replays or else of its parent. The last of the first kind may be stored no longer.
+-- Returns either the ancestors of an event, nearest first, or the descendants of some events. The result follows the
+-- given ids and has at most `most` ids. An event descends from the event that it replays, or otherwise from its parent.
+-- The last ancestor may no longer be stored.
 --
--- What is in one table is followed there to its end; so one walk over the tables is enough for what came about in their
--- order, and only what goes to and fro between them takes more.
+-- Each table is searched recursively to the end. One pass over the tables is therefore enough if the family lies in
+-- their order. Only links that go back and forth between tables need further passes.
 CREATE FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) RETURNS bigint[]
     LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -228,8 +228,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- An event's kin, each as an object: its ancestors, nearest first, then what came of it, then the rest of the family, at most
--- so many in all. Of hundreds of small statements none is worth compiling.
+-- Returns the family of an event, each member as an object: first its ancestors, nearest first, then its descendants,
+-- then the rest of the family, at most `most` in all. The hundreds of small statements are not worth compiling.
 CREATE FUNCTION tidegate.lineage(id bigint, most bigint) RETURNS SETOF json
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
     AS $$
@@ -242,7 +242,7 @@ DECLARE
     root bigint;
     kin bigint[];
 BEGIN
-    -- The farthest of them that is stored.
+    -- The farthest ancestor that is still stored.
     SELECT a.id INTO root FROM unnest(ancestors) WITH ORDINALITY AS a(id, n)
      WHERE EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = a.id) OR EXISTS (SELECT FROM tidegate.logged(a.id))
      ORDER BY a.n DESC LIMIT 1;
@@ -265,8 +265,8 @@ BEGIN
          ORDER BY array_position(kin, e.id);
 END $$;
 
--- Days that want a partition: those on which events expire that finish within a week, for each
--- retention in use; not every day until the longest of them ends.
+-- The days that need a partition: the days on which events expire that finish within a week, for each retention in use.
+-- Not every day until the longest retention ends.
 CREATE FUNCTION tidegate.missing_log_days(now timestamptz DEFAULT NULL) RETURNS SETOF date
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -288,7 +288,7 @@ CREATE FUNCTION tidegate.missing_log_days(now timestamptz DEFAULT NULL) RETURNS 
      ORDER BY 1
 $$;
 
--- Rows of a day that are in the default partition; counts no further than one more than are moved.
+-- Counts rows of a day in the default partition, up to one more than can be moved.
 CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
@@ -299,12 +299,12 @@ CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
              LIMIT 10001) AS waiting
 $$;
 
--- Makes the partition of a day, as a table of its own that is then attached: that holds up neither
--- inserts into other partitions nor reads, while CREATE … PARTITION OF locks the whole log. Rows of the
--- day that wait in the default partition move along; beyond 10,000 of them, the day is left to it.
--- Attaching reads the default partition under its lock: 0.3 s for a million rows, so nothing as long as
--- cleanup runs once a week and the default partition stays as good as empty. No event expires on a day that is further away
--- than the longest retention: whoever may clean up cannot fill the catalog with days.
+-- Creates the partition of a day. It creates a separate table and then attaches it. This blocks neither inserts into
+-- other partitions nor reads, while CREATE … PARTITION OF locks the whole log. Rows of this day in the default
+-- partition are moved. If there are more than 10,000, the day is left to the default partition. Attaching reads the
+-- default partition under its lock: 0.3 s for a million rows. This takes no time if a cleanup runs at least once a
+-- week, because the default partition then stays almost empty. No event expires later than the longest retention, so
+-- the function refuses later days: a role that may run a cleanup cannot fill the catalog with partitions.
 CREATE FUNCTION tidegate.make_log_partition(day date) RETURNS TABLE (outcome text, moved bigint)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
@@ -325,14 +325,14 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    -- A table of this name that is no partition is somebody's who has detached it.
+    -- A table with this name that is not a partition was detached by a user.
     IF to_regclass(format('tidegate.%I', name)) IS NOT NULL OR tidegate.rows_in_default(day) > 10000 THEN
         outcome := 'left_to_default';
         RETURN NEXT;
         RETURN;
     END IF;
     EXECUTE format('CREATE TABLE tidegate.%I (LIKE tidegate.event_log INCLUDING ALL)', name);
-    -- In the order in which a finalize takes its locks.
+    -- Lock in the order in which a finalize locks.
     LOCK TABLE ONLY tidegate.event_log IN SHARE UPDATE EXCLUSIVE MODE;
     LOCK TABLE ONLY tidegate.event_log_default IN ACCESS EXCLUSIVE MODE;
     EXECUTE format(
@@ -347,8 +347,8 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- On sealed partitions only: a row that comes makes the counts untrue. Theirs is the owner's table,
--- whoever finalizes.
+-- A trigger on sealed partitions: a new row makes the counts wrong, so it discards them. The counts are in a table of
+-- the owner, whatever role finalizes (SECURITY DEFINER).
 CREATE FUNCTION tidegate.unseal_log_partition() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -357,8 +357,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- The place in a partition where a step that began at `since` ends: `pages` on, so that a step is
--- short also where little is found. Null at the partition's end.
+-- Returns the position in a partition where a step that began at `since` ends: `pages` pages further, so that a step is
+-- short even if it finds little. Null at the end of the partition.
 CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAULT 8192) RETURNS tid
     LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -368,9 +368,9 @@ CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAUL
       FROM (SELECT (since::text::point)[0]::bigint + step_end.pages AS next) AS place
 $$;
 
--- Counts a closed partition, a step's length at a time, and keeps the counts with it. Whoever inserts
--- into it or deletes from it waits for a step, and nobody does: no event can finish into it any more.
--- Tells whether it is sealed now; null when it is not closed, or gone.
+-- Counts a closed partition, one step at a time, and stores the counts. Inserts into this partition and deletes from it
+-- wait during a step. There are none, because no event can finish into it any more. Returns whether it is sealed now,
+-- or null if it is not closed or does not exist.
 CREATE FUNCTION tidegate.seal_log_partition(
     partition text, now timestamptz DEFAULT NULL, pages bigint DEFAULT 8192
 ) RETURNS boolean
@@ -416,9 +416,9 @@ BEGIN
     RETURN stop IS NULL;
 END $$;
 
--- Drops a sealed partition whose last row has expired and adds its counts to the archive. The bound is
--- the catalog's, read here. The log itself is locked by the last statement and only until its commit.
--- Rows are null when nothing was dropped: gone, not over yet or not sealed.
+-- Drops a sealed partition after its last row has expired, and adds its counts to the archive. The expiry is read from
+-- the partition's bound in the catalog. Only the last statement locks the log itself, until its commit. Returns null if
+-- nothing was dropped: the partition does not exist, has not expired or is not sealed.
 CREATE FUNCTION tidegate.drop_log_partition(
     partition text, actor text DEFAULT NULL, now timestamptz DEFAULT NULL
 ) RETURNS TABLE (dropped bigint)
@@ -430,7 +430,7 @@ DECLARE
     target constant text := drop_log_partition.partition;
 BEGIN
     PERFORM tidegate.begin_step();
-    -- Nobody can insert, and so unseal, from here on; readers go on reading.
+    -- From here on no session can insert, and so unseal. Reads continue.
     IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target AND p.upper_bound <= moment) THEN
         RETURN NEXT;
         RETURN;
@@ -458,9 +458,9 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- Deletes expired rows of one partition, at most `batch`, and adds them to the archive. Walks by place
--- (a TID range scan), so that later steps do not read again what earlier ones have deleted. Tells where
--- the next step begins; null at the end.
+-- Deletes expired rows of one partition, at most `batch`, and adds them to the archive. It walks by physical position
+-- (a TID range scan), so that later steps do not read deleted rows again. Returns where the next step begins, or null
+-- at the end.
 CREATE FUNCTION tidegate.delete_expired(
     partition text, since text DEFAULT NULL, batch integer DEFAULT 10000, actor text DEFAULT NULL,
     now timestamptz DEFAULT NULL
@@ -482,9 +482,9 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    -- Before the snapshot of what follows: a seal has counted these rows, or will not see them.
+    -- Lock before the next snapshot: a seal has either counted these rows, or will not see them.
     EXECUTE format('LOCK TABLE ONLY tidegate.%I IN ROW EXCLUSIVE MODE', target);
-    -- A count that is not done cannot tell whether these rows are in it: it begins anew.
+    -- An unfinished count cannot know whether it includes these rows, so it starts again.
     DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target AND s.counted_to IS NOT NULL;
     stop := tidegate.step_end(target, start);
     EXECUTE format(
@@ -526,7 +526,7 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- For a dry run: how many expired rows each partition holds.
+-- For a dry run: the number of expired rows in each partition.
 CREATE FUNCTION tidegate.expired_rows(now timestamptz DEFAULT NULL) RETURNS TABLE (partition text, events bigint)
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
@@ -536,8 +536,8 @@ CREATE FUNCTION tidegate.expired_rows(now timestamptz DEFAULT NULL) RETURNS TABL
       JOIN pg_class AS c ON c.oid = l.tableoid
 $$;
 
--- Forgets messages that were taken in so long ago that none of them comes again: SQS keeps a message for two weeks at
--- most, and Lambda repeats what it has not seen acknowledged within hours. `batch` of them; or counts them all, if dry.
+-- Removes ids of received messages that cannot arrive again. SQS keeps a message for at most two weeks, and Lambda
+-- repeats an unacknowledged message within hours. Removes `batch` of them, or counts all in a dry run.
 CREATE FUNCTION tidegate.forget_received(
     batch integer DEFAULT 10000, dry_run boolean DEFAULT false, actor text DEFAULT NULL, now timestamptz DEFAULT NULL
 ) RETURNS bigint
@@ -566,10 +566,10 @@ BEGIN
     RETURN forgotten;
 END $$;
 
--- Ends live events that no drain would hand to a handler any more: their deadline has passed, or their
--- attempts are spent, and no lease of theirs is running. They go to the log with the drain's own codes. Leases of
--- workers that have gone away are broken first, which may spend an attempt.
--- Walks the primary key in pages of `page` rows; `last_id` is null at the end.
+-- Ends live events that no drain would pass to a handler any more: their deadline has passed or their attempts are used
+-- up, and they are in no live lease. They move to the log with the same codes as in a drain. The function first breaks
+-- the leases of dead workers, which may use up an attempt. It walks the primary key in pages of `page` rows. `last_id`
+-- is null at the end.
 CREATE FUNCTION tidegate.sweep_events(
     after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '0', dry_run boolean DEFAULT false,
     actor text DEFAULT NULL, now timestamptz DEFAULT NULL
@@ -604,7 +604,8 @@ BEGIN
     ELSIF due IS NOT NULL THEN
         due := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
                       WHERE q.id = ANY (due) ORDER BY q.id FOR NO KEY UPDATE SKIP LOCKED);
-        -- A statement of its own: a lease that was under way is seen by now, and none can take what we have locked.
+        -- A separate statement, so that it sees leases that were being taken. No lease can take the events that we have
+        -- locked.
         SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l;
         WITH gone AS (
             DELETE FROM tidegate.event_queue AS q
@@ -646,7 +647,7 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- Sets how long finished events of a kind are kept; what is null stays. It holds for events that finish
+-- Sets how long finished events of a kind are kept. Null leaves a value unchanged. It applies to events that finish
 -- from now on.
 CREATE FUNCTION tidegate.set_retention(
     kind text, completed interval DEFAULT NULL, failed interval DEFAULT NULL, reason text DEFAULT NULL,
@@ -688,7 +689,7 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- Days to come on which rows of a kind in one partition would expire by the kind's retention of now, and
+-- Returns future days on which rows of a kind in one partition would expire under the kind's current retention, and
 -- which have no partition yet.
 CREATE FUNCTION tidegate.missing_retention_days(kind text, partition text) RETURNS SETOF date
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
@@ -714,9 +715,8 @@ BEGIN
     END IF;
 END $$;
 
--- Gives finished events of one kind in one partition the expiry that the kind's retention says now, at
--- most `batch` of them. They move to the partition of their new day, so their old one is counted anew.
--- Walks as `delete_expired` does.
+-- Applies a kind's current retention to its finished events in one partition, at most `batch` of them. The events move
+-- to the partition of their new day, so the old partition must be counted again. It walks as `delete_expired` does.
 CREATE FUNCTION tidegate.apply_retention(
     kind text, partition text, since text DEFAULT NULL, batch integer DEFAULT 10000, reason text DEFAULT NULL,
     actor text DEFAULT NULL

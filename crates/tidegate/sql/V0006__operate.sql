@@ -1,11 +1,11 @@
--- Operators' verbs: replay, requeue, pause, resume, unblock. Each is one function, so that what it did
--- and the audit row that says so are in one transaction by construction, and so that the right to
--- operate is the right to execute: an operator needs none on the tables (SECURITY DEFINER).
+-- Operations: replay, requeue, pause, resume, unblock. Each is one function, so that its changes and its audit row are
+-- always in one transaction. The right to operate is the right to execute the function: an operator needs no rights on the
+-- tables (SECURITY DEFINER).
 --
--- An argument that is not allowed raises. A try that finds nothing to do does not: it returns a report
--- that says why, so that its audit row stays.
+-- An invalid argument raises an error. A valid call that finds nothing to do returns a report with the reason, so that its
+-- audit row is kept.
 
--- An argument that every verb has.
+-- Checks the arguments that every operation has.
 CREATE FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -46,9 +46,9 @@ CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, id
             coalesce(record_action.ids, '{}'), coalesce(cardinality(record_action.ids), 0), record_action.reason)
 $$;
 
--- The one way to requeue. Who holds one of these events loses it, and with it what stands behind it in its group; a
--- started attempt counts. The event runs at the next drain even if its attempts were spent. At 1000, the most that is
--- allowed, an attempt is given back.
+-- The only function that requeues events. The worker loses the events, and with each one the later events of its group. A
+-- started attempt counts. The event runs in the next drain even if its attempts were used up. At 1000, the maximum, one
+-- attempt is returned to it.
 CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE (id bigint, past_deadline boolean)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -57,7 +57,7 @@ DECLARE
     owner uuid;
     ran bigint[] := '{}';
 BEGIN
-    -- Workers in one order, for two operators must not wait for each other.
+    -- Process workers in a fixed order, so that two operators cannot deadlock.
     FOR owner IN SELECT DISTINCT l.worker FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(event_ids) ORDER BY 1 LOOP
         PERFORM FROM tidegate.lease AS l WHERE l.worker = owner ORDER BY l.token FOR UPDATE;
         ran := ran || ARRAY(SELECT u.id FROM unnest(event_ids) AS u(id) JOIN tidegate.lease AS l ON l.worker = owner AND l.ids @> u.id
@@ -77,7 +77,7 @@ BEGIN
     RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false);
 END $$;
 
--- At most this many skipped events are listed in a report; the counts by reason cover all.
+-- Maximum number of skipped events listed in a report. The counts by reason include all of them.
 CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 100;
@@ -93,7 +93,7 @@ DECLARE
 BEGIN
     PERFORM tidegate.check_operator(requeue.reason, requeue.actor, true);
     PERFORM tidegate.check_ids(requeue.ids);
-    -- Everybody locks in one order; a deadlock with a user's own statements is still possible.
+    -- Everyone locks in the same order, but a deadlock with a user's own statements is still possible.
     FOR try IN 1..3 LOOP
         BEGIN
             SELECT coalesce(array_agg(e.id ORDER BY e.id), '{}'),
@@ -106,7 +106,7 @@ BEGIN
             END IF;
         END;
     END LOOP;
-    -- A statement of its own: it sees the end of an event that was being finalized meanwhile.
+    -- A separate statement, so that it sees the end of an event that was being finalized.
     WITH rest AS (
         SELECT DISTINCT asked.id FROM unnest(requeue.ids) AS asked(id) EXCEPT SELECT unnest(done)
     ), told AS (
@@ -121,8 +121,8 @@ BEGIN
                               'skipped_count', skipped_count, 'skipped', skipped);
 END $$;
 
--- Replays are made one at a time. Whoever waited here sees in its next statement what the other has
--- replayed, which an older snapshot would not show.
+-- Allows one replay at a time. A session that waited here sees in its next statement what the other session replayed. An
+-- older snapshot would not show it.
 CREATE FUNCTION tidegate.lock_replays() RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -134,9 +134,9 @@ BEGIN
     PERFORM tidegate.lock_slots('{-1}');
 END $$;
 
--- What has been done of an ended event, for a replay that runs only the rest: handlers that succeeded,
--- and the steps of all. Follow-ups stay with their handler only if they were not published: whoever
--- decides an event's end publishes those of its successful handlers, unless the system gave it up unheard.
+-- Returns the completed work of a finished event, for a replay that runs only the rest: handlers that succeeded, and the
+-- steps of all handlers. A handler keeps its follow-ups only if they were not published. They were published if a handler
+-- decided the end of the event, and were not if the system gave the event up.
 CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -151,9 +151,9 @@ CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) 
                         THEN jsonb_build_object('steps', done_so_far.progress->'steps') ELSE '{}' END AS steps) AS kept
 $$;
 
--- Puts logged events back as new ones, behind everything that is live in their groups and in the order
--- of their ids. The groups are locked before ids are drawn (see lock_groups). What collides with a live
--- event, by its deduplication key or as a second replay, is left out.
+-- Puts logged events back as new ones, behind all live events of their groups and in the order of their ids. The groups are
+-- locked before ids are drawn (see lock_groups). Events that collide with a live event, by deduplication key or as a second
+-- replay, are left out.
 CREATE FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval)
     RETURNS TABLE (new_id bigint, original bigint)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -187,19 +187,18 @@ BEGIN
     RETURN QUERY SELECT m.id, m.original FROM unnest(made.ids, made.originals) AS m(id, original);
 END $$;
 
--- Whether an audit row's ids were replayed.
+-- Returns whether the ids of an audit row were replayed.
 CREATE FUNCTION tidegate.made_replays(entry tidegate.audit) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     RETURN entry.action = 'replay' OR entry.action = 'unblock' AND entry.filter->>'how' = 'skip';
 
--- What a replay would take, and of everything else that was asked for, what is in the way.
+-- Returns the events that a replay would take, and for all others that were asked for, the reason why not.
 --
--- A filter must be safe to repeat: the same window twice runs nothing twice. So it leaves out what was
--- replayed before, and what is a replay itself and so came into an open window by the first try. That
--- an event was replayed is known from its replay, and from the audit after the replay's own retention.
--- `again` takes both, but of one lineage only the event that the others go back to. What an operator
--- has cancelled does not come back by a filter either. `known` is the last audit row of a replay that the
--- caller had seen before it waited for others.
+-- A filter must be safe to repeat: using the same time window twice must not run an event twice. It therefore leaves out
+-- events that were already replayed, and events that are replays themselves and so entered an open window by the first
+-- call. A replay proves that its original was replayed; after the replay's own retention the audit proves it. `again`
+-- includes both, but takes only the original event of each lineage. A filter never takes events that an operator cancelled.
+-- `known` is the last audit row of a replay that the caller saw before it waited for other sessions.
 CREATE FUNCTION tidegate.replay_candidates(
     ids bigint[], kind text, status text, code text, since timestamptz, until timestamptz, again boolean,
     failed_handlers_only boolean, known bigint
@@ -227,7 +226,7 @@ CREATE FUNCTION tidegate.replay_candidates(
         SELECT l.replay_of, max(l.id) AS id
           FROM tidegate.event_log AS l WHERE l.replay_of IS NOT NULL GROUP BY l.replay_of
     ), audited AS (
-        -- The day is for a clock that was set back.
+        -- The margin of a day is for a clock that was set back.
         SELECT unnest(a.ids) AS id, bool_or(a.id > replay_candidates.known) AS just_now
           FROM tidegate.audit AS a
          WHERE tidegate.made_replays(a)
@@ -276,9 +275,9 @@ CREATE FUNCTION tidegate.replay_candidates(
     SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1
 $$;
 
--- What a replay may spoil, for a dry run: groups in which it would wait behind live events, and groups
--- whose later events have ended already, so that it comes after what it once came before. Those ended
--- after it, which the block range index of finished_at narrows down.
+-- Returns the orders that a replay may break, for a dry run: groups in which the replay would wait behind live events, and
+-- groups whose later events have already ended, so that it would run after events it once preceded. Those events ended
+-- after it, so the block range index of finished_at limits the search.
 CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -335,14 +334,15 @@ BEGIN
     END IF;
 END $$;
 
--- Puts logged events back as new events: by ids, or by when they ended (from since on, before until).
--- A dry run tells what would be done, changes nothing and so leaves no audit row. `code` selects by the code of the last error.
+-- Puts logged events back as new events, by ids, or by the time they ended (from since on, before until). A dry run reports
+-- what would be done. It changes nothing, so it leaves no audit row. `code` selects events by the code of
+-- their last error.
 --
--- A report has the `digest` of the ids that were chosen. A call that is given one replays exactly these events or none: what
--- a person has looked at in a dry run is what happens, whatever has ended meanwhile.
+-- A report has the `digest` of the ids of the eligible events. A call with a digest replays exactly these events or nothing: what
+-- a person saw in a dry run is what happens, even if other events have ended since.
 --
--- At most 2000 groups are touched at once: each costs a lock, and a server with default settings has
--- about 7000 for everybody. limit_reached tells that more events are left; the same call goes on there.
+-- A call changes at most 2000 groups: each needs a lock, and a server with default settings has about 7000 for all
+-- sessions. limit_reached reports that more events are left; the same call continues with them.
 CREATE FUNCTION tidegate.replay(
     ids                  bigint[]    DEFAULT NULL,
     kind                 text        DEFAULT NULL,
@@ -444,7 +444,7 @@ BEGIN
         || CASE WHEN cardinality(collided) = 0 THEN '{}' ELSE tidegate.with_collisions(report, collided) END;
 END $$;
 
--- A report's account of what was skipped, with those that collided at the last moment.
+-- Adds events that collided at the last moment to the skipped events of a report.
 CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -456,14 +456,15 @@ CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURN
                       FROM unnest(collided[1:tidegate.listed_at_most()]) AS c))
 $$;
 
--- Ends live events as an operator's decision, whoever holds them: a lease's token does not go to the log, where it would tell
--- the worker that the end was its own. The worker is told by `cuts`. Tells which have `ended`, which of them a handler may
--- have been at work on (`begun`, whose attempt counts), and which were `missed`: whoever ends one event waits for it, but whoever
--- ends many waits for nobody, because everything that it has locked by then would wait along.
+-- Ends live events by an operator's decision, whichever worker holds them. It does not write the lease token to the log,
+-- where the token would tell the worker that the end was its own. The worker learns of the end by `cuts`. Returns the
+-- events that have `ended`, those of them that a handler may have been running (`begun`, whose attempt counts), and those
+-- that were `missed`. A call that ends one event waits for its lock. A call that ends many never waits, because everything
+-- it has locked would wait too.
 --
--- Leases are locked before events. A lease that comes between has locked its events first, so that we see it when we have
--- them; its worker may hold the lease by then and wait for the events. So nobody waits for that lease while the events are
--- ours.
+-- Leases are locked before events. A lease taken in between has locked its events first, so this function sees the lease
+-- once it has the events. That lease's worker may hold the lease row by then and wait for the events. The function
+-- therefore never waits for that lease while it holds the events.
 CREATE FUNCTION tidegate.end_live(event_ids bigint[], code text, message text,
                                   OUT ended bigint[], OUT begun bigint[], OUT missed bigint[])
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -513,8 +514,8 @@ BEGIN
     missed := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id);
 END $$;
 
--- Acts on the first event of a group, which holds back the others: `retry` requeues it, `cancel` ends
--- it, `skip` ends it and puts what is left to do of it behind the others.
+-- Acts on the first event of a group, which blocks the others: `retry` requeues it, `cancel` ends it, `skip` ends it and
+-- publishes its remaining work behind the others.
 CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -563,7 +564,7 @@ BEGIN
                               'id', CASE WHEN acted THEN head.id END, 'new_id', new_id, 'refused', refused);
 END $$;
 
--- The lease passes over a paused kind; what is leased already ends as ever.
+-- A lease skips a paused kind. Events that are already leased finish normally.
 CREATE FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -596,9 +597,9 @@ BEGIN
     RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
 END $$;
 
--- Takes a kind that no program handles any more off the list. What has finished of it stays in the log for as long as it
--- was to be kept. An event of it that is being published at this moment is not noticed: the next drain ends it FAILED
--- `no_handler`, from where it can be replayed.
+-- Removes a kind that no program handles any more from the list of kinds. Its finished events stay in the log for their
+-- retention. An event of this kind that is being published at this moment is not noticed. The next drain ends it as FAILED
+-- with `no_handler`, and it can be replayed from there.
 CREATE FUNCTION tidegate.retire(kind text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -616,7 +617,7 @@ BEGIN
         RAISE EXCEPTION 'kind: % must have no live events, and has %', quote_literal(retire.kind),
             CASE WHEN live = most THEN most || ' or more' ELSE live::text END USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- Whoever registers the kind again finds no limit of an earlier one.
+    -- If a program registers the kind again, no old limit applies.
     PERFORM tidegate.limit_kind(retire.kind);
     INSERT INTO tidegate.audit (action, actor, filter, count, reason)
     VALUES ('retire', retire.actor, jsonb_build_object('kind', retire.kind), 1, retire.reason);

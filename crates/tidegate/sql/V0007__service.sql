@@ -1,19 +1,19 @@
--- Outside services that do not answer. Handlers name the service that they call; a call that the service has not answered is
--- reported here, for all drains. After so many in a row its circuit opens:
+-- The state of outside services. A handler names the service that it calls. If a call gets no answer, the worker reports this
+-- here, for all drains. After a number of such failures in a row, the circuit of the service opens:
 --
---   closed    it answers, as far as anybody knows
---   open      it does not. Kinds whose events have met it are left out of leases, until retry_at
---   probing   retry_at has come, and one worker tries one event. An answer closes, a failure opens again, for longer; of a
---             worker that says nothing another one takes over at retry_at
+--   closed    it answers, as far as is known
+--   open      it does not answer. Kinds whose events call it are not leased until retry_at
+--   probing   retry_at has passed, and one worker tries one event. An answer closes the circuit, a failure opens it again, for
+--             longer. If the worker reports nothing, another one takes over at retry_at
 --   paused    by an operator, until it is resumed
 --
--- Nothing of the events is written meanwhile, so that their order and their attempts stay as they are.
+-- The events themselves are not written in the meantime, so their order and their attempts do not change.
 --
--- Calls can be limited, too: so many at once (`max_running`), and so many begun in a second (`per_second`), over all drains.
--- A worker claims places and starts for a few events, leases as many of the service's kinds, and gives back what it does not
--- use. Of a worker that says nothing more the places are free when its leases would be.
+-- Calls can also be limited, over all drains: how many run at the same time (`max_running`), and how many start per second
+-- (`per_second`). A worker claims places and starts for a few events, leases as many events of the service's kinds, and returns
+-- what it does not use. If a worker dies, its places become free when its leases expire.
 
--- Opens after this many unanswered calls in a row.
+-- The circuit opens after this many unanswered calls in a row.
 CREATE FUNCTION tidegate.open_after() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 5;
 
 CREATE FUNCTION tidegate.check_service(service text) RETURNS void
@@ -35,8 +35,8 @@ CREATE FUNCTION tidegate.is_troubled(s tidegate.service) RETURNS boolean LANGUAG
 CREATE FUNCTION tidegate.is_watched(s tidegate.service) RETURNS boolean LANGUAGE sql IMMUTABLE
     RETURN tidegate.is_troubled(s) OR tidegate.is_limited(s);
 
--- What a drain must know: services that have not answered of late, and those whose calls are limited, with the kinds of events
--- that call them; and the policies of kinds. Null if there is nothing to know.
+-- Returns what a drain must know: services that failed recently and services with limits, with the kinds of events that call
+-- them, and the policies of kinds. Null if there is nothing to know.
 CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -51,10 +51,10 @@ CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
         SELECT jsonb_build_object('kind', k.kind, 'policy', k.policy) FROM tidegate.event_kind AS k WHERE k.policy <> '{}') AS w
 $$;
 
--- What a worker has learnt of a service since its last report: whether it answered (before the failures, if there are any),
--- how many calls in a row it has not answered since, the last one's code, when it wants to be asked again, and the kinds
--- of events that wait for it. `probed`: this is what became of the one event that was tried; with neither answer nor failure
--- it did not come to a call, and another one is tried.
+-- Stores what a worker has learned about a service since its last report: whether the service answered (before the failures, if
+-- there are any), how many calls in a row have failed since, the code of the last failure, when the service wants to be called
+-- again, and the kinds of events that wait for it. `probed`: the report is about the one event that was tried. If it contains
+-- neither an answer nor a failure, no call was made, and another event is tried.
 CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text,
                                         retry_after double precision, kinds text[], probed boolean) RETURNS jsonb
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
@@ -65,7 +65,7 @@ DECLARE
     next tidegate.service;
 BEGIN
     PERFORM tidegate.check_service(report_service.service);
-    -- What cannot be told in time is lost; so is what a prober has found, and another one follows.
+    -- A report that cannot be written in time is lost. If it was the result of a probe, another probe follows.
     BEGIN
         INSERT INTO tidegate.service AS s (service) VALUES (report_service.service) ON CONFLICT DO NOTHING;
         SELECT s.* INTO STRICT known FROM tidegate.service AS s WHERE s.service = report_service.service FOR UPDATE;
@@ -88,7 +88,7 @@ BEGIN
         IF known.state = 'probing' AND report_service.failed > 0
            OR next.failures >= tidegate.open_after() OR report_service.failed > 0 AND report_service.code = 'credentials' THEN
             next.state := 'open';
-            -- One that flaps is left alone for longer and longer, too.
+            -- The pauses of a service that flaps also grow longer.
             next.holds := CASE WHEN known.state = 'probing' OR known.answered_at > instant - interval '2 minutes'
                                THEN least(known.holds + 1, 10) ELSE 0 END;
             next.retry_at := instant + make_interval(secs => greatest(
@@ -132,7 +132,7 @@ BEGIN
                               'known', known);
 END $$;
 
--- No handler calls the service, and events that would wait, until it is resumed.
+-- No handler calls a paused service, and events that need it wait until it is resumed.
 CREATE FUNCTION tidegate.pause_service(service text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -140,7 +140,7 @@ BEGIN
     RETURN tidegate.set_service('pause_service', pause_service.service, 'paused', pause_service.reason, pause_service.actor);
 END $$;
 
--- Also for one that is open: what waits for it is tried at once.
+-- Also for an open service: the events that wait for it are tried at once.
 CREATE FUNCTION tidegate.resume_service(service text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -148,11 +148,11 @@ BEGIN
     RETURN tidegate.set_service('resume_service', resume_service.service, 'closed', resume_service.reason, resume_service.actor);
 END $$;
 
--- Asks for places and starts: how many of the service's events the worker runs, for how many more it wants a place, and how
--- many starts; less than none of those gives starts back. Answered by how many places it now has, among them those that it
--- runs, and by the starts that it may use: so many, the first after `first_in` seconds, each `apart` seconds after the one
--- before. Starts reach no further than a second ahead. Null what is not limited; nothing but nulls when somebody else is
--- asking just now.
+-- Claims places and starts: `running` is how many events of the service the worker runs, `wanted` is for how many more it wants
+-- a place, and `starts` is how many starts it wants. A negative number of starts returns starts. The result is how many places
+-- the worker now has, including those of running events, and the starts that it may use: the first after `first_in` seconds, and
+-- each further one `apart` seconds after the one before. Starts are given for at most one second ahead. Values that are not
+-- limited are null. All values are null if another session is claiming at this moment.
 CREATE FUNCTION tidegate.claim_service(service text, worker uuid, running integer, wanted integer, starts integer,
                                        seconds double precision,
                                        OUT places integer, OUT starting integer, OUT first_in double precision, OUT apart double precision)
@@ -176,7 +176,7 @@ BEGIN
            coalesce(sum(p.places) FILTER (WHERE p.worker = claim_service.worker), 0)
       INTO others, mine FROM tidegate.service_place AS p WHERE p.service = claim_service.service;
     IF known.max_running IS NOT NULL THEN
-        -- What runs keeps its places, also when the limit was lowered.
+        -- Running events keep their places, even if the limit was lowered.
         places := greatest(least(running + wanted, known.max_running - others), least(running, mine), 0);
         IF places > 0 THEN
             INSERT INTO tidegate.service_place AS p (service, worker, places, until)
@@ -199,8 +199,8 @@ BEGIN
     END IF;
 END $$;
 
--- Limits the calls of a service: how many events that call it run at once, and how many start in a second. 0 lifts a limit, null
--- leaves it as it is.
+-- Limits the calls of a service: how many events that call it run at the same time, and how many start per second. 0 removes a
+-- limit, null leaves it unchanged.
 CREATE FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text,
                                        actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
@@ -227,7 +227,7 @@ BEGIN
     UPDATE tidegate.service AS s
        SET max_running = nullif(coalesce(limit_service.max_running, s.max_running), 0),
            per_second = nullif(coalesce(limit_service.per_second, s.per_second), 0),
-           -- What was measured by another pace is over.
+           -- The next start was computed for the old rate and is no longer valid.
            next_start = '-infinity'
      WHERE s.service = limit_service.service
        AND (coalesce(s.max_running, 0) <> coalesce(limit_service.max_running, s.max_running, 0)

@@ -1,19 +1,21 @@
--- What people look at: live events with their state for administration, jobs as a client of an HTTP
--- interface sees them, and what is held, stuck, blocked or slow.
+-- Views for people: live events with their state for operators, jobs as a client of an HTTP interface sees them, and events
+-- that are leased, stuck, blocked or slow.
 
--- All that is in hand, as sets in which an event is looked for by halves: of it what may have started, and what is stuck.
+-- All events in hand, as sets in which an event is found by binary search, and the subsets that may have started or are
+-- stuck.
 CREATE VIEW tidegate.held AS
 SELECT coalesce(range_agg(ids), '{}') AS ids,
        coalesce(range_agg(ids * int8multirange(int8range(NULL, started_to, '(]'))), '{}') AS started,
        coalesce(range_agg(ids) FILTER (WHERE expires_at <= statement_timestamp()), '{}') AS stuck
   FROM tidegate.lease;
 
--- An event's state is a matter of the lease that holds it. Its attempt counts here as soon as it may have started.
+-- The state of an event depends on the lease that holds it. An attempt counts here as soon as it may have started.
 --
--- Two halves, lest who asks for what is PROCESSING reads the whole queue: joined to its lease from the side of the queue,
--- a million events were read to find the nine hundred of a stuck lease (13,300 pages, 186 by halves). What is PENDING is told
--- apart outside of its half, which so stays a plain table: its rows come in the order of an index, and LIMIT ends them.
--- `<@ r` says nothing new, but lets the planner expect few rows: it takes each lease for a ninth of the queue.
+-- The view has two halves, so that a query for PROCESSING does not read the whole queue. With a join from the queue to its
+-- leases, a million events were read to find the nine hundred of a stuck lease (13,300 pages; 186 with two halves). The
+-- PENDING events are filtered outside of their half, so that this half stays a plain table: its rows come in index order, and
+-- LIMIT stops the scan. `<@ r` is redundant but makes the planner expect few rows: it assumes that each lease covers a ninth
+-- of the queue.
 CREATE VIEW tidegate.events AS
 SELECT e.*
   FROM (SELECT q.id, q.kind, q.payload, q.group_key, q.dedup_key, q.correlation_id, 'PROCESSING' AS status,
@@ -33,7 +35,7 @@ SELECT e.*
           FROM tidegate.event_queue AS q) AS e
  WHERE e.status = 'PROCESSING' OR NOT e.id <@ (SELECT ids FROM tidegate.held);
 
--- How far handlers say that they have come with what they are at.
+-- The progress that handlers report about the events they are working on.
 CREATE VIEW tidegate.at_work AS
 SELECT q.id, q.kind, q.reported->>'handler' AS handler, (q.reported->>'part')::double precision AS part,
        q.reported->>'note' AS note, (q.reported->>'at')::timestamptz AS reported_at
@@ -42,8 +44,8 @@ SELECT q.id, q.kind, q.reported->>'handler' AS handler, (q.reported->>'part')::d
   JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r) AND q.id <@ r
  WHERE q.id <= l.started_to AND q.reported IS NOT NULL;
 
--- `update events set status = 'PENDING' where id = …` (D14), with the audit row of every other requeue.
--- SECURITY DEFINER: a right on the view is enough.
+-- `update events set status = 'PENDING' where id = …` (D14), with the same audit row as any other requeue. SECURITY DEFINER:
+-- a right on the view is enough.
 CREATE FUNCTION tidegate.update_event() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -63,7 +65,7 @@ BEGIN
     SELECT changed || coalesce(jsonb_object_agg(n.key, n.value), '{}') INTO changed
       FROM jsonb_each(to_jsonb(NEW)) AS n
      WHERE n.key = ANY (allowed) AND n.key <> 'status' AND n.value <> to_jsonb(OLD)->n.key;
-    -- Who changes something else of an event that waits does not ask for it to run.
+    -- Changing another column of a waiting event does not requeue it.
     requeues := NEW.status = 'PENDING' AND (OLD.status <> 'PENDING' OR NOT changed ?| allowed);
     PERFORM tidegate.check_group_delay(NEW.group_key, NEW.available_at) WHERE changed ? 'available_at';
     IF requeues THEN
@@ -72,7 +74,7 @@ BEGIN
             RETURN NULL;
         END IF;
     ELSIF changed ?| ARRAY['available_at', 'expires_at'] THEN
-        -- As reschedule().
+        -- As in reschedule().
         PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;
         IF EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> OLD.id) THEN
             RAISE EXCEPTION 'events.status: must be set to PENDING (requeue) with available_at and expires_at, for event % is in a worker''s hands; got PROCESSING',
@@ -89,7 +91,7 @@ BEGIN
             RETURN NULL;
         END IF;
     END IF;
-    -- Not record_action: a deadline that was taken away is a null worth keeping.
+    -- Does not use record_action, because a deadline that was removed is a null that must be recorded.
     INSERT INTO tidegate.audit (action, filter, ids, count)
     VALUES (CASE WHEN requeues THEN 'requeue' ELSE 'update' END, changed, ARRAY[OLD.id], 1);
     RETURN NEW;
@@ -98,7 +100,7 @@ END $$;
 CREATE TRIGGER events_update INSTEAD OF UPDATE ON tidegate.events
     FOR EACH ROW EXECUTE FUNCTION tidegate.update_event();
 
--- A DELETE cancels the event, so that it ends in the log and its worker is told. Many are better cancelled by cancel().
+-- A DELETE cancels the event, so it ends in the log and its worker is notified. To cancel many events, use cancel().
 CREATE FUNCTION tidegate.delete_event() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -138,8 +140,8 @@ SELECT id, kind, tidegate.job_status(status), tidegate.job_status_number(status)
        correlation_id, group_key, errors, result, created_at, finished_at
   FROM tidegate.event_log;
 
--- One of them, for whoever may ask for what has become of a job and may read nothing else. While an event is live its id is
--- that of no other, also when a copy of the database has drawn it a second time.
+-- Returns one job, for a role that may read the state of a job and nothing else. While an event is live, its id belongs to
+-- this event, even if a copy of the database has drawn the same id again.
 CREATE FUNCTION tidegate.job(id bigint) RETURNS SETOF tidegate.jobs
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -155,13 +157,13 @@ CREATE FUNCTION tidegate.job(id bigint) RETURNS SETOF tidegate.jobs
       FROM tidegate.logged(job.id) AS l WHERE NOT EXISTS (SELECT FROM live)
 $$;
 
--- The log for people who may not read what events are about: the last error's code and message, and nothing else of errors.
+-- The log for people who may not read payloads. It shows only the code and message of the last error.
 CREATE VIEW tidegate.ends AS
 SELECT id, kind, status, attempts, max_attempts, group_key, correlation_id, created_at, finished_at,
        nullif(concat_ws(': ', errors->-1->>'code', errors->-1->>'message'), '') AS last_error
   FROM tidegate.event_log;
 
--- Who holds what, since when, and what of it is still in hand.
+-- The leases: their worker, since when, and the events in them that are still in hand.
 CREATE VIEW tidegate.leases AS
 SELECT l.token, l.worker, l.taken_at, l.renewed_at, l.expires_at, l.expires_at <= clock_timestamp() AS expired,
        in_hand.events, in_hand.started, in_hand.first_id, in_hand.last_id, l.cuts
@@ -172,7 +174,7 @@ SELECT l.token, l.worker, l.taken_at, l.renewed_at, l.expires_at, l.expires_at <
          FROM unnest(l.ids) AS r JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)) AS in_hand
  WHERE NOT l.ended;
 
--- In the hands of a worker without a sign of life: it died, or froze.
+-- Events in hand of a worker that shows no sign of life: it died or froze.
 CREATE VIEW tidegate.stuck_events AS
 SELECT q.id, q.kind, q.group_key, q.attempts + (q.id <= l.started_to AND q.attempts < q.max_attempts)::int AS attempts,
        q.max_attempts, l.taken_at AS processing_started_at, l.renewed_at AS updated_at, l.expires_at AS lease_expires_at,
@@ -182,7 +184,7 @@ SELECT q.id, q.kind, q.group_key, q.attempts + (q.id <= l.started_to AND q.attem
   JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
  WHERE l.expires_at <= clock_timestamp();
 
--- Groups whose first event waits for a retry or a planned time while others wait behind it.
+-- Groups whose first event waits for a retry or a scheduled time while others wait behind it.
 CREATE VIEW tidegate.blocked_groups AS
 SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts, head.max_attempts,
        head.available_at, head.last_error, head.created_at,
@@ -196,13 +198,12 @@ SELECT head.group_key, head.id AS head_id, head.kind AS head_kind, head.attempts
    AND EXISTS (SELECT FROM tidegate.event_queue AS behind
                 WHERE behind.group_key = head.group_key AND behind.id > head.id);
 
--- Depth, attempts, latency and failure rate by kind, what is paused and what is stuck. Figures of finished events cover the
+-- Backlog, attempts, latency and failure rate by kind, and what is paused or stuck. The figures of finished events cover the
 -- last hour.
 --
--- One pass over the queue serves all kinds. What finished within the last hour is found through the
--- block range index, whatever the size of the log; but not with clock_timestamp(), which changes from
--- row to row and so can be looked for in no index: with ten million rows in the log, the hour was read
--- in 0.7 s with it and in 0.02 s with statement_timestamp().
+-- One pass over the queue serves all kinds. The block range index finds the events of the last hour, whatever the size of the
+-- log. This does not work with clock_timestamp(), which changes from row to row, so that no index can be used. With ten
+-- million rows in the log, reading the last hour took 0.7 s with it and 0.02 s with statement_timestamp().
 CREATE VIEW tidegate.stats AS
 WITH held AS MATERIALIZED (
     SELECT * FROM tidegate.held
@@ -249,7 +250,7 @@ SELECT kind,
   FULL JOIN live USING (kind)
   FULL JOIN finished USING (kind);
 
--- Services that somebody has told something of, with what waits for them.
+-- Services with stored state, and the events that wait for them.
 CREATE VIEW tidegate.services AS
 SELECT s.service, s.state, s.since, s.failures, s.retry_at, s.answered_at, s.last_error, s.kinds, s.max_running, s.per_second,
        (SELECT coalesce(sum(p.places), 0) FROM tidegate.service_place AS p

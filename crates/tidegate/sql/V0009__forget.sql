@@ -1,9 +1,10 @@
--- How a person is forgotten: what events hold of them leaves the queue and the log, while what happened, when, and how it
+-- Forgetting a person: the content of events about the person leaves the queue and the log. What happened, when, and how it
 -- ended stays, for the figures and the audit.
 --
--- Of a forgotten event are kept: id, kind, status, attempts, times, lineage, and of each error its code, handler, attempt
--- and time. Payload, result, progress, the errors' words and the keys (group, deduplication, correlation) are gone. What
--- Postgres keeps of old row versions goes with the next vacuum, what write-ahead logs and backups keep goes with them.
+-- A forgotten event keeps its id, kind, status, attempts, times and lineage, and the code, handler, attempt and time of each
+-- error. Payload, result, progress, the texts of errors and the keys (group, deduplication, correlation) are removed. The
+-- next vacuum removes what Postgres keeps in old row versions. Write-ahead logs and backups keep theirs until they are
+-- deleted.
 
 CREATE FUNCTION tidegate.wordless(errors jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
@@ -12,9 +13,9 @@ CREATE FUNCTION tidegate.wordless(errors jsonb) RETURNS jsonb
       FROM jsonb_array_elements(wordless.errors) WITH ORDINALITY AS e(entry, position)
 $$;
 
--- Events of a group or with a correlation id: those in the queue, or in one partition of the log. The log is read whole, for
--- an index on its groups would cost every end more than this costs; one partition at a time, which is a short statement and
--- one table's locks.
+-- Finds events of a group or with a correlation id, in the queue or in one partition of the log. It reads the whole log,
+-- because an index on groups would cost every finalize more than this costs. It reads one partition at a time, as a short
+-- statement with the locks of one table.
 CREATE FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) RETURNS SETOF bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -24,7 +25,7 @@ BEGIN
         SELECT q.id FROM tidegate.event_queue AS q WHERE q.group_key = ANY (find_subject.groups)
         UNION
         SELECT q.id FROM tidegate.event_queue AS q WHERE q.correlation_id = ANY (find_subject.correlation_ids);
-    -- Not by log_partitions(), which would be asked once a partition for all of them.
+    -- Does not use log_partitions(), because each call of it returns all partitions.
     ELSIF EXISTS (SELECT FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
                    WHERE i.inhparent = 'tidegate.event_log'::regclass AND c.relname = find_subject.partition
                      AND c.relnamespace = 'tidegate'::regnamespace) THEN
@@ -34,7 +35,7 @@ BEGIN
     END IF;
 END $$;
 
--- What came of these events and is not forgotten yet: follow-ups and replays, by id, from the first one past `after` on.
+-- Returns descendants of these events that are not forgotten yet: follow-ups and replays, by id, behind `after`.
 CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RETURNS SETOF bigint
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -47,12 +48,12 @@ CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RET
      ORDER BY c.id LIMIT offspring.most
 $$;
 
--- Forgets what these events hold, at most 1,000 of them, or none, which the audit tells as well: live ones are cancelled
--- first, whoever has them in hand. What came of them is to be forgotten before, for it is found by them, and they by their
--- keys; `offspring` tells of what has come since, the first 1,000 of it.
+-- Forgets the content of these events, at most 1,000 of them. An empty list is also recorded in the audit. Live events are
+-- first cancelled, even if a worker holds them. Descendants must be forgotten before, because they are found by these
+-- events, and these events by their keys. `offspring` returns the first 1,000 descendants that appeared since.
 --
--- A handler that is at work on a cancelled event (`in_hand`) goes on and can write down nothing of it in the queue; what it
--- does to other tables is its own. The audit keeps the ids, and no word of whom they were about.
+-- A handler that is working on a cancelled event (`in_hand`) continues. It cannot write anything about it to the queue, but
+-- its changes to other tables are its own. The audit stores the ids, but not the person they were about.
 CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -71,7 +72,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NOT coalesce(forget.dry_run, false) THEN
-        -- A replay would copy the payload, a cleanup's step wait for these rows.
+        -- A replay would copy the payload, and a cleanup step would wait for these rows.
         PERFORM tidegate.lock_replays();
     END IF;
     IF coalesce(forget.dry_run, false) THEN
@@ -82,11 +83,11 @@ BEGIN
         SELECT e.ended, e.begun, e.missed INTO live, held, missed
           FROM tidegate.end_live(forget.ids, 'cancelled', 'forgotten') AS e;
     END IF;
-    -- A statement of its own: it sees what was just ended, by us and by itself.
+    -- A separate statement, so that it sees events that just ended, whether we or their workers ended them.
     SELECT coalesce(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.forgotten_at IS NULL), '{}'),
            coalesce(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.forgotten_at IS NOT NULL), '{}')
       INTO logged, before FROM tidegate.event_log AS l WHERE l.id = ANY (forget.ids);
-    -- What was being leased at this moment is to be asked for again, as what has come since.
+    -- Events that were being leased at this moment must be passed again, like descendants that appeared since.
     further := missed || ARRAY(SELECT o FROM tidegate.offspring(forget.ids, 0, 1000) AS o);
     IF NOT coalesce(forget.dry_run, false) THEN
         UPDATE tidegate.event_log AS l
@@ -105,8 +106,8 @@ BEGIN
         'offspring', further);
 END $$;
 
--- Payloads that are not sealed, or with another key than this one: those in the queue, in one partition of the log, or of
--- schedules (`schedule`), by id.
+-- Returns payloads that are not sealed, or are sealed with another key than this one: in the queue, in one partition of the
+-- log, or in schedules (`schedule`), by id.
 CREATE FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer)
     RETURNS TABLE (id bigint, kind text, payload text)
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -126,8 +127,8 @@ BEGIN
           ORDER BY e.id LIMIT $3', place) USING unsealed.after, unsealed.key, unsealed.most;
 END $$;
 
--- Puts other seals on payloads: on one that has none, or the same payload under another key. Whoever may do so can change
--- nothing else. Tells how many were still there.
+-- Replaces payloads by sealed ones: payloads without a seal, or the same payload under another key. The right to do so
+-- permits no other change. Returns how many of them still existed.
 CREATE FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$

@@ -1,11 +1,11 @@
--- What operators do to live events, one or a hundred thousand: cancel them, or have them start at another time.
+-- Changes that operators make to live events, from one to a hundred thousand: cancel them, or reschedule them.
 --
--- Each call is one short transaction over up to `limit` events, lowest ids first, with its audit row: `next` says behind
--- which id the same call goes on, and is null when that was all. Whoever has many to change calls it until then, and drains,
--- producers and other operators go on in between.
+-- Each call is one short transaction over up to `limit` events, lowest ids first, with its audit row. `next` is the id behind
+-- which the same call continues, or null if no more events are left. To change many events, repeat the call until then. Drains,
+-- producers and other operators continue in between.
 
--- Which events are meant: by ids, or by kind, deduplication key, correlation id or group, narrowed by state and by when they were
--- published (from `since` on, before `until`).
+-- Checks a selection of events: by ids, or by kind, deduplication key, correlation id or group, optionally limited by state and
+-- by publish time (from `since` on, before `until`).
 CREATE FUNCTION tidegate.check_selection(
     ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamptz,
     until timestamptz, "limit" integer
@@ -34,8 +34,8 @@ BEGIN
     END IF;
 END $$;
 
--- The next live events of a selection. Planned anew each time: what is not given is no condition, and what is given may have
--- an index.
+-- Returns the next live events of a selection. It is planned anew each time: a missing argument is no condition, and a given one
+-- may have an index.
 CREATE FUNCTION tidegate.select_live(
     ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamptz,
     until timestamptz, after bigint, most integer
@@ -63,8 +63,8 @@ BEGIN
          ORDER BY q.id LIMIT most);
 END $$;
 
--- What every answer tells: how many events there were, of which kinds, the first of their ids, where to go on, and of ids that
--- were asked for and are no live events what became of these.
+-- Builds the common part of all reports: how many events there were, of which kinds, the first ids, where to continue, and what
+-- became of ids that were asked for but are not live events.
 CREATE FUNCTION tidegate.told_selection(
     ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb
 ) RETURNS jsonb
@@ -98,9 +98,10 @@ CREATE FUNCTION tidegate.count_kinds(ids bigint[]) RETURNS jsonb
       FROM (SELECT q.kind, count(*) AS events FROM tidegate.event_queue AS q WHERE q.id = ANY (count_kinds.ids) GROUP BY q.kind) AS k
 $$;
 
--- Ends live events FAILED `cancelled`, with the reason in their log. Those in a worker's hands too: it is told by its next
--- renewal, what it writes of them is refused, and an attempt that may have begun (`begun`) counts. `missed` are those that
--- somebody else had locked at this very moment; ask for them again. A dry run tells what it would be, and leaves no audit row.
+-- Ends live events as FAILED with `cancelled`, with the reason in their log. This includes events in a worker's hands. The worker
+-- is notified at its next renewal, its writes about them are refused, and an attempt that may have begun (`begun`) counts.
+-- `missed` are events that another session had locked at this moment; call again for them. A dry run reports what would be done,
+-- and leaves no audit row.
 CREATE FUNCTION tidegate.cancel(
     ids            bigint[]    DEFAULT NULL,
     kind           text        DEFAULT NULL,
@@ -148,12 +149,12 @@ BEGIN
                                         'begun', cardinality(begun), 'missed', missed);
 END $$;
 
--- Has waiting events start at another time, or before another deadline; `available_at` in the past is now, also for what waits
--- for another attempt. What is in a worker's hands is left alone (`in_hand`), for nobody would notice; so is an event of a group
--- that would hold up its group for longer than a publisher may (`too_late`). `past_deadline`: their deadline passes before they
--- start, and they end as expired.
+-- Reschedules waiting events, or changes their deadline. An `available_at` in the past means now, also for events that wait for
+-- another attempt. Events in a worker's hands are not changed (`in_hand`), because the worker would not notice. An event of a
+-- group is not changed if it would block its group for longer than a publisher may (`too_late`). `past_deadline` counts events
+-- whose deadline passes before they start; they will end as expired.
 --
--- No lease is locked: what is not in a lease once its event is locked cannot come into one.
+-- No lease is locked: an event that is in no lease while its row is locked cannot be leased.
 CREATE FUNCTION tidegate.reschedule(
     ids            bigint[]    DEFAULT NULL,
     kind           text        DEFAULT NULL,
@@ -211,7 +212,7 @@ BEGIN
     report := tidegate.told_selection(reschedule.ids, reschedule.kind, reschedule.after, reschedule."limit", chosen,
                                       tidegate.count_kinds(chosen));
     IF NOT coalesce(reschedule.dry_run, false) THEN
-        -- Whoever changes many waits for nobody, as in end_live().
+        -- A call that changes many events never waits, as in end_live().
         asked_for := chosen;
         IF cardinality(chosen) = 1 THEN
             chosen := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = chosen[1] FOR NO KEY UPDATE);
@@ -220,7 +221,7 @@ BEGIN
         END IF;
         missed := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (asked_for) AND q.id <> ALL (chosen) ORDER BY q.id);
     END IF;
-    -- A statement of its own: it sees every lease that was faster.
+    -- A separate statement, so that it sees every lease that was taken first.
     held := ARRAY(SELECT u.id FROM unnest(chosen) AS u(id) WHERE EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> u.id)
                    ORDER BY u.id);
     late := ARRAY(SELECT q.id FROM tidegate.event_queue AS q

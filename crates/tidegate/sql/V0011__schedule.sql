@@ -1,14 +1,14 @@
--- Periodic events: what is published again and again, at slots of the clock.
+-- Periodic events: events that are published again and again, at times called slots.
 --
--- A slot is an instant at which a schedule publishes its event. The next one is computed by a program, for it takes a cron
--- expression and a table of time zones; it is stored, so that "what is due" is one comparison with the database's clock. It
--- is also what keeps a slot from being used twice: whoever fires moves it on, in the transaction that publishes.
+-- A slot is a point in time at which a schedule publishes its event. A program computes the next slot, because this needs a cron
+-- expression and a table of time zones. The slot is stored, so that finding due schedules is one comparison with the database's
+-- clock. The stored slot also prevents publishing a slot twice: the transaction that publishes also moves it on.
 
 CREATE TABLE tidegate.schedule (
-    -- By which rewrap() names it.
+    -- The id by which rewrap() identifies it.
     id            bigint      GENERATED ALWAYS AS IDENTITY UNIQUE,
     name          text        PRIMARY KEY,
-    -- The program that declares it; null: operators keep it.
+    -- The program that declares it. Null: operators manage it.
     keeper        text,
     kind          text        NOT NULL,
     payload       json,
@@ -16,21 +16,21 @@ CREATE TABLE tidegate.schedule (
     every         interval,
     time_zone     text        NOT NULL DEFAULT 'UTC',
     group_key     text,
-    -- Its events are started so long after their slot, or never.
+    -- Its events start within this time after their slot, or never.
     start_within  interval,
     catch_up      text        NOT NULL DEFAULT 'last',
     paused        boolean     NOT NULL DEFAULT false,
-    -- Slots up to here are none of its business: since it was made, changed or resumed.
+    -- Slots up to this time are ignored: the time of creation, of the last change or of the last resume.
     since         timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- The next slot. '-infinity': the next drain computes it; 'infinity': there is none.
+    -- The next slot. '-infinity': the next drain computes it. 'infinity': there is none.
     next_at       timestamptz NOT NULL DEFAULT '-infinity',
-    -- The last slot that an event was published for, the event, and when that was.
+    -- The last slot for which an event was published, the event, and when it was published.
     last_at       timestamptz,
     last_event_id bigint,
     fired_at      timestamptz,
-    -- Why it stands still, if it does.
+    -- The reason why it does not run, if so.
     problem       text,
-    -- One more with each change: what was computed of an earlier definition is not used.
+    -- Increases with each change, so that results computed from an earlier definition are not used.
     revision      bigint      NOT NULL DEFAULT 1,
     CONSTRAINT name_is_1_to_100_plain_characters CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
     CONSTRAINT keeper_is_1_to_200_characters CHECK (char_length(keeper) BETWEEN 1 AND 200),
@@ -42,8 +42,8 @@ CREATE TABLE tidegate.schedule (
 
 CREATE INDEX schedule_due ON tidegate.schedule (next_at) WHERE NOT paused;
 
--- The first field of a schedule that is not allowed, as a message. A cron expression and a time zone are read by programs,
--- which have a calendar: what they cannot read stands still, and `problem` says why.
+-- Returns an error message for the first field of a schedule that is not allowed. Cron expressions and time zones are read by
+-- programs, which have a calendar. If a program cannot read one, the schedule stops, and `problem` contains the reason.
 CREATE FUNCTION tidegate.refuse_schedule(
     name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval,
     catch_up text
@@ -85,8 +85,8 @@ BEGIN
     END IF;
 END $$;
 
--- Makes or changes a schedule, for who keeps it: a program by its name, operators by null. What it has published stays
--- published, its pause stays a pause, and its next slot is the first one from now on.
+-- Creates or changes a schedule. The keeper is a program's name, or null for operators. Published events are not changed, a pause
+-- remains, and the next slot is the first one from now on.
 CREATE FUNCTION tidegate.put_schedule(
     keeper text, name text, kind text, payload json, cron text, every interval, time_zone text, group_key text,
     start_within interval, catch_up text, reason text, actor text
@@ -143,7 +143,7 @@ CREATE FUNCTION tidegate.set_schedule(
                                  set_schedule.start_within, set_schedule.catch_up, set_schedule.reason, set_schedule.actor)
 $$;
 
--- What a program declares no longer.
+-- Removes a schedule that a program no longer declares.
 CREATE FUNCTION tidegate.drop_schedule(keeper text, name text, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -172,7 +172,7 @@ CREATE FUNCTION tidegate.remove_schedule(name text, reason text, actor text DEFA
     SELECT tidegate.drop_schedule(NULL, remove_schedule.name, remove_schedule.reason, remove_schedule.actor)
 $$;
 
--- Slots that pass while it is paused are passed over. Whoever keeps it, the pause is the operators'.
+-- Pauses or resumes a schedule. Slots during a pause are skipped. Only operators pause a schedule, whoever keeps it.
 CREATE FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -185,7 +185,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'name: must be of a schedule, got %', switch_schedule.name USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- To resume also mends what stands still, and what fired by a clock that was ahead and has been set back.
+    -- Resuming also repairs a schedule that stopped, or one that fired by a fast clock that has been set back since.
     changes := found_one.paused <> pauses
         OR NOT pauses AND (found_one.problem IS NOT NULL OR found_one.last_at > clock_timestamp());
     IF changes THEN
@@ -213,13 +213,13 @@ CREATE FUNCTION tidegate.resume_schedule(name text, reason text, actor text DEFA
     SELECT tidegate.switch_schedule(resume_schedule.name, false, resume_schedule.reason, resume_schedule.actor)
 $$;
 
--- How a slot is named: the event's deduplication key and its correlation id, by which its handlers know the slot and all that
--- came of it can be listed.
+-- Returns the name of a slot, which is the event's deduplication key and correlation id. Handlers recognize the slot by it, and it
+-- finds all events that descend from the slot.
 CREATE FUNCTION tidegate.slot_name(name text, slot timestamptz) RETURNS text
     LANGUAGE sql STABLE
     RETURN 'schedule:' || name || '@' || to_char(slot AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"');
 
--- Publishes a schedule's event now, also of one that is paused. Its slots stay what they are; within a second, it is published once.
+-- Publishes a schedule's event now, even if the schedule is paused. The slots do not change. It is published at most once a second.
 CREATE FUNCTION tidegate.run_schedule(name text, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -241,8 +241,8 @@ BEGIN
     RETURN jsonb_build_object('action', 'schedule', 'name', asked.name, 'change', 'run', 'changed', true, 'paused', asked.paused, 'event_id', event);
 END $$;
 
--- Removes operators' schedules of these groups, which would go on publishing about whoever is forgotten. What a program declares
--- is about nobody, and would come back. The audit keeps their number. Tells how many there are.
+-- Removes operators' schedules of these groups, which would otherwise continue to publish about a forgotten person. Schedules that a
+-- program declares are about no person, and would be declared again. The audit stores their number. Returns how many there are.
 CREATE FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text DEFAULT NULL, dry_run boolean DEFAULT false)
     RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
@@ -262,11 +262,11 @@ BEGIN
     RETURN removed;
 END $$;
 
--- Fires what a drain has found due, each in a step of its own: [{"id", "revision", "from", "slots", "next", "problem"}], times in
--- seconds since 1970; `from` is the next slot as the drain has read it, null if there was none, `next` the one from now on. Of
--- two drains that have found the same slot due, the second one finds another one there. Nothing here waits long: a row that
--- somebody changes is passed by, so is a group whose publish lock somebody holds, and after one other wait the rest is left to
--- the next try. Tells what became of each that was not passed by.
+-- Fires the schedules that a drain has found due, each in its own step: [{"id", "revision", "from", "slots", "next", "problem"}],
+-- times in seconds since 1970. `from` is the next slot that the drain has read, or null if there was none, and `next` is the new
+-- one. If two drains found the same slot due, the second one finds a different slot stored. No step waits long: it skips a row that
+-- another session is changing, and a group whose publish lock another session holds. After one other wait, it leaves the rest to the
+-- next call. Returns the result of each schedule that was not skipped.
 CREATE FUNCTION tidegate.fire_schedules(firings jsonb) RETURNS TABLE (id bigint, published bigint, refused text)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
     AS $$
@@ -295,7 +295,7 @@ BEGIN
             CONTINUE WHEN NOT FOUND;
             IF f.slots <> '{}' AND s.group_key IS NOT NULL THEN
                 PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(s.group_key) FOR UPDATE SKIP LOCKED;
-                -- Of one that is missing, publish_one() says so.
+                -- If the row is missing, publish_one() reports it.
                 CONTINUE WHEN NOT FOUND AND EXISTS (SELECT FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(s.group_key));
             END IF;
             SELECT count(*) AS published, max(p.id) AS last_id, max(u.slot) AS last_slot INTO fired
@@ -314,13 +314,13 @@ BEGIN
                 waited := true;
                 CONTINUE;
             WHEN data_exception OR integrity_constraint_violation THEN
-                -- What is refused now will be again: it stands still, and says why.
+                -- A publish that is refused now will be refused again, so the schedule stops and stores the reason.
                 UPDATE tidegate.schedule AS t SET next_at = 'infinity', problem = SQLERRM
                  WHERE t.id = (SELECT k.id FROM tidegate.schedule AS k WHERE k.id = f.id AND k.revision = f.revision
                                   FOR UPDATE SKIP LOCKED);
                 fire_schedules.refused := SQLERRM;
             WHEN OTHERS THEN
-                -- What a trigger or a full disk refuses may pass.
+                -- A refusal by a trigger or a full disk may be temporary.
                 fire_schedules.refused := SQLERRM;
         END;
         RETURN NEXT;

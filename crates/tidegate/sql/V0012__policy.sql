@@ -1,8 +1,8 @@
--- How events of a kind are handled, where that is not as usual: what its program declares, and field by field what an operator
--- says instead. Publishers read of it how many attempts an event has, drains the rest, with their leases; so many at once are
--- the limit of a service of the name `kind:…`, which all drains share.
+-- How events of a kind are handled, if it differs from the defaults: the values that its program declares, each of which an
+-- operator may override. Publishers read the number of attempts from it. Drains read the rest, together with their leases. The
+-- limit of events that run at the same time is the limit of a service with the name `kind:…`, which all drains share.
 
--- What programs declare of kinds: all that they declare, so that what one declares no more is gone.
+-- Stores the declarations of programs for kinds. A declaration is complete, so values that are no longer declared are removed.
 CREATE FUNCTION tidegate.declare_policies(kinds text[], policies text[]) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -29,7 +29,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Has the limit of the service that stands for a kind be what its policy says.
+-- Sets the limit of the service that represents a kind to the value of its policy.
 CREATE FUNCTION tidegate.limit_kind(kind text) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -49,8 +49,8 @@ BEGIN
     ON CONFLICT (service) DO UPDATE SET kinds = excluded.kinds, max_running = excluded.max_running;
 END $$;
 
--- What an operator says of a kind: a field that is null is again as the program declares it, one that is not there stays. No
--- field at all changes nothing and leaves no audit row.
+-- Sets the operators' values for a kind. A null field returns to the declared value, and a missing field is not changed. A
+-- call without fields changes nothing and leaves no audit row.
 CREATE FUNCTION tidegate.set_policy(kind text, policy jsonb, reason text, actor text DEFAULT NULL) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -69,7 +69,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION '%', tidegate.unregistered(set_policy.kind) USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- So many would run at once, each on its own, where handlers share no call.
+    -- If the handlers of a kind do not share calls, a batch would only run that many events at the same time, each on its own.
     IF jsonb_strip_nulls(set_policy.policy) ?| ARRAY['batch', 'batch_within_ms'] AND NOT known.declared ? 'batch' THEN
         RAISE EXCEPTION 'batch: must be of a kind whose program declares one, % is handled one by one', set_policy.kind
             USING ERRCODE = 'invalid_parameter_value';

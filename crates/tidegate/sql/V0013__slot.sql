@@ -1,20 +1,20 @@
--- How many drains work at once, and what there is for them to do.
+-- How many drains work at the same time, and how much work there is.
 
--- So many drains may work at once at most as there are slots up to the number that is allowed: each has one while it runs,
--- however often one function is invoked. A slot whose drain has said nothing until then is free again, when its leases are.
+-- Each drain holds a slot while it runs. The number of allowed slots is therefore the maximum number of drains, however often the
+-- function is invoked. If a drain does not renew its slot in time, the slot becomes free, when its leases do too.
 CREATE TABLE tidegate.drain_slot (
     slot     integer     PRIMARY KEY,
     worker   uuid,
     until    timestamptz NOT NULL DEFAULT '-infinity',
     taken_at timestamptz,
-    -- Events that its drain ends in a second; null until that is known.
+    -- Number of events that its drain ends per second. Null until it is known.
     rate     float8,
-    -- Its drain has found nothing and looks a last time: who publishes from now on wakes another one.
+    -- Its drain has found no event and checks a last time. Publishers from now on must start another drain.
     closing  boolean     NOT NULL DEFAULT false
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 INSERT INTO tidegate.drain_slot (slot) SELECT generate_series(1, 1000);
 
--- How far a chain of drains has come, each of which starts the next. A start may arrive twice, and runs once.
+-- How far a chain of drains has come. Each drain of a chain starts the next one. A start may arrive twice, but runs once.
 CREATE TABLE tidegate.drain_chain (
     chain  uuid        PRIMARY KEY,
     hop    integer     NOT NULL,
@@ -23,7 +23,7 @@ CREATE TABLE tidegate.drain_chain (
 );
 CREATE INDEX drain_chain_at ON tidegate.drain_chain (at);
 
--- When drains were woken last, and when it was last asked whether one should be; one row.
+-- When publishers last woke a drain, and when one last asked whether to do so. One row.
 CREATE TABLE tidegate.wake (
     one      boolean     PRIMARY KEY DEFAULT true CHECK (one),
     sent_at  timestamptz NOT NULL DEFAULT '-infinity',
@@ -31,7 +31,7 @@ CREATE TABLE tidegate.wake (
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 INSERT INTO tidegate.wake DEFAULT VALUES;
 
--- How far the server has written its log ahead; null where it does not tell, as Aurora may not.
+-- The write position of the server's write-ahead log. Null if the server does not report it, as Aurora may not.
 CREATE FUNCTION tidegate.wal_position() RETURNS bigint
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -41,11 +41,11 @@ EXCEPTION WHEN OTHERS THEN
     RETURN NULL;
 END $$;
 
--- Whether who has just published should wake a drain: none is at work that will still look, and nobody has woken one within two
--- seconds. True is said to one of those who ask; who is told so starts a drain, by whatever way there is.
+-- Returns whether a publisher should wake a drain: no running drain will check the queue again, and no drain was woken within the
+-- last two seconds. Only one of several callers gets true. That caller starts a drain by any available means.
 --
--- To be asked behind the publish's COMMIT, in a transaction of its own. No event is missed so: a drain says that it closes before it
--- looks a last time, so who saw it at work has committed before that look.
+-- Call it after the publish has committed, in a transaction of its own. Then no event is missed: a drain announces that it is
+-- closing before its last check. A publisher that saw the drain working has therefore committed before that check.
 CREATE FUNCTION tidegate.should_wake() RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -57,7 +57,7 @@ BEGIN
         RAISE EXCEPTION 'should_wake: must be asked when what was published is committed, in a transaction of its own'
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
-    -- That it is asked is noted once in a quarter of an hour. Waits for nobody: who has the row is told.
+    -- The time of the call is stored once every 15 minutes. It never waits: if another session has the row, this caller is told.
     UPDATE tidegate.wake AS w SET sent_at = CASE WHEN is_awake THEN w.sent_at ELSE instant END, asked_at = instant
      WHERE w.one = (SELECT o.one FROM tidegate.wake AS o
                       WHERE o.asked_at < instant - interval '15 minutes' AND is_awake
@@ -66,10 +66,10 @@ BEGIN
     RETURN FOUND AND NOT is_awake;
 END $$;
 
--- Takes a slot for so many seconds, the lowest of the first `most` that is free. Null: none is. One that somebody else is about to
--- take is passed. `repeated`: this hop of the chain has been taken by another worker, so nothing is. `wakes`: publishers have asked
--- within an hour whether to wake drains, so they must be told before this one ends. `soon`: none is free, but a drain that has one has
--- said that it closes. Whoever published since then counts on the caller and on nobody else, so the caller asks again.
+-- Takes the lowest free slot of the first `most` for this many seconds. Null: no slot is free. A slot that another session is about
+-- to take is skipped. `repeated`: another worker has already taken this hop of the chain, so no slot is taken. `wakes`: publishers
+-- asked within the last hour whether to wake drains, so this drain must announce its end to them. `soon`: no slot is free, but a drain
+-- that holds one has announced that it is closing. Publishers since then rely on this caller alone, so the caller must ask again.
 CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer,
                                    OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -79,7 +79,7 @@ BEGIN
     soon := false;
     wakes := EXISTS (SELECT FROM tidegate.wake AS w WHERE w.asked_at > clock_timestamp() - interval '1 hour');
     IF hop > 0 THEN
-        -- No start is a day late.
+        -- No start arrives more than a day late.
         DELETE FROM tidegate.drain_chain AS c WHERE c.chain IN (
             SELECT o.chain FROM tidegate.drain_chain AS o WHERE o.at < clock_timestamp() - interval '1 day'
              LIMIT 100 FOR UPDATE SKIP LOCKED);
@@ -105,9 +105,9 @@ BEGIN
     END IF;
 END $$;
 
--- The drain is at work, and ends so many events in a second: its slot holds for so many seconds from now. Tells whether it still
--- has it, and whether no drain at work has a lower one. Waits for nobody: a row that somebody keeps locked is prolonged the
--- next time.
+-- Renews a drain's slot for this many seconds from now, and stores how many events it ends per second. Returns whether the drain
+-- still has the slot, and whether no other running drain has a lower one. It never waits: if another session has locked the row, the
+-- slot is renewed next time.
 CREATE FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision,
                                    OUT ours boolean, OUT first boolean)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -122,8 +122,8 @@ BEGIN
                                    WHERE s.slot < keep_slot.slot AND s.until > clock_timestamp());
 END $$;
 
--- The drain has found nothing and will look a last time, or has found something after all. Tells whether that is known now: a row
--- that somebody keeps locked is left alone.
+-- Announces that the drain found no event and will check a last time, or that it found one after all. Returns whether this is
+-- stored. A row that another session has locked is not changed.
 CREATE FUNCTION tidegate.close_slot(slot integer, worker uuid, closing boolean) RETURNS boolean
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -134,13 +134,14 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    -- Who publishes now wakes the next one, however short ago this one was woken.
+    -- From now on a publisher wakes the next drain, however recently this one was woken.
     UPDATE tidegate.wake AS w SET sent_at = '-infinity'
      WHERE close_slot.closing AND w.one = (SELECT o.one FROM tidegate.wake AS o WHERE o.sent_at > '-infinity' FOR NO KEY UPDATE SKIP LOCKED);
     RETURN true;
 END $$;
 
--- The drain ends. Waits for nobody, as above: the slot is free in time. Who publishes now wakes the next one.
+-- Frees the slot when the drain ends. It never waits, as above: a locked slot becomes free when its time is up. From now on a
+-- publisher wakes the next drain.
 CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
     LANGUAGE sql SET search_path = pg_catalog, pg_temp
     AS $$
@@ -152,10 +153,11 @@ CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
                       WHERE m.slot = leave_slot.slot AND m.worker = leave_slot.worker FOR NO KEY UPDATE SKIP LOCKED)
 $$;
 
--- What a drain for these kinds could take now, up to `most`, and when there will be more next: what is planned, retried or
--- held back by its group, its kind's pause or an outside service is not ready, and what another drain has in hand is not
--- left. And how many drains are at work on it, of how many it is not known how fast they are, and how many events the others end
--- in a second together. Looks at the first 100,000 events that are not planned and the first 1,000 that are.
+-- Returns how many events a drain for these kinds could lease now, up to `most`, and when the next ones become ready. Events are not
+-- ready if they are scheduled, retried, or held back by their group, by a pause of their kind or by an outside service. Events in
+-- the hands of another drain are not counted. It also returns how many drains are working, how many of them have no known rate yet,
+-- and how many events per second the others end together. It reads the first 100,000 events that are not delayed, and the first
+-- 1,000 that are.
 CREATE FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamptz,
                                     OUT at_work integer, OUT unrated integer, OUT rate double precision)
     LANGUAGE plpgsql STABLE
@@ -182,7 +184,7 @@ BEGIN
     )
     SELECT (SELECT count(*) FROM first AS f WHERE f.group_key IS NULL)
          + coalesce((SELECT sum(g.n) FROM grouped AS g
-                      -- OFFSET 0: asked group by group, by the index.
+                      -- OFFSET 0 forces one index lookup for each group.
                       WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS q
                                          WHERE q.group_key = g.group_key AND q.id < g.id OFFSET 0)), 0)
       INTO ready;

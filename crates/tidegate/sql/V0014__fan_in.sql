@@ -1,38 +1,38 @@
--- Fan-in: an event that waits for others, and begins when all of them have ended, however they did.
+-- Fan-in: an event that waits for other events, and starts when all of them have ended, whatever their result.
 --
--- It lies in the queue from the start, delayed until it is released: it has its id, its place in its group, its deadline and its
--- deduplication key, and can be cancelled, moved or looked at like any other. Beside it is a row that names its members.
+-- The event is in the queue from the start, delayed until it is released. It has its id, its place in its group, its deadline and its
+-- deduplication key, and can be cancelled, rescheduled or viewed like any other event. A separate row names its members.
 --
--- Nothing happens where events end: that is the hot path. Drains look, when they begin, once a second and when the queue looks empty,
--- whether the member that each waiting event waits for is still live. Nobody waits here: what somebody has locked is
--- for a later look.
+-- Nothing is done where events end, because that is the hot path. Instead, drains check whether the member that each waiting event
+-- waits for is still live: at their start, once a second, and when the queue looks empty. The check never waits: locked rows are left
+-- to a later check.
 
 CREATE TABLE tidegate.fan_in (
     event_id     bigint      PRIMARY KEY,
     members      bigint[]    NOT NULL,
-    -- So many of them have been found ended, in order, and the next one is this; null when all have.
+    -- How many members have been found ended, in order, and the next one to wait for. Null when all have ended.
     reached      integer     NOT NULL DEFAULT 0,
     waits_for    bigint,
-    -- It starts no earlier, whatever its members do.
+    -- The event does not start earlier, whatever its members do.
     available_at timestamptz NOT NULL,
     created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     released_at  timestamptz,
-    -- How its members had ended by then: [{"id", "kind", "status", "codes"}, …].
+    -- The results of its members at that time: [{"id", "kind", "status", "codes"}, …].
     verdicts     jsonb,
-    -- The row is of no more use.
+    -- When the row is no longer needed.
     keep_until   timestamptz
 );
 
 CREATE INDEX fan_in_waiting ON tidegate.fan_in (event_id) WHERE released_at IS NULL;
 CREATE INDEX fan_in_over ON tidegate.fan_in (keep_until) WHERE keep_until IS NOT NULL;
 
--- When what waits for others would begin if nobody released it: never.
+-- The start time of an event that is not released yet: never.
 CREATE FUNCTION tidegate.unreleased() RETURNS timestamptz
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN timestamptz '9999-12-31 00:00:00+00';
 
--- What is wrong with the ids of a set that an event is to wait for; null if nothing is. Events that are in no table are
--- refused: one that another transaction has yet to commit would be taken for ended.
+-- Returns the fault of a set of ids that an event is to wait for, or null if there is none. Ids that are in no table are refused: an
+-- event that another transaction has not committed yet would be considered ended.
 CREATE FUNCTION tidegate.members_refusal(members bigint[]) RETURNS text
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -55,7 +55,7 @@ BEGIN
                CASE WHEN cardinality(unknown) > 1 THEN format(' and %s more that are not', cardinality(unknown) - 1) ELSE '' END) END;
 END $$;
 
--- Has a new event wait for others.
+-- Makes a new event wait for others.
 CREATE FUNCTION tidegate.await_members(id bigint, members bigint[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -70,8 +70,8 @@ BEGIN
     UPDATE tidegate.event_queue AS q SET available_at = tidegate.unreleased() WHERE q.id = await_members.id;
 END $$;
 
--- Has follow-ups wait for others of the same event: of `ids` those whose `waits` names a set, for those whose `sets` does. What was a
--- duplicate of a live event stays as it is.
+-- Makes follow-ups wait for other follow-ups of the same event. An event of `ids` whose `waits` names a set waits for the events
+-- whose `sets` names the same set. Duplicates of live events are not changed.
 CREATE FUNCTION tidegate.await_follow_ups(ids bigint[], created boolean[], sets uuid[], waits uuid[]) RETURNS void
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -79,8 +79,8 @@ CREATE FUNCTION tidegate.await_follow_ups(ids bigint[], created boolean[], sets 
       FROM unnest(ids, created, waits) AS w(id, created, set) WHERE w.created AND w.set IS NOT NULL
 $$;
 
--- How events have ended, in the order of their ids: {"id", "kind", "status", "codes"} each; of what is live or in no table any more
--- only the id. Looks through one partition of the log at a time, first where those are that have ended of late.
+-- Returns the results of events, ordered by id: {"id", "kind", "status", "codes"} each. For an event that is live or in no table any
+-- more, it returns only the id. It searches one partition of the log at a time, starting with those of recently finished events.
 CREATE FUNCTION tidegate.verdicts(ids bigint[]) RETURNS jsonb
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
     AS $$
@@ -112,8 +112,8 @@ BEGIN
                     SELECT u.id, jsonb_build_object('id', u.id) FROM unnest(left_over) AS u(id)) AS v);
 END $$;
 
--- What an event waited for, as an array of verdicts: as it was when the event was released, else as it is. A replay has what its
--- original had; of an event that waited for nothing it is empty.
+-- Returns what an event waited for, as an array of verdicts: those at the time of its release, otherwise the current ones. A replay
+-- has those of its original. The array is empty for an event that waited for nothing.
 CREATE FUNCTION tidegate.members(id bigint) RETURNS jsonb
     LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -134,7 +134,7 @@ BEGIN
     RETURN '[]';
 END $$;
 
--- The first of its members, from place `reached` on, that is live. Probed one by one: the next one nearly always is.
+-- Returns the first live member from place `reached` on. It tests one member after the other, because usually the next one is live.
 CREATE FUNCTION tidegate.first_live(members bigint[], reached integer, OUT waits_for bigint, OUT now_reached integer)
     LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
     AS $$
@@ -149,10 +149,10 @@ BEGIN
     now_reached := cardinality(members);
 END $$;
 
--- Looks at up to `most` waiting events behind `after`, in the order of their ids, and releases those whose members have all ended.
--- `looked_to` is where to go on; null at the end. Of what is released, `lowest` is where a scan must begin to meet it.
+-- Checks up to `most` waiting events behind `after`, ordered by id, and releases those whose members have all ended. `looked_to` is
+-- where to continue, or null at the end. `lowest` is the lowest released id, where a scan must begin to find it.
 --
--- Releases no more at once than have 20,000 members in all. One that an operator has started, or ended, waits no more.
+-- One call releases events with at most 20,000 members in total. An event that an operator has started or ended no longer waits.
 CREATE FUNCTION tidegate.release_waiting(after bigint, most integer, OUT looked_to bigint, OUT released bigint, OUT lowest bigint)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off SET jit = off
@@ -192,7 +192,7 @@ BEGIN
         CONTINUE WHEN NOT FOUND;
         SELECT * INTO next FROM tidegate.first_live(f.members, f.reached);
         IF next.waits_for IS NULL OR NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = candidate AND q.delayed) THEN
-            -- A publisher, an operator or a cleanup may hold it for as long as it likes.
+            -- A publisher, an operator or a cleanup may hold it for any length of time.
             PERFORM FROM tidegate.event_queue AS q WHERE q.id = candidate FOR NO KEY UPDATE SKIP LOCKED;
             IF FOUND OR NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = candidate) THEN
                 done := done || candidate;
@@ -228,8 +228,8 @@ BEGIN
     SELECT count(*), min(r.id) INTO released, lowest FROM ready AS r;
 END $$;
 
--- What was replayed counts as live again for those that wait for it: they wait for the replay instead. Not if it stands in a group
--- behind an event that itself waits for others: that might wait for the one that would wait for it.
+-- A replayed event counts as live again for the events that wait for it, so they wait for the replay instead. This does not apply if
+-- the replay is in a group behind an event that itself waits for others, because the two might then wait for each other.
 CREATE FUNCTION tidegate.await_replays(originals bigint[], replays bigint[]) RETURNS void
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
@@ -247,7 +247,7 @@ CREATE FUNCTION tidegate.await_replays(originals bigint[], replays bigint[]) RET
      WHERE w.released_at IS NULL AND w.members && ARRAY(SELECT p.original FROM pair AS p)
 $$;
 
--- Events that wait for others: for how many, and for how many of them still, at least.
+-- The events that wait for others, with their number of members, and the maximum number that have not ended yet.
 CREATE VIEW tidegate.waiting AS
 SELECT w.event_id AS id, q.kind, q.group_key, q.correlation_id, cardinality(w.members) AS members,
        cardinality(w.members) - w.reached AS left_at_most, w.waits_for, w.created_at, q.expires_at

@@ -66,7 +66,7 @@ GRANT EXECUTE ON FUNCTION tidegate.should_wake TO tidegate_publish, tidegate_dra
 GRANT SELECT, INSERT, UPDATE, DELETE ON tidegate.drain_chain TO tidegate_drain;
 GRANT EXECUTE ON FUNCTION tidegate.take_slot, tidegate.keep_slot, tidegate.leave_slot TO tidegate_drain;
 -- Figures: what ends is counted by who ends it.
-GRANT EXECUTE ON FUNCTION tidegate.count_ended, tidegate.latency_ms, tidegate.latency_bucket, tidegate.note_run TO tidegate_drain;
+GRANT EXECUTE ON FUNCTION tidegate.count_ended, tidegate.add_figures, tidegate.latency_bounds, tidegate.note_run TO tidegate_drain;
 GRANT SELECT ON tidegate.minute_stats, tidegate.drain_run TO tidegate_read, tidegate_operate;
 GRANT EXECUTE ON FUNCTION tidegate.fold_figures, tidegate.forget_runs TO tidegate_operate;
 -- Events that wait for others.

@@ -2,6 +2,39 @@
 
 CREATE SCHEMA tidegate;
 
+CREATE FUNCTION tidegate.add_figures(kinds text[], statuses text[], buckets integer[], events bigint[], attempts bigint[], latencies double precision[]) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET jit TO 'off'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    now CONSTANT timestamptz := date_trunc('minute', clock_timestamp());
+    bounds CONSTANT bigint[] := '{NULL,3600000,600000,120000,30000,5000,1000,250,50}';
+BEGIN
+    IF kinds IS NULL THEN
+        RETURN;
+    END IF;
+    WITH placed AS MATERIALIZED (
+        SELECT e.kind, e.status, bounds[e.bucket + 1] AS within_ms, e.events, e.attempts,
+               greatest(round(coalesce(e.latency, 0) * 1000), 0)::bigint AS latency_ms, row.id
+          FROM unnest(kinds, statuses, buckets, add_figures.events, add_figures.attempts, latencies)
+               AS e(kind, status, bucket, events, attempts, latency)
+          LEFT JOIN LATERAL (
+               SELECT m.id FROM tidegate.minute_stats AS m
+                WHERE m.minute = now AND m.kind = e.kind AND m.status = e.status
+                  AND m.within_ms IS NOT DISTINCT FROM bounds[e.bucket + 1]
+                LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS row ON true
+    ), added AS (
+        UPDATE tidegate.minute_stats AS m
+           SET events = m.events + p.events, attempts = m.attempts + p.attempts, latency_ms = m.latency_ms + p.latency_ms
+          FROM placed AS p WHERE m.id = p.id)
+    INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
+    SELECT now, p.kind, p.status, p.within_ms, p.events, p.attempts, p.latency_ms FROM placed AS p WHERE p.id IS NULL;
+END $$;
+
 CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE
     RETURN CASE WHEN (added IS NULL) THEN errors ELSE (errors || (SELECT COALESCE(jsonb_agg((e.value || jsonb_build_object('at', append_errors.at))), '[]'::jsonb) AS "coalesce" FROM jsonb_array_elements(append_errors.added) e(value))) END;
@@ -302,7 +335,7 @@ BEGIN
            coalesce(sum(p.places) FILTER (WHERE p.worker = claim_service.worker), 0)
       INTO others, mine FROM tidegate.service_place AS p WHERE p.service = claim_service.service;
     IF known.max_running IS NOT NULL THEN
-        -- What runs keeps its places, also when the limit was lowered.
+        -- Running events keep their places, even if the limit was lowered.
         places := greatest(least(running + wanted, known.max_running - others), least(running, mine), 0);
         IF places > 0 THEN
             INSERT INTO tidegate.service_place AS p (service, worker, places, until)
@@ -336,7 +369,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    -- Who publishes now wakes the next one, however short ago this one was woken.
+    -- From now on a publisher wakes the next drain, however recently this one was woken.
     UPDATE tidegate.wake AS w SET sent_at = '-infinity'
      WHERE close_slot.closing AND w.one = (SELECT o.one FROM tidegate.wake AS o WHERE o.sent_at > '-infinity' FOR NO KEY UPDATE SKIP LOCKED);
     RETURN true;
@@ -351,9 +384,11 @@ CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto big
     AS $$
 #variable_conflict use_column
 DECLARE
-    -- Looked up once, not for each event: usually no kind has a retention of its own.
+    -- Looked up once, not for each event. Usually no kind has its own retention.
     own_retention CONSTANT boolean := EXISTS (SELECT FROM tidegate.event_kind WHERE retention_completed <> '30 days');
     instant CONSTANT timestamptz := clock_timestamp();
+    seconds CONSTANT double precision := date_part('epoch', instant);
+    bounds CONSTANT timestamptz[] := tidegate.latency_bounds(instant);
     lease record;
     gone record;
 BEGIN
@@ -384,12 +419,17 @@ BEGIN
                             ELSE '30 days' END,
                        g.expires_at, tokens[n], g.parent_id, g.replay_of, g.traceparent
                   FROM gone AS g
-                RETURNING kind, status, attempts, created_at)
-            SELECT array_agg(l.kind) AS kinds, array_agg(l.status) AS statuses, array_agg(l.attempts) AS attempts,
-                   array_agg(l.created_at) AS created_ats, count(*) AS events
-              INTO gone FROM logged AS l;
-            ended[n] := gone.events;
-            PERFORM tidegate.count_ended(gone.kinds, gone.statuses, gone.attempts, gone.created_ats, instant);
+                RETURNING kind, attempts, created_at
+            ), counted AS (
+                SELECT l.kind, width_bucket(l.created_at, bounds) AS bucket, count(*) AS events, sum(l.attempts) AS attempts,
+                       sum(seconds - date_part('epoch', l.created_at)) FILTER (WHERE isfinite(l.created_at)) AS latency
+                  FROM logged AS l GROUP BY 1, 2)
+            SELECT array_agg(c.kind) AS kinds, array_agg('COMPLETED'::text) AS statuses, array_agg(c.bucket) AS buckets,
+                   array_agg(c.events) AS events, array_agg(c.attempts) AS attempts, array_agg(c.latency) AS latencies,
+                   coalesce(sum(c.events), 0)::bigint AS total
+              INTO gone FROM counted AS c;
+            ended[n] := gone.total;
+            PERFORM tidegate.add_figures(gone.kinds, gone.statuses, gone.buckets, gone.events, gone.attempts, gone.latencies);
         END IF;
         IF over[n] AND lease.ids IS NOT NULL AND NOT EXISTS (
             SELECT FROM unnest(lease.ids - done[n]) AS r
@@ -414,36 +454,18 @@ END $$;
 CREATE FUNCTION tidegate.count_ended(kinds text[], statuses text[], attempts integer[], created_ats timestamp with time zone[], instant timestamp with time zone) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
     SET jit TO 'off'
     AS $$
 #variable_conflict use_column
 DECLARE
-    now CONSTANT timestamptz := date_trunc('minute', clock_timestamp());
-    bounds CONSTANT bigint[] := '{50,250,1000,5000,30000,120000,600000,3600000}';
+    bounds CONSTANT timestamptz[] := tidegate.latency_bounds(instant);
 BEGIN
-    IF kinds IS NULL THEN
-        RETURN;
-    END IF;
-    WITH ended AS (
-        SELECT t.kind, t.status, bounds[tidegate.latency_bucket(t.ms) + 1] AS within_ms, count(*) AS events, sum(t.attempts) AS attempts,
-               sum(t.ms) AS latency_ms
-          FROM (SELECT e.kind, e.status, e.attempts, tidegate.latency_ms(e.created_at, instant) AS ms
-                  FROM unnest(kinds, statuses, count_ended.attempts, created_ats) AS e(kind, status, attempts, created_at) OFFSET 0) AS t
-         GROUP BY 1, 2, 3
-    ), placed AS MATERIALIZED (
-        SELECT e.*, row.id FROM ended AS e
-          LEFT JOIN LATERAL (
-               SELECT m.id FROM tidegate.minute_stats AS m
-                WHERE m.minute = now AND m.kind = e.kind AND m.status = e.status AND m.within_ms IS NOT DISTINCT FROM e.within_ms
-                LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS row ON true
-    ), added AS (
-        UPDATE tidegate.minute_stats AS m
-           SET events = m.events + p.events, attempts = m.attempts + p.attempts, latency_ms = m.latency_ms + p.latency_ms
-          FROM placed AS p WHERE m.id = p.id)
-    INSERT INTO tidegate.minute_stats (minute, kind, status, within_ms, events, attempts, latency_ms)
-    SELECT now, p.kind, p.status, p.within_ms, p.events, p.attempts, p.latency_ms FROM placed AS p WHERE p.id IS NULL;
+    PERFORM tidegate.add_figures(array_agg(g.kind), array_agg(g.status), array_agg(g.bucket), array_agg(g.events), array_agg(g.attempts),
+                                 array_agg(g.latency))
+       FROM (SELECT e.kind, e.status, width_bucket(e.created_at, bounds) AS bucket, count(*) AS events, sum(e.attempts) AS attempts,
+                    sum(date_part('epoch', instant - e.created_at)) FILTER (WHERE isfinite(e.created_at)) AS latency
+               FROM unnest(kinds, statuses, count_ended.attempts, created_ats) AS e(kind, status, attempts, created_at)
+              GROUP BY 1, 2, 3) AS g;
 END $$;
 
 CREATE FUNCTION tidegate.count_kinds(ids bigint[]) RETURNS jsonb
@@ -519,9 +541,9 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    -- Before the snapshot of what follows: a seal has counted these rows, or will not see them.
+    -- Lock before the next snapshot: a seal has either counted these rows, or will not see them.
     EXECUTE format('LOCK TABLE ONLY tidegate.%I IN ROW EXCLUSIVE MODE', target);
-    -- A count that is not done cannot tell whether these rows are in it: it begins anew.
+    -- An unfinished count cannot know whether it includes these rows, so it starts again.
     DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = target AND s.counted_to IS NOT NULL;
     stop := tidegate.step_end(target, start);
     EXECUTE format(
@@ -589,7 +611,7 @@ DECLARE
     target constant text := drop_log_partition.partition;
 BEGIN
     PERFORM tidegate.begin_step();
-    -- Nobody can insert, and so unseal, from here on; readers go on reading.
+    -- From here on no session can insert, and so unseal. Reads continue.
     IF NOT EXISTS (SELECT FROM tidegate.log_partitions() AS p WHERE p.partition = target AND p.upper_bound <= moment) THEN
         RETURN NEXT;
         RETURN;
@@ -650,7 +672,7 @@ DECLARE
     owner uuid;
     ran bigint[] := '{}';
 BEGIN
-    -- Workers in one order, for two operators must not wait for each other.
+    -- Process workers in a fixed order, so that two operators cannot deadlock.
     FOR owner IN SELECT DISTINCT l.worker FROM tidegate.lease AS l WHERE l.ids && tidegate.ranges(event_ids) ORDER BY 1 LOOP
         PERFORM FROM tidegate.lease AS l WHERE l.worker = owner ORDER BY l.token FOR UPDATE;
         ran := ran || ARRAY(SELECT u.id FROM unnest(event_ids) AS u(id) JOIN tidegate.lease AS l ON l.worker = owner AND l.ids @> u.id
@@ -853,7 +875,7 @@ BEGIN
         SELECT q.id FROM tidegate.event_queue AS q WHERE q.group_key = ANY (find_subject.groups)
         UNION
         SELECT q.id FROM tidegate.event_queue AS q WHERE q.correlation_id = ANY (find_subject.correlation_ids);
-    -- Not by log_partitions(), which would be asked once a partition for all of them.
+    -- Does not use log_partitions(), because each call of it returns all partitions.
     ELSIF EXISTS (SELECT FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
                    WHERE i.inhparent = 'tidegate.event_log'::regclass AND c.relname = find_subject.partition
                      AND c.relnamespace = 'tidegate'::regnamespace) THEN
@@ -893,7 +915,7 @@ BEGIN
             CONTINUE WHEN NOT FOUND;
             IF f.slots <> '{}' AND s.group_key IS NOT NULL THEN
                 PERFORM FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(s.group_key) FOR UPDATE SKIP LOCKED;
-                -- Of one that is missing, publish_one() says so.
+                -- If the row is missing, publish_one() reports it.
                 CONTINUE WHEN NOT FOUND AND EXISTS (SELECT FROM tidegate.mutex AS m WHERE m.slot = tidegate.mutex_slot(s.group_key));
             END IF;
             SELECT count(*) AS published, max(p.id) AS last_id, max(u.slot) AS last_slot INTO fired
@@ -912,13 +934,13 @@ BEGIN
                 waited := true;
                 CONTINUE;
             WHEN data_exception OR integrity_constraint_violation THEN
-                -- What is refused now will be again: it stands still, and says why.
+                -- A publish that is refused now will be refused again, so the schedule stops and stores the reason.
                 UPDATE tidegate.schedule AS t SET next_at = 'infinity', problem = SQLERRM
                  WHERE t.id = (SELECT k.id FROM tidegate.schedule AS k WHERE k.id = f.id AND k.revision = f.revision
                                   FOR UPDATE SKIP LOCKED);
                 fire_schedules.refused := SQLERRM;
             WHEN OTHERS THEN
-                -- What a trigger or a full disk refuses may pass.
+                -- A refusal by a trigger or a full disk may be temporary.
                 fire_schedules.refused := SQLERRM;
         END;
         RETURN NEXT;
@@ -991,7 +1013,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF NOT coalesce(forget.dry_run, false) THEN
-        -- A replay would copy the payload, a cleanup's step wait for these rows.
+        -- A replay would copy the payload, and a cleanup step would wait for these rows.
         PERFORM tidegate.lock_replays();
     END IF;
     IF coalesce(forget.dry_run, false) THEN
@@ -1002,11 +1024,11 @@ BEGIN
         SELECT e.ended, e.begun, e.missed INTO live, held, missed
           FROM tidegate.end_live(forget.ids, 'cancelled', 'forgotten') AS e;
     END IF;
-    -- A statement of its own: it sees what was just ended, by us and by itself.
+    -- A separate statement, so that it sees events that just ended, whether we or their workers ended them.
     SELECT coalesce(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.forgotten_at IS NULL), '{}'),
            coalesce(array_agg(l.id ORDER BY l.id) FILTER (WHERE l.forgotten_at IS NOT NULL), '{}')
       INTO logged, before FROM tidegate.event_log AS l WHERE l.id = ANY (forget.ids);
-    -- What was being leased at this moment is to be asked for again, as what has come since.
+    -- Events that were being leased at this moment must be passed again, like descendants that appeared since.
     further := missed || ARRAY(SELECT o FROM tidegate.offspring(forget.ids, 0, 1000) AS o);
     IF NOT coalesce(forget.dry_run, false) THEN
         UPDATE tidegate.event_log AS l
@@ -1097,7 +1119,7 @@ BEGIN
 EXCEPTION
     WHEN SQLSTATE 'TG002' THEN
         RETURN found;
-    -- Its time was over, and it was dropped meanwhile.
+    -- The partition expired and was dropped in the meantime.
     WHEN undefined_table THEN
         RETURN NULL;
 END $$;
@@ -1116,14 +1138,14 @@ DECLARE
     hole int8multirange;
 BEGIN
     PERFORM FROM tidegate.lease AS l WHERE l.worker = hand_back.worker ORDER BY l.token FOR UPDATE;
-    -- A statement of its own: a lease that was under way when we began to wait for the first lock is seen, too.
+    -- A separate statement, so that it also sees a lease that was being taken while we waited for the first lock.
     SELECT coalesce(range_agg(l.ids), '{}') INTO own FROM tidegate.lease AS l WHERE l.worker = hand_back.worker;
     IF under IS NOT NULL THEN
         wanted := ARRAY(SELECT u.id FROM unnest(wanted, under) AS u(id, token)
                           JOIN tidegate.lease AS l ON l.token = u.token AND l.worker = hand_back.worker WHERE l.ids @> u.id);
     END IF;
-    -- Of each group the first, and by a subselect of its own what stands behind it: joined, a plan that is kept from an empty
-    -- queue walks the index of all groups.
+    -- Start from the first given event of each group, and find the later events with a subselect of its own. With a join, a plan
+    -- made for an empty queue walks the index of all groups.
     WITH given AS MATERIALIZED (
         SELECT q.id, q.group_key FROM tidegate.event_queue AS q WHERE q.id = ANY (wanted) AND q.id <@ own
     )
@@ -1141,7 +1163,7 @@ BEGIN
     END IF;
     ran := ARRAY(SELECT r FROM unnest(ran) AS r WHERE r <> ALL (wanted));
     IF taken_away THEN
-        -- A statement of its own: a worker that hands back has no right to it.
+        -- A separate statement, because a worker that hands back events has no right to change max_attempts.
         UPDATE tidegate.event_queue AS q SET max_attempts = least(1000, q.max_attempts + 1)
          WHERE q.id = ANY (ran) AND q.attempts < q.max_attempts;
     END IF;
@@ -1448,9 +1470,9 @@ BEGIN
     END LOOP;
 END $_$;
 
-CREATE FUNCTION tidegate.latency_bucket(latency_ms bigint) RETURNS integer
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN width_bucket(latency_ms, '{51,251,1001,5001,30001,120001,600001,3600001}'::bigint[]);
+CREATE FUNCTION tidegate.latency_bounds(instant timestamp with time zone) RETURNS timestamp with time zone[]
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN ARRAY[(instant - '01:00:00'::interval), (instant - '00:10:00'::interval), (instant - '00:02:00'::interval), (instant - '00:00:30'::interval), (instant - '00:00:05'::interval), (instant - '00:00:01'::interval), (instant - '00:00:00.25'::interval), (instant - '00:00:00.05'::interval)];
 
 CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1503,7 +1525,8 @@ BEGIN
     IF cardinality(over) > 0 THEN
         PERFORM tidegate.remove_ended(over);
     END IF;
-    -- A server whose transactions are counted anew (a copy of the database behind the same name) knows nothing of ours.
+    -- The server may count transactions differently from before, for example if it is a copy of the database behind the same
+    -- name. The kept values are then meaningless, so the walk starts again.
     IF after = 0 OR as_of IS NULL OR clear_to IS NULL OR as_of > pg_snapshot_xmax(pg_current_snapshot()) THEN
         as_of := pg_snapshot_xmin(pg_current_snapshot());
         clear_to := 0;
@@ -1512,7 +1535,7 @@ BEGIN
         low := '0';
     END IF;
 
-    -- What is in hand, and where the newest lease ended.
+    -- Find the events in leases, and where the newest lease ended.
     SELECT coalesce(range_agg(l.ids), '{}') INTO active FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended;
     IF "join" AND after > 0 AND upper(active) > after + 1 THEN
         SELECT l.reached, l.clear_to, l.as_of INTO newest
@@ -1529,7 +1552,7 @@ BEGIN
          WHERE s.service = (
                SELECT d.service FROM tidegate.service AS d
                 WHERE d.service = probe AND d.state IN ('open', 'probing') AND d.retry_at <= instant AND d.kinds && lease.kinds
-                  -- Whoever holds the row for long keeps no lease waiting.
+                  -- A session that holds this row for long must not delay a lease.
                   FOR UPDATE SKIP LOCKED)
         RETURNING s.kinds, s.probe_id INTO probed, after;
         IF NOT FOUND THEN
@@ -1554,11 +1577,11 @@ BEGIN
         services := tidegate.watched_services();
     END IF;
 
-    -- The scan locks what it looks at, in id order, and skips what others have locked. FOR NO KEY UPDATE, because FOR UPDATE
-    -- also skips rows that a foreign-key check has touched. A subselect of its own, because a planner with stale statistics
-    -- may run an inlined one once per row. The conditions stand inside a CASE, which the planner takes to pass every other row
-    -- whatever it knows of them: one by one it multiplies them to next to nothing and sorts the table instead of
-    -- walking its index.
+    -- The scan locks the rows that it examines, in id order, and skips rows that others have locked. It uses FOR NO KEY UPDATE,
+    -- because FOR UPDATE also skips rows that a foreign-key check has touched. It is a subselect of its own, because with stale
+    -- statistics the planner may run an inlined one once per row. The conditions are inside a CASE, because the planner assumes
+    -- that a CASE passes half of the rows, whatever the statistics say. For separate conditions it multiplies the estimates to
+    -- almost zero, and then sorts the table instead of walking its index.
     SELECT count(*), max(s.id), array_agg(s.id), count(s.group_key), array_agg(s.group_key), array_agg(s.payload_bytes),
            sum(s.payload_bytes), min(s.id) FILTER (WHERE s.suspect),
            array_agg(s.group_key) FILTER (WHERE s.young AND s.group_key IS NOT NULL)
@@ -1568,13 +1591,14 @@ BEGIN
              WHERE NOT q.delayed AND q.id > start
                AND CASE WHEN q.available_at <= instant AND NOT (q.id <@ active)
                          AND (left_out IS NULL OR q.kind <> ALL (left_out))
-                         -- A subselect is hashed; = ANY of a parameter is searched from end to end.
+                         -- A subselect is hashed. = ANY of a parameter is searched linearly.
                          AND (q.group_key IS NULL OR q.group_key NOT IN (SELECT unnest(passed_by))) THEN true ELSE false END
              ORDER BY q.id LIMIT most
                FOR NO KEY UPDATE SKIP LOCKED) AS s;
     IF scanned = 0 THEN
         IF probe IS NOT NULL THEN
-            -- Around; and where nothing is left to try, whoever comes next tries, and is enough to open it again.
+            -- The probe has tried every event. If no event is left to try, close the service: the next event calls it, and one
+            -- failure is enough to open it again.
             UPDATE tidegate.service AS s
                SET probe_id = 0, retry_at = instant, since = CASE WHEN s.probe_id > 0 THEN s.since ELSE instant END,
                    state = CASE WHEN s.probe_id > 0 THEN 'open' ELSE 'closed' END, failures = tidegate.open_after() - 1
@@ -1598,7 +1622,7 @@ BEGIN
         ids := ids[:kept];
         keys := keys[:kept];
         last_id := ids[kept];
-        -- Not the end of the queue: the caller must not take it for one.
+        -- Return the full count, because the end of the queue is not reached yet.
         scanned := most;
     END IF;
     after := last_id;
@@ -1606,22 +1630,23 @@ BEGIN
                  ELSE tidegate.ranges(ids) END;
 
     IF grouped = 0 THEN
-        -- What was leased between the first look and the scan is not ours; what we have locked cannot be any more.
+        -- Events leased between the first look and the scan are not ours. Events that we have locked cannot be leased any more.
         SELECT coalesce(range_agg(l.ids), '{}'), least(min(l.born), pg_snapshot_xmin(pg_current_snapshot()))
           INTO others, low FROM tidegate.lease AS l WHERE l.born >= lease.low AND NOT l.ended;
         mine := page - others;
-        -- Inside a CASE, whether there is a group offers no index: the one of groups would be read from end to end.
+        -- The condition on the group is inside a CASE, so that the planner cannot use the index of groups, which it would read
+        -- completely.
         IF start <= clear_to AND NOT EXISTS (SELECT FROM tidegate.event_queue AS q
                 WHERE NOT q.delayed AND q.id > start AND q.id <= last_id AND CASE WHEN q.group_key IS NOT NULL THEN true ELSE false END) THEN
             clear_to := greatest(clear_to, last_id);
         END IF;
     ELSE
-        -- Our own leases are locked, in a statement of its own: nothing leaves them from here on, and what has left them
-        -- before is seen by the next. (Locked by the statement that reads the facts, a lease is read as it is after a
-        -- give-back that the rest of the facts does not know of yet.)
+        -- First lock our own leases, in a separate statement. From here on no event leaves them, and the next statement sees
+        -- which events have left before. (If the next statement locked them itself, it would read a lease as it is after a
+        -- give-back that its snapshot does not contain.)
         locked := ARRAY(SELECT l.token FROM tidegate.lease AS l
                          WHERE l.token = ANY (held) AND l.worker = lease.worker FOR KEY SHARE SKIP LOCKED);
-        -- The facts, all of one moment.
+        -- Read all facts from one snapshot.
         WITH own AS MATERIALIZED (
             SELECT l.token, l.ids FROM tidegate.lease AS l WHERE l.token = ANY (locked)
         ), live AS MATERIALIZED (
@@ -1650,11 +1675,11 @@ BEGIN
             ELSE passed || young || ARRAY(
                  SELECT DISTINCT k FROM unnest(keys) AS k
                   WHERE hashtext(k) IN (SELECT unnest(busy))
-                     -- OFFSET 0: asked by the index, group by group, and never by a hash of all strays.
+                     -- OFFSET 0 forces one index lookup for each group, never a hash of all strays.
                      OR strays AND EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.stray AND q.group_key = k OFFSET 0)) END;
         mine := page - others;
         IF cardinality(doubtful) > 0 THEN
-            -- The cut: the first of each doubtful group that is not in our hands; what stands behind it stays.
+            -- The cut is the first event of each doubtful group that this worker does not hold. Later events are not leased.
             WITH cut AS MATERIALIZED (
                 SELECT d.key, ahead.id, ahead.id < d.first AS whole
                   FROM (SELECT u.key, min(u.id) AS first, max(u.id) AS last
@@ -1700,7 +1725,7 @@ BEGIN
                  ELSE (SELECT max(w.id) FROM (SELECT u.id FROM unnest(ids) AS u(id) WHERE u.id <@ mine
                         ORDER BY u.id LIMIT first_window) AS w) END,
             hashes, instant, instant, instant + make_interval(secs => seconds),
-            -- Of what is ready before the end of a walk for a few kinds most was passed.
+            -- A walk for only some kinds passes most of the ready events, so no other drain may continue from its end.
             CASE WHEN "join" IS NULL THEN 0 ELSE after END, clear_to, as_of);
 END $$;
 
@@ -1744,7 +1769,7 @@ BEGIN
     )
     SELECT (SELECT count(*) FROM first AS f WHERE f.group_key IS NULL)
          + coalesce((SELECT sum(g.n) FROM grouped AS g
-                      -- OFFSET 0: asked group by group, by the index.
+                      -- OFFSET 0 forces one index lookup for each group.
                       WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS q
                                          WHERE q.group_key = g.group_key AND q.id < g.id OFFSET 0)), 0)
       INTO ready;
@@ -1805,7 +1830,7 @@ BEGIN
     UPDATE tidegate.service AS s
        SET max_running = nullif(coalesce(limit_service.max_running, s.max_running), 0),
            per_second = nullif(coalesce(limit_service.per_second, s.per_second), 0),
-           -- What was measured by another pace is over.
+           -- The next start was computed for the old rate and is no longer valid.
            next_start = '-infinity'
      WHERE s.service = limit_service.service
        AND (coalesce(s.max_running, 0) <> coalesce(limit_service.max_running, s.max_running, 0)
@@ -1834,7 +1859,7 @@ DECLARE
     root bigint;
     kin bigint[];
 BEGIN
-    -- The farthest of them that is stored.
+    -- The farthest ancestor that is still stored.
     SELECT a.id INTO root FROM unnest(ancestors) WITH ORDINALITY AS a(id, n)
      WHERE EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = a.id) OR EXISTS (SELECT FROM tidegate.logged(a.id))
      ORDER BY a.n DESC LIMIT 1;
@@ -1921,7 +1946,7 @@ CREATE FUNCTION tidegate.log_partitions(now timestamp with time zone DEFAULT NUL
                  OR bounds.upper_bound < clock.now - interval '1 hour' + coalesce(
                     (SELECT least(min(retention_completed), min(retention_failed), '30 days')
                        FROM tidegate.event_kind), '30 days'), false),
-           -- A table made anew under an old name has no trigger, so the old counts are not its own.
+           -- A table created later under the same name has no trigger, so the stored counts do not belong to it.
            guarded.is AND EXISTS (SELECT FROM tidegate.sealed_partition AS s
                                    WHERE s.partition = bounds.partition AND s.counted_to IS NULL),
            guarded.is AND EXISTS (SELECT FROM tidegate.sealed_partition AS s
@@ -2010,14 +2035,14 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    -- A table of this name that is no partition is somebody's who has detached it.
+    -- A table with this name that is not a partition was detached by a user.
     IF to_regclass(format('tidegate.%I', name)) IS NOT NULL OR tidegate.rows_in_default(day) > 10000 THEN
         outcome := 'left_to_default';
         RETURN NEXT;
         RETURN;
     END IF;
     EXECUTE format('CREATE TABLE tidegate.%I (LIKE tidegate.event_log INCLUDING ALL)', name);
-    -- In the order in which a finalize takes its locks.
+    -- Lock in the order in which a finalize locks.
     LOCK TABLE ONLY tidegate.event_log IN SHARE UPDATE EXCLUSIVE MODE;
     LOCK TABLE ONLY tidegate.event_log_default IN ACCESS EXCLUSIVE MODE;
     EXECUTE format(
@@ -2751,7 +2776,7 @@ BEGIN
         CONTINUE WHEN NOT FOUND;
         SELECT * INTO next FROM tidegate.first_live(f.members, f.reached);
         IF next.waits_for IS NULL OR NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = candidate AND q.delayed) THEN
-            -- A publisher, an operator or a cleanup may hold it for as long as it likes.
+            -- A publisher, an operator or a cleanup may hold it for any length of time.
             PERFORM FROM tidegate.event_queue AS q WHERE q.id = candidate FOR NO KEY UPDATE SKIP LOCKED;
             IF FOUND OR NOT EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = candidate) THEN
                 done := done || candidate;
@@ -2922,7 +2947,7 @@ BEGIN
     END IF;
     chosen_digest := encode(sha256(convert_to(array_to_string(chosen, ','), 'UTF8')), 'hex');
     IF replay.digest <> chosen_digest THEN
-        refused := 'digest: must be that of these events; others can be replayed now than in the dry run';
+        refused := 'digest: must match the eligible events, and these have changed since the dry run';
     END IF;
     report := report || jsonb_build_object('action', 'replay', 'dry_run', replay.dry_run, 'refused', refused, 'digest', chosen_digest,
         'passed_deadlines', jsonb_build_object('count', cardinality(passed), 'ids', passed[1:10]));
@@ -2971,7 +2996,7 @@ CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text,
         SELECT l.replay_of, max(l.id) AS id
           FROM tidegate.event_log AS l WHERE l.replay_of IS NOT NULL GROUP BY l.replay_of
     ), audited AS (
-        -- The day is for a clock that was set back.
+        -- The margin of a day is for a clock that was set back.
         SELECT unnest(a.ids) AS id, bool_or(a.id > replay_candidates.known) AS just_now
           FROM tidegate.audit AS a
          WHERE tidegate.made_replays(a)
@@ -3034,7 +3059,7 @@ BEGIN
     UPDATE tidegate.event_queue AS q
        SET reported = jsonb_build_object('handler', report_progress.handler, 'part', part, 'note', note, 'at', clock_timestamp())
      WHERE q.id = (SELECT o.id FROM tidegate.event_queue AS o WHERE o.id = report_progress.id FOR NO KEY UPDATE SKIP LOCKED);
-    -- What was cancelled is still in its lease, and is no event any more.
+    -- A cancelled event is still in its lease, but no longer in the queue.
     RETURN FOUND OR EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = report_progress.id);
 END $$;
 
@@ -3049,7 +3074,7 @@ DECLARE
     next tidegate.service;
 BEGIN
     PERFORM tidegate.check_service(report_service.service);
-    -- What cannot be told in time is lost; so is what a prober has found, and another one follows.
+    -- A report that cannot be written in time is lost. If it was the result of a probe, another probe follows.
     BEGIN
         INSERT INTO tidegate.service AS s (service) VALUES (report_service.service) ON CONFLICT DO NOTHING;
         SELECT s.* INTO STRICT known FROM tidegate.service AS s WHERE s.service = report_service.service FOR UPDATE;
@@ -3072,7 +3097,7 @@ BEGIN
         IF known.state = 'probing' AND report_service.failed > 0
            OR next.failures >= tidegate.open_after() OR report_service.failed > 0 AND report_service.code = 'credentials' THEN
             next.state := 'open';
-            -- One that flaps is left alone for longer and longer, too.
+            -- The pauses of a service that flaps also grow longer.
             next.holds := CASE WHEN known.state = 'probing' OR known.answered_at > instant - interval '2 minutes'
                                THEN least(known.holds + 1, 10) ELSE 0 END;
             next.retry_at := instant + make_interval(secs => greatest(
@@ -3105,7 +3130,7 @@ DECLARE
 BEGIN
     PERFORM tidegate.check_operator(requeue.reason, requeue.actor, true);
     PERFORM tidegate.check_ids(requeue.ids);
-    -- Everybody locks in one order; a deadlock with a user's own statements is still possible.
+    -- Everyone locks in the same order, but a deadlock with a user's own statements is still possible.
     FOR try IN 1..3 LOOP
         BEGIN
             SELECT coalesce(array_agg(e.id ORDER BY e.id), '{}'),
@@ -3118,7 +3143,7 @@ BEGIN
             END IF;
         END;
     END LOOP;
-    -- A statement of its own: it sees the end of an event that was being finalized meanwhile.
+    -- A separate statement, so that it sees the end of an event that was being finalized.
     WITH rest AS (
         SELECT DISTINCT asked.id FROM unnest(requeue.ids) AS asked(id) EXCEPT SELECT unnest(done)
     ), told AS (
@@ -3175,7 +3200,7 @@ BEGIN
     report := tidegate.told_selection(reschedule.ids, reschedule.kind, reschedule.after, reschedule."limit", chosen,
                                       tidegate.count_kinds(chosen));
     IF NOT coalesce(reschedule.dry_run, false) THEN
-        -- Whoever changes many waits for nobody, as in end_live().
+        -- A call that changes many events never waits, as in end_live().
         asked_for := chosen;
         IF cardinality(chosen) = 1 THEN
             chosen := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = chosen[1] FOR NO KEY UPDATE);
@@ -3184,7 +3209,7 @@ BEGIN
         END IF;
         missed := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (asked_for) AND q.id <> ALL (chosen) ORDER BY q.id);
     END IF;
-    -- A statement of its own: it sees every lease that was faster.
+    -- A separate statement, so that it sees every lease that was taken first.
     held := ARRAY(SELECT u.id FROM unnest(chosen) AS u(id) WHERE EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> u.id)
                    ORDER BY u.id);
     late := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
@@ -3254,7 +3279,7 @@ BEGIN
         RAISE EXCEPTION 'kind: % must have no live events, and has %', quote_literal(retire.kind),
             CASE WHEN live = most THEN most || ' or more' ELSE live::text END USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- Whoever registers the kind again finds no limit of an earlier one.
+    -- If a program registers the kind again, no old limit applies.
     PERFORM tidegate.limit_kind(retire.kind);
     INSERT INTO tidegate.audit (action, actor, filter, count, reason)
     VALUES ('retire', retire.actor, jsonb_build_object('kind', retire.kind), 1, retire.reason);
@@ -3281,7 +3306,7 @@ BEGIN
     UPDATE tidegate.event_queue AS q
        SET attempts = q.attempts + o.charged::int, lapses = CASE WHEN o.charged THEN 0 ELSE q.lapses END, stray = true,
            available_at = instant + make_interval(secs => o.delay), last_error = coalesce(o.last_error, q.last_error),
-           -- What is put off for one reason again and again does not grow.
+           -- An event that is put off repeatedly for the same reason adds no further errors.
            errors = CASE WHEN NOT o.charged AND q.last_error = o.last_error THEN q.errors
                          ELSE tidegate.append_errors(q.errors, o.errors::jsonb, instant) END,
            progress = tidegate.merge_progress(q.progress, o.progress::jsonb)
@@ -3479,7 +3504,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION '%', tidegate.unregistered(set_policy.kind) USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- So many would run at once, each on its own, where handlers share no call.
+    -- If the handlers of a kind do not share calls, a batch would only run that many events at the same time, each on its own.
     IF jsonb_strip_nulls(set_policy.policy) ?| ARRAY['batch', 'batch_within_ms'] AND NOT known.declared ? 'batch' THEN
         RAISE EXCEPTION 'batch: must be of a kind whose program declares one, % is handled one by one', set_policy.kind
             USING ERRCODE = 'invalid_parameter_value';
@@ -3581,7 +3606,7 @@ BEGIN
         RAISE EXCEPTION 'should_wake: must be asked when what was published is committed, in a transaction of its own'
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
-    -- That it is asked is noted once in a quarter of an hour. Waits for nobody: who has the row is told.
+    -- The time of the call is stored once every 15 minutes. It never waits: if another session has the row, this caller is told.
     UPDATE tidegate.wake AS w SET sent_at = CASE WHEN is_awake THEN w.sent_at ELSE instant END, asked_at = instant
      WHERE w.one = (SELECT o.one FROM tidegate.wake AS o
                       WHERE o.asked_at < instant - interval '15 minutes' AND is_awake
@@ -3633,7 +3658,7 @@ BEGIN
         SELECT count(*) INTO locked
           FROM (SELECT FROM tidegate.lease AS o WHERE o.worker = dead AND o.expires_at <= instant FOR UPDATE SKIP LOCKED) AS t;
         CONTINUE WHEN locked = 0;
-        -- A statement of its own: it sees what the worker has taken before the first had locked.
+        -- A separate statement, so that it sees leases that the worker took before the first statement locked.
         SELECT count(*) INTO locked FROM (SELECT FROM tidegate.lease AS o WHERE o.worker = dead FOR UPDATE SKIP LOCKED) AS t;
         CONTINUE WHEN locked < (SELECT count(*) FROM tidegate.lease AS o WHERE o.worker = dead);
         BEGIN
@@ -3654,7 +3679,7 @@ BEGIN
                 lowest := least(lowest, lower(l.ids));
             END LOOP;
         EXCEPTION WHEN OTHERS THEN
-            -- A trigger of somebody's, say, refuses one of its events. Nobody else may have to wait for it.
+            -- For example, a user's trigger may refuse one of its events. This must not block the leases of other workers.
             RAISE WARNING 'the leases of worker % cannot be broken: %', dead, SQLERRM;
         END;
     END LOOP;
@@ -3695,7 +3720,8 @@ BEGIN
     ELSIF due IS NOT NULL THEN
         due := ARRAY(SELECT q.id FROM tidegate.event_queue AS q
                       WHERE q.id = ANY (due) ORDER BY q.id FOR NO KEY UPDATE SKIP LOCKED);
-        -- A statement of its own: a lease that was under way is seen by now, and none can take what we have locked.
+        -- A separate statement, so that it sees leases that were being taken. No lease can take the events that we have
+        -- locked.
         SELECT coalesce(range_agg(l.ids), '{}') INTO held FROM tidegate.lease AS l;
         WITH gone AS (
             DELETE FROM tidegate.event_queue AS q
@@ -3751,7 +3777,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'name: must be of a schedule, got %', switch_schedule.name USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    -- To resume also mends what stands still, and what fired by a clock that was ahead and has been set back.
+    -- Resuming also repairs a schedule that stopped, or one that fired by a fast clock that has been set back since.
     changes := found_one.paused <> pauses
         OR NOT pauses AND (found_one.problem IS NOT NULL OR found_one.last_at > clock_timestamp());
     IF changes THEN
@@ -3776,7 +3802,7 @@ BEGIN
     soon := false;
     wakes := EXISTS (SELECT FROM tidegate.wake AS w WHERE w.asked_at > clock_timestamp() - interval '1 hour');
     IF hop > 0 THEN
-        -- No start is a day late.
+        -- No start arrives more than a day late.
         DELETE FROM tidegate.drain_chain AS c WHERE c.chain IN (
             SELECT o.chain FROM tidegate.drain_chain AS o WHERE o.at < clock_timestamp() - interval '1 day'
              LIMIT 100 FOR UPDATE SKIP LOCKED);
@@ -3967,7 +3993,7 @@ BEGIN
     SELECT changed || coalesce(jsonb_object_agg(n.key, n.value), '{}') INTO changed
       FROM jsonb_each(to_jsonb(NEW)) AS n
      WHERE n.key = ANY (allowed) AND n.key <> 'status' AND n.value <> to_jsonb(OLD)->n.key;
-    -- Who changes something else of an event that waits does not ask for it to run.
+    -- Changing another column of a waiting event does not requeue it.
     requeues := NEW.status = 'PENDING' AND (OLD.status <> 'PENDING' OR NOT changed ?| allowed);
     PERFORM tidegate.check_group_delay(NEW.group_key, NEW.available_at) WHERE changed ? 'available_at';
     IF requeues THEN
@@ -3976,7 +4002,7 @@ BEGIN
             RETURN NULL;
         END IF;
     ELSIF changed ?| ARRAY['available_at', 'expires_at'] THEN
-        -- As reschedule().
+        -- As in reschedule().
         PERFORM FROM tidegate.event_queue AS q WHERE q.id = OLD.id FOR NO KEY UPDATE;
         IF EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> OLD.id) THEN
             RAISE EXCEPTION 'events.status: must be set to PENDING (requeue) with available_at and expires_at, for event % is in a worker''s hands; got PROCESSING',
@@ -3993,7 +4019,7 @@ BEGIN
             RETURN NULL;
         END IF;
     END IF;
-    -- Not record_action: a deadline that was taken away is a null worth keeping.
+    -- Does not use record_action, because a deadline that was removed is a null that must be recorded.
     INSERT INTO tidegate.audit (action, filter, ids, count)
     VALUES (CASE WHEN requeues THEN 'requeue' ELSE 'update' END, changed, ARRAY[OLD.id], 1);
     RETURN NEW;
@@ -4732,6 +4758,8 @@ CREATE TRIGGER events_update INSTEAD OF UPDATE ON tidegate.events FOR EACH ROW E
 ALTER TABLE ONLY tidegate.sealed_stats
     ADD CONSTRAINT sealed_stats_partition_fkey FOREIGN KEY (partition) REFERENCES tidegate.sealed_partition(partition) ON DELETE CASCADE;
 
+REVOKE ALL ON FUNCTION tidegate.add_figures(kinds text[], statuses text[], buckets integer[], events bigint[], attempts bigint[], latencies double precision[]) FROM PUBLIC;
+
 REVOKE ALL ON FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.apply_retention(kind text, partition text, since text, batch integer, reason text, actor text) FROM PUBLIC;
@@ -4842,7 +4870,7 @@ REVOKE ALL ON FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds dou
 
 REVOKE ALL ON FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.latency_bucket(latency_ms bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.latency_bounds(instant timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) FROM PUBLIC;
 

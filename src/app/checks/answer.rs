@@ -1,4 +1,5 @@
-//! The action `receive_issuing`: a message of the bus, from an invocation or from the command line.
+//! The action `receive_issuing`: receives a bus message, from an invocation or from the command
+//! line.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,7 +7,7 @@ use serde_json::Value;
 use super::{Filter, Received, receive};
 use tidegate::{Database, Error};
 
-/// What the action is asked with.
+/// The request of the action.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
@@ -14,22 +15,22 @@ struct Asked {
     message: Value,
 }
 
-/// What became of a message.
+/// The result of receiving a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename = "receive_issuing")]
 pub struct ReceiveIssuingReport {
-    /// Whether it asks for a check. If not, nothing was stored.
+    /// Whether it requests a check. If not, nothing was stored.
     pub relevant: bool,
-    /// The event that makes the check.
+    /// The event that performs the check.
     pub id: Option<i64>,
-    /// Whether that event is new; if not, nothing was stored.
+    /// Whether that event is new. If not, nothing was stored.
     pub created: bool,
 }
 
-/// Receives a message that may ask for an AI check (B32), in a transaction of its own.
+/// Receives a message that may request an AI check (B32), in a transaction of its own.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field; as [`receive`].
+/// [`Error::Invalid`] names the field. Otherwise as [`receive`].
 pub async fn answer(filter: Filter, database: Database, fields: Value) -> Result<Value, Error> {
     let refused = |error: serde_json::Error| Error::Invalid(format!("invocation: {error}"));
     let asked: Asked = serde_json::from_value(fields).map_err(refused)?;

@@ -1,13 +1,12 @@
-//! Owns what happens at `issuings-ai-checks`: the four steps, in their order (B33 to B35).
+//! Owns the handling of `issuings-ai-checks`: the four steps, in order (B33 to B35).
 //!
-//! The AI service is slow: tens of seconds are normal. So nothing is held while it is asked but the
-//! place at the gate: no transaction, no connection of the pool. A check in hand keeps one of the
-//! drain's handlers busy and no other (B16).
+//! The AI service is slow: tens of seconds are normal. A running check therefore holds only its place
+//! at the gate. It holds no transaction and no connection of the pool. It occupies one handler of the
+//! drain and no other (B16).
 //!
-//! A check that is put off ends well, as a new event that has all its attempts before it. That event is
-//! emitted, so it is published by the statement that moves this one to the log (A17): both or neither,
-//! fenced by the lease, without a transaction of our own. Nothing of ours is written with it that
-//! would need one.
+//! A postponed check completes its event and emits a new event, which has all its attempts. The
+//! statement that moves the old event to the log also publishes the new one (A17), fenced by the lease:
+//! both happen or neither. No own transaction is needed, because nothing else is written with it.
 
 use std::time::{Duration, SystemTime};
 
@@ -24,33 +23,34 @@ use tidegate::{Context, Done, DrainOptions, Error, HandlerError, HandlerResult, 
 /// The service that checks applications.
 pub(crate) const AI_CHECK: &str = "ai_check";
 
-/// From this many NEW checks on, another one is put off (B34).
+/// If this many checks are NEW, another check is postponed (B34).
 const PLACES: i32 = 2;
 
-/// Kept of a handler's time for storing the answer: a tenth, at most this.
+/// Time reserved for storing the answer: a tenth of the handler's time limit, at most this long.
 const RESERVE: Duration = Duration::from_secs(2);
 
-/// A place outlives its handler's limit by this, so that only a worker's death ends it by time.
+/// A place expires this long after the time limit of its handler. A place therefore expires only if its
+/// worker died.
 const PLACE_MARGIN: Duration = Duration::from_secs(5);
 
-/// Shortest and longest `AI_CHECK_RETRY_DELAY`.
+/// Minimum and maximum of `AI_CHECK_RETRY_DELAY`.
 const DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_hours(24));
 
-/// How checks are made and put off.
+/// How checks are performed and postponed.
 #[derive(Debug, Clone)]
 pub(crate) struct Checks {
     service: HttpService,
     delay: Duration,
 }
 
-/// How an event ended, kept as its result.
+/// How an event ended. Stored as its result.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum End {
     Overdue,
     PutOff,
     Checked,
-    /// It was answered before; the service was not asked again (D8).
+    /// The check had an answer already. The service was not called again (D8).
     AnsweredBefore,
 }
 
@@ -61,10 +61,11 @@ impl End {
 }
 
 impl Checks {
-    /// Reads `AI_CHECK_URL`, and `AI_CHECK_RETRY_DELAY`: how long a check that found the gate full is
-    /// put off. Without the latter, as long as a drain's budget (`TIDEGATE_BUDGET`, else 50 s): what a
-    /// run puts off is not due before that run is over, however long it lingers. A drain that is
-    /// given more time than the delay may meet the event again, once a delay.
+    /// Reads `AI_CHECK_URL` and `AI_CHECK_RETRY_DELAY`. The delay sets how long a check is postponed if
+    /// the gate is full. The default is the time budget of a drain (`TIDEGATE_BUDGET`, or 50 s). An
+    /// event that a drain postpones is then not due before that drain has ended, even if the drain
+    /// lingers. A drain with a longer budget than the delay may meet the event again, once for each
+    /// delay.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -93,7 +94,7 @@ impl Checks {
         Ok(Self { service, delay })
     }
 
-    /// The four steps.
+    /// Runs the four steps.
     pub(crate) async fn check_issuing(&self, check: &IssuingCheck, ctx: &Context) -> HandlerResult {
         check.check().reject("payload")?;
         match standing(check, ctx).await? {
@@ -111,8 +112,9 @@ impl Checks {
         checked
     }
 
-    /// Saves the event anew: same payload, group, correlation id, deadline and number of attempts, none
-    /// of them spent. The new one may have the key of the one that ends, which is gone by then.
+    /// Emits the event again with the same payload, group, correlation id, deadline and number of
+    /// attempts. The new event starts with no attempts used. It may have the deduplication key of the
+    /// old event, which has ended by then.
     fn put_off(&self, check: &IssuingCheck, ctx: &Context, at: SystemTime) -> HandlerResult {
         let left = ctx
             .start_before()
@@ -134,7 +136,7 @@ impl Checks {
         End::PutOff.done()
     }
 
-    /// Asks the AI service and stores what it says together with the event's end.
+    /// Calls the AI service, and stores its answer together with the end of the event.
     async fn ask(&self, check: &IssuingCheck, ctx: &Context) -> HandlerResult {
         let key = check.key().reject("payload")?;
         let body = json!({
@@ -156,10 +158,10 @@ impl Checks {
     }
 }
 
-/// How long to put a check off that must start within `left`, if it has a deadline. When the full
-/// delay would reach the deadline: for half of what is left, so that it comes again in time, but for
-/// no less than a second, so that it does not come all the time. In its last second it is saved to
-/// start at its deadline, which is never: it ends there, as expired (B13).
+/// Returns how long to postpone a check that must start within `left`, if it has a deadline. If the
+/// full delay would reach the deadline, the check is postponed for half of the remaining time, so that
+/// it returns in time, but for at least one second, so that it does not return constantly. In its last
+/// second it is scheduled for its deadline. It never starts then: it ends as expired (B13).
 fn delay_within(delay: Duration, left: Option<Duration>) -> Duration {
     match left {
         Some(left) if left <= delay => (left / 2).max(DELAYS.0).min(left),
@@ -182,7 +184,7 @@ async fn end_overdue(check: &IssuingCheck, ctx: &Context) -> HandlerResult {
     tx.complete(End::Overdue.done()?).await
 }
 
-/// Not in a transaction of the event's: that the check is NEW must be seen by others at once.
+/// Runs outside the event's transaction: other checks must see at once that this check is NEW.
 async fn take_place(check: &IssuingCheck, ctx: &Context) -> Result<Gate, HandlerError> {
     let held_for = time_left(ctx) + PLACE_MARGIN;
     let connection = ctx.connection().await?;
@@ -191,8 +193,8 @@ async fn take_place(check: &IssuingCheck, ctx: &Context) -> Result<Gate, Handler
         .retryable()
 }
 
-/// A check that failed does not keep others waiting while it waits itself. If the place cannot be
-/// given back now, it ends by itself.
+/// Releases the place of a failed check, so that other checks need not wait while this one waits. If
+/// the place cannot be released now, it expires by itself.
 async fn leave_place(check: &IssuingCheck, ctx: &Context, error: &HandlerError) {
     let left = if error.is_rejection() {
         Left::Refused
@@ -210,8 +212,8 @@ async fn leave_place(check: &IssuingCheck, ctx: &Context, error: &HandlerError) 
     }
 }
 
-/// An answer that Postgres cannot store, such as one with `\u0000` in it, stays so: asking again for it
-/// five times would be slow and in vain.
+/// An answer that Postgres cannot store, for example one with `\u0000` in it, is rejected. Asking five
+/// more times would be slow and useless.
 fn unstored(error: Error) -> HandlerError {
     if error.is_bad_data() {
         return HandlerError::reject("ai_check_answer", "the answer cannot be stored");

@@ -1,5 +1,5 @@
-//! Owns what enters the AI checks: decides which messages matter, and stores the event of one that
-//! does, or nothing (B32), in the caller's transaction (B1).
+//! Owns how AI checks are requested. It decides which messages are relevant, and stores the event of a relevant one (B32),
+//! in the caller's transaction (B1).
 
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use tokio_postgres::Transaction;
 use super::{IssuingCheck, store};
 use tidegate::{Error, publish};
 
-/// Which messages of the bus are relevant.
+/// Defines which bus messages are relevant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     kind: String,
@@ -23,8 +23,8 @@ impl Default for Filter {
 }
 
 impl Filter {
-    /// Reads `ISSUING_KIND` and `ISSUING_STAGE`: the `kind` and the `stage` of a relevant message, by default `issuing` and
-    /// `ai-check`.
+    /// Reads `ISSUING_KIND` and `ISSUING_STAGE`: the `kind` and the `stage` of a relevant message. The defaults are
+    /// `issuing` and `ai-check`.
     pub fn from_settings(setting: impl Fn(&str) -> Option<String>) -> Self {
         let read = |name: &str, default: &str| {
             let text = setting(name).filter(|text| !text.is_empty());
@@ -37,40 +37,40 @@ impl Filter {
     }
 }
 
-/// What became of a message.
+/// The result of receiving a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
-    /// It asks for no check; nothing is stored.
+    /// It requests no check. Nothing is stored.
     Irrelevant,
-    /// It asks for a check; this event will make it.
+    /// It requests a check, and this event will perform it.
     Stored {
         /// The event's id.
         event_id: i64,
     },
-    /// It asks for a check that a live event is to make already; nothing is stored.
+    /// It requests a check that a live event will already perform. Nothing is stored.
     Duplicate {
         /// That event's id.
         event_id: i64,
     },
 }
 
-/// Receives one message of the bus. Relevant is, with the default [`Filter`], a JSON object with
+/// Receives one bus message. With the default [`Filter`], a relevant message is a JSON object with
 ///
 /// ```json
 /// {"kind": "issuing", "stage": "ai-check", "triggerId": "T1", "applicationId": "A1",
 ///  "dueAt": "2027-01-11T09:00:00Z", "startBefore": "2027-01-12T09:00:00Z"}
 /// ```
 ///
-/// Another `kind` or `stage`, or none, makes it somebody else's message. `dueAt` (the task is overdue
-/// from then on; never, without it) and `startBefore` (the event's deadline, B13; none, without it)
-/// may be missing or null; further fields may stand there and are not looked at.
+/// A message with another `kind` or `stage`, or without them, is irrelevant. `dueAt` is the time when the task is overdue;
+/// without it the task is never overdue. `startBefore` is the deadline of the event (B13); without it there is no deadline.
+/// Both may be missing or null. Other fields are allowed and ignored.
 ///
-/// Events of one application share a group, so its checks run one after the other (the seed's own
-/// example of a group), and a correlation id. When a message comes again after its event has ended, it
-/// makes a new event; the handler sees whether the check is done.
+/// Events of one application have the same group, so its checks run one after the other (the seed's own example of a
+/// group). They also have the same correlation id. If a message arrives again after its event has ended, it creates a new
+/// event. The handler then finds out whether the check is done.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+/// [`Error::Invalid`] names the field and what is allowed. Otherwise database errors.
 pub async fn receive(
     tx: &Transaction<'_>,
     filter: &Filter,
@@ -97,13 +97,13 @@ pub async fn receive(
     Ok(Received::Stored { event_id })
 }
 
-/// Whether a message asks for a check.
+/// Reports whether a message requests a check.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn is_relevant(message: &Value) -> Result<bool, Error> {
     Wanted::in_message(&Filter::default(), message).map(|wanted| wanted.is_some())
 }
 
-/// What a relevant message asks for.
+/// The check that a relevant message requests.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
     check: IssuingCheck,
@@ -112,7 +112,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// None when the message is somebody else's.
+    /// Returns `None` if the message is irrelevant.
     fn in_message(filter: &Filter, message: &Value) -> Result<Option<Self>, Error> {
         if !message.is_object() {
             return Err(Error::Invalid("message: must be a JSON object".to_owned()));
@@ -138,7 +138,7 @@ fn text(message: &Value, field: &str) -> Result<String, Error> {
     text.ok_or_else(|| Error::Invalid(format!("{field}: must be a JSON string")))
 }
 
-/// The one way to write a time that cannot be misread: RFC 3339 in UTC.
+/// Reads a time in RFC 3339 and UTC, the only format that cannot be misread.
 fn instant(message: &Value, field: &str) -> Result<Option<SystemTime>, Error> {
     let instant = match &message[field] {
         Value::Null => return Ok(None),
@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// A relevant message with one field of another value; null is as good as missing.
+    /// A relevant message in which one field has another value. Null is equivalent to a missing field.
     fn message_with(field: &str, value: Value) -> Value {
         let mut message = json!({"kind": "issuing", "stage": "ai-check", "triggerId": "T1",
             "applicationId": "A1", "dueAt": "2027-01-11T09:00:00Z", "more": [1]});

@@ -1,4 +1,4 @@
-//! The AI checks: an application is about to be issued, and a slow service is asked about it first.
+//! The AI checks: before an application is issued, a slow service checks it.
 //!
 //! ```text
 //! message ─ filter ─→ issuings-ai-checks ─→ overdue: ended
@@ -7,16 +7,16 @@
 //!                                         └→ checked, answer stored
 //! ```
 //!
-//! The surprise is what NEW means. What the system is asked for is only: count the rows of
-//! `issuing_check` whose `work_statusom` is NEW; from two on, save the event anew. Were a row NEW from
-//! its message on, three messages at once would wait for each other for ever. So a row is PLANNED
-//! until its check begins, NEW while the AI service works on it, DONE once it has answered, and the
-//! gate lets two checks run at a time.
+//! The meaning of NEW needs care. The requirement only says: count the rows of `issuing_check` whose
+//! `work_statusom` is NEW; if there are two or more, save the event anew. If a row were NEW as soon as
+//! its message arrives, three simultaneous messages would wait for each other forever. Therefore a row
+//! is PLANNED until its check begins, NEW while the AI service works on it, and DONE after the answer.
+//! The gate lets two checks run at a time.
 //!
 //! # Layout
 //!
-//! This file holds the event's payload, [`intake`] how messages enter, `handler` the four steps;
-//! `store` holds the SQL; `answer` and [`verb`] are how a message is received from outside.
+//! This file contains the payload of the event. [`intake`] receives messages, and `handler` contains
+//! the four steps. `store` contains the SQL. `answer` and [`verb`] receive a message from outside.
 
 mod answer;
 pub(crate) mod handler;
@@ -36,20 +36,20 @@ pub use intake::{Filter, Received, receive};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IssuingCheck {
-    /// What made the check necessary; a trigger is checked once for an application.
+    /// The trigger that made the check necessary. One trigger causes one check of an application.
     pub trigger_id: String,
     /// The application to check.
     pub application_id: String,
 }
 
-/// Longest id, in characters.
+/// Maximum length of an id, in characters.
 const ID_LIMIT: usize = 100;
 
 impl IssuingCheck {
-    /// Checks both ids, whoever published them.
+    /// Checks both ids, regardless of the publisher.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the field and what is allowed; it does not quote the value.
+    /// [`Error::Invalid`] names the field and what is allowed. It does not quote the value.
     pub fn check(&self) -> Result<(), Error> {
         for (field, id) in [
             ("triggerId", &self.trigger_id),
@@ -65,13 +65,13 @@ impl IssuingCheck {
         Ok(())
     }
 
-    /// The same for every event about this check, in every database: what is told apart by it are
-    /// checks, not events, since one check may take several of them.
+    /// Returns a key that is the same for every event of this check, in every database. The key
+    /// identifies the check, not the event, because one check may need several events.
     fn key(&self) -> Result<String, serde_json::Error> {
         dedup_key("issuing-check", self, &[])
     }
 
-    /// The event that asks for this check. While it lives there is no second one.
+    /// Builds the event that requests this check. While it is live, there is no second one.
     fn event(&self) -> Result<NewEvent, serde_json::Error> {
         let event = NewEvent::of(&Event::IssuingsAiChecks(self.clone()))?;
         Ok(event.dedup(self.key()?))

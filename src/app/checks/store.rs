@@ -1,5 +1,5 @@
-//! Owns the SQL of the AI checks' own table, each statement a verb. `checks.take_place` is in the
-//! migration, where what it needs of Postgres is said.
+//! Owns the SQL of the AI checks' table, one function for each statement. The migration defines
+//! `checks.take_place` and explains what it requires from Postgres.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,8 @@ use super::IssuingCheck;
 use crate::app::sql;
 use tidegate::Error;
 
-/// A message may move the due time, and may open a check again that ended without an answer.
+/// Stores a planned check. A message may change the due time, and may reopen a check that ended
+/// without an answer.
 const PLAN: &str = "\
 INSERT INTO checks.issuing_check AS i (trigger_id, application_id, work_statusom, due_at)
 VALUES ($1, $2, 'PLANNED', $3)
@@ -27,7 +28,7 @@ SELECT CASE WHEN work_statusom = 'DONE' THEN 'answered'
 
 const TAKE_PLACE: &str = "SELECT taken, at FROM checks.take_place($1, $2, $3, $4)";
 
-/// The first answer stays.
+/// Stores an answer. The first answer is kept.
 const ANSWER: &str = "\
 INSERT INTO checks.issuing_check AS i (trigger_id, application_id, work_statusom, answer, answered_at)
 VALUES ($1, $2, 'DONE', $3::text::jsonb, clock_timestamp())
@@ -45,36 +46,37 @@ UPDATE checks.issuing_check
    SET work_statusom = $3, place_ends_at = NULL, updated_at = clock_timestamp()
  WHERE trigger_id = $1 AND application_id = $2 AND work_statusom = 'NEW'";
 
-/// How a check stands before anything is done for it.
+/// The state of a check before the service is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It has its answer.
+    /// It has an answer.
     Answered,
-    /// Its task's due time has passed, by the database's clock.
+    /// Its due time has passed, by the database's clock.
     Overdue,
-    /// It is to be made. So is one that has no row: nothing says that it is due.
+    /// It must be performed. A check without a row is open too, because nothing says that it is
+    /// overdue.
     Open,
 }
 
-/// What the gate said.
+/// The decision of the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gate {
-    /// The check is NEW now.
+    /// The check is now NEW.
     Taken,
-    /// As many checks as may be are NEW already; it was so at this time of the database's clock.
+    /// The maximum number of checks were already NEW at this time of the database's clock.
     Full { at: SystemTime },
 }
 
-/// What a check becomes that leaves its place without an answer.
+/// The state of a check that leaves its place without an answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Left {
-    /// To be made again.
+    /// To be performed again.
     Planned,
-    /// The AI service will not have it.
+    /// The AI service refuses it.
     Refused,
 }
 
-/// Keeps a check that is to be made, with its due time.
+/// Stores a check to be performed, with its due time.
 pub(super) async fn plan(
     client: &(impl GenericClient + Sync),
     check: &IssuingCheck,
@@ -97,7 +99,7 @@ pub(super) async fn standing(
     })
 }
 
-/// Makes the check NEW unless `places` others are.
+/// Makes the check NEW, unless `places` other checks already are.
 pub(super) async fn take_place(
     client: &(impl GenericClient + Sync),
     check: &IssuingCheck,
@@ -120,7 +122,7 @@ pub(super) async fn take_place(
     })
 }
 
-/// Stores the AI service's answer; the check is DONE.
+/// Stores the AI service's answer and makes the check DONE.
 pub(super) async fn answer(
     client: &(impl GenericClient + Sync),
     check: &IssuingCheck,
@@ -131,7 +133,7 @@ pub(super) async fn answer(
     Ok(())
 }
 
-/// Ends a check that came too late.
+/// Ends an overdue check.
 pub(super) async fn end_overdue(
     client: &(impl GenericClient + Sync),
     check: &IssuingCheck,
@@ -140,7 +142,7 @@ pub(super) async fn end_overdue(
     Ok(())
 }
 
-/// Gives a place back without an answer.
+/// Releases a place without an answer.
 pub(super) async fn leave_place(
     client: &(impl GenericClient + Sync),
     check: &IssuingCheck,
@@ -155,7 +157,7 @@ pub(super) async fn leave_place(
     Ok(())
 }
 
-/// Sends a statement about one check: its ids are `$1` and `$2`.
+/// Sends a statement about one check, whose ids are `$1` and `$2`.
 async fn query(
     client: &(impl GenericClient + Sync),
     stage: &'static str,

@@ -1,4 +1,4 @@
-//! The verb `receive-issuing`: a message of the bus, from the command line.
+//! The verb `receive-issuing`: receives a bus message from the command line.
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ pub struct ReceiveIssuing {
     message: String,
 }
 
-/// Stores what the message asks for.
+/// Stores the check that the message requests.
 ///
 /// # Errors
 /// As [`super::answer`].

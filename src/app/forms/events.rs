@@ -1,17 +1,18 @@
-//! Owns the payloads of the forms system's ten kinds: what one step tells the next.
+//! Owns the payloads of the ten kinds of the forms system. Each payload carries what the next step
+//! needs.
 
 use serde::{Deserialize, Serialize};
 
 use super::model::{Form, Grant, Measure};
 
-/// A form was handed in; published in the transaction that stored it.
+/// A form was submitted. Published in the transaction that stored the form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FormSubmitted {
-    /// The form as it was handed in.
+    /// The form as it was submitted.
     pub form: Form,
 }
 
-/// The document archive has the form.
+/// The document archive stored the form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FormArchived {
     /// The form.
@@ -22,7 +23,7 @@ pub struct FormArchived {
     pub journal_id: String,
 }
 
-/// The case system has opened a case for the form.
+/// The case system opened a case for the form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CaseOpened {
     /// The form.
@@ -33,18 +34,18 @@ pub struct CaseOpened {
     pub measure_id: String,
 }
 
-/// A grant letter came for a case of ours.
+/// A grant letter for one of our cases was received.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GrantLetterReceived {
     /// The form.
     pub form_id: String,
-    /// The stored message the letter came in.
+    /// The stored message that contained the letter.
     pub letter_id: String,
-    /// What the letter grants.
+    /// The grant that the letter announces.
     pub grant: Grant,
 }
 
-/// The document archive has the grant letter.
+/// The document archive stored the grant letter.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GrantLetterArchived {
     /// The form.
@@ -53,36 +54,36 @@ pub struct GrantLetterArchived {
     pub document_id: String,
     /// The archive's journal entry.
     pub journal_id: String,
-    /// What the letter grants.
+    /// The grant that the letter announces.
     pub grant: Grant,
 }
 
-/// The grant is stored.
+/// The grant was saved.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GrantSaved {
     /// The form.
     pub form_id: String,
-    /// What was granted.
+    /// The grant.
     pub grant: Grant,
 }
 
-/// A grant letter came for a case that is not ours.
+/// A grant letter for a case of another system was received.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExternalLetterReceived {
-    /// The stored message the letter came in.
+    /// The stored message that contained the letter.
     pub letter_id: String,
-    /// What the letter grants.
+    /// The grant that the letter announces.
     pub grant: Grant,
 }
 
-/// The document archive has the letter of a case that is not ours.
+/// The document archive stored a letter for a case of another system.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExternalLetterArchived {
     /// The archive's document.
     pub document_id: String,
     /// The archive's journal entry.
     pub journal_id: String,
-    /// What the letter grants.
+    /// The grant that the letter announces.
     pub grant: Grant,
 }
 
@@ -95,12 +96,12 @@ pub struct FormCancelled {
     pub measure: Measure,
 }
 
-/// Somebody looked at a grant letter. Only counted.
+/// A grant letter was viewed. Views are only counted.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GrantLetterViewed {
     /// The grant.
     pub grant_number: String,
-    /// Its form, when the grant is of a case of ours.
+    /// The form of the grant, if the grant belongs to one of our cases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form_id: Option<String>,
 }

@@ -1,10 +1,10 @@
-//! Owns what the forms system does at each event. A handler takes the one service it talks to as its
-//! parameter, so that it can talk to no other (A18): when that service is down, no other one is
-//! called again for it (A19).
+//! Owns the handlers of the forms system. A handler receives the one service it calls as a
+//! parameter, so it cannot call another one (A18). If that service is down, no other service is
+//! called again because of it (A19).
 //!
-//! Every handler may run again for the same event (D8). Towards a service, the call's key and
-//! reference make the repetition harmless; in the database, a transaction that commits together
-//! with the event's end does.
+//! Every handler may run again for the same event (D8). For calls to a service, the idempotency key
+//! and the reference make a repetition harmless. For writes to the database, one transaction
+//! contains both the write and the end of the event.
 
 use super::events::{
     CaseOpened, ExternalLetterArchived, ExternalLetterReceived, FormArchived, FormCancelled,
@@ -17,7 +17,7 @@ use super::store;
 use crate::app::Event;
 use tidegate::{Context, Done, HandlerError, HandlerResult, NewEvent, Transaction, Verdicts};
 
-/// Puts a submitted form into the archive.
+/// Archives a submitted form.
 pub async fn archive_form(
     archive: &Archive,
     event: &FormSubmitted,
@@ -37,7 +37,8 @@ pub async fn archive_form(
     Ok(Done::ok())
 }
 
-/// Opens a case for an archived form and keeps its number, by which later messages find the form.
+/// Opens a case for an archived form and stores its number. Later messages find the form by this
+/// number.
 pub async fn open_case(cases: &Cases, event: &FormArchived, ctx: &Context) -> HandlerResult {
     let form_id = &event.form_id;
     let form = load(ctx, form_id).await?;
@@ -64,7 +65,7 @@ pub async fn open_case(cases: &Cases, event: &FormArchived, ctx: &Context) -> Ha
     tx.complete(Done::ok()).await
 }
 
-/// Notes in the archive that a case was opened.
+/// Adds a note to the archive that a case was opened.
 pub async fn archive_note(archive: &Archive, event: &CaseOpened, ctx: &Context) -> HandlerResult {
     let case = Measure {
         case_number: event.case_number.clone(),
@@ -76,7 +77,7 @@ pub async fn archive_note(archive: &Archive, event: &CaseOpened, ctx: &Context) 
     Ok(Done::ok())
 }
 
-/// Tells the company that its application was received.
+/// Notifies the company that its application was received.
 pub async fn notify_received(
     notifications: &Notifications,
     event: &CaseOpened,
@@ -94,7 +95,7 @@ pub async fn notify_received(
     Ok(Done::ok())
 }
 
-/// Puts the grant letter of a form into the archive.
+/// Archives the grant letter of a form.
 pub async fn archive_letter(
     archive: &Archive,
     event: &GrantLetterReceived,
@@ -143,7 +144,8 @@ pub async fn save_grant(event: &GrantLetterArchived, ctx: &Context) -> HandlerRe
     tx.complete(Done::ok()).await
 }
 
-/// Marks a form approved. One that was cancelled before stays so, and the event says it.
+/// Marks a form as approved. If the form was cancelled before, it stays cancelled, and the event's
+/// result says so.
 pub async fn approve_form(event: &GrantLetterArchived, ctx: &Context) -> HandlerResult {
     let tx = ctx.transaction().await?;
     if !store::approve(&*tx, &event.form_id).await.retryable()? {
@@ -152,7 +154,8 @@ pub async fn approve_form(event: &GrantLetterArchived, ctx: &Context) -> Handler
     tx.complete(Done::ok()).await
 }
 
-/// Tells the company of its grant: a message and a new status, each once even when the other fails.
+/// Notifies the company of its grant with a message and a new status. Each is sent once, even if the
+/// other one fails.
 pub async fn notify_approved(
     notifications: &Notifications,
     event: &GrantSaved,
@@ -175,7 +178,7 @@ pub async fn notify_approved(
     Ok(Done::ok())
 }
 
-/// Puts the grant letter of a case that is not ours into the archive.
+/// Archives the grant letter for a case of another system.
 pub async fn archive_external_letter(
     archive: &Archive,
     event: &ExternalLetterReceived,
@@ -196,7 +199,7 @@ pub async fn archive_external_letter(
     Ok(Done::ok())
 }
 
-/// Stores a grant whose case is not ours.
+/// Stores a grant for a case of another system.
 pub async fn save_external_grant(event: &ExternalLetterArchived, ctx: &Context) -> HandlerResult {
     let tx = ctx.transaction().await?;
     keep_grant(
@@ -210,8 +213,8 @@ pub async fn save_external_grant(event: &ExternalLetterArchived, ctx: &Context) 
     tx.complete(Done::ok()).await
 }
 
-/// Tells a company of a grant whose case is not ours. Its page has no entry for that case yet, so
-/// there are three sub-steps: the entry, the message, the status.
+/// Notifies a company of a grant for a case of another system. The company's page has no entry for
+/// that case yet, so there are three sub-steps: the entry, the message and the status.
 pub async fn notify_external(
     notifications: &Notifications,
     event: &ExternalLetterArchived,
@@ -238,7 +241,7 @@ pub async fn notify_external(
     Ok(Done::ok())
 }
 
-/// Tells the company that its application was cancelled.
+/// Notifies the company that its application was cancelled.
 pub async fn notify_cancelled(
     notifications: &Notifications,
     event: &FormCancelled,
@@ -252,7 +255,7 @@ pub async fn notify_cancelled(
     Ok(Done::ok())
 }
 
-/// Marks a form cancelled.
+/// Marks a form as cancelled.
 pub async fn cancel_form(event: &FormCancelled, ctx: &Context) -> HandlerResult {
     let tx = ctx.transaction().await?;
     if !store::cancel(&*tx, &event.form_id).await.retryable()? {
@@ -261,18 +264,19 @@ pub async fn cancel_form(event: &FormCancelled, ctx: &Context) -> HandlerResult 
     tx.complete(Done::ok()).await
 }
 
-/// Does nothing: the view is counted by the queue's statistics once its event is in the log.
+/// Does nothing. The queue's statistics count the view once its event is in the log.
 #[expect(clippy::unused_async, reason = "a handler is a future")]
 pub async fn count_view(_event: &GrantLetterViewed) -> HandlerResult {
     Ok(Done::ok())
 }
 
-/// Emits the next step of a form, behind the form's other events.
+/// Emits the next step of a form. It follows the form's other events.
 fn follow_up(ctx: &Context, form_id: &str, event: &Event) -> Result<(), HandlerError> {
     ctx.emit_new(NewEvent::of(event).reject("emit")?.group(group_of(form_id)))
 }
 
-/// The stored form. Gives its connection back at once: a call to a service may follow.
+/// Loads the stored form, and returns its connection at once, because a call to a service may
+/// follow.
 async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerError> {
     let connection = ctx.connection().await?;
     store::load(&*connection, form_id)
@@ -281,7 +285,7 @@ async fn load(ctx: &Context, form_id: &str) -> Result<Form, HandlerError> {
         .ok_or_else(|| missing(form_id))
 }
 
-/// The case an earlier run has kept, if any.
+/// Returns the case that an earlier run stored, if any.
 async fn known_case(ctx: &Context, form_id: &str) -> Result<Option<Measure>, HandlerError> {
     let connection = ctx.connection().await?;
     store::case_of(&*connection, form_id).await.retryable()
@@ -306,7 +310,7 @@ async fn keep_grant(
     ))
 }
 
-/// A status that was not changed is fine when it is the wanted one already.
+/// If the status was not changed, this is fine if it already has the desired value.
 async fn repeated(
     tx: &Transaction<'_>,
     form_id: &str,

@@ -1,9 +1,9 @@
-//! Owns what enters the forms system: forms handed in, messages from the case system, views of a
-//! letter. Each verb stores its row and publishes its event in the caller's transaction, so that
-//! there is never one without the other (B1); hence the parameter is a transaction, not a client.
+//! Owns how data enters the forms system: submitted forms, messages from the case system, and views
+//! of a letter. Each function stores its row and publishes its event in the caller's transaction, so
+//! one never exists without the other (B1). Therefore the parameter is a transaction, not a client.
 //!
-//! All events of a form share a group, so that nobody hears of a grant before hearing of the case;
-//! while one of them waits for a service, the later ones of that form wait behind it.
+//! All events of a form are in one group, so a grant is never announced before the case. While one
+//! event waits for a service, the later events of the same form wait behind it.
 
 use serde::Serialize;
 use tokio_postgres::Transaction;
@@ -16,43 +16,43 @@ use super::store::{self, StoredMessage};
 use crate::app::Event;
 use tidegate::{Error, NewEvent, Published, publish};
 
-/// What became of a message from outside.
+/// The result of receiving a message from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Received {
-    /// It concerns a form of ours.
+    /// It concerns one of our forms.
     Ours {
         /// The form.
         form_id: String,
-        /// The event that will act on it.
+        /// The event that will process it.
         event: Published,
     },
-    /// It concerns a case that is not ours and is acted on all the same.
+    /// It concerns a case of another system, but must be processed too.
     External {
-        /// The event that will act on it.
+        /// The event that will process it.
         event: Published,
     },
-    /// It concerns a case that is not ours, so there is nothing to do; it is stored.
+    /// It concerns a case of another system and needs no processing. It is stored.
     Unrelated,
-    /// It was received before; nothing is stored or published.
+    /// It was received before. Nothing is stored or published.
     Duplicate,
 }
 
-/// What is said of a form whose id is taken.
+/// The error for a form whose id is already used.
 pub const HANDED_IN_BEFORE: &str = "form.id: must be one that was not handed in before";
 
-/// What is said of a view of another form's letter.
+/// The error for a view of a letter that belongs to another form.
 pub const NO_GRANT_OF_FORM: &str = "grant_number: must be of a grant that this form was given";
 
-/// The group of a form's events.
+/// Returns the group of a form's events.
 pub(in crate::app) fn group_of(form_id: &str) -> String {
     format!("form:{form_id}")
 }
 
-/// Hands a form in: stores it with status submitted and publishes `form_submitted`. A stored draft of
-/// the same id gives way to it.
+/// Submits a form: stores it with status submitted and publishes `form_submitted`. It replaces a
+/// stored draft with the same id.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+/// [`Error::Invalid`] names the field and what is allowed. Otherwise database errors.
 pub async fn submit(tx: &Transaction<'_>, form: &Form) -> Result<Published, Error> {
     let form = Form {
         status: FormStatus::Submitted,
@@ -67,8 +67,8 @@ pub async fn submit(tx: &Transaction<'_>, form: &Form) -> Result<Published, Erro
     .await
 }
 
-/// Takes over a form whose case another system has opened already: stores both, publishes nothing.
-/// From then on messages about that case are about this form.
+/// Takes over a form for which another system has already opened a case. It stores both and publishes
+/// nothing. From then on, messages about that case concern this form.
 ///
 /// # Errors
 /// As [`submit`].
@@ -79,11 +79,11 @@ pub async fn take_over(tx: &Transaction<'_>, form: &Form, case: &Measure) -> Res
     Ok(())
 }
 
-/// Receives a grant letter, once for each `source` and `external_id`: publishes
-/// `grant_letter_received` when its case is one of ours, else `external_letter_received`.
+/// Receives a grant letter, once for each `source` and `external_id`. Publishes
+/// `grant_letter_received` if the case is one of ours, otherwise `external_letter_received`.
 ///
 /// # Errors
-/// [`Error::Invalid`] names the field and what is allowed; else the database's failure.
+/// [`Error::Invalid`] names the field and what is allowed. Otherwise database errors.
 pub async fn receive_letter(
     tx: &Transaction<'_>,
     source: &str,
@@ -127,8 +127,8 @@ pub async fn receive_letter(
     })
 }
 
-/// Receives word that the case system cancelled a measure, once for each `source` and `external_id`:
-/// publishes `form_cancelled` when its case is one of ours.
+/// Receives a notice that the case system cancelled a measure, once for each `source` and
+/// `external_id`. Publishes `form_cancelled` if the case is one of ours.
 ///
 /// # Errors
 /// As [`receive_letter`].
@@ -167,8 +167,8 @@ pub async fn cancel(
     })
 }
 
-/// Tells that somebody looked at a grant letter: publishes `grant_letter_viewed`, outside the form's
-/// group, since a count need not wait for anything.
+/// Records that a grant letter was viewed. Publishes `grant_letter_viewed` outside the form's group,
+/// because a count need not wait for other events.
 ///
 /// # Errors
 /// As [`receive_letter`].
@@ -187,7 +187,7 @@ pub async fn letter_viewed(tx: &Transaction<'_>, grant_number: &str) -> Result<P
     publish(tx, &event).await
 }
 
-/// As [`letter_viewed`], of a letter about a grant that this form was given.
+/// Like [`letter_viewed`], for the letter about a grant of this form.
 ///
 /// # Errors
 /// As [`receive_letter`].
@@ -211,7 +211,7 @@ async fn store_new(tx: &Transaction<'_>, form: &Form) -> Result<(), Error> {
     Err(Error::Invalid(HANDED_IN_BEFORE.to_owned()))
 }
 
-/// Stores a message; none when it is stored already.
+/// Stores a message. Returns `None` if it is already stored.
 async fn keep(
     tx: &Transaction<'_>,
     source: &str,

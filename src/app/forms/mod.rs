@@ -1,5 +1,5 @@
-//! The forms system: applications for grants, from the form that is handed in to the letter that
-//! answers it. Several parties act on an application, each at its own pace and each down at times,
+//! The forms system: applications for grants, from the submitted form to the letter that answers
+//! it. Several systems process an application. Each works at its own pace and may be down at times,
 //! so every step is an event of its own.
 //!
 //! ```text
@@ -11,9 +11,11 @@
 //!
 //! # Layout
 //!
-//! [`model`] is the form and the grant, [`events`] what the steps tell each other, [`intake`] how
-//! forms and messages enter, `handlers` what each step does, [`services`] the three systems they
-//! talk to; `store` holds the SQL.
+//! - [`model`] defines the form and the grant, and [`events`] the payloads of the steps.
+//! - [`intake`] receives forms and messages.
+//! - `handlers` contains the work of each step, and [`services`] the three systems that the
+//!   handlers call.
+//! - `store` contains the SQL.
 
 pub mod events;
 pub(crate) mod handlers;

@@ -1,8 +1,8 @@
-//! Owns what a grant application is: the form, the grant it may end in, and which values are
-//! allowed. It knows neither the queue nor the services.
+//! Owns the definition of a grant application: the form, the grant it may lead to, and the allowed
+//! values. It knows neither the queue nor the services.
 //!
-//! The surprise: names, national ids, addresses and free text are [`Private`], which has no way to
-//! be shown. So every type here may derive `Debug`, and an error can only name a field, not quote it.
+//! Names, national ids, addresses and free text are [`Private`], a type that cannot be displayed.
+//! Every type here may therefore derive `Debug`, and an error can only name a field but not quote it.
 
 use std::fmt;
 
@@ -13,19 +13,19 @@ use utoipa::ToSchema;
 
 use tidegate::Error;
 
-/// Text about a person. Serializes as itself, since payloads and services need it; its `Debug` shows
-/// none of it, and it has no `Display`.
+/// Text about a person. It serializes as plain text, because payloads and services need it. Its
+/// `Debug` output hides the text, and it has no `Display`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 pub struct Private(String);
 
 impl Private {
-    /// Takes the text in.
+    /// Wraps the text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text, to be stored or sent; never to be logged.
+    /// Returns the text, to store or send it. Never log it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -41,18 +41,18 @@ impl fmt::Debug for Private {
 /// A grant application.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Form {
-    /// Chosen by whoever creates the form, 1 to 100 characters; ties its events together.
+    /// Chosen by the creator of the form, 1 to 100 characters. All events of the form carry it.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub id: String,
-    /// Who applies.
+    /// The applicant.
     pub company: Company,
-    /// Whom the help is for.
+    /// The employee who is to be helped.
     pub employee: Employee,
-    /// Who gives it.
+    /// The expert who is to help.
     pub expert: Expert,
-    /// What it is.
+    /// The help that is needed.
     pub need: Need,
-    /// How far the form has come; whoever hands it in need not say.
+    /// The progress of the form. Optional when a form is submitted.
     #[serde(default)]
     pub status: FormStatus,
 }
@@ -66,7 +66,7 @@ pub struct Company {
     /// Its name.
     #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
     pub name: String,
-    /// Whom to reach there.
+    /// The contact person of the company.
     pub contact: Contact,
 }
 
@@ -104,21 +104,21 @@ pub struct Expert {
     /// The expert's own company.
     #[schema(min_length = 1, max_length = 200, pattern = r"\S")]
     pub company: String,
-    /// What the expert is trained in.
+    /// The expert's qualification.
     #[schema(min_length = 1, max_length = 1000, pattern = r"\S")]
     pub competence: String,
 }
 
-/// The help applied for. The two texts may tell of somebody's health.
+/// The requested help. The two texts may contain health information.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Need {
-    /// Why help is needed.
+    /// The reason for the request.
     #[schema(value_type = String, min_length = 1, max_length = 10_000, pattern = r"\S")]
     pub reason: Private,
-    /// What is asked for.
+    /// The requested help.
     #[schema(value_type = String, min_length = 1, max_length = 10_000, pattern = r"\S")]
     pub requirement: Private,
-    /// Whole kroner.
+    /// Estimated cost in whole kroner.
     #[schema(minimum = 0)]
     #[serde(deserialize_with = "whole")]
     pub estimated_cost: i64,
@@ -131,14 +131,14 @@ pub struct Need {
     pub start_date: String,
 }
 
-/// How far a form has come.
+/// The progress of a form.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FormStatus {
-    /// Being filled in.
+    /// The form is being filled in.
     #[default]
     Draft,
-    /// Handed in.
+    /// The form was submitted.
     Submitted,
     /// A grant was given.
     Approved,
@@ -146,18 +146,18 @@ pub enum FormStatus {
     Cancelled,
 }
 
-/// A grant, as its letter tells it.
+/// A grant, as announced by its letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Grant {
     /// The grant's number in the case system, 1 to 100 characters.
     #[schema(min_length = 1, max_length = 100, pattern = r"\S")]
     pub grant_number: String,
-    /// The case and measure it was given for.
+    /// The case and measure of the grant.
     pub measure: Measure,
-    /// The company it was given to, 9 digits.
+    /// The number of the company that receives the grant, 9 digits.
     #[schema(min_length = 9, max_length = 9, pattern = "^[0-9]{9}$")]
     pub company_number: String,
-    /// Whole kroner.
+    /// Amount in whole kroner.
     #[schema(minimum = 0)]
     #[serde(deserialize_with = "whole")]
     pub amount: i64,
@@ -169,7 +169,7 @@ pub struct Grant {
     pub valid_to: String,
 }
 
-/// Where the case system keeps an application.
+/// The place of an application in the case system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Measure {
     /// The case, 1 to 100 characters.
@@ -184,7 +184,8 @@ impl Form {
     /// Checks every field.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the first bad field and what is allowed; it never quotes the value.
+    /// [`Error::Invalid`] names the first invalid field and what is allowed. It never quotes the
+    /// value.
     pub fn check(&self) -> Result<(), Error> {
         text("form.id", &self.id, 100)?;
         digits("form.company.number", &self.company.number, 9)?;
@@ -227,7 +228,7 @@ impl Grant {
     /// Checks every field.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the first bad field and what is allowed.
+    /// [`Error::Invalid`] names the first invalid field and what is allowed.
     pub fn check(&self) -> Result<(), Error> {
         text("grant.grant_number", &self.grant_number, 100)?;
         self.measure.check()?;
@@ -235,7 +236,7 @@ impl Grant {
         not_negative("grant.amount", self.amount)?;
         date("grant.valid_from", &self.valid_from)?;
         date("grant.valid_to", &self.valid_to)?;
-        // Dates of one fixed form sort as text.
+        // Dates in one fixed format sort correctly as text.
         demand(
             self.valid_to >= self.valid_from,
             "grant.valid_to",
@@ -248,7 +249,7 @@ impl Measure {
     /// Checks both ids.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the first bad field and what is allowed.
+    /// [`Error::Invalid`] names the first invalid field and what is allowed.
     pub fn check(&self) -> Result<(), Error> {
         text("measure.case_number", &self.case_number, 100)?;
         text("measure.measure_id", &self.measure_id, 100)
@@ -263,12 +264,12 @@ fn demand(holds: bool, field: &str, what: &str) -> Result<(), Error> {
     }
 }
 
-/// What the interface's schema takes for a blank: the white space of ECMA-262.
+/// Reports whether the interface's schema treats the character as blank: white space as in ECMA-262.
 fn is_blank(c: char) -> bool {
     c == '\u{feff}' || c.is_whitespace() && c != '\u{85}'
 }
 
-/// A whole number; `97.0` is one to a JSON schema.
+/// Reads a whole number. In JSON Schema, `97.0` is also a whole number.
 fn whole<'de, D: Deserializer<'de>, T: TryFrom<i64>>(deserializer: D) -> Result<T, D::Error> {
     let number = Number::deserialize(deserializer)?;
     let whole = number.as_i64().or_else(|| {
@@ -280,7 +281,7 @@ fn whole<'de, D: Deserializer<'de>, T: TryFrom<i64>>(deserializer: D) -> Result<
     fitting.ok_or_else(|| D::Error::custom("must be a whole number"))
 }
 
-/// 1 to `limit` characters that are not all blank; Postgres stores no NUL.
+/// Requires 1 to `limit` characters that are not all blank, and no NUL, which Postgres cannot store.
 pub(super) fn text(field: &str, value: &str, limit: usize) -> Result<(), Error> {
     let holds =
         !value.chars().all(is_blank) && value.chars().count() <= limit && !value.contains('\0');
@@ -296,7 +297,8 @@ fn digits(field: &str, value: &str, count: usize) -> Result<(), Error> {
     demand(holds, field, &format!("a number of exactly {count} digits"))
 }
 
-/// Only what no address can lack: whether it exists, the notification service finds out.
+/// Checks only what every address must have. The notification service finds out whether the address
+/// exists.
 fn email(field: &str, value: &str) -> Result<(), Error> {
     let parts = value
         .split_once('@')
@@ -324,7 +326,8 @@ fn not_negative(field: &str, value: i64) -> Result<(), Error> {
     demand(value >= 0, field, "a whole number, 0 or more")
 }
 
-/// A day of the calendar as `YYYY-MM-DD`, so that the database's own check has nothing to quote.
+/// Requires an existing day as `YYYY-MM-DD`, so that the database's own check never fails and quotes
+/// the value.
 fn date(field: &str, value: &str) -> Result<(), Error> {
     let parts: Vec<u32> = value
         .split('-')
@@ -367,7 +370,7 @@ mod tests {
         })
     }
 
-    /// The form with the value at `path` replaced.
+    /// Returns the form with the value at `path` replaced.
     fn form_with(path: &str, value: Value) -> Form {
         let mut form = form();
         *form

@@ -1,9 +1,10 @@
-//! Owns what the forms system says to its three services, one method a call. How a call fails is
-//! [`HttpService`]'s business.
+//! Owns the calls of the forms system to its three services, one method for each call.
+//! [`HttpService`] decides how a call fails.
 //!
-//! Each call names its subject by a reference of our own (`form/…`, `grant/…`), which stays the same
-//! when an event is replayed under another id and so another idempotency key. A service that knows
-//! the reference answers with what it has: that, too, is a success.
+//! Each call identifies its subject by a reference of our own (`form/…`, `grant/…`). The reference
+//! stays the same when an event is replayed with another id, and therefore another idempotency key.
+//! A service that already knows the reference answers with the object that it has. This also counts
+//! as success.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -31,8 +32,8 @@ impl Services {
     /// Reads `ARCHIVE_URL`, `CASES_URL` and `NOTIFICATIONS_URL`.
     ///
     /// # Errors
-    /// [`Error::Config`] when one is malformed. One that is missing is no error here; the events
-    /// that need it wait and say so.
+    /// [`Error::Config`] if a URL is malformed. A missing URL is no error here: the events that need
+    /// it wait and report it.
     pub fn from_settings(
         setting: impl Fn(&str) -> Option<String>,
         http: &HttpClient,
@@ -47,11 +48,11 @@ impl Services {
     }
 }
 
-/// Keeps documents for good.
+/// The service that stores documents permanently.
 #[derive(Debug, Clone)]
 pub struct Archive(HttpService);
 
-/// Where the archive put a document.
+/// The place of a document in the archive.
 #[derive(Debug, Deserialize)]
 pub(super) struct Archived {
     pub document_id: String,
@@ -111,7 +112,7 @@ impl Archive {
     }
 }
 
-/// Decides on applications.
+/// The service that decides on applications.
 #[derive(Debug, Clone)]
 pub struct Cases(HttpService);
 
@@ -136,11 +137,11 @@ impl Cases {
     }
 }
 
-/// Tells companies what became of their applications.
+/// The service that notifies companies about their applications.
 #[derive(Debug, Clone)]
 pub struct Notifications(HttpService);
 
-/// Both count as success: the company has been told.
+/// The answers of the service. Both count as success, because the company has been notified.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Told {
@@ -153,12 +154,12 @@ struct Notified {
     result: Told,
 }
 
-/// One thing to tell a company about one application or grant.
+/// A notification for a company about one application or grant.
 #[derive(Debug, Serialize)]
 pub(super) struct Notice<'a> {
-    /// Ours; the service tells a repetition by it.
+    /// Our own reference. The service recognizes a repetition by it.
     pub reference: String,
-    /// What belongs together on the company's page.
+    /// Groups related entries on the company's page.
     pub group: String,
     pub company_number: &'a str,
     pub text: &'static str,
@@ -167,7 +168,7 @@ pub(super) struct Notice<'a> {
 }
 
 impl Notifications {
-    /// Puts a new entry on the company's page.
+    /// Adds an entry to the company's page.
     pub(super) async fn case(&self, key: &str, notice: &Notice<'_>) -> Result<(), HandlerError> {
         self.send("cases", key, notice).await
     }
@@ -177,7 +178,7 @@ impl Notifications {
         self.send("messages", key, notice).await
     }
 
-    /// Changes what an entry's status says.
+    /// Changes the status of an entry.
     pub(super) async fn status(&self, key: &str, notice: &Notice<'_>) -> Result<(), HandlerError> {
         self.send("statuses", key, notice).await
     }

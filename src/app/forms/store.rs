@@ -1,5 +1,5 @@
-//! Owns the SQL of the forms system's own tables, each statement a verb. A writer tells whether it
-//! found its row; what a missing row means is for the caller to say.
+//! Owns the SQL of the forms system's tables, one function for each statement. Each writing
+//! function reports whether it found its row. The caller decides what a missing row means.
 
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Row};
@@ -8,7 +8,7 @@ use super::model::{Form, FormStatus, Grant, Measure};
 use crate::app::sql::query;
 use tidegate::Error;
 
-/// Stores a form as submitted. Only a draft of the same id gives way.
+/// Stores a form as submitted. It replaces only a draft with the same id.
 const SUBMIT: &str = "\
 INSERT INTO forms.form AS f
        (id, company_number, company_name, contact_name, contact_email, contact_phone,
@@ -47,7 +47,7 @@ SELECT jsonb_build_object(
        'status', status)::text
   FROM forms.form WHERE id = $1";
 
-/// Tells the case that stands there now; the first one given stays.
+/// Stores the case and returns the stored one. The first case is kept.
 const KEEP_CASE: &str = "\
 UPDATE forms.form
    SET case_number = coalesce(case_number, $2), measure_id = coalesce(measure_id, $3),
@@ -59,7 +59,7 @@ const CASE_OF: &str = "SELECT case_number, measure_id FROM forms.form WHERE id =
 
 const FORM_OF: &str = "SELECT id FROM forms.form WHERE case_number = $1 AND measure_id = $2";
 
-/// A status only moves forward: approved does not come after cancelled.
+/// Approves a form. A status only moves forward: a cancelled form cannot become approved.
 const APPROVE: &str = "\
 UPDATE forms.form SET status = 'approved', updated_at = clock_timestamp()
  WHERE id = $1 AND status = 'submitted'
@@ -72,7 +72,7 @@ RETURNING id";
 
 const STATUS_OF: &str = "SELECT status FROM forms.form WHERE id = $1";
 
-/// The same letter again leaves the same row; a grant never changes hands.
+/// Stores a grant. The same letter again changes nothing, and a grant never moves to another form.
 const SAVE_GRANT: &str = "\
 INSERT INTO forms.awarded_grant AS g
        (grant_number, form_id, case_number, measure_id, company_number, amount, valid_from, valid_to,
@@ -88,14 +88,15 @@ RETURNING g.grant_number";
 
 const FORM_OF_GRANT: &str = "SELECT form_id FROM forms.awarded_grant WHERE grant_number = $1";
 
-/// Waits for a concurrent transaction that stores the same message, and gives way if it commits.
+/// Stores a message. It waits for a concurrent transaction that stores the same message, and stores
+/// nothing if that one commits.
 const KEEP_MESSAGE: &str = "\
 INSERT INTO forms.message (source, external_id, subject, form_id, content)
 VALUES ($1, $2, $3, $4, $5::jsonb)
     ON CONFLICT (source, external_id) DO NOTHING
 RETURNING id::text";
 
-/// Whether the form is new; false when one of this id is stored that is no draft.
+/// Stores a form. Returns false if a form with this id exists and is not a draft.
 pub(super) async fn submit(
     client: &(impl GenericClient + Sync),
     form: &Form,
@@ -119,7 +120,7 @@ pub(super) async fn load(
     Ok(Some(form))
 }
 
-/// The case the form has now, or none when the form is missing or a draft.
+/// Stores the case and returns the form's case. Returns `None` if the form is missing or a draft.
 pub(super) async fn keep_case(
     client: &(impl GenericClient + Sync),
     form_id: &str,
@@ -154,7 +155,7 @@ pub(super) async fn form_of(
     Ok(rows.first().map(|row| row.get(0)))
 }
 
-/// Whether the form went from submitted to approved.
+/// Returns whether the form changed from submitted to approved.
 pub(super) async fn approve(
     client: &(impl GenericClient + Sync),
     form_id: &str,
@@ -163,7 +164,7 @@ pub(super) async fn approve(
     Ok(!rows.is_empty())
 }
 
-/// Whether the form went to cancelled.
+/// Returns whether the form changed to cancelled.
 pub(super) async fn cancel(
     client: &(impl GenericClient + Sync),
     form_id: &str,
@@ -192,7 +193,8 @@ pub(super) async fn status_of(
     }))
 }
 
-/// Whether the grant is stored for this form, or for none; false when it is another form's.
+/// Returns whether the grant is stored for this form, or without a form. False if it belongs to
+/// another form.
 pub(super) async fn save_grant(
     client: &(impl GenericClient + Sync),
     form_id: Option<&str>,
@@ -216,7 +218,8 @@ pub(super) async fn save_grant(
     Ok(!rows.is_empty())
 }
 
-/// The form of a grant; none when the grant is unknown or its case is not ours.
+/// Returns the form of a grant, or `None` if the grant is unknown or its case belongs to another
+/// system.
 pub(super) async fn form_of_grant(
     client: &(impl GenericClient + Sync),
     grant_number: &str,
@@ -231,7 +234,7 @@ pub(super) async fn form_of_grant(
     Ok(rows.first().and_then(|row| row.get(0)))
 }
 
-/// What the outside sent, as it is stored.
+/// A message from outside, as it is stored.
 pub(super) struct StoredMessage<'a> {
     pub source: &'a str,
     pub external_id: &'a str,
@@ -240,7 +243,7 @@ pub(super) struct StoredMessage<'a> {
     pub content: String,
 }
 
-/// The stored message's id, or none when it was stored before.
+/// Returns the id of the stored message, or `None` if it was already stored.
 pub(super) async fn keep_message(
     client: &(impl GenericClient + Sync),
     message: &StoredMessage<'_>,
@@ -256,7 +259,7 @@ pub(super) async fn keep_message(
     Ok(rows.first().map(|row| row.get(0)))
 }
 
-/// JSON text for a parameter.
+/// Serializes a value to JSON text for a parameter.
 pub(super) fn json(stage: &'static str, value: &impl serde::Serialize) -> Result<String, Error> {
     serde_json::to_string(value).map_err(|error| Error::Invalid(format!("{stage}: {error}")))
 }

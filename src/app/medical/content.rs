@@ -1,8 +1,9 @@
-//! Owns signed contents: base64 of JSON, what each must hold, and how it falls into entities. Only
-//! what the jobs decide by is prescribed; the rest of a content is stored as it was signed.
+//! Owns signed contents: base64 of JSON, what each shape must contain, and how a content is split into
+//! entities. The schema prescribes only the fields that the jobs use to decide. All other fields are
+//! stored as they were signed.
 //!
-//! The surprise: an entity is compared and stored as JSON, not as a type of ours. What was signed must
-//! stay what was signed, down to fields that this program has never heard of.
+//! An entity is compared and stored as JSON, not as a Rust type. The stored content must remain
+//! exactly what was signed, including fields that this program does not know.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -21,20 +22,20 @@ use tidegate::HandlerError;
 
 /// A signed content of one shape.
 pub(super) trait Content: ToSchema {
-    /// What its root is.
+    /// The kind of the content's root.
     const ROOT: EntityKind;
-    /// The field that holds the root; none when the whole content is the root.
+    /// The field that holds the root. `None` if the whole content is the root.
     const ROOT_FIELD: Option<&'static str> = None;
-    /// The fields that hold what belongs to the root.
+    /// The fields that hold the entities below the root.
     const LISTS: &'static [(&'static str, EntityKind)] = &[];
 }
 
-/// One entity of a package; what else it says is kept and not looked at.
+/// One entity of a package. Other fields are stored but not checked.
 #[derive(Deserialize, ToSchema)]
 pub struct PackageItem {
     /// Its id.
     pub id: Uuid,
-    /// Its state; the kind's first one when it is missing.
+    /// Its state. The default is the initial state of its kind.
     #[serde(default)]
     pub status: Option<EntityStatus>,
 }
@@ -44,14 +45,14 @@ pub struct PackageItem {
 pub struct Encounter {
     /// Its id.
     pub id: Uuid,
-    /// Its state; `finished` when it is missing.
+    /// Its state. The default is `finished`.
     #[serde(default)]
     pub status: Option<EntityStatus>,
     /// The episode of care it belongs to.
     pub episode: Uuid,
 }
 
-/// An encounter and all that was found and done at it.
+/// An encounter and everything that was recorded during it.
 #[derive(ToSchema, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "read as a schema; the entities stay JSON")]
@@ -95,10 +96,10 @@ impl Content for EncounterPackage {
 pub struct DiagnosticReport {
     /// Its id.
     pub id: Uuid,
-    /// Its state; `final` when it is missing.
+    /// Its state. The default is `final`.
     #[serde(default)]
     pub status: Option<EntityStatus>,
-    /// The employee who recorded it, and so has to sign it.
+    /// The employee who recorded it. This employee has to sign it.
     pub recorded_by: Uuid,
 }
 
@@ -119,12 +120,12 @@ impl Content for DiagnosticReportPackage {
         &[("observations", EntityKind::Observation)];
 }
 
-/// Something that was done.
+/// A procedure that was carried out.
 #[derive(Deserialize, ToSchema)]
 pub struct Procedure {
     /// Its id.
     pub id: Uuid,
-    /// Its state; `completed` when it is missing.
+    /// Its state. The default is `completed`.
     #[serde(default)]
     pub status: Option<EntityStatus>,
 }
@@ -133,15 +134,15 @@ impl Content for Procedure {
     const ROOT: EntityKind = EntityKind::Procedure;
 }
 
-/// Something that is asked for.
+/// A service that is requested.
 #[derive(Deserialize, ToSchema)]
 pub struct ServiceRequest {
     /// Its id.
     pub id: Uuid,
-    /// Its state; `active` when it is missing.
+    /// Its state. The default is `active`.
     #[serde(default)]
     pub status: Option<EntityStatus>,
-    /// The employee who asks, and so has to sign it.
+    /// The employee who requests it. This employee has to sign it.
     pub requester_employee: Uuid,
 }
 
@@ -149,7 +150,7 @@ impl Content for ServiceRequest {
     const ROOT: EntityKind = EntityKind::ServiceRequest;
 }
 
-/// The schemas of the signed contents.
+/// Adds the schemas of the signed contents.
 pub(super) fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
     fn add<T: ToSchema + PartialSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
         schemas.push((T::name().into_owned(), T::schema()));
@@ -166,24 +167,24 @@ pub(super) struct Part {
     pub kind: EntityKind,
     pub id: Uuid,
     pub status: Option<EntityStatus>,
-    /// Where it stands, for messages: `$.conditions[0]`.
+    /// Its place in the content, for error messages: `$.conditions[0]`.
     pub at: String,
     pub content: Value,
 }
 
-/// A signed content, taken apart.
+/// A signed content, split into its entities.
 pub(super) struct Signed {
-    /// The root first, then what belongs to it.
+    /// The root first, then the entities below it.
     pub parts: Vec<Part>,
 }
 
-/// Most entities of one package: their links have to fit into a stored result.
+/// Maximum number of entities in one package. Links to all of them must fit into a stored result.
 pub(super) const MAX_PARTS: usize = 60;
 
-/// Opens a signed content of this shape.
+/// Decodes and checks a signed content of this shape.
 ///
 /// # Errors
-/// 422 when it is no base64 of JSON, or does not hold what the shape asks for.
+/// 422 if it is not base64 of JSON, or does not match the schema of the shape.
 pub(super) fn open<T: Content>(signed_data: &str) -> Result<Signed, HandlerError> {
     let json = decode(signed_data).ok_or_else(|| {
         let needed = "must be base64 of JSON without NUL characters";
@@ -201,7 +202,7 @@ pub(super) fn open<T: Content>(signed_data: &str) -> Result<Signed, HandlerError
     Ok(Signed { parts })
 }
 
-/// What is wrong with a content, read as each shape in turn.
+/// Returns the faults of a content, once for each shape.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn faults_of_each(signed_data: &str) -> Vec<Vec<FieldError>> {
     fn faults<T: Content>(signed_data: &str) -> Vec<FieldError> {
@@ -229,7 +230,7 @@ fn decode(signed_data: &str) -> Option<Value> {
     (!holds_nul(&json)).then_some(json)
 }
 
-/// Whether a text or a field's name has the character NUL, which the database cannot keep.
+/// Reports whether a text or a field name contains the character NUL, which the database cannot store.
 fn holds_nul(json: &Value) -> bool {
     match json {
         Value::String(text) => text.contains('\0'),
@@ -241,7 +242,8 @@ fn holds_nul(json: &Value) -> bool {
     }
 }
 
-/// The schema has said that every part is an object with a good id and state.
+/// Splits a content into entities. The schema guarantees that every part is an object with a valid id
+/// and state.
 fn parts<T: Content>(json: &Value) -> Vec<Part> {
     let part = |kind, at: String, content: &Value| {
         let PackageItem { id, status } = PackageItem::deserialize(content).ok()?;
@@ -265,20 +267,21 @@ fn parts<T: Content>(json: &Value) -> Vec<Part> {
 }
 
 impl Signed {
-    /// The entity that the others belong to.
+    /// Returns the root entity.
     ///
     /// # Errors
-    /// 422 when there is none, which the schema has excluded.
+    /// 422 if there is none. The schema has already excluded this.
     pub(super) fn root(&self) -> Result<&Part, HandlerError> {
         self.parts.first().ok_or_else(rootless)
     }
 
-    /// As [`Signed::root`], without the rest.
+    /// Like [`Signed::root`], but consumes the content.
     pub(super) fn into_root(self) -> Result<Part, HandlerError> {
         self.parts.into_iter().next().ok_or_else(rootless)
     }
 
-    /// What is wrong with entities that are to be new: an id twice, a state that is not the first.
+    /// Returns the faults of entities that are to be created: duplicate ids, and states that are not
+    /// the initial one.
     pub(super) fn faults_of_new(&self) -> Vec<FieldError> {
         let mut faults = Vec::new();
         for (index, part) in self.parts.iter().enumerate() {
@@ -306,10 +309,10 @@ fn rootless() -> HandlerError {
 }
 
 impl Part {
-    /// A field of the content that the schema has declared a UUID.
+    /// Returns a field of the content that the schema declares as a UUID.
     ///
     /// # Errors
-    /// 422 when it is none after all.
+    /// 422 if the field is not a UUID.
     pub(super) fn uuid(&self, field: &str) -> Result<Uuid, HandlerError> {
         Uuid::deserialize(&self.content[field]).map_err(|_| {
             let entry = format!("{}.{field}", self.at);

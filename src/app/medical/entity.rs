@@ -1,5 +1,5 @@
-//! Owns what is kept of a patient: the kinds of entities, the states each of them can be in, and the
-//! conditions that jobs put on them. It knows neither SQL nor jobs.
+//! Owns the entities stored for a patient: their kinds, the states each kind can have, and the
+//! conditions that jobs require. It contains neither SQL nor jobs.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use tidegate::HandlerError;
 
-/// What is kept of a patient.
+/// A kind of entity that is stored for a patient.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
 )]
@@ -16,7 +16,7 @@ use tidegate::HandlerError;
 pub enum EntityKind {
     /// A course of care for one problem.
     Episode,
-    /// One contact of patient and care giver.
+    /// One contact between a patient and a caregiver.
     Encounter,
     /// A diagnosis or complaint.
     Condition,
@@ -26,45 +26,45 @@ pub enum EntityKind {
     Immunization,
     /// An allergy or intolerance.
     AllergyIntolerance,
-    /// An assessment of a risk.
+    /// A risk assessment.
     RiskAssessment,
     /// A device in use.
     Device,
-    /// A medicine that is taken.
+    /// A medicine that the patient takes.
     MedicationStatement,
     /// The result of an examination.
     DiagnosticReport,
-    /// Something that was done.
+    /// A procedure that was carried out.
     Procedure,
-    /// Something that is asked for.
+    /// A requested service.
     ServiceRequest,
-    /// Access that was given to somebody.
+    /// Access that was granted to an employee.
     Approval,
 }
 
-/// A state of an entity. Which ones a kind can be in, the table's own check says.
+/// A state of an entity. A check constraint of the table defines which states each kind can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EntityStatus {
-    /// Waiting for the patient's word.
+    /// Waits for the patient's consent.
     New,
-    /// In force.
+    /// In effect.
     Active,
-    /// Over, as planned.
+    /// Ended as planned.
     Closed,
-    /// Over, and its record is whole.
+    /// Ended, and its record is complete.
     Finished,
     /// Recorded.
     Valid,
     /// Released.
     Final,
-    /// Being done.
+    /// In progress.
     InProgress,
-    /// Done.
+    /// Completed.
     Completed,
-    /// Taken back.
+    /// Recalled by the client that requested it.
     Recalled,
-    /// Should not have been.
+    /// Entered by mistake.
     EnteredInError,
 }
 
@@ -85,7 +85,7 @@ impl EntityKind {
         Self::Approval,
     ];
 
-    /// The kind's name and its plural in addresses, and the state a new one is in.
+    /// Returns the kind's name, its plural in URLs, and its initial state.
     fn facts(self) -> (&'static str, &'static str, EntityStatus) {
         use EntityStatus::{Active, Completed, Final, Finished, New, Valid};
         match self {
@@ -105,24 +105,24 @@ impl EntityKind {
         }
     }
 
-    /// As stored.
+    /// Returns the name that the database stores.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.facts().0
     }
 
-    /// The state a new one is in.
+    /// Returns the state of a new entity of this kind.
     pub(super) fn initial(self) -> EntityStatus {
         self.facts().2
     }
 
-    /// The kind of this plural, as it stands in [`EntityKind::href`].
+    /// Returns the kind with this plural, as it appears in [`EntityKind::href`].
     #[must_use]
     pub fn of_plural(plural: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.facts().1 == plural)
     }
 
-    /// Where it can be read: `/patients/…/episodes/…`.
+    /// Returns the path of the entity: `/patients/…/episodes/…`.
     #[must_use]
     pub fn href(self, patient_id: Uuid, id: Uuid) -> String {
         format!("/patients/{patient_id}/{}/{id}", self.facts().1)
@@ -130,7 +130,7 @@ impl EntityKind {
 }
 
 impl EntityStatus {
-    /// As stored.
+    /// Returns the name that the database stores.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -156,11 +156,11 @@ pub(super) struct Entity {
     pub status: EntityStatus,
     /// The legal entity it belongs to.
     pub organization_id: Uuid,
-    /// What was asked for or signed when it was made.
+    /// The content that was requested or signed when the entity was created.
     pub content: Value,
-    /// What later jobs have said of it.
+    /// Facts that later jobs have added.
     pub facts: Value,
-    /// Whether its time is over, by the database's clock; only service requests have one.
+    /// Whether it has expired, by the database's clock. Only service requests expire.
     pub expired: bool,
 }
 
@@ -169,8 +169,10 @@ impl Entity {
         self.status == status
     }
 
+    /// Requires one of these states.
+    ///
     /// # Errors
-    /// 409 when it is in none of these states.
+    /// 409 if the entity is in another state.
     pub(super) fn must_be(&self, allowed: &[EntityStatus]) -> Result<(), HandlerError> {
         if allowed.contains(&self.status) {
             return Ok(());
@@ -184,8 +186,10 @@ impl Entity {
         )))
     }
 
+    /// Requires that the entity belongs to this legal entity.
+    ///
     /// # Errors
-    /// 409 when it belongs to another legal entity than the user asks for.
+    /// 409 if it belongs to another legal entity than the user's client.
     pub(super) fn must_belong_to(&self, client_id: Uuid) -> Result<(), HandlerError> {
         if self.organization_id == client_id {
             return Ok(());
@@ -196,8 +200,10 @@ impl Entity {
         )))
     }
 
+    /// Requires that this legal entity requested it.
+    ///
     /// # Errors
-    /// 403 when another legal entity has asked for it.
+    /// 403 if another legal entity requested it.
     pub(super) fn must_be_asked_for_by(&self, client_id: Uuid) -> Result<(), HandlerError> {
         if self.organization_id == client_id {
             return Ok(());
@@ -208,8 +214,10 @@ impl Entity {
         )))
     }
 
+    /// Requires that the entity has not expired.
+    ///
     /// # Errors
-    /// 409 when its time is over.
+    /// 409 if it has expired.
     pub(super) fn must_not_be_expired(&self) -> Result<(), HandlerError> {
         if self.expired {
             return Err(conflict(format!("the {} has expired", self.kind.as_str())));
@@ -217,8 +225,10 @@ impl Entity {
         Ok(())
     }
 
+    /// Requires that the content equals the stored one, except for the status and its reasons.
+    ///
     /// # Errors
-    /// 409 when the content, but for status and its reasons, is not what is stored.
+    /// 409 if any other field differs.
     pub(super) fn must_equal(&self, content: &Value) -> Result<(), HandlerError> {
         if same_but_status(&self.content, content) {
             return Ok(());
@@ -229,13 +239,13 @@ impl Entity {
         )))
     }
 
-    /// Whether a later job wrote this legal entity down as the one that uses it.
+    /// Reports whether a later job recorded this legal entity as the one that uses it.
     pub(super) fn is_used_by(&self, client_id: Uuid) -> bool {
         self.facts["used_by_legal_entity"] == json!(client_id)
     }
 }
 
-/// What a cancellation may change.
+/// The fields that a cancellation may change.
 const STATUS_FIELDS: [&str; 3] = ["status", "status_reason", "explanatory_letter"];
 
 fn same_but_status(stored: &Value, given: &Value) -> bool {
@@ -249,7 +259,8 @@ fn same_but_status(stored: &Value, given: &Value) -> bool {
     same(&bare(stored), &bare(given))
 }
 
-/// Equal as JSON. The database may write a number in another way than it was given: 1e2 is 100.
+/// Compares two values as JSON. The database may write a number differently than it was given: 1e2
+/// becomes 100.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => {
@@ -272,17 +283,17 @@ fn same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// An expected error: what is asked for does not go with what is there.
+/// Returns an expected error: the request conflicts with the stored data.
 pub(super) fn conflict(message: impl std::fmt::Display) -> HandlerError {
     HandlerError::reject("409", message)
 }
 
-/// An expected error: what is asked for is not this client's to ask for.
+/// Returns an expected error: this client may not make the request.
 fn forbidden(message: impl std::fmt::Display) -> HandlerError {
     HandlerError::reject("403", message)
 }
 
-/// An expected error: what is asked for is not there.
+/// Returns an expected error: the requested entity does not exist.
 pub(super) fn not_found(what: &str) -> HandlerError {
     HandlerError::reject("404", format!("{what} not found"))
 }

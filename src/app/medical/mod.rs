@@ -1,17 +1,20 @@
-//! The medical jobs system: 21 kinds of changes to a patient's data, asked for over an interface
-//! that answers at once and done one after the other for each patient.
+//! The medical jobs system: 21 kinds of changes to a patient's data. Clients request them over an interface that
+//! answers at once. The jobs of each patient are then handled one after the other.
 //!
 //! # Layout
 //!
-//! [`payload`] is what may be asked for, [`schema`] how a request is checked, [`value`] and [`entity`]
-//! what both are made of, [`content`] what is signed. [`transition`] is the one way in which a job
-//! becomes a change, `rules` what each kind demands, [`verdict`] what a job leaves behind, [`record`] what is read
-//! and confirmed at once, [`services`] what the patient is told and who verifies signatures; `store` holds the SQL.
+//! - [`payload`] defines what clients may request, and [`schema`] checks a request.
+//! - [`value`] and [`entity`] define the parts of both, and [`content`] the signed contents.
+//! - [`transition`] turns a job into a change. `rules` contains the rules of each kind.
+//! - [`verdict`] builds the stored result of a job.
+//! - [`record`] reads data, and confirms approvals at once.
+//! - [`services`] notifies the patient and verifies signatures.
+//! - `store` contains the SQL.
 //!
-//! # A further kind
+//! # How to add a kind
 //!
-//! A payload in [`payload`], a variant in [`crate::app::Event`], a `Transition` in `rules`: with any of
-//! them missing, the program does not compile.
+//! Add a payload in [`payload`], a variant in [`crate::app::Event`], and a `Transition` in `rules`. If one of them
+//! is missing, the program does not compile.
 
 pub mod content;
 pub mod entity;
@@ -34,9 +37,9 @@ pub use payload::{Job, KINDS, Refusal, ValidJob, schema_name, schemas, validate}
 pub use schema::FieldError;
 pub(super) use transition::handlers;
 
-/// Asks for a job, in the caller's transaction. While an equal one is pending it is that one's id that
-/// comes back (E2, E3): equal in kind, parameters, user, client and patient, whatever the time and the
-/// request's id. Approvals are never taken for each other.
+/// Publishes a job in the caller's transaction. If an equal job is pending, it returns the id of that job (E2, E3).
+/// Two jobs are equal if kind, parameters, user, client and patient are equal. The time and the request's id do not
+/// matter. Approvals are never considered equal.
 ///
 /// # Errors
 /// As [`publish`].
@@ -44,13 +47,13 @@ pub async fn submit(tx: &Transaction<'_>, job: &ValidJob) -> Result<Published, E
     publish(tx, &new_event(job)?).await
 }
 
-/// The group of a patient's jobs, which are handled in order (E5).
+/// Returns the group of a patient's jobs. The jobs of a group are handled in order (E5).
 #[must_use]
 pub fn group(patient_id: Uuid) -> String {
     format!("patient:{patient_id}")
 }
 
-/// The jobs of a patient are one group (E5), and findable by the request's id.
+/// Builds the event of a job. All jobs of a patient are in one group (E5). The request's id is the correlation id.
 fn new_event(job: &ValidJob) -> Result<NewEvent, Error> {
     let event = NewEvent::raw(job.kind, Some(job.payload.clone()))
         .group(group(job.patient_id))

@@ -1,8 +1,8 @@
-//! Owns what a producer may ask for: the payloads of the 21 kinds, their schemas,
-//! and the list of everything that is wrong with a bad one.
+//! Owns what a producer may request: the payloads of the 21 kinds, their schemas, and the list of
+//! all faults of an invalid payload.
 //!
-//! The surprise: a payload is checked against the very schema that is published for it, so what the
-//! interface promises and what it accepts cannot differ. Serde comes second, for the types.
+//! A payload is checked against the published schema itself, so the interface accepts exactly what
+//! it promises. Serde decodes it afterwards, to get typed values.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,28 +23,30 @@ use super::value::{
     Period, Resource, Visit,
 };
 
-/// What every job says of itself, whatever its kind.
+/// The fields that every job has, whatever its kind.
 #[derive(Debug, Clone, Copy)]
 pub struct Common<'a> {
-    /// The producer's own id of the request, for tracing; no part of the job's identity (E2).
+    /// The producer's own id of the request, for tracing. It is not part of the job's identity
+    /// (E2).
     pub request_id: &'a str,
-    /// Whose data the job is about; jobs of one patient are handled in order (E5).
+    /// The patient whose data the job changes. Jobs of one patient are handled in order (E5).
     pub patient_id: Uuid,
-    /// Who asks. Also the employee who signs, see [`super::content`].
+    /// The user who makes the request. This user is also the employee who signs, see
+    /// [`super::content`].
     pub user_id: Uuid,
-    /// The legal entity on whose behalf the user asks: "own organization".
+    /// The legal entity on whose behalf the user acts ("own organization").
     pub client_id: Uuid,
 }
 
 /// A payload of one of the 21 kinds.
 pub trait Job: Serialize + DeserializeOwned + ToSchema + Send + Sync + 'static {
-    /// The kind, as it stands in the queue and in the address of the interface.
+    /// The kind, as it appears in the queue and in the URL of the interface.
     const KIND: &'static str;
 
-    /// The fields that all kinds have.
+    /// Returns the fields that all kinds have.
     fn common(&self) -> Common<'_>;
 
-    /// Base64 of a signed content, if it has one.
+    /// Returns the base64 of the signed content, if the payload has one.
     fn signed_data(&self) -> Option<&str>;
 }
 
@@ -60,16 +62,16 @@ pub struct ValidJob {
     pub(super) payload: Box<RawValue>,
 }
 
-/// Why there is no job.
+/// The reason why no job was accepted.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Refusal {
-    /// None of the 21 has this kind.
+    /// None of the 21 kinds has this name.
     UnknownKind,
-    /// All that is wrong with the payload, in its own order.
+    /// All faults of the payload, in the order of its fields.
     Fields(Vec<FieldError>),
 }
 
-/// Of all the fields the one of this name.
+/// Selects `signed_data` from all fields, if it is among them.
 macro_rules! signed_data {
     ($job:ident: signed_data $($others:ident)*) => { Some(&$job.signed_data) };
     ($job:ident: $other:ident $($others:ident)*) => { signed_data!($job: $($others)*) };
@@ -80,7 +82,7 @@ macro_rules! jobs {
     ($($(#[$attr:meta])* $name:ident = $kind:literal {
         $($(#[$field_attr:meta])* $field:ident: $type:ty),* $(,)?
     })+) => {
-        /// The 21 kinds, in the order of the seed's table.
+        /// The 21 kinds, in the order of the table of seed data.
         pub const KINDS: &[&str] = &[$($kind),+];
 
         $(
@@ -91,16 +93,16 @@ macro_rules! jobs {
             /// The producer's own id of the request, for tracing.
             #[schema(min_length = 1, max_length = 100)]
             pub request_id: String,
-            /// Whose data the job is about.
+            /// The patient whose data the job changes.
             pub patient_id: Uuid,
-            /// Who asks.
+            /// The user who makes the request.
             pub user_id: Uuid,
-            /// The legal entity on whose behalf the user asks.
+            /// The legal entity on whose behalf the user acts.
             pub client_id: Uuid,
             $($(#[$field_attr])* pub $field: $type),*
         }
 
-        /// Shows no field: most of them are about a patient.
+        /// Prints no field, because most fields are about a patient.
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_struct(stringify!($name)).finish_non_exhaustive()
@@ -125,7 +127,7 @@ macro_rules! jobs {
         }
         )+
 
-        /// Checks a payload from outside (E1): all that is wrong with it, not only the first.
+        /// Checks a payload from outside (E1). Returns all faults, not only the first.
         ///
         /// # Errors
         /// See [`Refusal`]. No message quotes the payload.
@@ -136,7 +138,7 @@ macro_rules! jobs {
             }
         }
 
-        /// The name of a kind's payload among [`schemas`].
+        /// Returns the name of a kind's payload in [`schemas`].
         #[must_use]
         pub fn schema_name(kind: &str) -> Option<&'static str> {
             match kind {
@@ -145,7 +147,7 @@ macro_rules! jobs {
             }
         }
 
-        /// Every schema by name: the 21 payloads, the signed contents and all they are made of.
+        /// Returns every schema by name: the 21 payloads, the signed contents, and all their parts.
         #[must_use]
         pub fn schemas() -> BTreeMap<String, RefOr<Schema>> {
             let mut schemas = Vec::new();
@@ -161,21 +163,22 @@ macro_rules! jobs {
 }
 
 jobs! {
-    /// Lets somebody see or change some of the patient's data, once the patient agrees.
+    /// Grants an employee access to some of the patient's data, once the patient agrees.
     ApprovalCreateJob = "approval_create_job" {
-        /// The new approval's id.
+        /// The id of the new approval.
         id: Uuid,
-        /// What access is given to; either this or `service_request`.
+        /// The resources that access is granted to. Either this field or `service_request` is
+        /// required.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(min_items = 1, max_items = 50, nullable = false)]
         resources: Option<Vec<Resource>>,
-        /// The service request whose resources access is given to.
+        /// The service request whose resources access is granted to.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(nullable = false)]
         service_request: Option<Uuid>,
         /// The employee who gets access.
         granted_to: Uuid,
-        /// What the access is good for.
+        /// The level of access.
         access_level: AccessLevel,
     }
     /// Sends the one-time password of a new approval again.
@@ -185,7 +188,8 @@ jobs! {
     }
     /// Marks parts of a diagnostic report package as entered in error.
     DiagnosticReportPackageCancelJob = "diagnostic_report_package_cancel_job" {
-        /// Base64 of the signed package: as stored, but for the parts that are `entered_in_error`.
+        /// Base64 of the signed package: equal to the stored one, except for the parts marked
+        /// `entered_in_error`.
         #[schema(min_length = 1, max_length = 1_000_000)]
         signed_data: String,
     }
@@ -211,23 +215,23 @@ jobs! {
     }
     /// Opens an episode of care.
     EpisodeCreateJob = "episode_create_job" {
-        /// The new episode's id.
+        /// The id of the new episode.
         id: Uuid,
-        /// What people call it.
+        /// Its display name.
         #[schema(min_length = 1, max_length = 1000)]
         name: String,
-        /// What kind of care it is, a code.
+        /// Code of the type of care.
         #[schema(min_length = 1, max_length = 100)]
         r#type: String,
-        /// How it begins.
+        /// Its initial state.
         status: EpisodeStatus,
-        /// The legal entity that is in charge of it.
+        /// The legal entity that manages it.
         managing_organization: Uuid,
         /// When it began.
         period: Period,
-        /// The employee who is in charge of it.
+        /// The employee who manages it.
         care_manager: Uuid,
-        /// The service requests it is an answer to.
+        /// The service requests that led to this episode.
         #[schema(max_items = 50)]
         referral_requests: Vec<Uuid>,
     }
@@ -235,20 +239,22 @@ jobs! {
     EpisodeUpdateJob = "episode_update_job" {
         /// The episode.
         id: Uuid,
-        /// What it is to be from now on.
+        /// The new values.
         request_params: EpisodeChange,
     }
     /// Marks parts of an encounter package as entered in error.
     PackageCancelJob = "package_cancel_job" {
-        /// Base64 of the signed package: as stored, but for the parts that are `entered_in_error`.
+        /// Base64 of the signed package: equal to the stored one, except for the parts marked
+        /// `entered_in_error`.
         #[schema(min_length = 1, max_length = 1_000_000)]
         signed_data: String,
     }
-    /// Stores an encounter and all that was found and done at it.
+    /// Stores an encounter and everything that was recorded during it.
     PackageCreateJob = "package_create_job" {
         /// The visit it was part of.
         visit: Visit,
-        /// Base64 of the signed package: JSON with `encounter` and lists of what belongs to it.
+        /// Base64 of the signed package: JSON with `encounter` and lists of the entities that
+        /// belong to it.
         #[schema(min_length = 1, max_length = 1_000_000)]
         signed_data: String,
     }
@@ -256,7 +262,8 @@ jobs! {
     ProcedureCancelJob = "procedure_cancel_job" {
         /// The procedure.
         id: Uuid,
-        /// Base64 of the signed procedure: as stored, but for status and its reasons.
+        /// Base64 of the signed procedure: equal to the stored one, except for the status and its
+        /// reasons.
         #[schema(min_length = 1, max_length = 1_000_000)]
         signed_data: String,
     }
@@ -266,7 +273,7 @@ jobs! {
         #[schema(min_length = 1, max_length = 1_000_000)]
         signed_data: String,
     }
-    /// Marks a service request as entered in error and tells the patient.
+    /// Marks a service request as entered in error and notifies the patient.
     ServiceRequestCancelJob = "service_request_cancel_job" {
         /// The service request.
         service_request_id: Uuid,
@@ -279,13 +286,13 @@ jobs! {
         /// The service request.
         id: Uuid,
     }
-    /// Completes a service request with what came of it.
+    /// Completes a service request and records its result.
     ServiceRequestCompleteJob = "service_request_complete_job" {
         /// The service request.
         service_request_id: Uuid,
-        /// What came of it.
+        /// The result of the service request.
         completed_with: CompletedWith,
-        /// Why it is complete.
+        /// Reason for the completion.
         #[schema(min_length = 1, max_length = 1000)]
         status_reason: String,
     }
@@ -295,12 +302,12 @@ jobs! {
         #[schema(min_length = 1, max_length = 1_000_000)]
         signed_data: String,
     }
-    /// Begins the service asked for.
+    /// Starts the requested service.
     ServiceRequestProcessJob = "service_request_process_job" {
         /// The service request.
         service_request_id: Uuid,
     }
-    /// Takes a service request back and tells the patient.
+    /// Recalls a service request and notifies the patient.
     ServiceRequestRecallJob = "service_request_recall_job" {
         /// The service request.
         service_request_id: Uuid,
@@ -308,7 +315,7 @@ jobs! {
         #[schema(min_length = 1, max_length = 1_000_000)]
         signed_data: String,
     }
-    /// Gives a service request free for others to use.
+    /// Releases a service request, so that another legal entity can use it.
     ServiceRequestReleaseJob = "service_request_release_job" {
         /// The service request.
         service_request_id: Uuid,
@@ -318,20 +325,20 @@ jobs! {
         /// The service request.
         service_request_id: Uuid,
     }
-    /// Takes a service request on.
+    /// Assigns a service request to an employee and a legal entity.
     ServiceRequestUseJob = "service_request_use_job" {
         /// The service request.
         service_request_id: Uuid,
-        /// The employee who takes it on.
+        /// The employee who provides the service.
         used_by_employee: Uuid,
-        /// The legal entity that takes it on.
+        /// The legal entity that provides the service.
         used_by_legal_entity: Uuid,
     }
 }
 
 static SCHEMAS: LazyLock<schema::Schemas> = LazyLock::new(|| schema::Schemas::of(schemas()));
 
-/// Everything that is wrong with `value` as a `T`.
+/// Returns all faults of `value` as a `T`.
 pub(super) fn check<T: ToSchema>(value: &Value) -> Vec<FieldError> {
     SCHEMAS.check(&T::name(), value)
 }
@@ -341,7 +348,7 @@ fn validate_as<T: Job>(payload: &Value) -> Result<ValidJob, Refusal> {
     if !errors.is_empty() {
         return Err(Refusal::Fields(errors));
     }
-    // What the schema lets pass, serde takes: a test holds the two together.
+    // Serde accepts everything that the schema accepts. A test checks this.
     let undecodable = || FieldError::new("$", "schema", "does not decode");
     serde_json::from_value(payload.clone())
         .ok()
@@ -350,10 +357,10 @@ fn validate_as<T: Job>(payload: &Value) -> Result<ValidJob, Refusal> {
 }
 
 impl ValidJob {
-    /// A job made by the program itself.
+    /// Creates a job from within the program.
     ///
     /// # Errors
-    /// When the payload's `Serialize` fails.
+    /// If the payload's `Serialize` fails.
     pub fn of<T: Job>(job: &T) -> Result<Self, serde_json::Error> {
         let Common {
             request_id,
@@ -372,7 +379,8 @@ impl ValidJob {
     }
 }
 
-/// An approval is for resources or for a service request: the one rule that no derive can say.
+/// Adds the rule that an approval has either resources or a service request. No derive can express
+/// this rule.
 fn with_exclusion(mut schemas: BTreeMap<String, RefOr<Schema>>) -> BTreeMap<String, RefOr<Schema>> {
     let needs = |field: &str| ObjectBuilder::new().required(field);
     let either = OneOfBuilder::new()
@@ -391,7 +399,7 @@ pub(in crate::app) mod tests {
 
     use super::*;
 
-    /// A good payload of a kind.
+    /// Returns a valid payload of a kind.
     pub(in crate::app) fn sample(kind: &str) -> Value {
         let id = Uuid::nil();
         let mut payload =

@@ -1,8 +1,8 @@
-//! Owns what is done with a patient's data at once, beside the jobs: it is read where the links of a job's answer lead to,
-//! and a new approval is confirmed.
+//! Owns the operations on a patient's data that are done at once, without a job: reading the entities that the links of a
+//! job's result lead to, and confirming a new approval.
 //!
-//! The surprise: a confirmation is no job. The patient is there and waits for the answer, and it changes the one row that
-//! it has locked, so there is no order of jobs that it could disturb. It stands in the audit like every other change.
+//! A confirmation is not a job, because the patient is present and waits for the answer. It changes only one row, which it
+//! locks, so it cannot disturb the order of the jobs. The audit records it like every other change.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -18,34 +18,34 @@ use super::schema::FieldError;
 use super::store::{self, Author, Change};
 use tidegate::Error;
 
-/// Something that is kept of a patient.
+/// An entity stored for a patient.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct Record {
-    /// What it is.
+    /// Its kind.
     pub entity: EntityKind,
     /// Its id.
     pub id: Uuid,
-    /// Whose it is.
+    /// The patient it belongs to.
     pub patient_id: Uuid,
-    /// What it is part of: an encounter's episode, an observation's encounter or report.
+    /// The entity it is part of: an encounter's episode, an observation's encounter or report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub parent_id: Option<Uuid>,
-    /// The legal entity that it belongs to, or that asked for it.
+    /// The legal entity that owns it or requested it.
     pub organization_id: Uuid,
     /// Its state.
     pub status: EntityStatus,
-    /// What was asked for or signed.
+    /// The content that was requested or signed.
     #[schema(value_type = Object)]
     pub content: Map<String, Value>,
-    /// What later jobs have said of it: who uses it, why it was closed.
+    /// Facts that later jobs have added: who uses it, why it was closed.
     #[schema(value_type = Object)]
     pub facts: Map<String, Value>,
-    /// When its time is over; only service requests have one.
+    /// When it expires. Only service requests expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = DateTime, nullable = false)]
     pub expires_at: Option<String>,
-    /// When it was made.
+    /// When it was created.
     #[schema(format = DateTime)]
     pub created_at: String,
     /// When it was last changed.
@@ -53,39 +53,39 @@ pub struct Record {
     pub updated_at: String,
 }
 
-/// Word that the patient has agreed to an approval: whoever tells it has checked the one-time password.
+/// Confirms that the patient has agreed to an approval. The caller has already checked the one-time password.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Confirmation {
     /// The caller's own id of the request, for tracing.
     #[schema(min_length = 1, max_length = 100)]
     pub request_id: String,
-    /// Who asks.
+    /// The user who makes the request.
     pub user_id: Uuid,
-    /// The legal entity on whose behalf the user asks; it has to be the one that asked for the approval.
+    /// The legal entity on whose behalf the user acts. It must be the one that requested the approval.
     pub client_id: Uuid,
 }
 
-/// What came of a confirmation.
+/// The outcome of a confirmation.
 pub enum Confirmed {
-    /// The approval is in force, from now on or since an earlier confirmation.
+    /// The approval is active, either from now on or since an earlier confirmation.
     Active(Box<Record>),
     /// The patient has no such approval.
     Unknown,
-    /// Another legal entity has asked for it.
+    /// Another legal entity requested it.
     Foreign,
-    /// It was taken back.
+    /// It was recalled.
     Over,
 }
 
-/// What stands in the audit in place of a job's kind.
+/// The audit stores this name in place of a job's kind.
 const CONFIRMATION: &str = "approval_confirmation";
 
 impl Confirmation {
-    /// Checks a confirmation from outside: all that is wrong with it.
+    /// Checks a confirmation from outside and returns all its faults.
     ///
     /// # Errors
-    /// [`Refusal::Fields`], which quotes nothing.
+    /// [`Refusal::Fields`], which quotes nothing from the request.
     pub fn of(json: &Value) -> Result<Self, Refusal> {
         let errors = payload::check::<Self>(json);
         if !errors.is_empty() {
@@ -96,15 +96,15 @@ impl Confirmation {
     }
 }
 
-/// The schema of [`Confirmation`], for [`payload::check`].
+/// Adds the schema of [`Confirmation`], for [`payload::check`].
 pub(super) fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
     schemas.push((Confirmation::name().into_owned(), Confirmation::schema()));
 }
 
-/// Something of this patient's, as it is kept.
+/// Reads an entity of this patient.
 ///
 /// # Errors
-/// The database's.
+/// Database errors.
 pub async fn read(
     tx: &Transaction<'_>,
     patient_id: Uuid,
@@ -114,10 +114,10 @@ pub async fn read(
     store::read(tx.client(), patient_id, kind, id).await
 }
 
-/// Puts a new approval in force, in the caller's transaction. Once more changes nothing.
+/// Activates a new approval, in the caller's transaction. Repeating the call changes nothing.
 ///
 /// # Errors
-/// The database's.
+/// Database errors.
 pub async fn confirm(
     tx: &Transaction<'_>,
     patient_id: Uuid,

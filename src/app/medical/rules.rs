@@ -1,28 +1,31 @@
-//! Owns the rules of the 21 kinds, one short arm each: what a kind refuses, and with which code.
+//! Owns the rules of the 21 kinds: what each kind refuses, and with which code. Each kind has one short
+//! implementation.
 //!
-//! Where the rules leave a choice:
+//! Decisions where the requirements leave a choice:
 //!
-//! - What a job names and is not there, or is another patient's, is 404 in every kind; what it merely
-//!   refers to (the resources of an approval, the episode of a new encounter, the referrals of a new
-//!   episode, what a service request was completed with) is 422.
-//! - 403 is for one thing: a password of an approval is sent again for the legal entity that asked for
-//!   it, and for no other one, lest anybody can have messages sent to a patient.
-//! - A content that is no base64 of JSON, lacks what it must hold or was signed by nobody is 422; one
-//!   that does not go with what is stored is 409.
-//! - There is no register of employees and legal entities here. The signer is the user who asks
-//!   (`user_id`); "signer = employee" means that the content names that user (`recorded_by`,
-//!   `requester_employee`), else 409. "Own organization" means `client_id`: an episode belongs to its
-//!   `managing_organization`, everything else to the client that made it.
-//! - There is no register of patients either: a patient is somebody of whom something is kept.
-//! - A use by another legal entity than the client is taken at its word; a release of what nobody uses
-//!   succeeds. A resend changes no data, so it leaves no audit.
-//! - An encounter's episode has to be active when the package is made. At most 60 entities are in one
-//!   package, so that the links to them fit into a stored result.
-//! - Service requests end at 23:59:59 UTC of the seventh day after the one they were made on.
-//! - ✗500 is not an answer of ours: a service that is down, or refuses, is retried until the attempts are
-//!   spent, and then the job has `failed_with_error`.
-//! - "Equals stored" leaves `status`, `status_reason` and `explanatory_letter` of each entity aside, and
-//!   asks for the whole package, no entity more and none less.
+//! - If the entity that a job names does not exist or belongs to another patient, the code is 404 in
+//!   every kind. If an entity that the job only refers to does not exist, the code is 422. Such
+//!   references are the resources of an approval, the episode of a new encounter, the referrals of a new
+//!   episode, and what a service request was completed with.
+//! - 403 has only one use: only the legal entity that requested an approval may have its password sent
+//!   again. Otherwise anyone could have messages sent to a patient.
+//! - A content gets 422 if it is not base64 of JSON, lacks required fields, or is not signed. It gets 409
+//!   if it conflicts with the stored data.
+//! - There is no register of employees and legal entities here. The signer is the user who makes the
+//!   request (`user_id`). "signer = employee" means that the content names that user (`recorded_by`,
+//!   `requester_employee`); otherwise the code is 409. "Own organization" means `client_id`: an episode
+//!   belongs to its `managing_organization`, every other entity to the client that created it.
+//! - There is no register of patients either. A patient is known if any entity is stored for them.
+//! - If a client states that another legal entity uses a service request, this is accepted unchecked.
+//!   Releasing a service request that is not in use succeeds. A resend changes no data, so it leaves no
+//!   audit row.
+//! - The episode of an encounter must be active when the package is created. A package has at most 60
+//!   entities, because the links to them must fit into a stored result.
+//! - Service requests expire at 23:59:59 UTC of the seventh day after the day of their creation.
+//! - No job answers with ✗500. If a service is down or refuses a call, the event is retried until its
+//!   attempts are used up. The job then has `failed_with_error`.
+//! - "Equals stored" ignores `status`, `status_reason` and `explanatory_letter` of each entity. It
+//!   requires the complete package, with exactly the same entities.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -95,7 +98,8 @@ async fn resources_must_exist(
     must_exist(patient, &wanted.collect::<Vec<_>>()).await
 }
 
-/// What the schema says of payloads that come over the interface, for those that do not.
+/// Returns the fault that the schema reports for payloads from the interface. Payloads from elsewhere are
+/// checked here.
 fn either_resources_or_request() -> FieldError {
     let description = "must have exactly one of resources and service_request";
     FieldError::new("$", "exclusive", description)
@@ -185,7 +189,7 @@ impl Transition for EpisodeCloseJob {
         episode.must_belong_to(patient.common.client_id)?;
         let end = json!(self.request_params.period.end);
         let mut period = episode.content["period"].clone();
-        // Days are stored as texts that compare as the days do.
+        // Days are stored as text, and the texts sort in the same order as the days.
         if end.as_str() < period["start"].as_str() {
             let description = "must be a day not before the start of the episode";
             let entry = "$.request_params.period.end";
@@ -201,8 +205,8 @@ impl Transition for EpisodeCloseJob {
 }
 
 impl EpisodeCloseJob {
-    /// One job for each referral: each may be in a state of its own, and one that cannot be closed
-    /// must not keep the episode open.
+    /// Publishes one job for each referral. Each referral has its own state, and a referral that cannot
+    /// be closed must not keep the episode open.
     fn close_referrals(&self, plan: Plan, episode: &Entity) -> Planned {
         let referrals = Vec::<Uuid>::deserialize(&episode.content["referral_requests"]);
         referrals
@@ -403,7 +407,8 @@ impl Transition for ServiceRequestResendJob {
 
 // --- What several rules share ---
 
-/// Refuses with 422 what is referred to and is nothing of the patient's, each at its place.
+/// Refuses references to entities that the patient does not have, with 422 and the place of each
+/// reference.
 async fn must_exist(
     patient: &Patient<'_>,
     wanted: &[(EntityKind, Uuid, String)],
@@ -428,7 +433,7 @@ async fn service_request(patient: &Patient<'_>, id: Uuid) -> Result<Entity, Hand
     patient.get(EntityKind::ServiceRequest, id).await
 }
 
-/// The stored entity that a signed content is about, and the content.
+/// Returns the stored entity that a signed content is about, and the content itself.
 async fn signed_entity<T: Content>(
     patient: &Patient<'_>,
     id: Uuid,
@@ -469,7 +474,7 @@ fn must_be_signed_by(
     )))
 }
 
-/// All entities of a signed content, the root below `parent_id`, the others below the root.
+/// Creates all entities of a signed content: the root below `parent_id`, the others below the root.
 async fn create_package(
     patient: &Patient<'_>,
     signed: &Signed,
@@ -496,7 +501,7 @@ async fn create_package(
     }))
 }
 
-/// Marks those entities of a package that the content calls `entered_in_error`.
+/// Marks the entities of a package that the content marks as `entered_in_error`.
 async fn cancel_package(patient: &Patient<'_>, signed: &Signed) -> Planned {
     let root = signed.root()?;
     let stored_root = patient.get(root.kind, root.id).await?;
@@ -517,7 +522,8 @@ async fn cancel_package(patient: &Patient<'_>, signed: &Signed) -> Planned {
                 cancelled += 1;
                 plan = plan.change(&entity, EnteredInError, reasons(part));
             }
-            // What was entered in error stays so, and no other state can be signed into being.
+            // An entity that was entered in error keeps this state. A signed content cannot set any other
+            // state.
             Some(status) => entity.must_be(&[status])?,
             None => {}
         }
@@ -535,7 +541,7 @@ fn not_the_package() -> HandlerError {
     conflict("the entities of the package are not the stored ones")
 }
 
-/// Why something was cancelled, as its signed content says.
+/// Returns the reasons of a cancellation, as stated in its signed content.
 fn reasons(part: &Part) -> Value {
     json!({"status_reason": part.content["status_reason"],
         "explanatory_letter": part.content["explanatory_letter"]})
@@ -545,7 +551,7 @@ fn linked(patient: &Patient<'_>, entity: &Entity) -> Plan {
     Plan::answer(patient.links(&[(entity.kind, entity.id)]))
 }
 
-/// An entity that belongs to the client and to nothing else.
+/// Builds an entity that belongs to the client and has no parent.
 fn new_entity(patient: &Patient<'_>, kind: EntityKind, id: Uuid, content: Value) -> NewEntity {
     NewEntity {
         kind,

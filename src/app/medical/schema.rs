@@ -1,9 +1,10 @@
-//! Owns the check of JSON against a published schema: everything that is wrong, by its place. It
-//! knows no kind of job.
+//! Owns the check of JSON against a published schema. It reports every fault with its place, and
+//! knows no kinds of jobs.
 //!
-//! Only the words of JSON Schema that our types use are understood; a test fails when a type
-//! begins to use another. The validators on crates.io know them all, and weigh more than the rest of
-//! the program's JSON handling together; for a function that starts cold that is too much.
+//! It supports only the JSON Schema keywords that our types use. A test fails if a type starts to
+//! use another keyword. The validators on crates.io support all keywords, but they are larger than
+//! the rest of the program's JSON handling together. That is too much for a function with cold
+//! starts.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +17,14 @@ use uuid::Uuid;
 
 use super::value::is_date;
 
-/// One thing that is wrong with a request. It never quotes the request.
+/// One fault of a request. It never quotes the request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct FieldError {
-    /// Where, such as `$.period.start` or `$.resources[0].id`.
+    /// Where the fault is, for example `$.period.start` or `$.resources[0].id`.
     pub entry: String,
-    /// The rule that was broken, for programs: `required`, `format`, `length` …
+    /// The violated rule, for programs: `required`, `format`, `length` …
     pub rule: String,
-    /// What the rule allows, for programs; dropped first when the stored result is too long.
+    /// What the rule allows, for programs. Dropped first if the stored result is too long.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<Value>)]
     pub params: Vec<Value>,
@@ -32,7 +33,7 @@ pub struct FieldError {
 }
 
 impl FieldError {
-    /// Without parameters.
+    /// Creates a fault without parameters.
     pub fn new(
         entry: impl Into<String>,
         rule: impl Into<String>,
@@ -52,7 +53,7 @@ impl FieldError {
     }
 }
 
-/// Schemas by name, ready to check with.
+/// Schemas by name, ready for checks.
 pub(super) struct Schemas(BTreeMap<String, Value>);
 
 impl Schemas {
@@ -61,7 +62,7 @@ impl Schemas {
         Self(schemas.into_iter().map(json).collect())
     }
 
-    /// Everything that is wrong with `value`, in the order of the schema.
+    /// Returns all faults of `value`, in the order of the schema.
     pub(super) fn check(&self, name: &str, value: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
         match self.0.get(name) {
@@ -97,7 +98,8 @@ impl Schemas {
     }
 
     fn one_of(&self, choices: &[Value], value: &Value, at: &str, errors: &mut Vec<FieldError>) {
-        // Null or something: then what is wrong with the something is worth telling.
+        // The choice is null or another type. For a value that is not null, report the faults
+        // against the other type.
         if let [one, other] = choices
             && let Some(something) = match (&one["type"], &other["type"]) {
                 (null, _) if null == "null" => Some(other),
@@ -145,7 +147,7 @@ impl Schemas {
         for (name, value) in fields {
             match known.and_then(|known| known.get(name)) {
                 Some(schema) => self.any(schema, value, &format!("{at}.{name}"), errors),
-                // An unknown name came from outside and is not repeated.
+                // An unknown name comes from outside, so the error does not repeat it.
                 None if closed => {
                     errors.push(FieldError::new(
                         at,
@@ -221,7 +223,7 @@ fn wrong_text(schema: &Value, text: &str, at: &str) -> Option<FieldError> {
     Some(FieldError::new(at, "format", description).with([Value::from(format)]))
 }
 
-/// Only the form with hyphens; the parser would take braces and bare digits too.
+/// Accepts only the form with hyphens. The parser would also accept braces and plain hex digits.
 fn is_uuid(text: &str) -> bool {
     text.len() == 36 && Uuid::try_parse(text).is_ok()
 }
@@ -255,7 +257,7 @@ mod tests {
     use super::*;
     use crate::app::medical::payload::schemas;
 
-    /// What [`Schemas::check`] understands, and what only people read.
+    /// The keywords that [`Schemas::check`] supports, and keywords that are only for people.
     const WORDS: [&str; 15] = [
         "$ref",
         "additionalProperties",

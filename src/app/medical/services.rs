@@ -1,5 +1,5 @@
-//! Owns what the medical jobs say to other systems, one method a call. How a call fails is
-//! [`HttpService`]'s business; what that means for a job is decided here.
+//! Owns the calls of the medical jobs to other systems, one method for each call. [`HttpService`] decides how a call
+//! fails. This module decides what that means for a job.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -9,11 +9,11 @@ use super::verdict::invalid;
 use crate::app::client::{HttpClient, HttpService};
 use tidegate::{Error, HandlerError};
 
-/// Starts and repeats one-time passwords.
+/// The service that sends and resends one-time passwords.
 pub const OTP: &str = "otp";
-/// Sends text messages.
+/// The service that sends text messages.
 pub const SMS: &str = "sms";
-/// Verifies electronic signatures.
+/// The service that verifies electronic signatures.
 pub const SIGNATURE: &str = "signature";
 
 /// The three services.
@@ -24,7 +24,7 @@ pub struct Services {
     signature: HttpService,
 }
 
-/// What a patient is to be told. The services know where; no number or name passes through here.
+/// A notification for a patient. The services know the phone number; no number or name passes through here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
     /// A one-time password that confirms an approval.
@@ -37,8 +37,8 @@ impl Services {
     /// Reads `OTP_URL`, `SMS_URL` and `SIGNATURE_URL`.
     ///
     /// # Errors
-    /// [`Error::Config`] when one is malformed. Without the first two the jobs that need them wait
-    /// and say so; without the third no signature is verified.
+    /// [`Error::Config`] if a URL is malformed. Without the first two, the jobs that need them wait and report the
+    /// missing setting. Without the third, no signature is verified.
     pub fn from_settings(
         setting: impl Fn(&str) -> Option<String>,
         http: &HttpClient,
@@ -52,8 +52,8 @@ impl Services {
         })
     }
 
-    /// Tells the patient. A refusal is retried until the attempts are spent: that a message does not go out is
-    /// the system's fault (500), never the user's (4xx).
+    /// Notifies the patient. A refusal is retried until the attempts are used up: if a message cannot be sent, it is the
+    /// system's fault (500), never the user's (4xx).
     pub(super) async fn tell(
         &self,
         call: Call,
@@ -68,7 +68,7 @@ impl Services {
                 format!("service_request/{request}/{about}"),
             ),
         };
-        // The key makes the reference one of this job: a repetition asked for by a user goes out.
+        // The key makes the reference unique to this job, so a resend that a user requests is sent.
         let body = json!({
             "reference": format!("{reference}/{key}"),
             "patient_id": patient_id,
@@ -77,16 +77,16 @@ impl Services {
         answer.map(drop).map_err(HandlerError::into_retry)
     }
 
-    /// Whether there is somebody to ask about signatures: without `SIGNATURE_URL` nobody is.
+    /// Reports whether signatures are verified. Without `SIGNATURE_URL` they are not.
     pub(super) fn verify_signatures(&self) -> bool {
         self.signature.is_configured()
     }
 
-    /// Whether the data was signed, and by this user.
+    /// Verifies that this user signed the data.
     ///
     /// # Errors
-    /// A rejection, 422, when the service refuses the signature. One that cannot be asked, or does not let us ask, is no
-    /// fault of the user's: the job waits.
+    /// A rejection with 422 if the service refuses the signature. If the service cannot be reached or refuses our
+    /// credentials, this is not the user's fault: the job waits.
     pub(super) async fn verify(
         &self,
         signed_data: &str,

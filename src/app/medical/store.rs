@@ -1,5 +1,5 @@
-//! Owns the SQL of the medical tables: entities are found, locked, made and changed here, and every
-//! write leaves its row in the audit in the same statement.
+//! Owns the SQL of the medical tables, which finds, locks, creates and changes entities. Every
+//! write adds its audit row in the same statement.
 
 use serde_json::{Value, json};
 use tokio_postgres::types::{ToSql, Type};
@@ -12,7 +12,7 @@ use super::record::Record;
 use crate::app::sql::query;
 use tidegate::Error;
 
-/// An entity as the jobs see it, as one JSON value.
+/// An entity as the jobs need it, as one JSON value.
 macro_rules! entity {
     () => {
         "jsonb_build_object('kind', kind, 'id', id, 'status', status, 'organization_id', organization_id, \
@@ -20,8 +20,9 @@ macro_rules! entity {
     };
 }
 
-/// The patient's entities of these kinds and ids. Locked in one order, whoever asks, until the
-/// transaction ends: nobody changes what a decision rests on.
+/// Finds and locks the patient's entities of these kinds and ids. Every transaction locks them in
+/// the same order. The locks last until the transaction ends, so the entities that a decision is
+/// based on cannot change.
 const FIND: &str = concat!(
     "SELECT ",
     entity!(),
@@ -41,7 +42,7 @@ const FIND_CHILDREN: &str = concat!(
     FOR NO KEY UPDATE"
 );
 
-/// Which of these are taken, by whatever patient.
+/// Returns which of these ids are already taken, by any patient.
 const TAKEN: &str = "\
 SELECT e.kind, e.id
   FROM medical.entity AS e
@@ -49,8 +50,8 @@ SELECT e.kind, e.id
 
 const KNOWS_PATIENT: &str = "SELECT EXISTS (SELECT FROM medical.entity WHERE patient_id = $1)";
 
-/// Service requests end with the seventh day after the one they were made on. The
-/// day is that of UTC: the servers of one system may stand in several zones.
+/// Creates entities. Service requests expire with the seventh day after the day of their creation.
+/// Days are in UTC, because the servers of one system may be in different time zones.
 const CREATE: &str = "\
 WITH created AS (
     INSERT INTO medical.entity
@@ -67,7 +68,7 @@ INSERT INTO medical.audit
        (event_id, event_kind, request_id, user_id, client_id, patient_id, entity_kind, entity_id, status_after)
 SELECT $3, $4, $5, $6, $7, $1, kind, id, status FROM created";
 
-/// A fact of null is forgotten.
+/// Changes entities. A fact of null removes the stored fact.
 const CHANGE: &str = "\
 WITH given AS (
     SELECT g.kind, g.id, g.status, g.content, g.facts, e.status AS status_before
@@ -86,7 +87,7 @@ INSERT INTO medical.audit
         status_before, status_after)
 SELECT $3, $4, $5, $6, $7, $1, kind, id, status_before, status FROM changed";
 
-/// As [`Record`].
+/// Reads an entity as a [`Record`].
 const READ: &str = "\
 SELECT jsonb_strip_nulls(jsonb_build_object(
            'entity', kind, 'id', id, 'patient_id', patient_id, 'parent_id', parent_id,
@@ -96,7 +97,7 @@ SELECT jsonb_strip_nulls(jsonb_build_object(
   FROM medical.entity
  WHERE patient_id = $1 AND kind = $2 AND id = $3";
 
-/// A new entity.
+/// An entity to create.
 pub(super) struct NewEntity {
     pub kind: EntityKind,
     pub id: Uuid,
@@ -106,22 +107,22 @@ pub(super) struct NewEntity {
     pub facts: Value,
 }
 
-/// What is to change of an entity.
+/// A change to an entity.
 pub(super) struct Change {
     pub kind: EntityKind,
     pub id: Uuid,
     pub status: EntityStatus,
-    /// Fields of the content that get another value.
+    /// Fields of the content to replace.
     pub content: Value,
-    /// Facts to remember, or to forget: null.
+    /// Facts to store. Null removes a fact.
     pub facts: Value,
 }
 
-/// On whose behalf something is written.
+/// On whose behalf a change is made.
 pub(super) struct Author<'a> {
-    /// The job; none, when it is done at once.
+    /// The job's event. `None` if the change is made at once, without a job.
     pub event_id: Option<i64>,
-    /// The job's kind, or what else is done.
+    /// The kind of the job, or the name of the operation without a job.
     pub event_kind: &'static str,
     pub common: Common<'a>,
 }
@@ -147,7 +148,7 @@ pub(super) async fn find_children(
     decode(&query(client, "medical.find_children", FIND_CHILDREN, &params).await?)
 }
 
-/// An entity as it is kept, without a lock.
+/// Reads a stored entity without a lock.
 pub(super) async fn read(
     client: &Client,
     patient_id: Uuid,
@@ -165,7 +166,7 @@ pub(super) async fn read(
     rows.first().map(record).transpose()
 }
 
-/// Those of the wanted that are there already, as kind's name and id.
+/// Returns those of the wanted entities that already exist, as kind name and id.
 pub(super) async fn taken(
     client: &Client,
     wanted: &[(EntityKind, Uuid)],
@@ -206,7 +207,7 @@ pub(super) async fn change(
     write(client, "medical.change", CHANGE, author, rows.collect()).await
 }
 
-/// Every row has to be written: one that is not there would be a change that nobody made.
+/// Requires that every row is written. A missing row would mean a change that was not made.
 async fn write(
     client: &Client,
     stage: &'static str,
@@ -251,7 +252,7 @@ fn decode(rows: &[Row]) -> Result<Vec<Entity>, Error> {
     rows.iter().map(entity).collect()
 }
 
-/// The decoder's own message may quote the row.
+/// Hides the decoder's own message, because it may quote the row.
 fn unreadable() -> Error {
     Error::Unreadable("medical.entity: a row does not decode".to_owned())
 }

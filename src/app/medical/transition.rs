@@ -1,10 +1,10 @@
-//! Owns the one way in which a job becomes a change: what is there is loaded and locked, the job's
-//! rules make a [`Plan`] of it or an expected error, the plan is written down with its audit and the
-//! job's end in one transaction (E12). The rules themselves are in `rules`.
+//! Owns the only path from a job to a change. First it loads and locks the stored entities. Then the rules of
+//! the job return a [`Plan`] or an expected error. Finally it writes the plan, its audit and the end of the job
+//! in one transaction (E12). The rules themselves are in `rules`.
 //!
-//! The surprise: a job that talks to the patient is planned twice. The first plan says that the job
-//! is allowed and what to tell; then its transaction is given up, since no lock may wait for
-//! another system; after the call the second plan decides again, on what is there by then.
+//! A job that notifies the patient is planned twice. The first plan checks that the job is allowed and
+//! determines the notification. Its transaction is then rolled back, because no lock may be held during a call
+//! to another system. After the call, the second plan decides again, based on the data at that time.
 
 use serde_json::Value;
 use uuid::Uuid;
@@ -21,23 +21,23 @@ use tidegate::{
     Context, Done, Fault, HandlerError, HandlerResult, Handlers, NewEvent, Transaction, Verdicts,
 };
 
-/// The rules of a kind: the arm that a new kind needs beside its variant and its payload.
+/// The rules of a kind. A new kind needs them besides its variant and its payload.
 pub trait Transition: Job {
-    /// The external service it talks to (A18). Jobs that both verify a signature and tell the patient
-    /// talk to two, and are named for the second; a signature once verified is not verified again.
+    /// The external service that the job calls (A18). Jobs that verify a signature and notify the patient call
+    /// two services and name the second one. A verified signature is not verified again.
     const SERVICE: Option<&'static str> = None;
 
-    /// What is to be done, or an expected error: 404, 409 or 422.
+    /// Returns the plan, or an expected error: 404, 409 or 422.
     fn plan(
         &self,
         patient: &Patient<'_>,
     ) -> impl Future<Output = Result<Plan, HandlerError>> + Send;
 }
 
-/// The service of a job with nothing but a signature.
+/// The service of a job that only verifies a signature.
 pub(super) const SIGNED: &str = SIGNATURE;
 
-/// The one handler of a job, named for its kind.
+/// Returns the only handler of a job, which has the name of the kind.
 pub(in crate::app) fn handlers<'a, J: Transition>(
     services: &'a Services,
     job: &'a J,
@@ -80,8 +80,8 @@ async fn run<J: Transition>(services: &Services, job: &J, ctx: &Context) -> Hand
         .await
 }
 
-/// A job that is named for another service waits by that one's circuit, which is not to open at once because the
-/// signature service refuses our credentials.
+/// Adjusts an error of the signature service. A job that names another service waits for that service's circuit.
+/// This circuit must not open just because the signature service refuses our credentials.
 fn of_signature<J: Transition>(error: HandlerError) -> HandlerError {
     let credentials = |fault: &&Fault| fault.code == CREDENTIALS;
     match error.faults().iter().find(credentials) {
@@ -105,7 +105,7 @@ async fn prepare<'a, J: Transition>(
     Ok((tx, plan))
 }
 
-/// What a job is going to do.
+/// The changes that a job is going to make.
 pub struct Plan {
     created: Vec<NewEntity>,
     changed: Vec<Change>,
@@ -115,7 +115,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Nothing but an answer.
+    /// A plan that changes nothing and only returns a result.
     pub(super) fn answer(result: Value) -> Self {
         Self {
             created: Vec::new(),
@@ -131,7 +131,7 @@ impl Plan {
         self
     }
 
-    /// Facts to remember of the first entity that is made.
+    /// Stores facts with the first entity that is created.
     pub(super) fn remember(mut self, facts: Value) -> Self {
         if let Some(root) = self.created.first_mut() {
             root.facts = facts;
@@ -139,12 +139,12 @@ impl Plan {
         self
     }
 
-    /// Moves an entity to a state and remembers facts of it; a fact of null is forgotten.
+    /// Changes the state of an entity and stores facts. A fact of null removes the stored fact.
     pub(super) fn change(self, entity: &Entity, status: EntityStatus, facts: Value) -> Self {
         self.rewrite(entity, status, Value::Object(serde_json::Map::new()), facts)
     }
 
-    /// As [`Plan::change`], and replaces fields of its content.
+    /// Like [`Plan::change`], and also replaces fields of the content.
     pub(super) fn rewrite(
         mut self,
         entity: &Entity,
@@ -163,13 +163,13 @@ impl Plan {
         self
     }
 
-    /// Tells the patient before anything is written.
+    /// Notifies the patient before anything is written.
     pub(super) fn tell(mut self, call: Call) -> Self {
         self.call = Some(call);
         self
     }
 
-    /// Asks for a further job of the same patient; it is there if and only if this one is processed.
+    /// Publishes another job for the same patient. It is published only if this job is processed.
     pub(super) fn follow_up(mut self, job: &impl Job) -> Result<Self, HandlerError> {
         let job = ValidJob::of(job).reject("follow_up")?;
         self.follow_ups.push(new_event(&job).reject("follow_up")?);
@@ -177,7 +177,7 @@ impl Plan {
     }
 }
 
-/// The patient a job is about, inside the job's transaction. Of other patients it sees nothing.
+/// The patient of a job, inside the job's transaction. It gives access to no other patient.
 pub struct Patient<'a> {
     client: &'a Transaction<'a>,
     pub(super) common: Common<'a>,
@@ -188,7 +188,7 @@ impl Patient<'_> {
         self.common.patient_id
     }
 
-    /// Those of the wanted that are there, locked.
+    /// Finds and locks those of the wanted entities that exist.
     pub(super) async fn find_all(
         &self,
         wanted: &[(EntityKind, Uuid)],
@@ -198,7 +198,7 @@ impl Patient<'_> {
             .retryable()
     }
 
-    /// An entity that may be missing, locked.
+    /// Finds and locks an entity, if it exists.
     pub(super) async fn find(
         &self,
         kind: EntityKind,
@@ -207,27 +207,27 @@ impl Patient<'_> {
         Ok(self.find_all(&[(kind, id)]).await?.pop())
     }
 
-    /// An entity that has to be there: 404 else. Locked.
+    /// Finds and locks an entity, or returns 404 if it does not exist.
     pub(super) async fn get(&self, kind: EntityKind, id: Uuid) -> Result<Entity, HandlerError> {
         let found = self.find(kind, id).await?;
         found.ok_or_else(|| not_found(kind.as_str()))
     }
 
-    /// What belongs to an entity, locked.
+    /// Finds and locks the entities below an entity.
     pub(super) async fn children_of(&self, parent_id: Uuid) -> Result<Vec<Entity>, HandlerError> {
         store::find_children(self.client, self.id(), parent_id)
             .await
             .retryable()
     }
 
-    /// Whether anything is kept of this patient.
+    /// Reports whether any entity is stored for this patient.
     pub(super) async fn is_known(&self) -> Result<bool, HandlerError> {
         store::knows_patient(self.client, self.id())
             .await
             .retryable()
     }
 
-    /// Refuses ids that are taken, with 422 and the places where they stand.
+    /// Refuses ids that are already taken, with 422 and the places where they appear.
     pub(super) async fn must_be_new(
         &self,
         wanted: &[(EntityKind, Uuid, String)],
@@ -255,7 +255,7 @@ impl Patient<'_> {
         }
     }
 
-    /// Links to entities of this patient, as a result.
+    /// Returns links to entities of this patient, as a result.
     pub(super) fn links(&self, entities: &[(EntityKind, Uuid)]) -> Value {
         verdict::links(self.id(), entities)
     }

@@ -1,4 +1,4 @@
-//! Owns the smaller parts that payloads and signed contents are made of.
+//! Owns the smaller parts of payloads and signed contents.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::entity::EntityKind;
 
-/// A calendar day, `YYYY-MM-DD`; days compare as their texts do.
+/// A calendar day, `YYYY-MM-DD`. Days sort in the same order as their texts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(try_from = "String")]
 #[schema(value_type = String, format = Date)]
@@ -24,7 +24,7 @@ impl TryFrom<String> for Date {
     }
 }
 
-/// Whether a text is a day that exists, as `YYYY-MM-DD`.
+/// Reports whether a text is an existing day, as `YYYY-MM-DD`.
 pub(super) fn is_date(text: &str) -> bool {
     let bytes = text.as_bytes();
     let shaped = bytes.len() == 10
@@ -45,11 +45,11 @@ pub(super) fn is_date(text: &str) -> bool {
         1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
         _ => 0,
     };
-    // Year 0 is a year of the calendar that the database does not know.
+    // The database does not support year 0.
     shaped && year > 0 && (1..=days).contains(&day)
 }
 
-/// From one day to another, or open.
+/// A period of days, possibly without an end.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Period {
@@ -60,7 +60,7 @@ pub struct Period {
     pub end: Option<Date>,
 }
 
-/// The end of something that has begun.
+/// The end of a period that has already begun.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PeriodEnd {
@@ -74,81 +74,81 @@ pub struct PeriodEnd {
 pub struct Visit {
     /// The visit's id.
     pub id: Uuid,
-    /// When it was.
+    /// When it took place.
     pub period: Period,
 }
 
-/// What an approval gives access to.
+/// A resource that an approval grants access to.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resource {
-    /// What it is.
+    /// Its kind.
     pub entity: EntityKind,
     /// Its id.
     pub id: Uuid,
 }
 
-/// What came of a service request.
+/// The result of a service request.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CompletedWith {
-    /// What it is.
+    /// Its kind.
     pub entity: EntityKind,
     /// Its id.
     pub id: Uuid,
 }
 
-/// What an approval is good for.
+/// What an approval allows.
 #[derive(Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AccessLevel {
-    /// To see.
+    /// Read access.
     Read,
-    /// To change.
+    /// Write access.
     Write,
 }
 
-/// How an episode begins.
+/// The initial state of an episode.
 #[derive(Clone, Copy, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EpisodeStatus {
-    /// Care is given.
+    /// The patient is in care.
     Active,
 }
 
-/// What is to change of an episode.
+/// Changes to an episode.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EpisodeChange {
-    /// What people call it.
+    /// Its display name.
     #[schema(min_length = 1, max_length = 1000)]
     pub name: String,
-    /// The employee who is in charge of it.
+    /// The employee who manages it.
     pub care_manager: Uuid,
 }
 
-/// How an episode ends.
+/// The details of closing an episode.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EpisodeClosing {
     /// When it ended.
     pub period: PeriodEnd,
-    /// What came of it.
+    /// Summary of the outcome.
     #[schema(min_length = 1, max_length = 10_000)]
     pub closing_summary: String,
-    /// Why it ended, a code.
+    /// Code of the reason.
     #[schema(min_length = 1, max_length = 1000)]
     pub status_reason: String,
 }
 
-/// Why an episode should not have been.
+/// Why an episode was entered in error.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EpisodeCancellation {
-    /// For people.
+    /// Explanation for people.
     #[schema(min_length = 1, max_length = 10_000)]
     pub explanatory_letter: String,
-    /// A code.
+    /// Code of the reason.
     #[schema(min_length = 1, max_length = 1000)]
     pub status_reason: String,
 }

@@ -1,5 +1,5 @@
-//! Owns what a job leaves behind for whoever asked: links or data when it was processed, the list of
-//! invalid fields when it was not. Never more than [`RESULT_LIMIT`] bytes.
+//! Owns the stored result of a job: links or data if it was processed, the list of invalid fields if
+//! it was not. A result never exceeds [`RESULT_LIMIT`] bytes.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -8,13 +8,14 @@ use super::entity::EntityKind;
 use super::schema::FieldError;
 use tidegate::{Fault, HandlerError};
 
-/// Largest stored result, in bytes.
+/// Maximum size of a stored result, in bytes.
 pub const RESULT_LIMIT: usize = 10_000;
 
-/// What a fault says beside its details; together they stay below the limit.
+/// Maximum size of the details of a fault. The rest of the fault fits into the remaining bytes of
+/// the limit.
 const DETAILS_LIMIT: usize = RESULT_LIMIT - 200;
 
-/// An expected error: the request itself is wrong, in these places.
+/// Returns an expected error: the request is invalid in these places.
 pub(super) fn invalid(errors: &[FieldError]) -> HandlerError {
     let details = fit(json!({ "invalid": errors }), DETAILS_LIMIT);
     HandlerError::reject_all(vec![
@@ -22,14 +23,15 @@ pub(super) fn invalid(errors: &[FieldError]) -> HandlerError {
     ])
 }
 
-/// Where entities can be read.
+/// Returns the links where entities can be read.
 pub(super) fn links(patient_id: Uuid, entities: &[(EntityKind, Uuid)]) -> Value {
     let link = |(kind, id): &(EntityKind, Uuid)| json!({"entity": kind, "href": kind.href(patient_id, *id)});
     json!({ "links": entities.iter().map(link).collect::<Vec<_>>() })
 }
 
-/// Makes a result fit into `limit` bytes of JSON: drops the rules' params, then entries of `invalid`
-/// from the end, then cuts strings with `...`. The last resort is `"..."` alone.
+/// Shortens a result to `limit` bytes of JSON. It first drops the params of the rules, then entries
+/// of `invalid` from the end, and then truncates strings with `...`. The last resort is `"..."`
+/// alone.
 #[must_use]
 pub fn fit(mut result: Value, limit: usize) -> Value {
     if fits(&result, limit) {
@@ -42,7 +44,7 @@ pub fn fit(mut result: Value, limit: usize) -> Value {
     }
     let mut size = result.to_string().len();
     if let Some(entries) = result.get_mut("invalid").and_then(Value::as_array_mut) {
-        // The first entry stays: without any, the list would say that nothing is wrong.
+        // The first entry stays. Without it, the list would report no fault.
         while size > limit && entries.len() > 1 {
             size -= entries.pop().map_or(0, |entry| entry.to_string().len() + 1);
         }
@@ -63,7 +65,7 @@ fn fits(result: &Value, limit: usize) -> bool {
     result.to_string().len() <= limit
 }
 
-/// Cuts every string to this many characters, dots included.
+/// Truncates every string to this many characters, including the dots.
 fn cut(value: &mut Value, longest: usize) {
     match value {
         Value::String(text) => {

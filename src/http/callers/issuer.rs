@@ -1,7 +1,8 @@
-//! Owns the public keys of an OIDC issuer: where they are, for how long they are good, and how often it is asked.
+//! Owns the public keys of an OIDC issuer: their URL, how long they are valid, and how often the issuer is asked.
 //!
-//! Read when the first token comes, and again every ten minutes, and for a key that is not known: but never more than once in
-//! half a minute, whoever makes up whatever key's name. While the issuer does not answer, its keys are good for six hours more.
+//! The keys are read when the first token arrives, then every ten minutes, and when a key is unknown. They are never read more
+//! than once in 30 seconds, even if clients invent key names. If the issuer does not answer, its keys stay valid for six more
+//! hours.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,56 +21,56 @@ use tidegate::{Error, Lookup};
 const ISSUER: &str = "TIDEGATE_HTTP_JWT_ISSUER";
 const KEYS: &str = "TIDEGATE_HTTP_JWT_KEYS";
 
-/// Where an issuer says where its keys are (OIDC Discovery 1.0, section 4).
+/// The path where an issuer publishes the URL of its keys (OIDC Discovery 1.0, section 4).
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 
-/// Keys are read again after this: for so long one that the issuer has taken back is good.
+/// Keys are read again after this time. A key that the issuer has revoked is accepted up to this long.
 const FRESH: Duration = Duration::from_mins(10);
 
-/// And no more often than this, for whatever reason.
+/// Minimum time between two reads, whatever the reason.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// While the issuer does not answer, its keys are good for so long.
+/// If the issuer does not answer, its keys stay valid for this long.
 const KEPT: Duration = Duration::from_hours(6);
 
-/// It is given so long for each of its two answers.
+/// Time limit for each of the issuer's two answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// No answer of it is longer, in bytes, and no key is kept beyond so many.
+/// Maximum size of an answer of the issuer, in bytes. The next constant limits the number of stored keys.
 const MOST_ANSWER: usize = 256 * 1024;
 const MOST_KEYS: usize = 100;
 
-/// RSA keys of less than 2048 bits are good for nothing (RFC 7518, section 3.3).
+/// RSA keys with less than 2048 bits are not accepted (RFC 7518, section 3.3).
 const LEAST_MODULUS: usize = 256;
 
-/// A public key, and the one way in which it signs.
+/// A public key and its only signature algorithm.
 #[derive(Debug)]
 pub(super) struct Key {
     pub(super) algorithm: Algorithm,
     pub(super) public: DecodingKey,
 }
 
-/// What is known of a key by its name.
+/// The result of looking up a key by its name.
 pub(super) enum Found {
     Key(Arc<Key>),
     /// The issuer has no such key.
     Unknown,
-    /// The issuer does not say.
+    /// The issuer does not answer.
     Away,
 }
 
 /// An issuer of tokens.
 pub(super) struct Issuer {
     name: String,
-    /// Where the keys are, if that need not be asked for.
+    /// The URL of the keys, if it is configured.
     keys: Option<Url>,
     http: HttpClient,
     held: Mutex<Held>,
-    /// Of several that want to ask, one does.
+    /// Of several tasks that need to ask the issuer, only one does.
     asking: tokio::sync::Mutex<()>,
 }
 
-/// What was read of an issuer.
+/// The data read from an issuer.
 #[derive(Default)]
 struct Held {
     keys: HashMap<String, Arc<Key>>,
@@ -77,10 +78,10 @@ struct Held {
     asked: Option<Instant>,
 }
 
-/// What to do about a key.
+/// How to answer a lookup.
 enum Step {
     Answer(Found),
-    /// Ask the issuer; this key is good if it does not answer.
+    /// Ask the issuer. If it does not answer, this key is accepted.
     Ask(Option<Arc<Key>>),
 }
 
@@ -96,7 +97,7 @@ impl Held {
                 Step::Answer(Found::Key(key))
             }
             key if may_ask => Step::Ask(key),
-            // The last time it was asked, it answered.
+            // The issuer answered the last request.
             _ if self.read.is_some() && self.read == self.asked => Step::Answer(Found::Unknown),
             _ => Step::Answer(Found::Away),
         }
@@ -104,7 +105,7 @@ impl Held {
 }
 
 impl Issuer {
-    /// Reads `TIDEGATE_HTTP_JWT_ISSUER` and, for one that does not say where its keys are, `TIDEGATE_HTTP_JWT_KEYS`.
+    /// Reads `TIDEGATE_HTTP_JWT_ISSUER`, and `TIDEGATE_HTTP_JWT_KEYS` for an issuer that does not publish the URL of its keys.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -126,12 +127,12 @@ impl Issuer {
         })
     }
 
-    /// As tokens have it, to the letter.
+    /// Returns the issuer's name, exactly as tokens contain it.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The key of this name, asked for if need be.
+    /// Returns the key with this name, and asks the issuer if necessary.
     pub(super) async fn key(&self, kid: &str) -> Found {
         let good = match self.held().step(kid, Instant::now()) {
             Step::Answer(found) => return found,
@@ -144,7 +145,7 @@ impl Issuer {
             },
             None => self.asking.lock().await,
         };
-        // Somebody else may have asked meanwhile.
+        // Another task may have asked in the meantime.
         let now = Instant::now();
         let good = match self.held().step(kid, now) {
             Step::Answer(found) => return found,
@@ -180,7 +181,7 @@ impl Issuer {
         let answer = self.get(url).await?;
         let listed = answer.get("keys").and_then(Value::as_array);
         let listed = listed.ok_or("its keys are no list `keys`")?;
-        // What is of another kind than we take may stand between.
+        // The list may also contain keys of types that we do not accept.
         Ok(listed.iter().filter_map(key).take(MOST_KEYS).collect())
     }
 
@@ -199,7 +200,7 @@ impl Issuer {
     async fn get(&self, url: Url) -> Result<Value, String> {
         let client = self.http.get(None).await;
         let client = client.map_err(|error| error.to_string())?;
-        // The path of the URL is ours or the issuer's own, and no secret.
+        // The path of the URL is configured or comes from the issuer, and is not a secret.
         let failed = |error: reqwest::Error| error.to_string();
         let request = client.get(url).timeout(ANSWER_TIMEOUT);
         let mut response = request.send().await.map_err(failed)?;
@@ -217,7 +218,7 @@ impl Issuer {
     }
 }
 
-/// A URL that nobody on the way can answer in the place of, without user and password.
+/// Parses a URL that is protected against others on the network, without user and password.
 fn safe(text: &str) -> Option<Url> {
     let url = Url::parse(text).ok()?;
     let host = url.host_str()?.trim_matches(['[', ']']);
@@ -226,7 +227,7 @@ fn safe(text: &str) -> Option<Url> {
     (is_safe && url.username().is_empty() && url.password().is_none()).then_some(url)
 }
 
-/// A key of the list that is one to check signatures of ours with.
+/// Returns a key of the list, if it can be used to check signatures.
 fn key(listed: &Value) -> Option<(String, Arc<Key>)> {
     let jwk: Jwk = serde_json::from_value(listed.clone()).ok()?;
     let (algorithm, named) = match &jwk.algorithm {
@@ -263,7 +264,7 @@ mod tests {
         json!({"kty": "RSA", "kid": kid, "n": "w".repeat(342), "e": "AQAB"})
     }
 
-    /// Keys that were read at this moment.
+    /// Returns keys that were read at this time.
     fn held(kids: &[&str], read: Instant) -> Held {
         Held {
             keys: kids.iter().filter_map(|kid| key(&listed(kid))).collect(),
@@ -311,7 +312,7 @@ mod tests {
         let start = Instant::now();
         for (asked_after, known) in [(FRESH, "key"), (KEPT, "away")] {
             let mut held = held(&["a"], start);
-            // It did not answer.
+            // The issuer did not answer.
             held.asked = Some(start + asked_after);
             let now = start + asked_after + Duration::from_secs(1);
             let steps = (held.step("a", now), held.step("b", now));
@@ -376,7 +377,7 @@ mod tests {
         }
     }
 
-    /// Serves this beside the description of an issuer that says its keys are at `keys`, and is asked for it.
+    /// Serves these routes and a description of an issuer whose keys are at `keys`, and returns an issuer that uses it.
     async fn issuer(keys: &str, routes: Router) -> Issuer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -387,7 +388,7 @@ mod tests {
         Issuer::from_settings(&|name| (name == ISSUER).then(|| url.clone())).unwrap()
     }
 
-    /// The time has passed after which it may be asked again.
+    /// Advances past the minimum time between two reads.
     fn time_passes(issuer: &Issuer) {
         let mut held = issuer.held();
         held.asked = held.asked.and_then(|asked| asked.checked_sub(AGAIN));

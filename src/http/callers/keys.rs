@@ -1,6 +1,7 @@
-//! Owns API keys: 256 random bits, shown once, of which only a digest is kept; and the key by which links are signed.
+//! Owns API keys, and the key that signs links. An API key has 256 random bits. It is shown once, and only its digest
+//! is stored.
 //!
-//! A key is looked up at every request, so that one that was revoked is so at once.
+//! A key is looked up at every request, so a revoked key is refused at once.
 
 use std::time::Duration;
 
@@ -19,10 +20,10 @@ use crate::http::begin;
 use tidegate::Error;
 use tidegate::connect::Pooled;
 
-/// What a key begins with, so that people, scanners of sources and we know one when they see it.
+/// The beginning of a key. People, source code scanners and this program recognize a key by it.
 const PREFIX: &str = "tidegate_";
 
-/// Random bytes of a key, and how many characters they take.
+/// Number of random bytes of a key, and of the characters that encode them.
 const RANDOM: usize = 32;
 const CHARACTERS: usize = 43;
 
@@ -41,16 +42,16 @@ SELECT jsonb_build_object('id', id, 'label', label, 'client_id', client_id, 'use
            'valid', revoked_at IS NULL AND coalesce(expires_at > clock_timestamp(), true))
   FROM callers.api_key ORDER BY id";
 
-/// Whether this has the look of a key: nobody else's credential is looked up.
+/// Reports whether this looks like a key. Credentials of other types are not looked up.
 pub(super) fn is_key(token: &str) -> bool {
     let random = token.strip_prefix(PREFIX);
     random.is_some_and(|text| text.len() == CHARACTERS && text.is_ascii())
 }
 
-/// Whose key this is and what it is good for; `None` if it is unknown, expired or revoked.
+/// Returns the owner of the key and what the key permits, or `None` if it is unknown, expired or revoked.
 ///
 /// # Errors
-/// The database's.
+/// Database errors.
 pub(super) async fn find(client: &mut Pooled, key: &str) -> Result<Option<Known>, Error> {
     let transaction = begin(client).await?;
     let digest = digest(key);
@@ -70,7 +71,7 @@ fn digest(key: &str) -> Vec<u8> {
     Sha256::digest(key).to_vec()
 }
 
-/// What a new key is to be.
+/// The properties of a new key.
 pub(super) struct NewKey<'a> {
     pub(super) label: &'a str,
     pub(super) client: Uuid,
@@ -79,16 +80,17 @@ pub(super) struct NewKey<'a> {
     pub(super) lifetime: Duration,
 }
 
-/// Who does it and why, for the audit.
+/// Who makes a change and why, for the audit.
 pub(super) struct By<'a> {
     pub(super) reason: &'a str,
     pub(super) actor: Option<&'a str>,
 }
 
-/// Makes a key: what is kept of it, and the key itself in the field `key`. It is nowhere else.
+/// Creates a key. Returns the stored properties, and the key itself in the field `key`. The key is available nowhere
+/// else.
 ///
 /// # Errors
-/// [`Error::Invalid`] names what is not allowed; else the database's.
+/// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub(super) async fn create(client: &Client, new: &NewKey<'_>, by: &By<'_>) -> Result<Value, Error> {
     let key = new_key()?;
     let lifetime = new.lifetime.as_secs_f64();
@@ -107,7 +109,7 @@ pub(super) async fn create(client: &Client, new: &NewKey<'_>, by: &By<'_>) -> Re
     Ok(made)
 }
 
-/// From the library that TLS is of, whose generator is the system's.
+/// Uses the random generator of the TLS library, which is that of the system.
 fn new_key() -> Result<String, Error> {
     let mut random = [0; RANDOM];
     openssl::rand::rand_bytes(&mut random)
@@ -115,10 +117,10 @@ fn new_key() -> Result<String, Error> {
     Ok(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random)))
 }
 
-/// Takes a key back, from now on.
+/// Revokes a key, effective immediately.
 ///
 /// # Errors
-/// [`Error::Invalid`] when there is none of this id; else the database's.
+/// [`Error::Invalid`] if there is no key with this id. Otherwise database errors.
 pub(super) async fn revoke(client: &Client, id: i64, by: &By<'_>) -> Result<Value, Error> {
     let params: [(&(dyn ToSql + Sync), Type); 3] = [
         (&id, Type::INT8),
@@ -128,10 +130,10 @@ pub(super) async fn revoke(client: &Client, id: i64, by: &By<'_>) -> Result<Valu
     answer(client, "revoke api key", REVOKE, &params).await
 }
 
-/// Signs links with a new key, and forgets the earlier ones if told so.
+/// Signs links with a new key from now on, and removes the earlier keys if requested.
 ///
 /// # Errors
-/// [`Error::Invalid`] names what is not allowed; else the database's.
+/// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub(super) async fn rotate(client: &Client, forget: bool, by: &By<'_>) -> Result<Value, Error> {
     let params: [(&(dyn ToSql + Sync), Type); 3] = [
         (&forget, Type::BOOL),
@@ -141,10 +143,10 @@ pub(super) async fn rotate(client: &Client, forget: bool, by: &By<'_>) -> Result
     answer(client, "rotate link key", ROTATE, &params).await
 }
 
-/// All keys, oldest first, as far as they are kept.
+/// Returns the stored properties of all keys, oldest first.
 ///
 /// # Errors
-/// The database's.
+/// Database errors.
 pub(super) async fn list(client: &Client) -> Result<Vec<Value>, Error> {
     let rows = query(client, "api keys", LIST, &[]).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
@@ -160,7 +162,7 @@ async fn answer(
     Ok(rows.first().map_or(Value::Null, |row: &Row| row.get(0)))
 }
 
-/// The functions' own words, which begin with the field, and a constraint's name.
+/// Converts the messages of the SQL functions, which begin with the field, and violations of a constraint.
 fn refused(error: Error) -> Error {
     let Error::Database { source, .. } = &error else {
         return error;

@@ -1,8 +1,9 @@
-//! Owns who may ask for what: the settings that say how callers are known, and the gate that every route but those of
-//! operation has in front. It knows credentials and no route; what a caller may reach, the routes ask [`Caller`].
+//! Owns what each caller may do: the settings for authentication, and the gate in front of every route except the
+//! operational ones. It knows credentials but no routes. The routes ask [`Caller`] what a caller may access.
 //!
-//! A known caller always has a client, the legal entity on whose behalf it calls. What its credential says goes before what
-//! its request says. Where nobody is asked, something in front knows the callers, and a request is believed what it says.
+//! A known caller always has a client, the legal entity on whose behalf it calls. The credential takes precedence over the
+//! request. Without authentication, a system in front of this one must know the callers, and the contents of a request are
+//! trusted.
 
 mod issuer;
 mod keys;
@@ -31,20 +32,20 @@ use pace::Pace;
 use tidegate::{Database, Error, Lookup};
 use tokens::Tokens;
 
-/// How callers are known.
+/// The setting for authentication.
 const AUTH: &str = "TIDEGATE_HTTP_AUTH";
 
-/// The name of the OpenAPI document's one security scheme, and of RFC 6750's.
+/// The name of the only security scheme in the OpenAPI document, and of the scheme of RFC 6750.
 const BEARER: &str = "bearer";
 
-/// What a credential can be good for.
+/// A permission of a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// Medical jobs, what is kept of patients, and approvals.
+    /// Medical jobs, the stored data of patients, and approvals.
     Jobs,
-    /// Handing in forms, and word that somebody looked at a letter.
+    /// Submitting forms, and reporting that a letter was viewed.
     Forms,
-    /// Word from the case system: letters and cancellations.
+    /// Notices of the case system: letters and cancellations.
     Letters,
 }
 
@@ -63,19 +64,20 @@ impl Scope {
 /// On whose behalf a request is made, as far as its credential says so.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Caller {
-    /// The legal entity. Every caller that is known has one.
+    /// The legal entity. Every known caller has one.
     pub client: Option<Uuid>,
-    /// Who calls.
+    /// The user.
     pub user: Option<Uuid>,
-    /// The only patient that the caller may reach.
+    /// The only patient that the caller may access.
     pub patient: Option<Uuid>,
 }
 
 impl Caller {
-    /// Puts the credential's ids where a request has left them out.
+    /// Adds the ids of the credential to a request that omits them.
     ///
     /// # Errors
-    /// 403 with the name of a field that says otherwise. What is no id at all is for the check of the request to tell.
+    /// 403 with the name of a field that contradicts the credential. A value that is not an id is left to the check of the
+    /// request.
     pub(super) fn speak_for(self, asked: &mut Value, names: &[&str]) -> Result<(), Problem> {
         let Value::Object(fields) = asked else {
             return Ok(());
@@ -106,10 +108,10 @@ impl Caller {
         Ok(())
     }
 
-    /// Whether the caller may reach this patient.
+    /// Requires that the caller may access this patient.
     ///
     /// # Errors
-    /// 403, when its credential is for another one.
+    /// 403 if the credential is for another patient.
     pub(super) fn reach(self, patient: Uuid) -> Result<(), Problem> {
         if self.patient.is_some_and(|own| own != patient) {
             return Err(forbidden("the credential is for another patient"));
@@ -118,7 +120,7 @@ impl Caller {
     }
 }
 
-/// A caller and what its credential is good for.
+/// A caller and the permissions of its credential.
 #[derive(Debug, Clone)]
 struct Known {
     caller: Caller,
@@ -126,7 +128,7 @@ struct Known {
 }
 
 impl Known {
-    /// Scopes that we do not know are good for nothing here.
+    /// Creates a known caller. Unknown scopes permit nothing here.
     fn new<'a>(caller: Caller, scopes: impl IntoIterator<Item = &'a str>) -> Self {
         let scope = |name: &str| Scope::ALL.into_iter().find(|scope| scope.name() == name);
         let scopes = scopes.into_iter().filter_map(scope).collect();
@@ -134,31 +136,31 @@ impl Known {
     }
 }
 
-/// Who is let in. Clones share what is counted.
+/// Which callers are permitted. Clones share the counts for the rate limit.
 #[derive(Clone)]
 pub struct Access(Arc<Rules>);
 
 struct Rules {
-    /// Whether anybody is asked, and if not, whether the settings say so.
+    /// Whether callers are authenticated, and if not, whether the settings say so.
     asks: Asks,
-    /// Whether API keys are good.
+    /// Whether API keys are accepted.
     keys: bool,
-    /// Whose tokens are.
+    /// The issuer whose tokens are accepted.
     tokens: Option<Tokens>,
     pace: Pace,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asks {
-    /// Nobody, because nobody has said anything.
+    /// No authentication, because nothing is configured.
     NobodySaid,
-    /// Nobody: something in front knows the callers.
+    /// No authentication by configuration: a system in front of this one knows the callers.
     Nobody,
     Everybody,
 }
 
 impl Access {
-    /// Everybody is let in, as often as they like.
+    /// Permits everyone, without a rate limit.
     #[must_use]
     pub fn open() -> Self {
         Self(Arc::new(Rules {
@@ -169,7 +171,7 @@ impl Access {
         }))
     }
 
-    /// Reads `TIDEGATE_HTTP_AUTH` and what belongs to it.
+    /// Reads `TIDEGATE_HTTP_AUTH` and the settings that belong to it.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
@@ -202,7 +204,7 @@ impl Access {
         })))
     }
 
-    /// Whether nobody is asked and nobody has said that this is right.
+    /// Reports whether there is no authentication although nothing says that this is intended.
     #[must_use]
     pub fn is_undecided(&self) -> bool {
         self.0.asks == Asks::NobodySaid
@@ -212,7 +214,7 @@ impl Access {
         self.0.asks == Asks::Everybody
     }
 
-    /// Whose request this is.
+    /// Returns the caller of a request.
     async fn known(&self, database: &Database, headers: &HeaderMap) -> Result<Known, Problem> {
         if !self.asks() {
             let all = Scope::ALL.map(Scope::name);
@@ -231,7 +233,7 @@ impl Access {
     }
 }
 
-/// Has the OpenAPI document say what is asked of callers.
+/// Adds authentication to the OpenAPI document.
 pub(super) fn describe(access: &Access, document: &mut OpenApi) {
     if !access.asks() {
         return;
@@ -254,7 +256,7 @@ pub(super) fn describe(access: &Access, document: &mut OpenApi) {
     }
 }
 
-/// The client of a known caller need not be said.
+/// Makes the client optional in a schema, because a known caller has one.
 fn without_client(schema: &mut RefOr<Schema>) {
     match schema {
         RefOr::T(Schema::Object(object)) if object.properties.contains_key("user_id") => {
@@ -265,7 +267,7 @@ fn without_client(schema: &mut RefOr<Schema>) {
     }
 }
 
-/// What stands in front of some routes.
+/// The gate in front of some routes.
 #[derive(Clone)]
 pub(super) struct Gate {
     pub(super) database: Database,
@@ -273,7 +275,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// Lets nobody pass to these routes whose credential is not good for `scope`, or who asks too often.
+    /// Refuses requests to these routes if the credential lacks `scope` or the caller exceeds its rate limit.
     pub(super) fn before<S: Clone + Send + Sync + 'static>(
         &self,
         scope: Scope,
@@ -320,7 +322,7 @@ async fn let_in(
     }
 }
 
-/// The one credential of a request.
+/// Returns the only credential of a request.
 fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     let mut sent = headers.get_all(AUTHORIZATION).iter();
     let Some(first) = sent.next() else {
@@ -338,7 +340,7 @@ fn unknown(message: impl Into<String>) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
 }
 
-/// `why` tells an honest caller what to look at, and nobody which half of a guess was right.
+/// `why` helps an honest caller to find the fault, but does not reveal which part of a guess was right.
 fn not_valid(why: &str) -> Problem {
     unknown(format!("the credential is not valid: {why}")).challenge("error=\"invalid_token\"")
 }
@@ -389,7 +391,7 @@ mod tests {
             (json!({"client_id": theirs}), all, true),
             (json!({"patient_id": theirs}), all, true),
             (json!({"patient_id": theirs}), &all[..2], false),
-            // For the check of the request to refuse.
+            // The check of the request refuses this.
             (json!({"client_id": 7}), all, false),
             (json!({"client_id": null}), all, false),
             (json!([]), all, false),

@@ -1,8 +1,9 @@
-//! Owns how often one caller may ask: so many requests a second, and a second's worth of them at once.
+//! Owns the rate limit of callers: a number of requests per second, of which one second's worth may come at once.
 //!
-//! Counted by the credential's client, in this process alone: two processes, or two instances of a function, allow twice as
-//! much. Where nobody is known, everybody together is one caller. A crate for it would bring a dozen others for this one
-//! sum: the time until which a caller has used up its share (the generic cell rate algorithm).
+//! Requests are counted for each client of a credential, within this process. Two processes, or two instances of a
+//! function, therefore allow twice as many. If callers are not known, all of them count as one caller. A crate for this
+//! would bring a dozen other crates for one formula: the time until which a caller has used up its share (the generic cell
+//! rate algorithm).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,21 +16,21 @@ use tidegate::{Error, Lookup};
 
 const PER_SECOND: &str = "TIDEGATE_HTTP_PER_SECOND";
 
-/// Far more than people need, and far less than the database can do.
+/// The default limit. Far more than people need, and far less than the database can handle.
 const USUAL: u32 = 50;
 
-/// What can be told apart in the time that is counted in.
+/// The highest limit that the resolution of the time measurement allows.
 const MOST: u32 = 1_000_000;
 
-/// So many callers are counted one by one, some 50 bytes each; the rest share one share.
+/// Number of callers that are counted individually, at some 50 bytes each. All others share one limit.
 const CALLERS: usize = 10_000;
 
-/// A share can be saved up for this long.
+/// Unused requests accumulate for this long.
 const SAVED: Duration = Duration::from_secs(1);
 
-/// How far each caller has come.
+/// How much of its share each caller has used.
 pub(super) struct Pace {
-    /// What each request takes of its caller's time; `None` where there is no limit.
+    /// The time that one request uses up. `None` if there is no limit.
     each: Option<Duration>,
     spent_until: Mutex<HashMap<Option<Uuid>, Instant>>,
 }
@@ -70,7 +71,7 @@ impl Pace {
     /// Counts a request of this client.
     ///
     /// # Errors
-    /// How long it has to wait, if it has come too soon; then it is not counted.
+    /// Returns the time to wait if the request exceeds the limit. The request is then not counted.
     pub(super) fn admit(&self, client: Option<Uuid>, now: Instant) -> Result<(), Duration> {
         let Some(each) = self.each else {
             return Ok(());
@@ -144,7 +145,7 @@ mod tests {
         assert!(pace.admit(Some(beyond(1)), start).is_ok());
         assert!(pace.admit(Some(beyond(2)), start).is_err());
         assert!(pace.spent_until.lock().unwrap().len() <= CALLERS + 1);
-        // Whoever has asked for nothing for a while is forgotten.
+        // Callers without recent requests are removed.
         let later = start + Duration::from_secs(2);
         assert!(pace.admit(Some(beyond(2)), later).is_ok());
         assert_eq!(pace.spent_until.lock().unwrap().len(), 1);

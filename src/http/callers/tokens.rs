@@ -1,8 +1,9 @@
-//! Owns what a token of an OIDC issuer says: whether it is the issuer's, meant for us and in its time, and on whose
+//! Owns the check of an OIDC token: whether it comes from the issuer, is meant for us and is currently valid, and on whose
 //! behalf its bearer calls.
 //!
-//! Signatures are RS256 or ES256, checked with the issuer's public keys by the OpenSSL that TLS is of. A key fixes the way
-//! that it signs, whatever a token's head says: neither `none` nor a public key taken for a secret (HS256) gets past it.
+//! Signatures are RS256 or ES256. OpenSSL, the TLS library, checks them with the issuer's public keys. The key determines
+//! the algorithm, whatever the header of a token says. Neither `none` nor a public key used as a secret (HS256) is
+//! accepted.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error as JwtError, ErrorKind};
@@ -28,17 +29,17 @@ use tidegate::{Error, Lookup};
 const AUDIENCE: &str = "TIDEGATE_HTTP_JWT_AUDIENCE";
 const CLAIMS: &str = "TIDEGATE_HTTP_JWT_CLAIMS";
 
-/// So much may our clock and the issuer's differ, in seconds.
+/// Tolerated difference between our clock and the issuer's, in seconds.
 const LEEWAY: u64 = 30;
 
-/// What tokens are of, and what they are to say.
+/// The accepted issuer, and the claims that tokens must have.
 pub(super) struct Tokens {
     issuer: Issuer,
     audience: String,
     names: Names,
 }
 
-/// Under which names a token says what we ask for.
+/// The names of the claims in a token.
 #[derive(Debug, PartialEq, Eq)]
 struct Names {
     client: String,
@@ -48,7 +49,7 @@ struct Names {
 }
 
 impl Names {
-    /// Reads `client_id=org,user_id=sub`: what is not named has its own name.
+    /// Reads `client_id=org,user_id=sub`. A claim that is not listed keeps its own name.
     fn parse(text: &str) -> Option<Self> {
         let mut names = Self {
             client: "client_id".to_owned(),
@@ -81,7 +82,7 @@ impl Tokens {
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub(super) fn from_settings(lookup: Lookup<'_>) -> Result<Self, Error> {
-        // Whoever was first has installed the same.
+        // If another call was first, it installed the same provider.
         let _ = PROVIDER.install_default();
         let audience = lookup(AUDIENCE).ok_or_else(|| {
             let must = "must be what the issuer's tokens for this service have as `aud`";
@@ -99,10 +100,10 @@ impl Tokens {
         })
     }
 
-    /// Whose token this is.
+    /// Returns the caller of a token.
     ///
     /// # Errors
-    /// 401, or 503 while the issuer's keys cannot be had.
+    /// 401, or 503 if the issuer's keys are not available.
     pub(super) async fn find(&self, token: &str) -> Result<Known, Problem> {
         let header = decode_header(token).map_err(|_| not_valid(NO_TOKEN))?;
         let kid = header.kid.as_deref().filter(|_| header.crit.is_none());
@@ -125,7 +126,7 @@ impl Tokens {
         })
     }
 
-    /// Whose tokens are good.
+    /// Returns the name of the accepted issuer.
     pub(super) fn issuer(&self) -> &str {
         self.issuer.name()
     }
@@ -140,7 +141,7 @@ impl Tokens {
         demands
     }
 
-    /// What the claims say; nothing, if they do not name a client, or name somebody by what is no UUID.
+    /// Reads the caller from the claims. Returns `None` if they name no client, or if an id is not a UUID.
     fn says(&self, claims: &Map<String, Value>) -> Option<Known> {
         let id = |name: &String| match claims.get(name) {
             None | Some(Value::Null) => Some(None),
@@ -151,7 +152,7 @@ impl Tokens {
             user: id(&self.names.user)?,
             patient: id(&self.names.patient)?,
         };
-        // A list of words in one text, as RFC 8693 has it, or several.
+        // One text with several words, as in RFC 8693, or a list of texts.
         let scopes = match claims.get(&self.names.scope) {
             Some(Value::String(words)) => words.split(' ').collect(),
             Some(Value::Array(words)) => words.iter().filter_map(Value::as_str).collect(),
@@ -164,7 +165,7 @@ impl Tokens {
 const NO_TOKEN: &str = "it is no token that is taken here";
 const NOT_SIGNED: &str = "it is not signed by a key of its issuer";
 
-/// All of it is looked at after the signature, so nobody learns it of a token that is not the issuer's.
+/// All these checks come after the signature, so a reason is given only for tokens of the issuer.
 fn reason(error: &JwtError) -> &'static str {
     match error.kind() {
         ErrorKind::ExpiredSignature => "it has expired",
@@ -176,7 +177,7 @@ fn reason(error: &JwtError) -> &'static str {
     }
 }
 
-/// What `jsonwebtoken` is to check signatures with. It signs nothing.
+/// The signature algorithms for `jsonwebtoken`. It verifies and cannot sign.
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(ErrorKind::UnsupportedAlgorithm.into()),
     verifier_factory: |algorithm, key| verifier(*algorithm, key),
@@ -222,7 +223,7 @@ impl Signed {
         if self.algorithm != Algorithm::ES256 {
             return verifier.verify_oneshot(signature, message);
         }
-        // Two numbers of 32 bytes, as RFC 7518 has it; OpenSSL has them in DER.
+        // RFC 7518 uses two numbers of 32 bytes, and OpenSSL expects them in DER.
         let (Some((r, s)), 64) = (signature.split_at_checked(32), signature.len()) else {
             return Ok(false);
         };

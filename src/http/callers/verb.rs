@@ -1,4 +1,4 @@
-//! The verbs `api-key` and `link-key`: who may call, and what links are signed with.
+//! The verbs `api-key` and `link-key`, which manage callers and the key that signs links.
 
 #![expect(
     clippy::doc_markdown,
@@ -79,10 +79,10 @@ fn uuid(text: &str) -> Result<Uuid, String> {
     Uuid::try_parse(text).map_err(|_| "must be a UUID".to_owned())
 }
 
-/// Does what is asked for with API keys.
+/// Runs an API key command.
 ///
 /// # Errors
-/// [`Error::Invalid`] names what is not allowed; else the database's.
+/// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub async fn api_key(ask: Ask, asked: ApiKey) -> Result<Answer, Error> {
     let client = ask.service.database.connect().await?;
     match asked.asked {
@@ -135,13 +135,13 @@ fn table(keys: &[Value]) -> String {
             _ => format!("expired {}", shown(&key["expires_at"])),
         };
         let scopes = scopes.join(",");
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{id:>6}  {client}  {scopes:<18}  {state}  {label}");
     }
     text
 }
 
-/// A field as people read it.
+/// Formats a field for people.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -173,10 +173,10 @@ enum Rotate {
     },
 }
 
-/// Renews the key of the links.
+/// Rotates the key of the links.
 ///
 /// # Errors
-/// [`Error::Invalid`] names what is not allowed; else the database's.
+/// [`Error::Invalid`] names what is not allowed. Otherwise database errors.
 pub async fn link_key(ask: Ask, asked: LinkKey) -> Result<Answer, Error> {
     let Rotate::Rotate { forget, why } = asked.asked;
     let client = ask.service.database.connect().await?;
@@ -191,7 +191,7 @@ pub async fn link_key(ask: Ask, asked: LinkKey) -> Result<Answer, Error> {
 }
 
 impl Why {
-    /// As every other verb has it.
+    /// Returns the actor, as every other verb does.
     fn actor(&self) -> Option<String> {
         let said = self.actor.clone();
         said.or_else(|| environment("TIDEGATE_ACTOR"))

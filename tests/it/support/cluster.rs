@@ -1,5 +1,5 @@
-//! Owns the one Postgres cluster of a test process: started by the first test that wants it, stopped
-//! when the process ends.
+//! Owns the single Postgres cluster of a test process. The first test that needs it starts it, and
+//! it stops when the process ends.
 
 use std::ffi::OsStr;
 use std::sync::OnceLock;
@@ -10,10 +10,11 @@ use crate::skip::skipped;
 /// A running cluster.
 pub struct Cluster(Served);
 
-/// The cluster of this process. Blocks the first caller, and those behind it, until it is up.
+/// Returns the cluster of this process. Blocks the first caller and all later ones until it is
+/// running.
 pub fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
-    // The failure is kept as well: hundreds of tests need not try hundreds of times.
+    // A failure is stored too, so that hundreds of tests do not try hundreds of times.
     CLUSTER
         .get_or_init(|| start(&[]))
         .as_ref()
@@ -21,15 +22,16 @@ pub fn cluster() -> &'static Cluster {
 }
 
 impl Cluster {
-    /// One of the test's own, which goes when this value does.
+    /// Starts a cluster for one test. It stops when this value is dropped.
     ///
     /// # Panics
-    /// When there is no Postgres to start.
+    /// If no Postgres can be started.
     pub fn start(options: &[&OsStr]) -> Self {
         start(options).unwrap_or_else(|reason| panic!("no Postgres to test on: {reason}"))
     }
 
-    /// As [`Cluster::start`]; none, and a word why, where the server at hand was built without TLS.
+    /// Like [`Cluster::start`], but returns `None` and prints the reason if this Postgres was built
+    /// without TLS.
     pub fn start_with_tls(options: &[&OsStr]) -> Option<Self> {
         match start(options) {
             Err(reason) if reason == WITHOUT_TLS => {
@@ -42,23 +44,23 @@ impl Cluster {
         }
     }
 
-    /// The URL of one of the cluster's databases.
+    /// Returns the URL of one of the cluster's databases.
     pub fn url(&self, database: &str) -> String {
         self.0.url(database)
     }
 
-    /// Of a cluster with `--obey`: the server is gone at once, as in a crash.
+    /// For a cluster with `--obey`: stops the server immediately, as in a crash.
     pub fn crash(&self) {
         self.0.obey("crash");
     }
 
-    /// Of a cluster with `--obey`: the server is there again, at the same address.
+    /// For a cluster with `--obey`: starts the server again at the same address.
     pub fn start_again(&self) {
         self.0.obey("start");
     }
 }
 
-/// What `scripts/postgres.py` says in place of a URL.
+/// `scripts/postgres.py` prints this instead of a URL.
 const WITHOUT_TLS: &str = "WITHOUT_TLS";
 
 fn start(options: &[&OsStr]) -> Result<Cluster, String> {

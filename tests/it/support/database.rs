@@ -1,7 +1,8 @@
-//! Owns the databases of the tests: one for each, a copy of a template that was migrated once.
+//! Owns the databases of the tests. Each test has its own, a copy of a template that is migrated
+//! once.
 //!
-//! One surprise: Postgres copies a template only while nobody is connected to it, copies included, so
-//! copying is serialized.
+//! Postgres copies a template only while no session is connected to it, and another copy counts as
+//! one. Therefore only one copy is made at a time.
 
 use std::sync::Mutex as Names;
 
@@ -14,23 +15,23 @@ use tokio_postgres::{Client, NoTls};
 use super::cluster::cluster;
 use super::pooler;
 
-/// A database of the test's own; dropped from the server some time after the value is.
+/// A database for one test. It is dropped from the server some time after this value.
 pub struct TestDb {
-    /// Where the database is, for whatever is under test: through the pooler, if all tests have one.
+    /// The URL for the programs under test. It leads through the pooler, if all tests use one.
     pub url: String,
-    /// Where it is for the test itself.
+    /// The URL for the test itself.
     direct: String,
     name: String,
 }
 
-/// A migrated database with the kinds of the shipped events.
+/// Returns a migrated database with the kinds of the shipped events.
 pub async fn database() -> TestDb {
     static TEMPLATE: OnceCell<()> = OnceCell::const_new();
     TEMPLATE.get_or_init(make_template).await;
     create(Some("migrated")).await
 }
 
-/// A migrated database that knows the kinds of `E` as well: for a test that declares its own events.
+/// Returns a migrated database that also has the kinds of `E`, for a test with its own events.
 pub async fn database_for<E: Event>() -> TestDb {
     let database = database().await;
     let client = database.client().await;
@@ -40,13 +41,13 @@ pub async fn database_for<E: Event>() -> TestDb {
     database
 }
 
-/// A database without a schema.
+/// Returns a database without a schema.
 pub async fn empty_database() -> TestDb {
     create(None).await
 }
 
 impl TestDb {
-    /// A database that somebody else made and drops, or that is not there.
+    /// Refers to a database that is created and dropped elsewhere, or does not exist.
     pub fn elsewhere(url: &str) -> Self {
         Self {
             url: url.to_owned(),
@@ -55,33 +56,34 @@ impl TestDb {
         }
     }
 
-    /// A plain connection, outside everything that is under test. It closes when dropped.
+    /// Opens a plain connection, separate from everything under test. It closes when dropped.
     pub async fn client(&self) -> Client {
         connect(&self.direct).await
     }
 
-    /// The URL of [`TestDb::client`]: past the pooler, if there is one.
+    /// Returns the URL of [`TestDb::client`]: it bypasses the pooler, if there is one.
     pub fn direct(&self) -> &str {
         &self.direct
     }
 
-    /// Its name on the server.
+    /// Returns its name on the server.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The library's own handle.
+    /// Returns the library's own handle.
     pub fn database(&self) -> Database {
         Database::new(&self.url, 8).expect("a test's URL is valid")
     }
 }
 
-/// Names of databases whose tests are over. The next test drops them: a destructor cannot wait.
+/// Names of databases whose tests have ended. The next test drops them, because a destructor cannot
+/// wait.
 static OVER: Names<Vec<String>> = Names::new(Vec::new());
 
 impl Drop for TestDb {
     fn drop(&mut self) {
-        // What a failed test wrote stays, together with the other evidence, until the process ends.
+        // The data of a failed test is kept until the process ends, together with the other evidence.
         if !self.name.is_empty()
             && !std::thread::panicking()
             && let Ok(mut over) = OVER.lock()
@@ -147,7 +149,7 @@ async fn create(template: Option<&str>) -> TestDb {
     }
 }
 
-/// A plain connection to any of the cluster's databases, as whoever the URL names.
+/// Opens a plain connection to any database of the cluster, as the user in the URL.
 pub async fn connect(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls)
         .await

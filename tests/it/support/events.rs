@@ -1,15 +1,15 @@
-//! Shipped events by the dozen, for tests of the programs, and workers that hold events and are not there.
+//! Publishes shipped events for tests of the programs, and leases events for workers that do not exist.
 
 use tokio_postgres::Client;
 
-/// Publishes events that every program completes, for their one handler does nothing.
+/// Publishes events that every program completes, because their only handler does nothing.
 pub async fn publish_views(client: &Client, count: i32) {
     let sql = "SELECT count(*) FROM generate_series(1, $1) AS n,
                       tidegate.publish('grant_letter_viewed', jsonb_build_object('grant_number', 'G-' || n))";
     client.query_one(sql, &[&count]).await.unwrap();
 }
 
-/// Publishes events whose one handler calls the archive. Their texts hold "canary".
+/// Publishes events whose only handler calls the archive. Their texts contain "canary".
 pub async fn publish_letters(client: &Client, count: i32) {
     let sql = "SELECT count(*) FROM generate_series(1, $1) AS n,
                       tidegate.publish('external_letter_received', jsonb_build_object('letter_id', 'canary' || n, 'grant',
@@ -18,8 +18,8 @@ pub async fn publish_letters(client: &Client, count: i32) {
     client.query_one(sql, &[&count]).await.unwrap();
 }
 
-/// Leases events for a worker that is not there, and that may have started them all. The lease runs out in so many
-/// seconds; or it did, so many ago.
+/// Leases events for a worker that does not exist and may have started all of them. The lease expires after this
+/// many seconds. With a negative number, it has already expired.
 pub async fn lease_away(client: &Client, ids: &[i64], seconds: f64) {
     let lease = "INSERT INTO tidegate.lease (token, worker, ids, started_to, groups, taken_at, renewed_at, expires_at,
                                              reached, clear_to, as_of)

@@ -1,4 +1,4 @@
-//! Ending events as a worker would, without a drain.
+//! Ends events like a worker, without a drain.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use tidegate::queue::{ErrorEntry, Finalization, Flushed, Follow, finalize_under}
 use tokio_postgres::GenericClient;
 use uuid::Uuid;
 
-/// Moves events to the log, a statement for each lease.
+/// Moves events to the log, with one statement for each lease.
 pub async fn finalize(
     client: &(impl GenericClient + Sync),
     ends: &[impl Borrow<Finalization> + Sync],
@@ -29,16 +29,17 @@ pub async fn finalize(
     Ok(flushed)
 }
 
-/// What [`finalize_one`] found.
+/// The result of [`finalize_one`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finalized {
     /// It is in the log now.
     Now,
-    /// It was in the log already; nothing was changed.
+    /// It was already in the log. Nothing was changed.
     Already,
 }
 
-/// Ends one event by its list of errors: none is COMPLETED, some are `COMPLETED_WITH_ERRORS`.
+/// Ends one event by its list of errors: COMPLETED without errors, `COMPLETED_WITH_ERRORS`
+/// otherwise.
 pub async fn finalize_one(
     client: &(impl GenericClient + Sync),
     lease: Lease,

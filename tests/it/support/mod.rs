@@ -1,6 +1,6 @@
-//! What every test needs: a Postgres of its own, a migrated database, a way to wait for a condition.
+//! What every test needs: its own Postgres, a migrated database, and a way to wait for a condition.
 //!
-//! Tests never pass by not running: without Python or Postgres each of them fails with the remedy.
+//! No test passes by not running: without Python or Postgres each of them fails and names the remedy.
 
 mod cluster;
 mod database;
@@ -28,14 +28,14 @@ pub use tls::{Authority, Certified};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes on the slowest machine: what is not there by then hangs. A condition that holds is
-/// seen within milliseconds.
+/// Longer than any operation takes on the slowest machine, so anything that takes longer hangs. A condition that
+/// holds is noticed within milliseconds.
 pub const PATIENCE: Duration = Duration::from_mins(3);
 
-/// What `work` comes to.
+/// Returns the result of `work`.
 ///
 /// # Panics
-/// With `description` when it has not ended within [`PATIENCE`].
+/// With `description` if it has not ended within [`PATIENCE`].
 pub async fn ended<T>(description: &str, work: impl Future<Output = T>) -> T {
     let ended = tokio::time::timeout(PATIENCE, work).await;
     ended.unwrap_or_else(|_| panic!("has not ended within {PATIENCE:?}: {description}"))
@@ -44,7 +44,7 @@ pub async fn ended<T>(description: &str, work: impl Future<Output = T>) -> T {
 /// Polls `condition` until it holds.
 ///
 /// # Panics
-/// With `description` when it does not hold within [`PATIENCE`].
+/// With `description` if it does not hold within [`PATIENCE`].
 pub async fn wait_until(description: &str, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     let mut pause = Duration::from_millis(2);
@@ -58,10 +58,10 @@ pub async fn wait_until(description: &str, mut condition: impl AsyncFnMut() -> b
     }
 }
 
-/// The path of one of the package's binaries, built together with the tests.
+/// Returns the path of one of the package's binaries, built together with the tests.
 ///
 /// # Panics
-/// When the package has no binary of this name.
+/// If the package has no binary with this name.
 pub fn binary(name: &str) -> PathBuf {
     match name {
         "tidegate" => env!("CARGO_BIN_EXE_tidegate").into(),
@@ -71,7 +71,7 @@ pub fn binary(name: &str) -> PathBuf {
     }
 }
 
-/// A path inside the project.
+/// Returns a path inside the project.
 pub fn project_file(relative: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(relative)
 }

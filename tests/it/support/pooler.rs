@@ -1,5 +1,5 @@
-//! Owns the poolers of the tests: pgbouncer in transaction mode. One may stand between all programs
-//! under test and the cluster; a test of a pooler's own ways has one of its own.
+//! Owns the poolers of the tests: pgbouncer in transaction mode. One pooler may be placed between all
+//! programs under test and the cluster. Tests of the behavior with a pooler have their own.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -11,18 +11,18 @@ use super::project_file;
 use super::served::Served;
 use crate::skip::skipped;
 
-/// With this variable set to `1`, whatever a test has under test reaches its database through a pooler.
+/// If this variable is `1`, all programs under test reach their database through a pooler.
 const FOR_ALL: &str = "TIDEGATE_TEST_POOLER";
 
 /// A running pooler.
 pub struct Pooler(Served);
 
 impl Pooler {
-    /// One in front of the server of this URL, with these settings (`name=value`). `None`, and a line
-    /// that says why, where pgbouncer cannot be had.
+    /// Starts a pooler in front of the server at this URL, with these settings (`name=value`). Returns
+    /// `None` and prints the reason if pgbouncer is not available.
     ///
     /// # Panics
-    /// When pgbouncer does not start.
+    /// If pgbouncer does not start.
     pub fn before(url: &str, settings: &[&str]) -> Option<Self> {
         match available() {
             Ok(()) => Some(Self::start(url, settings)),
@@ -41,12 +41,12 @@ impl Pooler {
         Self(served.unwrap_or_else(|reason| panic!("no pooler to test through: {reason}")))
     }
 
-    /// The URL of one of the server's databases, through the pooler.
+    /// Returns the URL of one of the server's databases, through the pooler.
     pub fn url(&self, database: &str) -> String {
         self.0.url(database)
     }
 
-    /// Kills the pooler, with every connection that it has.
+    /// Kills the pooler with all its connections.
     pub fn crash(&self) {
         self.0.obey("crash");
     }
@@ -57,10 +57,10 @@ impl Pooler {
     }
 }
 
-/// The pooler of all tests, if there is to be one.
+/// Returns the pooler for all tests, if they use one.
 ///
 /// # Panics
-/// When there is to be one and pgbouncer cannot be had.
+/// If they use one and pgbouncer is not available.
 pub fn of_all_tests() -> Option<&'static Pooler> {
     static POOLER: OnceLock<Option<Pooler>> = OnceLock::new();
     let wanted = std::env::var_os(FOR_ALL).is_some_and(|value| value == "1");
@@ -73,8 +73,8 @@ pub fn of_all_tests() -> Option<&'static Pooler> {
     POOLER.get_or_init(start).as_ref()
 }
 
-/// Whether all tests go through a pooler and this one cannot, for a reason that it gives. It says so, and
-/// is to return.
+/// Returns whether this test must be skipped, because all tests use a pooler and this one cannot. Prints
+/// the given reason.
 pub fn cannot_be_pooled(why: &str) -> bool {
     if of_all_tests().is_none() {
         return false;
@@ -85,7 +85,7 @@ pub fn cannot_be_pooled(why: &str) -> bool {
     true
 }
 
-/// Whether there is a pgbouncer, or why not.
+/// Checks whether pgbouncer is available, or returns the reason.
 fn available() -> Result<(), String> {
     static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
     let look = || {

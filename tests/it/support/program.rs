@@ -1,4 +1,4 @@
-//! Owns how tests start the package's binaries: without this process's own settings, and never
+//! Owns how tests start the package's binaries: without the settings of this process, and never
 //! outliving the test.
 
 use tokio::process::{Child, Command};
@@ -6,8 +6,8 @@ use tokio::process::{Child, Command};
 use super::binary;
 use crate::services::SERVICES;
 
-/// One of the package's binaries, which sees no setting but those that the test gives it. It is
-/// killed when its [`Child`] is dropped.
+/// Returns a command for one of the package's binaries. It sees only the settings that the test
+/// gives it. It is killed when its [`Child`] is dropped.
 pub fn command(name: &str) -> Command {
     let mut command = Command::new(binary(name));
     for (variable, _) in std::env::vars_os() {
@@ -26,7 +26,7 @@ fn is_setting(variable: &str) -> bool {
         || SERVICES.iter().any(|(_, name)| *name == variable)
 }
 
-/// Asks a process to end, as a service manager does.
+/// Asks a process to end, like a service manager.
 pub fn terminate(child: &Child) {
     let id = child.id().expect("the process still runs").to_string();
     let sent = std::process::Command::new("kill")

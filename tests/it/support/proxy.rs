@@ -1,5 +1,5 @@
-//! A TCP proxy in front of a server: remembers what clients say, can lose connections as a firewall
-//! does, without a word to either side, can do harm at a word of a client, and can be as slow as a bad line.
+//! A TCP proxy in front of a server. It records what clients send. It can drop connections silently, like a
+//! firewall. It can cause harm when a client sends a certain word, and it can be as slow as a bad line.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -31,30 +31,30 @@ struct Shared {
     down: Lane,
 }
 
-/// One direction of the line, which all connections share.
+/// One direction of the line, shared by all connections.
 #[derive(Default)]
 struct Lane {
-    /// Bytes a second; 0 for as fast as they come.
+    /// Bytes per second. 0 means unlimited.
     speed: AtomicU32,
-    /// When what was said so far is through.
+    /// When the data accepted so far will have passed.
     through: Mutex<Option<Instant>>,
 }
 
-/// What becomes of a connection whose client has said a word.
+/// What happens to a connection whose client has sent a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Harm {
-    /// It is cut before the server hears of it.
+    /// It is closed before the server receives the word.
     Cut,
-    /// The server hears it; its answer is thrown away and the connection is cut.
+    /// The server receives it. Its answer is discarded and the connection is closed.
     CutBeforeAnswer,
-    /// The server hears it, and then nothing is carried either way while the connection stays open.
+    /// The server receives it. Then no data passes in either direction, while the connection stays open.
     Silence,
-    /// The server hears it; the client gets garbage for an answer, and the connection stays open.
+    /// The server receives it. The client receives garbage as the answer, and the connection stays open.
     Garbage,
 }
 
 impl Proxy {
-    /// Starts one in front of the server of this URL.
+    /// Starts a proxy in front of the server at this URL.
     pub async fn before(url: &str) -> Self {
         let config: tokio_postgres::Config = url.parse().unwrap();
         let port = config.get_ports()[0];
@@ -85,39 +85,40 @@ impl Proxy {
         self.address.port()
     }
 
-    /// Connections that clients have opened so far.
+    /// Returns how many connections clients have opened so far.
     pub fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::Relaxed)
     }
 
-    /// Connections of them that are carried still.
+    /// Returns how many of these connections still carry data.
     pub fn open(&self) -> usize {
         self.accepted() - self.shared.closed.load(Ordering::Relaxed)
     }
 
-    /// All that clients have said so far.
+    /// Returns everything that clients have sent so far.
     pub fn said(&self) -> Vec<u8> {
         self.shared.said.lock().unwrap().clone()
     }
 
-    /// Does this harm to the first connection whose client says `word` from now on, and to no other.
+    /// Does this harm to the first connection whose client sends `word` from now on, and to no other.
     pub fn harm_when_said(&self, word: &'static str, harm: Harm) {
         *self.shared.harm.lock().unwrap() = Some((word, harm));
     }
 
-    /// Carries no more than this many bytes a second from now on, each way, over all connections together.
+    /// Limits the speed from now on to this many bytes per second in each direction, for all connections
+    /// together.
     pub fn throttle(&self, bytes_a_second: u32) {
         for lane in [&self.shared.up, &self.shared.down] {
             lane.speed.store(bytes_a_second, Ordering::Relaxed);
         }
     }
 
-    /// Whether the word was said since, and the harm is done.
+    /// Whether the word was sent since, and the harm is done.
     pub fn has_harmed(&self) -> bool {
         self.shared.harm.lock().unwrap().is_none()
     }
 
-    /// Carries nothing more for the connections that are open now. They stay open.
+    /// Stops carrying data for all open connections. They stay open.
     pub fn lose_connections(&self) {
         self.lost.send_modify(|times| *times += 1);
     }
@@ -138,7 +139,7 @@ async fn carry(client: TcpStream, port: u16, shared: &Shared, mut losing: watch:
     let (mut from_server, mut to_server) = server.into_split();
     let upward = async {
         let mut buffer = vec![0; 16 * 1024];
-        // The last words, in case one is cut in two by the network.
+        // The last bytes are kept, because the network may split a word.
         let mut heard = Vec::new();
         while let Ok(count @ 1..) = from_client.read(&mut buffer).await {
             shared.said.lock().unwrap().extend(&buffer[..count]);
@@ -165,7 +166,7 @@ async fn carry(client: TcpStream, port: u16, shared: &Shared, mut losing: watch:
     };
     match harm {
         None | Some(Harm::Cut) => return,
-        // The server has done its work when it answers.
+        // When the server answers, it has done its work.
         Some(Harm::CutBeforeAnswer) => {
             let _ = from_server.read(&mut [0; 1024]).await;
             return;
@@ -178,15 +179,15 @@ async fn carry(client: TcpStream, port: u16, shared: &Shared, mut losing: watch:
             let _ = to_client.write_all(&garbage).await;
         }
     }
-    // Until the test is over.
+    // Until the test ends.
     std::future::pending::<()>().await;
 }
 
-/// Bytes that a slow line carries at once.
+/// Number of bytes that a slow line carries at once.
 const PART: usize = 256;
 
 impl Lane {
-    /// Hands on what is said, until somebody is gone.
+    /// Forwards data until one side closes.
     async fn carry_all(&self, from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf) {
         let mut buffer = vec![0; 16 * 1024];
         while let Ok(count @ 1..) = from.read(&mut buffer).await {
@@ -208,7 +209,7 @@ impl Lane {
         Ok(())
     }
 
-    /// When a part will be through that takes its turn now.
+    /// Returns when a part that is queued now will have passed.
     fn book(&self, bytes: usize, speed: u32) -> Instant {
         let now = Instant::now();
         let mut through = self.through.lock().unwrap();
@@ -218,11 +219,11 @@ impl Lane {
     }
 }
 
-/// Bytes of the longest word that may be waited for.
+/// Maximum length of a word to wait for, in bytes.
 const LONGEST_WORD: usize = 64;
 
 impl Shared {
-    /// The harm, if what was heard holds its word; it is done once.
+    /// Returns the harm if the data contains its word. It is done only once.
     fn harm_due(&self, heard: &[u8]) -> Option<Harm> {
         let mut due = self.harm.lock().unwrap();
         let said = due.is_some_and(|(word, _)| {

@@ -1,5 +1,5 @@
-//! A stub of the Lambda Runtime API: hands invocations to one function process and takes its answers.
-//! <https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html>
+//! A stub of the Lambda Runtime API. It passes invocations to one function process and receives its
+//! answers. <https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html>
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,31 +18,31 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
-/// AWS takes no longer answer, in bytes.
+/// AWS's maximum size of an answer, in bytes.
 const ANSWER_LIMIT: usize = 6 * 1024 * 1024;
 
-/// The function that is invoked.
+/// The ARN of the invoked function.
 pub const FUNCTION_ARN: &str = "arn:aws:lambda:eu-central-1:123456789012:function:tidegate";
 
-/// The trace of each invocation, not sampled.
+/// The trace of each invocation. It is not sampled.
 pub const TRACE: &str = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=0;Lineage=1:a87bd80c:0";
 
-/// When an invocation must be answered.
+/// The deadline of an invocation.
 #[derive(Debug, Clone, Copy)]
 pub enum Deadline {
-    /// This long after it was handed out.
+    /// This long after it was passed to the function.
     In(Duration),
     /// At this many milliseconds since 1970.
     At(u64),
 }
 
-/// What the function posted.
+/// An answer that the function posted.
 #[derive(Debug)]
 pub struct Answer {
-    /// Whether it went to the error route.
+    /// Whether it was posted to the error route.
     pub is_error: bool,
     pub body: Value,
-    /// From handing the invocation out to the answer.
+    /// The time from passing the invocation to the answer.
     pub took: Duration,
 }
 
@@ -67,7 +67,7 @@ pub struct RuntimeApi {
 }
 
 impl RuntimeApi {
-    /// Starts one on a free port of the loopback interface.
+    /// Starts a stub on a free port of the loopback interface.
     pub async fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0))
             .await
@@ -96,7 +96,7 @@ impl RuntimeApi {
         }
     }
 
-    /// The variables that a function finds its runtime by.
+    /// Returns the variables by which a function finds its runtime.
     pub fn variables(&self) -> [(&'static str, String); 4] {
         [
             ("AWS_LAMBDA_RUNTIME_API", self.address.to_string()),
@@ -106,10 +106,10 @@ impl RuntimeApi {
         ]
     }
 
-    /// Has an invocation answered.
+    /// Invokes the function and returns its answer.
     ///
     /// # Panics
-    /// When there is no answer within [`super::PATIENCE`].
+    /// If there is no answer within [`super::PATIENCE`].
     pub async fn invoke(&self, payload: impl Into<Vec<u8>>, deadline: Deadline) -> Answer {
         let number = self.count.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
@@ -193,7 +193,7 @@ impl Shared {
         let Some((since, answer)) = handed_out else {
             return StatusCode::BAD_REQUEST.into_response();
         };
-        // A test that has given up waiting wants no answer.
+        // A test that has stopped waiting does not need the answer.
         let _ = answer.send(Answer {
             is_error,
             body: serde_json::from_slice(body).unwrap_or_default(),

@@ -1,5 +1,5 @@
-//! A stand-in for Secrets Manager: answers `GetSecretValue` for one secret as the test says, and
-//! remembers what it was asked.
+//! A stand-in for Secrets Manager. It answers `GetSecretValue` for one secret as the test
+//! specifies, and records the requests.
 //! <https://docs.aws.amazon.com/secretsmanager/latest/apireference/API_GetSecretValue.html>
 
 use std::collections::HashMap;
@@ -16,10 +16,11 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
-/// The id of the one secret.
+/// The id of the secret.
 const ID: &str = "night/database";
 
-/// How a version of the secret is answered. One that is not set is answered as missing.
+/// How requests for a version of the secret are answered. A version that is not set is answered as
+/// missing.
 #[derive(Debug, Clone)]
 pub enum Version {
     /// With this text.
@@ -28,9 +29,9 @@ pub enum Version {
     Binary,
     /// The caller may not read it.
     Denied,
-    /// With something that is no answer, and quotes the secret.
+    /// With an invalid answer that quotes the secret.
     Nonsense,
-    /// Never.
+    /// Never: the request hangs.
     Hanging,
 }
 
@@ -48,7 +49,7 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// Starts one whose secret has this valid version.
+    /// Starts a stand-in whose secret has this current version.
     pub async fn start(current: Version) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -66,23 +67,23 @@ impl Secrets {
         secrets
     }
 
-    /// Sets how a stage's version is answered from now on.
+    /// Sets the answer for the version of a stage from now on.
     pub fn set(&self, stage: &str, version: Version) {
         let mut versions = self.shared.versions.lock().unwrap();
         versions.insert(stage.to_owned(), version);
     }
 
-    /// Sets how another secret, of this id, is answered from now on.
+    /// Sets the answer for another secret with this id from now on.
     pub fn set_other(&self, id: &str, version: Version) {
         self.set(id, version);
     }
 
-    /// The stages asked for so far, in order; of another secret its id.
+    /// Returns the requested stages in order. For another secret it returns its id.
     pub fn asked(&self) -> Vec<String> {
         self.shared.asked.lock().unwrap().clone()
     }
 
-    /// What a program needs to find it.
+    /// Returns the variables by which a program finds it.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let mut variables = aws_variables();
         variables.extend([
@@ -96,7 +97,7 @@ impl Secrets {
     }
 }
 
-/// Region and credentials, and nothing of the machine's own.
+/// Returns region and credentials, without any settings of the machine.
 pub fn aws_variables() -> Vec<(&'static str, String)> {
     [
         ("AWS_REGION", "eu-central-1"),

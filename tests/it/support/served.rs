@@ -1,5 +1,5 @@
-//! Owns a server that a script of the project starts for the tests. Nothing here stops it: it lives as
-//! long as the pipe that this process holds open, so it goes even when the tests are killed.
+//! Owns a server that a project script starts for the tests. Nothing here stops the server. It runs as
+//! long as this process holds a pipe open, so it also stops if the tests are killed.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -14,15 +14,15 @@ pub struct Served {
     conversation: Mutex<Conversation>,
 }
 
-/// What the script is told, and what it answers.
+/// The conversation with the script.
 struct Conversation {
-    /// Open while the server is wanted: its end is the server's sign to stop.
+    /// Open while the server is needed. Closing it tells the server to stop.
     words: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
 impl Served {
-    /// Starts what this script serves, and waits until it is up.
+    /// Starts what this script serves, and waits until it is ready.
     pub fn start(script: &str, arguments: &[&OsStr]) -> Result<Self, String> {
         let mut process = Command::new("python3")
             .arg(project_file(script))
@@ -49,7 +49,7 @@ impl Served {
         })
     }
 
-    /// The URL of one of the server's databases.
+    /// Returns the URL of one of the server's databases.
     pub fn url(&self, database: &str) -> String {
         let (server, _) = self
             .url
@@ -58,7 +58,7 @@ impl Served {
         format!("{server}/{database}")
     }
 
-    /// Tells a script that was started with `--obey` this word, and waits until that is done.
+    /// Sends a command to a script that was started with `--obey`, and waits until it is done.
     pub fn obey(&self, word: &str) {
         let mut conversation = self.conversation.lock().unwrap();
         writeln!(conversation.words, "{word}").unwrap();
@@ -67,7 +67,7 @@ impl Served {
 }
 
 impl Conversation {
-    /// The script gives up after a minute by itself.
+    /// The script gives up by itself after a minute.
     fn answer(&mut self) -> Result<String, String> {
         let mut line = String::new();
         let read = self.answers.read_line(&mut line);

@@ -1,4 +1,4 @@
-//! Certificates made for one test, and Postgres servers that serve TLS with them.
+//! Certificates for one test, and Postgres servers that use them for TLS.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::Cluster;
 
-/// A certificate authority of the test's own.
+/// A certificate authority for one test.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
@@ -38,14 +38,14 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// A file with [`Authority::pem`].
+    /// Returns a file with [`Authority::pem`].
     pub fn file(&self) -> PathBuf {
         let path = self.folder.path().join("ca.pem");
         std::fs::write(&path, self.pem()).unwrap();
         path
     }
 
-    /// For a server of this name, from 2020 to the given year.
+    /// Issues a certificate for a server with this name, valid from 2020 to the given year.
     pub fn certify(&self, host: &str, until: i32) -> Certified {
         let key = KeyPair::generate().unwrap();
         let certificate = params(host, until).signed_by(&key, &self.issuer).unwrap();
@@ -57,7 +57,7 @@ impl Authority {
 }
 
 impl Certified {
-    /// By nobody but itself.
+    /// Creates a self-signed certificate.
     pub fn by_itself(host: &str) -> Self {
         let key = KeyPair::generate().unwrap();
         let certificate = params(host, 2200).self_signed(&key).unwrap();
@@ -67,8 +67,8 @@ impl Certified {
         }
     }
 
-    /// Starts a Postgres with this certificate, if the one at hand has TLS. Everybody but its owner needs a
-    /// password.
+    /// Starts a Postgres with this certificate, if the installed one supports TLS. Everyone except its
+    /// owner needs a password.
     pub fn postgres(&self) -> Option<Cluster> {
         let folder = tempfile::tempdir().unwrap();
         let (certificate, key) = (folder.path().join("crt"), folder.path().join("key"));

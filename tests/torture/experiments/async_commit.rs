@@ -1,5 +1,5 @@
-//! Negative control: a server that acknowledges before it has written loses what it acknowledged, and the
-//! checker must say so. If it does not, it would not see a real loss either.
+//! Negative control: a server that acknowledges a commit before writing it loses acknowledged events, and
+//! the checker must report this. Otherwise it would not notice a real loss either.
 
 use crate::actor::{Torture, Work, new_event};
 use crate::checker::check;
@@ -20,7 +20,7 @@ pub async fn negative_control_async_commit_loses_acknowledged_events(
         .flat_map(|setting| ["--set".to_owned(), (*setting).to_owned()])
         .collect();
     let mut world = World::start("async_commit", seed, &options).await;
-    // What is to be lost is events, and not the schema that they are in.
+    // Only events must be lost, not their schema.
     let kept = world.client().await.batch_execute("CHECKPOINT").await;
     kept.unwrap();
     for round in 0..TRIES {

@@ -1,5 +1,5 @@
-//! Row 26: handlers that keep every thread they run on. The drain has a thread of its own: its leases are renewed, its run
-//! ends, and what it had not started goes back.
+//! Row 26: handlers that block all their threads. The drain has its own thread: it renews its leases, its run ends, and
+//! events that it had not started return to the queue.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ pub async fn handlers_that_block_every_thread_stop_neither_renewals_nor_the_runs
     world.judge(further).await
 }
 
-/// No time is measured here: the gate opens when the run has been reported, which must happen while it is shut.
+/// Measures no time: the gate opens after the run was reported, which must happen while the gate is closed.
 async fn block(world: &World, concurrency: usize) -> Vec<Violation> {
     let gate = world.path(&format!("gate-{concurrency}"));
     let blocking = (0..concurrency).map(|number| Work {
@@ -84,7 +84,7 @@ async fn is_reported(world: &World, process: &str) -> bool {
     true
 }
 
-/// Nothing lapsed, and whoever did not block had one attempt.
+/// Nothing lapsed, and events that did not block had one attempt.
 fn harmed(history: &History) -> Vec<Violation> {
     let lapses = history.charges.iter().filter(|charge| charge.is_lapse());
     let lapses = lapses.map(|charge| {

@@ -1,5 +1,6 @@
-//! Row 16: cleanups, replays and requeues beside running workers, of which some die. Many events have one
-//! attempt only, so that what is being handled has spent its attempts, as what is to be swept has.
+//! Row 16: cleanups, replays and requeues beside running workers, some of which die. Many events have
+//! only one attempt, so an event that is being handled has used up its attempts, like one that the
+//! cleanup must end.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ pub async fn cleanup_replay_and_requeue_beside_finalizes_touch_only_what_they_ma
     let mut world = World::start("cleanup_races", seed, &[]).await;
     let retention = "UPDATE tidegate.event_kind SET retention_completed = '0', retention_failed = '300 milliseconds'";
     world.client().await.batch_execute(retention).await.unwrap();
-    // What a first cleanup takes its time for.
+    // The part of a first cleanup that takes long.
     make_partitions(&world.client().await).await.unwrap();
     let mut fleet = Fleet::default();
     for _ in 0..3 {
@@ -36,7 +37,7 @@ pub async fn cleanup_replay_and_requeue_beside_finalizes_touch_only_what_they_ma
         fleet.start_publisher(&world, publisher);
     }
     let until = Instant::now() + size.seconds(10, 45);
-    // By which it is known from an operator, who may take what they like.
+    // The name distinguishes it from an operator, who may take any event.
     let url = world.url.clone() + "?application_name=cleanup";
     let operator = world.client().await;
     let operating = async {
@@ -70,7 +71,7 @@ pub async fn cleanup_replay_and_requeue_beside_finalizes_touch_only_what_they_ma
     world.judge(further).await
 }
 
-/// Cleanups without a pause; how many events they removed or ended.
+/// Runs cleanups without a pause. Returns how many events they removed or ended.
 async fn clean(url: &str, until: Instant) -> u64 {
     let database = Database::new(url, 1).unwrap();
     let options = CleanupOptions {
@@ -89,7 +90,7 @@ async fn clean(url: &str, until: Instant) -> u64 {
     touched
 }
 
-/// Replays what has failed and requeues what lives; how many events were replayed.
+/// Replays failed events and requeues live ones. Returns how many events were replayed.
 async fn operate(operator: &Client, until: Instant) -> i64 {
     let mut replayed = 0;
     while Instant::now() < until {
@@ -106,7 +107,7 @@ async fn operate(operator: &Client, until: Instant) -> i64 {
     replayed
 }
 
-/// Between the two looks of one statement there may be nothing left to ask for, which is refused.
+/// Between the two queries of a statement, no event may be left, and an empty list is refused.
 fn refused_or(answer: Result<Vec<tokio_postgres::Row>, tokio_postgres::Error>) -> Option<i64> {
     match answer {
         Ok(rows) => rows.first().map(|row| row.get(0)),

@@ -1,6 +1,6 @@
-//! Row 20: clocks that are wrong, set by libfaketime. A server's clock that is set forward ends all leases at
-//! once, and one that is set back prolongs them and delays what was published meanwhile; both are the price of
-//! one clock for all. A worker's clock means nothing.
+//! Row 20: wrong clocks, set by libfaketime. A server clock that is set forward ends all leases at once. One
+//! that is set back prolongs leases and delays events that were published in the meantime. Both are the price
+//! of a single clock for all. A worker's clock has no effect.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ pub async fn a_servers_clock_that_jumps_costs_duplicates_and_nothing_else(
         let hours = world.random.i64(-2..=2);
         set(&world, &clock, hours * HOUR);
     }
-    // What was published or leased while the clock was ahead waits until it is there again.
+    // Events that were published or leased while the clock was ahead wait until it reaches that time again.
     set(&world, &clock, 2 * HOUR + 60);
     fleet.finish_publishers(&world);
     world.drain(&mut fleet).await;
@@ -82,11 +82,11 @@ pub async fn a_workers_clock_that_is_a_day_off_changes_nothing(
             ("FAKETIME_DONT_FAKE_MONOTONIC".to_owned(), "1".to_owned()),
             ("FAKETIME_DISABLE_SHM".to_owned(), "1".to_owned()),
         ];
-        // Leases that lapse only if somebody's clock says so.
+        // These leases lapse only if a clock says so.
         let calm = crate::actor::Worker {
             lease_ms: 30_000,
             handler_ms: 20_000,
-            // No run ends in the middle and cuts its handlers.
+            // No run ends early and interrupts its handlers.
             budget_ms: 120_000,
             ..worker(&world)
         };

@@ -1,4 +1,5 @@
-//! Row 7: two publishers of one group, each in a transaction of its own, at every pace, with workers beside.
+//! Row 7: two publishers of one group, each in its own transaction, with all kinds of timing, beside running
+//! workers.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -13,10 +14,10 @@ use crate::fleet::{Fleet, worker};
 use crate::journal::{Journal, Record, Told};
 use crate::world::World;
 
-/// Pairs of publishers at once.
+/// Number of concurrent pairs of publishers.
 const PAIRS: u32 = 3;
 
-/// Publishers besides.
+/// Number of other publishers.
 const OTHERS: u32 = 3;
 
 pub async fn a_groups_order_is_that_of_its_commits_however_two_publishers_race(
@@ -33,7 +34,7 @@ pub async fn a_groups_order_is_that_of_its_commits_however_two_publishers_race(
         publishers.push(Publisher {
             client: world.client().await,
             name: format!("publisher-{number}"),
-            // Two of each.
+            // Each pair shares a group.
             group: format!("g{}", number / 2),
             random: world.random.fork(),
         });
@@ -53,7 +54,7 @@ pub async fn a_groups_order_is_that_of_its_commits_however_two_publishers_race(
     world.judge(Vec::new()).await
 }
 
-/// Events of groups of their own, so that walks pass what the two have not committed yet.
+/// Publishes events of other groups, so that walks pass the events that the pairs have not committed yet.
 async fn publish_others(world: &World, who: u32, over: &Cell<bool>) {
     for number in 0.. {
         if over.get() {
@@ -107,7 +108,7 @@ impl Publisher {
         }
     }
 
-    /// One by one or in a batch.
+    /// Publishes one by one or in a batch.
     async fn publish(&mut self, told: &[Told]) -> Vec<i64> {
         let events: Vec<_> = told
             .iter()
@@ -125,7 +126,7 @@ impl Publisher {
         ids
     }
 
-    /// None, half of the time.
+    /// Pauses, but half of the time not at all.
     async fn pause(&mut self) {
         if self.random.bool() {
             tokio::time::sleep(Duration::from_micros(self.random.u64(0..6000))).await;

@@ -1,5 +1,5 @@
-//! Row 2: a worker dies right after its lease committed, after the effect, in every attempt, and after its
-//! finalize was sent and before the answer came.
+//! Row 2: a worker dies right after its lease committed, after the effect, in every attempt, or after it
+//! sent its finalize but before the answer arrived.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::journal::Record;
 use crate::proxy::Proxy;
 use crate::world::World;
 
-/// What is to be found of an event that met its fate.
+/// The expected state of an event after its fault.
 struct Expected {
     id: i64,
     fate: &'static str,
@@ -31,7 +31,7 @@ pub async fn a_worker_that_dies_at_a_set_point_costs_an_attempt_and_no_more(
     for round in 0..size.pick(2, 10) {
         for kept in [false, true] {
             if !deaths_by_own_hand(&world, &format!("{round}-{kept}"), kept, &mut expected).await {
-                // It is for the checker to say that something does not end.
+                // The checker reports events that do not end.
                 return world.judge(Vec::new()).await;
             }
         }
@@ -55,7 +55,7 @@ pub async fn a_worker_that_dies_at_a_set_point_costs_an_attempt_and_no_more(
     world.judge(further).await
 }
 
-/// One at a time, so that a death costs its own event alone; false when one does not end.
+/// Runs them one at a time, so that a death affects only its own event. Returns false if one does not end.
 async fn deaths_by_own_hand(
     world: &World,
     round: &str,
@@ -125,16 +125,16 @@ async fn is_over(world: &World, id: i64) -> bool {
         == 1
 }
 
-/// What ends an event.
+/// The statement that ends an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Write {
-    /// The statement for events that leave nothing but their rows.
+    /// The statement for events without results or follow-ups.
     Complete,
     /// The statement for all others.
     Finalize,
     /// The handler's own transaction.
     Commit,
-    /// The same, of an event that leaves nothing but its row.
+    /// The same, for an event without results or follow-ups.
     CompleteAndCommit,
 }
 
@@ -149,7 +149,7 @@ impl Write {
     }
 }
 
-/// The server writes the end, its answer is kept back, the worker dies without having heard of it.
+/// The server writes the end, its answer is withheld, and the worker dies without receiving it.
 async fn unanswered(world: &World, round: u32, write: Write, expected: &mut Vec<Expected>) {
     let fate = "died before the answer to its end";
     let mut proxy = Proxy::before(&world.url, write.marker()).await;

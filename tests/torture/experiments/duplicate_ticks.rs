@@ -1,4 +1,5 @@
-//! Row 18: ten runs begin at once, as from a schedule that ticks twice or a tick that comes during another.
+//! Row 18: ten runs begin at the same time, like a schedule that ticks twice, or a tick that arrives during
+//! a run.
 
 use crate::actor::{Torture, Work, Worker};
 use crate::checker::Violation;
@@ -49,7 +50,7 @@ pub async fn ten_ticks_at_once_start_each_event_once(
     world.judge(further).await
 }
 
-/// Leases are long: nothing lapses here.
+/// Leases are long, so nothing lapses here.
 fn tick(world: &World) {
     let mut fleet = Fleet::default();
     for _ in 0..TICKS {
@@ -62,6 +63,6 @@ fn tick(world: &World) {
         };
         fleet.start_worker(world, once);
     }
-    // None is told to end: an empty queue ends each.
+    // No worker is told to end: each ends at an empty queue.
     fleet.wait(world);
 }

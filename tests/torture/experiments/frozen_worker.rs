@@ -1,5 +1,5 @@
-//! Row 3: workers are stopped between a handler's end and its finalize for longer than their leases; another
-//! worker takes their events. They go on while it is at work, or when it is done.
+//! Row 3: workers are frozen between a handler's end and its finalize for longer than their leases. Another worker takes
+//! their events. They thaw while it is handling the events, or after it has ended them.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub async fn a_worker_frozen_beyond_its_lease_changes_nothing_when_it_goes_on(
     world.judge(further).await
 }
 
-/// Leases that lapse before the drain takes a handler for overdue, and runs that no handler outlasts.
+/// Leases lapse before the drain considers a handler overdue, and no handler outlasts a run.
 fn patient(world: &World) -> Worker {
     Worker {
         lease_ms: 2000,
@@ -47,8 +47,8 @@ fn patient(world: &World) -> Worker {
     }
 }
 
-/// Whether it works in its own transaction, leaves no result, and is still at work elsewhere when its worker goes on; and
-/// how often it asks for a retry.
+/// Whether the handler works in its own transaction, leaves no result, and is still running in the other worker when its
+/// worker thaws; and how often it asks for a retry.
 const WORK: [(bool, bool, bool, u32); 7] = [
     (false, false, true, 0),
     (false, true, true, 0),

@@ -1,5 +1,5 @@
-//! Of row 25: a producer has published to a group, and leaves its transaction open; handlers publish follow-ups to the same
-//! group. Only their own events may wait for it, whatever time-outs the drain's sessions have.
+//! Part of row 25: a producer has published to a group and leaves its transaction open, while handlers publish follow-ups
+//! to the same group. Only the events of these handlers may wait for it, whatever timeouts the drain's sessions have.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::world::World;
 
 const INNOCENT: i64 = 300;
 
-/// With follow-ups to the group that is held.
+/// The number of events with follow-ups to the held group.
 const WAITING: i64 = 5;
 
 pub async fn a_producer_that_holds_a_group_keeps_only_that_groups_parents_waiting(
@@ -23,7 +23,7 @@ pub async fn a_producer_that_holds_a_group_keeps_only_that_groups_parents_waitin
     _: Size,
 ) -> Result<Figures, String> {
     let world = World::start("held_group", seed, &[]).await;
-    // A role of its own, for time-outs are set on roles.
+    // A role of its own, because timeouts are set on roles.
     let role = "CREATE ROLE night_shift LOGIN SUPERUSER";
     world.client().await.batch_execute(role).await.unwrap();
     let mut further = Vec::new();
@@ -89,7 +89,7 @@ async fn hold(world: &World, limits: &str) -> Vec<Violation> {
     found
 }
 
-/// Those that will wait are the first, and the others have their results to be stored, too.
+/// The events that will wait come first. The others have results to store too.
 async fn publish_work(world: &World, limits: &str, group: &str) {
     let waiting = (0..WAITING).map(|number| Work {
         follow_up: Some(group.to_owned()),
@@ -106,7 +106,7 @@ async fn publish_work(world: &World, limits: &str, group: &str) {
     world.publish(&format!("work {limits}"), all, 5).await;
 }
 
-/// Innocents must not notice; those that wait may lose no more than two attempts, and all their follow-ups are there.
+/// Other events must not be affected. Waiting events may lose at most two attempts, and all their follow-ups must exist.
 fn harmed(history: &History) -> Vec<Violation> {
     let keys: HashSet<&str> = history
         .rows

@@ -1,4 +1,4 @@
-//! Row 4: the server stops as in a crash and comes back, again and again, while everybody is at work.
+//! Row 4: the server crashes and restarts, again and again, under load.
 
 use std::time::{Duration, Instant};
 

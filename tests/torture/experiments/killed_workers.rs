@@ -1,4 +1,4 @@
-//! Row 1: workers, and now and then a publisher, are killed at random while everybody is at work.
+//! Row 1: workers, and sometimes a publisher, are killed at random times under load.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ pub async fn events_of_killed_workers_are_handled_once_more_and_in_order(
     world.judge(Vec::new()).await
 }
 
-/// A publisher of single events by SQL, or of batches from Rust.
+/// A publisher of single events by SQL, or of batches by Rust.
 pub fn publisher(world: &mut World, one_by_one: bool) -> Publisher {
     Publisher {
         url: world.url.clone(),
@@ -47,7 +47,7 @@ pub fn publisher(world: &mut World, one_by_one: bool) -> Publisher {
         groups: 20,
         batch: if one_by_one { 1 } else { 10 },
         pause_ms: if one_by_one { 8 } else { 60 },
-        // Few, so that some events are given up after the deaths of their workers.
+        // Few attempts, so that some events are given up after the deaths of their workers.
         max_attempts: if one_by_one { 3 } else { 100 },
     }
 }

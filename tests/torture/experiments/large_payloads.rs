@@ -1,4 +1,5 @@
-//! Of row 24: payloads of a megabyte, many more of them than a small function could hold at once.
+//! Part of row 24: payloads of one megabyte, many more than a small function could hold in memory
+//! at once.
 
 use crate::actor::{CANARY, Worker};
 use crate::checker::Violation;
@@ -8,7 +9,7 @@ use crate::fleet::{Fleet, worker};
 use crate::journal::{Record, Told};
 use crate::world::World;
 
-/// What a worker may have of memory at once, far more than it needs and far less than all payloads.
+/// Limit for a worker's peak memory: far more than it needs, and far less than all payloads.
 const MOST_KILOBYTES: u64 = 96 << 10;
 
 pub async fn payloads_of_a_megabyte_are_drained_in_little_memory(
@@ -24,7 +25,7 @@ pub async fn payloads_of_a_megabyte_are_drained_in_little_memory(
         concurrency: 8,
         batch: 1000,
         budget_ms: 60_000,
-        // Address space: stacks and arenas are far more than what is used of them.
+        // Address space: stacks and arenas reserve far more than they use.
         memory_mb: Some(1024),
         ..worker(&world)
     };
@@ -55,7 +56,7 @@ pub async fn payloads_of_a_megabyte_are_drained_in_little_memory(
     world.judge(further).await
 }
 
-/// By a plain INSERT, which needs not send them.
+/// Publishes by a plain INSERT, which need not send the payloads.
 async fn publish(world: &World, count: usize) {
     let told = |number: usize| Told {
         key: number.to_string(),

@@ -1,5 +1,5 @@
-//! Of row 2: the answer to a lease is lost, and the worker leases again. What the lost lease took is not the worker's own
-//! until it has been given back, which it is at once and without a charge; its group has to wait.
+//! Part of row 2: the answer to a lease is lost, and the worker leases again. Events of the lost lease do not belong to
+//! the worker until they have been given back. This happens at once and without a charge. Their group has to wait.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub async fn a_group_waits_for_its_event_that_a_lost_lease_has_taken(
             format!("{overtaken} events were leased while an earlier one of their group was open");
         further.push(Violation::new("I4", text));
     }
-    // What the lost lease took was given back: nobody went away, and nothing had started.
+    // The events of the lost lease were given back: no worker died, and nothing had started.
     let charged =
         "SELECT count(*) FROM tidegate.event_log WHERE attempts <> 1 OR status <> 'COMPLETED'";
     let charged = world.number(charged).await;
@@ -43,7 +43,7 @@ pub async fn a_group_waits_for_its_event_that_a_lost_lease_has_taken(
     world.judge(further).await
 }
 
-/// The first event has one attempt, which the lost lease must not spend.
+/// The first event has one attempt, which the lost lease must not use up.
 async fn lose_a_lease(world: &World, round: u32) {
     let mut proxy = Proxy::before(&world.url, b"FROM tidegate.lease(").await;
     let event = |name: &str, group: Option<String>| {
@@ -58,7 +58,7 @@ async fn lose_a_lease(world: &World, round: u32) {
     world
         .publish(&format!("{round} ahead"), vec![ahead], 1)
         .await;
-    // The others keep the worker's token in its hands.
+    // The other events keep the worker's token in its hands.
     let mut rest: Vec<_> = (0..20)
         .map(|number| event(&number.to_string(), None))
         .collect();

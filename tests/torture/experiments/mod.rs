@@ -1,5 +1,5 @@
-//! The experiments: each makes a world, breaks something in it, mends it, lets everything end, and asks the
-//! checker. Which row of docs/reliability.md each belongs to is said there.
+//! The experiments. Each one creates a world, breaks something in it, repairs it, lets all events end, and
+//! asks the checker. Each file names its row in docs/reliability.md.
 
 mod async_commit;
 mod blocked_threads;
@@ -24,17 +24,17 @@ use futures_util::future::{FutureExt, LocalBoxFuture};
 
 use crate::figures::Figures;
 
-/// How much of an experiment.
+/// The size of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
-    /// Beside all other tests.
+    /// Together with all other tests.
     Quick,
     /// One round of `make torture`.
     Long,
 }
 
 impl Size {
-    /// One of two lengths, in seconds.
+    /// Returns one of two durations, in seconds.
     pub fn seconds(self, quick: u64, long: u64) -> Duration {
         Duration::from_secs(self.pick(quick, long))
     }
@@ -64,7 +64,7 @@ macro_rules! experiments {
     };
 }
 
-/// All of them, the longest first.
+/// All experiments, the longest first.
 pub static ALL: &[Experiment] = experiments![
     killed_workers::events_of_killed_workers_are_handled_once_more_and_in_order,
     killed_server::a_server_that_crashes_under_load_keeps_what_it_acknowledged,

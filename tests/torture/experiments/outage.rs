@@ -1,6 +1,6 @@
-//! The service that all handlers call is down for a while, and workers are killed meanwhile, probers among them. No event
-//! loses an attempt to the outage; what was at work in a killed process loses the one that it may always lose. The service
-//! is called seldom, and when it is back everything ends, in order.
+//! The service that all handlers call is down for a while, and workers are killed in the meantime, including probing ones.
+//! No event loses an attempt to the outage. An event in a killed process may lose the attempt that it can always lose. The
+//! service is called rarely, and when it is back, all events end, in order.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::figures::Figures;
 use crate::fleet::{Fleet, worker};
 use crate::world::World;
 
-/// Workers at once, each of which runs so many handlers at once.
+/// Number of workers, each of which runs this many handlers at once.
 const WORKERS: usize = 3;
 const CONCURRENCY: usize = 8;
 
@@ -70,8 +70,9 @@ async fn publish(world: &World, count: usize, up: &Path) {
     world.publish("all", events.collect(), 5).await;
 }
 
-/// What the outage has cost: attempts that were not lost with a worker, calls beyond `most_calls`, events that did not
-/// complete. Each worker has some calls under way when it first meets the outage; then there is one every few seconds.
+/// Returns the cost of the outage: attempts that were not lost with a worker, calls beyond `most_calls`, and events that
+/// did not complete. Each worker has some calls in progress when the outage begins. After that there is one call every few
+/// seconds.
 fn harmed(history: &History, most_calls: usize) -> Vec<Violation> {
     let lapses = history.charges.iter().filter(|charge| charge.is_lapse());
     let lapses = lapses.count();

@@ -1,6 +1,6 @@
-//! Row 23: events that kill whoever runs them, among others that do not. A worker that has died is replaced at once, and
-//! what it had in hand comes free at once; an innocent event may lose the attempt in which it stood beside one that
-//! kills, and no more, for what has lapsed runs alone.
+//! Row 23: events that kill their worker, mixed with events that do not. A dead worker is replaced at once, and its
+//! events become free at once. An innocent event may lose the one attempt in which it ran beside a killing event, and no
+//! more, because lapsed events run alone.
 
 use crate::actor::{Crash, Torture, Work, Worker};
 use crate::checker::{History, Violation};
@@ -9,7 +9,7 @@ use crate::figures::Figures;
 use crate::fleet::{Fleet, worker};
 use crate::world::World;
 
-/// The default.
+/// The default number of attempts.
 const MOST_ATTEMPTS: u16 = 5;
 
 pub async fn an_event_that_kills_its_worker_takes_none_of_thousands_with_it(
@@ -38,7 +38,7 @@ async fn poisoned(
     let mut world = World::start(name, seed, &[]).await;
     world.patience = size.seconds(300, 1400);
     publish(&mut world, events, poisons).await;
-    // Leases that a worker which lives will always renew in time: what lapses is the dead ones'.
+    // A live worker always renews these leases in time, so only leases of dead workers lapse.
     let patient = Worker {
         lease_ms: 20_000,
         handler_ms: 15_000,
@@ -58,7 +58,7 @@ async fn poisoned(
     world.judge(further).await
 }
 
-/// A third of them in groups; those that kill anywhere.
+/// Publishes events, a third of them in groups. The killing events may be anywhere.
 async fn publish(world: &mut World, events: usize, poisons: usize) {
     let mut fates: Vec<bool> = (0..events).map(|number| number < poisons).collect();
     world.random.shuffle(&mut fates);
@@ -87,7 +87,7 @@ async fn publish(world: &mut World, events: usize, poisons: usize) {
     }
 }
 
-/// What came to harm because of others, and what kills and got away with it.
+/// Returns innocent events that were harmed, and killing events that were not given up.
 fn harmed(history: &History) -> Vec<Violation> {
     let wrong = history.rows.iter().filter(|row| {
         let is_poison = row

@@ -1,5 +1,5 @@
-//! Of row 25: the server refuses what the drain writes. A trigger of somebody's refuses single events; the server has no
-//! memory, or no room on its disk, for a while. What is refused costs nobody else anything, and nobody more than two attempts.
+//! Part of row 25: the server refuses the drain's writes. A user's trigger refuses single events, or the server has no memory
+//! or disk space for a while. A refused write costs other events nothing, and no event more than two attempts.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::journal::Record;
 use crate::skip::skipped;
 use crate::world::World;
 
-/// Nothing lapses but what is left by runs that have ended, and none ends by its time: a handler that is cut there is charged.
+/// Only leases of ended runs lapse, and no run ends by its budget, because a handler that is interrupted there is charged.
 fn patient(world: &World) -> Worker {
     Worker {
         budget_ms: 60_000,
@@ -26,7 +26,7 @@ fn patient(world: &World) -> Worker {
     }
 }
 
-/// As before; a run that fails ends its process, so that what it leaves comes free at once.
+/// The same, but a failed run ends its process, so that its events become free at once.
 fn run_by_run(world: &World) -> Worker {
     Worker {
         once: true,
@@ -54,7 +54,7 @@ pub async fn a_trigger_that_refuses_an_event_costs_no_other_event_an_attempt(
     const BEHIND: i64 = 5;
     let world = World::start("refusing_trigger", seed, &[]).await;
     let mut further: Vec<Violation> = absurd_retention(&world).await.into_iter().collect();
-    // A sequence counts, though what it is counted for is rolled back.
+    // A sequence counts even if its transaction rolls back.
     let trigger = "CREATE SEQUENCE torture.refusals;
                    CREATE FUNCTION torture.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
                        IF NEW.payload->>'key' = 'refused head' THEN PERFORM nextval('torture.refusals'); END IF;
@@ -63,7 +63,7 @@ pub async fn a_trigger_that_refuses_an_event_costs_no_other_event_an_attempt(
                    END $$;
                    CREATE TRIGGER refuse BEFORE INSERT ON tidegate.event_log FOR EACH ROW EXECUTE FUNCTION torture.refuse()";
     world.client().await.batch_execute(trigger).await.unwrap();
-    // What is refused is in no group here: what stands behind it there has to wait.
+    // The refused events have no group, because later events of the group would have to wait.
     publish(&world, ALL, |number| Work {
         silent: number.is_multiple_of(2),
         ..Work::new(if number % 60 == 1 {
@@ -76,7 +76,7 @@ pub async fn a_trigger_that_refuses_an_event_costs_no_other_event_an_attempt(
     publish_behind(&world, BEHIND).await;
     let mut fleet = Fleet::default();
     fleet.start_worker(&world, patient(&world));
-    // What was at work behind the first of its group may have ended.
+    // Events that were running behind the first event of the group may have ended.
     let left = "SELECT count(*) FROM tidegate.event_queue WHERE group_key IS DISTINCT FROM 'shut'";
     let refusals = "SELECT least(8, last_value) FROM torture.refusals";
     if !world.comes_to(left, REFUSED).await || !world.comes_to(refusals, 8).await {
@@ -90,7 +90,7 @@ pub async fn a_trigger_that_refuses_an_event_costs_no_other_event_an_attempt(
     world.judge(further).await
 }
 
-/// A group whose first event is refused: the others are slow enough to be at work when that is known.
+/// Publishes a group whose first event is refused. The others are slow enough to be still running when this is known.
 async fn publish_behind(world: &World, count: i64) {
     let behind = (0..count).map(|number| Work {
         takes_ms: vec![100],
@@ -101,7 +101,7 @@ async fn publish_behind(world: &World, count: i64) {
     world.publish("behind", all.collect(), 5).await;
 }
 
-/// A time that cannot be added to a clock is refused where it is set.
+/// A time that cannot be added to a clock is refused when it is set.
 async fn absurd_retention(world: &World) -> Option<Violation> {
     let sql = "UPDATE tidegate.event_kind SET retention_completed = '300000 years'";
     let refused = world.client().await.batch_execute(sql).await.err();
@@ -115,7 +115,7 @@ pub async fn a_server_without_memory_for_a_while_costs_no_event_more_than_two_at
     size: Size,
 ) -> Result<Figures, String> {
     let world = World::start("no_memory", seed, &[]).await;
-    // A sequence counts, though what it is counted for is rolled back.
+    // A sequence counts even if its transaction rolls back.
     let trigger = format!(
         "CREATE SEQUENCE torture.refusals;
          CREATE FUNCTION torture.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -148,8 +148,8 @@ pub async fn a_server_without_memory_for_a_while_costs_no_event_more_than_two_at
     world.judge(further).await
 }
 
-/// What did not complete, or needed more attempts than so many, behind a refused one of its group one more; and leases that a
-/// run took for lost, though it had taken nothing along with a refused one.
+/// Returns events that did not complete or needed more than this many attempts (one more behind a refused event of the same
+/// group), and leases that a run considered lost although it had removed nothing from them with a refused event.
 fn harmed(history: &History, most: u32) -> Vec<Violation> {
     let charges = history.charges.iter();
     let along = charges.filter(|charge| charge.error_attempt.is_none() && !charge.is_lapse());
@@ -171,13 +171,13 @@ fn harmed(history: &History, most: u32) -> Vec<Violation> {
     .collect()
 }
 
-/// A file system of its own, as small as this.
+/// A file system of its own with this size.
 struct SmallDisk {
     folder: tempfile::TempDir,
 }
 
 impl SmallDisk {
-    /// `None`, and a line why, where nothing may be mounted.
+    /// Returns `None` and prints the reason if mounting is not allowed.
     fn mount(owner: u32, size: &str) -> Option<Self> {
         let folder = tempfile::Builder::new()
             .prefix("tidegate-disk-")
@@ -211,7 +211,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // The server may still have files of it open.
+        // The server may still have files open there.
         let _ = Command::new("umount")
             .arg("-l")
             .arg(self.folder.path())
@@ -235,7 +235,7 @@ pub async fn a_disk_that_is_full_for_a_while_costs_no_event_more_than_two_attemp
         world.forget();
         return Ok(Figures::default());
     };
-    // The log alone is on it: what is full is where ends are written. Rows that are kept for so long have no partition.
+    // Only the log is on this disk, so the full disk is where ends are written. Rows with this retention have no partition.
     let long = "UPDATE tidegate.event_kind SET retention_completed = '3000 days', retention_failed = '3000 days'";
     client.batch_execute(long).await.unwrap();
     let path = disk.folder.path().display();
@@ -263,13 +263,13 @@ pub async fn a_disk_that_is_full_for_a_while_costs_no_event_more_than_two_attemp
     judged
 }
 
-/// What does not become much less when it is compressed, and is not put elsewhere for its length.
+/// Data that hardly compresses, and is not moved to another table because of its length.
 fn ballast(random: &mut fastrand::Rng) -> String {
     (0..1000).map(|_| random.alphanumeric()).collect()
 }
 
-/// Lets some runs meet the full disk before there is room again. What is left of the first runs goes on alone, of which few
-/// are refused in a run: such a run does not fail.
+/// Lets some runs meet the full disk before space is freed. The events that the first runs left run alone, so few are refused
+/// in one run, and such a run does not fail.
 async fn fill_and_heal(
     world: &World,
     fleet: &mut Fleet,

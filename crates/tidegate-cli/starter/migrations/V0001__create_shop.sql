@@ -1,4 +1,4 @@
--- Tables of your own, in a schema of their own: the queue knows nothing of them.
+-- Your own tables, in a schema of your own. The queue does not use them.
 
 CREATE SCHEMA shop;
 

@@ -1,16 +1,16 @@
-//! Two kinds of events and what handles them. `main.rs` runs them as a command line, `function.rs` as a Lambda function.
+//! Two kinds of events and their handlers. `main.rs` runs the program as a command line, `function.rs` as a Lambda function.
 
 use serde::{Deserialize, Serialize};
 use tidegate::migrate::Migrations;
 use tidegate::{Context, Dispatch, Done, HandlerResult, Handlers, Program, Verdicts};
 
-/// A customer has ordered something.
+/// A customer has placed an order.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct OrderPlaced {
     pub order_id: i64,
 }
 
-/// It is on its way.
+/// The parcel of an order is on its way.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct OrderShipped {
     pub order_id: i64,
@@ -26,13 +26,13 @@ tidegate::events! {
     }
 }
 
-/// What the handlers need: settings, and clients of the services they talk to.
+/// Holds what the handlers need: settings, and clients for the services that they call.
 pub struct App;
 
 impl Dispatch for App {
     type Event = Event;
 
-    /// The handlers of each kind, each with the service that it calls. A kind without any does not compile.
+    /// Lists the handlers of each kind, each with the service that it calls. A kind without handlers does not compile.
     fn handlers<'a>(&'a self, event: &'a Event, ctx: &'a Context) -> Handlers<'a> {
         match event {
             Event::OrderPlaced(order) => Handlers::one("ship", ship(order, ctx)).calls("carrier"),
@@ -41,7 +41,7 @@ impl Dispatch for App {
     }
 }
 
-/// Talks to a service. The verdict stands on the line that failed: wait for the service, or give up.
+/// Calls a service. Each line that can fail states its verdict: wait for the service, or reject the event.
 async fn ship(order: &OrderPlaced, ctx: &Context) -> HandlerResult {
     let key = ctx.idempotency_key("ship");
     let parcel = ask_carrier(order.order_id, &key).await.unavailable()?;
@@ -53,12 +53,12 @@ async fn ship(order: &OrderPlaced, ctx: &Context) -> HandlerResult {
     Ok(Done::ok())
 }
 
-/// Stands for a call over the network. Handlers run at least once; by its key the carrier knows a call that it has answered.
+/// Stands in for a network call. A handler may run more than once. The key lets the carrier recognize a repeated call.
 async fn ask_carrier(order_id: i64, _key: &str) -> Result<Option<String>, std::io::Error> {
     Ok((order_id > 0).then(|| format!("parcel-{order_id}")))
 }
 
-/// Writes to the database: the commit of its transaction is its completion, so it happens exactly once.
+/// Writes to the database. The commit of the transaction also completes the handler, so the write happens exactly once.
 async fn book(order: &OrderShipped, ctx: &Context) -> HandlerResult {
     let transaction = ctx.transaction().await?;
     let sql = "INSERT INTO shop.shipment (order_id, parcel) VALUES ($1, $2) ON CONFLICT DO NOTHING";
@@ -68,12 +68,12 @@ async fn book(order: &OrderShipped, ctx: &Context) -> HandlerResult {
     transaction.complete(Done::ok()).await
 }
 
-/// Tables of its own, which `migrate` makes after the queue's.
+/// The program's own tables. `migrate` creates them after those of the queue.
 const TABLES: Migrations = tidegate::migrations!("{{crate}}":
     "migrations/V0001__create_shop.sql",
 );
 
-/// The whole program, for whoever runs it. Settings of your own are looked up here: `settings("CARRIER_URL")`.
+/// Builds the program for the command line and the function. Read your own settings here, for example `settings("CARRIER_URL")`.
 pub fn program() -> Program {
     Program::new(|_settings| Ok(App)).tables(TABLES)
 }

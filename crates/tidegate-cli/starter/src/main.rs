@@ -1,4 +1,4 @@
-//! The command line: migrate, publish, drain, look, operate.
+//! The command line. It migrates, publishes, drains and has the commands for operators.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What the handlers do, without any database.
+//! Tests the handlers without a database.
 
 use tidegate::testing::{Attempt, Ran, Status, handlers_of};
 
