@@ -1,5 +1,5 @@
-//! Owns what people do: each action is a form that asks the program for what a verb of the command line asks it for, with the
-//! person's name for the audit. It leads back to the page that it was asked for on.
+//! Handles actions. Each action is a form. It calls the same function of the program as the verb of the command line, with the
+//! person's name for the audit, and redirects to the page where the form was.
 
 use std::sync::Arc;
 
@@ -54,12 +54,12 @@ async fn act(desk: Desk, Path(verb): Path<String>, Sent(sent): Sent) -> Result<R
     Ok(response)
 }
 
-/// Why, which is asked before the database is.
+/// The reason. It is checked before the database is asked.
 fn reason(sent: &Fields) -> Result<String, Problem> {
     sent.needed("reason").map(str::to_owned)
 }
 
-/// So many were done; it is a conflict if none was, for the page has shown something else.
+/// Describes how many events were changed. If none was, the page showed an outdated state, which is a conflict.
 fn done(
     what: &str,
     count: u64,
@@ -301,7 +301,7 @@ async fn retention(desk: &Desk, sent: &Fields) -> Result<String, Problem> {
     }
 }
 
-/// Below the time that a request may take; what is left to do is done by the same request once more.
+/// Shorter than the time limit of a request. Repeating the request does the rest.
 const APPLYING: std::time::Duration = std::time::Duration::from_secs(10);
 
 async fn service(desk: &Desk, sent: &Fields) -> Result<String, Problem> {

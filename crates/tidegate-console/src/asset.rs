@@ -1,4 +1,4 @@
-//! Owns the files that pages load: embedded, each under a path with its content's hash, so that a browser may keep it for ever.
+//! Serves the files that pages load. They are embedded, and the path of each contains a hash of its content, so that browsers can cache it forever.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
-/// A file of the console's own.
+/// An embedded file.
 pub(crate) struct Asset {
     /// The path below the base path.
     pub path: String,
@@ -36,7 +36,7 @@ pub(crate) static STYLE: LazyLock<Asset> = LazyLock::new(|| {
     Asset::new("console", "css", "text/css; charset=utf-8", bytes)
 });
 
-/// What the console itself does in the browser.
+/// The console's own script.
 pub(crate) static CODE: LazyLock<Asset> = LazyLock::new(|| {
     Asset::new(
         "console",
@@ -52,7 +52,7 @@ pub(crate) static HTMX: LazyLock<Asset> = LazyLock::new(|| {
     Asset::new("htmx", "js", SCRIPT, bytes)
 });
 
-/// The picture in the browser's tab.
+/// The icon in the browser's tab.
 pub(crate) static ICON: LazyLock<Asset> = LazyLock::new(|| {
     let bytes = include_bytes!("../assets/icon.svg");
     Asset::new("icon", "svg", "image/svg+xml", bytes)

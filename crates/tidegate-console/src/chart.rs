@@ -1,5 +1,5 @@
-//! Owns the pictures of figures: SVG made here, each with a title, a description and its numbers in a table. No figure is told by
-//! colour alone: what failed is hatched, and higher up.
+//! Draws charts as SVG. Each has a title, a description and a table of its numbers. Colour is never the only difference: failed events
+//! are hatched and on top.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use crate::html::{millis, number, share};
 /// The height of a chart in its own units; its width is a hundred for each step.
 const HEIGHT: u64 = 1000;
 
-/// All steps of a span that end now, those without figures as well.
+/// Returns all steps of the span up to now, including those without figures.
 pub(crate) fn complete(span: Span, steps: &[Step], now: SystemTime) -> Vec<Step> {
     let now = now
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -31,7 +31,7 @@ pub(crate) fn complete(span: Span, steps: &[Step], now: SystemTime) -> Vec<Step>
         .collect()
 }
 
-/// What a span is called.
+/// The name of a span.
 pub(crate) fn name(span: Span) -> &'static str {
     match span {
         Span::Hour => "the last hour",
@@ -40,7 +40,7 @@ pub(crate) fn name(span: Span) -> &'static str {
     }
 }
 
-/// A step's beginning: the time of a day, or the day.
+/// The start of a step, as a time or a date.
 fn label(span: Span, at: u64) -> String {
     let at = SystemTime::UNIX_EPOCH + Duration::from_secs(at);
     let told = humantime::format_rfc3339_seconds(at).to_string();
@@ -51,7 +51,7 @@ fn label(span: Span, at: u64) -> String {
     part.unwrap_or_default().to_owned()
 }
 
-/// Events that ended, a bar for each step: those that failed on top.
+/// Draws the finished events as stacked bars, one bar per step.
 pub(crate) fn ended(span: Span, steps: &[Step]) -> Markup {
     let most = steps
         .iter()
@@ -107,7 +107,7 @@ pub(crate) fn ended(span: Span, steps: &[Step]) -> Markup {
 fn bar(place: usize, step: &Step, most: u64) -> Markup {
     let height = |events: u64| match events {
         0 => 0,
-        // What is there can be seen.
+        // Even a single event is visible.
         events => (events.saturating_mul(HEIGHT) / most).max(8),
     };
     let (good, warn, bad) = (
@@ -125,7 +125,7 @@ fn bar(place: usize, step: &Step, most: u64) -> Markup {
     }
 }
 
-/// The share of events that did not complete, as a line.
+/// Draws the share of events that were not completed, as a line.
 pub(crate) fn failures(span: Span, steps: &[Step]) -> Markup {
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     let of = |step: &Step| {
@@ -184,7 +184,7 @@ pub(crate) fn failures(span: Span, steps: &[Step]) -> Markup {
     )
 }
 
-/// The numbers of a picture.
+/// The table below a chart.
 struct Numbers {
     head: Markup,
     rows: Markup,
@@ -235,7 +235,7 @@ fn figure(
     }
 }
 
-/// How long the events of a kind took, as a small picture: a bar for each bound.
+/// Draws the latency distribution of a kind as a small histogram.
 pub(crate) fn spread(figures: &KindFigures) -> Markup {
     let total = figures
         .within

@@ -1,4 +1,4 @@
-//! Owns what a handler has before it: who asks, what they may do, which page it is.
+//! The context of a request: the person, their rights and the page.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::problem::Problem;
 use crate::shared::Shared;
 use crate::who::Identity;
 
-/// What a handler has before it.
+/// The context of a request.
 pub(crate) struct Desk {
     pub shared: Arc<Shared>,
     pub who: Identity,
     pub rights: Rights,
-    /// The address that was asked for, as a browser knows it.
+    /// The path and query of the request, as the browser sees them.
     pub address: String,
-    /// Only the part of the page that changes is wanted.
+    /// Whether only the part of the page that changes is requested.
     pub is_part: bool,
-    /// What an action has just done.
+    /// The message of the action before.
     pub done: Option<String>,
 }
 
@@ -35,7 +35,7 @@ impl Desk {
         &self.shared.service
     }
 
-    /// Whether this person may act here, as far as the console and the database say.
+    /// Whether the console and the database allow this person to act.
     pub(crate) fn may_act(&self) -> bool {
         self.shared.settings.acting.allows(&self.who) && self.rights.act
     }
@@ -45,7 +45,7 @@ impl Desk {
         self.shared.settings.shows_content && self.rights.content
     }
 
-    /// Who acts, for the audit.
+    /// The person's name for the audit.
     pub(crate) fn actor(&self) -> String {
         self.who.name.clone()
     }

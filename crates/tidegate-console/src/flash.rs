@@ -1,5 +1,5 @@
-//! Owns the one sentence that an action leaves for the page that follows it. It travels in a cookie of its own, for a minute: in
-//! the address a stranger could write it, and in memory another process would not find it.
+//! Carries the message of an action to the next page. It uses a cookie that lives for a minute. An address could be forged by a
+//! stranger, and another process would not find a message in memory.
 
 use axum::http::{HeaderMap, HeaderValue};
 use base64::Engine;
@@ -11,24 +11,24 @@ use crate::who::cookie;
 /// The cookie's name.
 const NAME: &str = "tidegate_done";
 
-/// So many characters travel; browsers keep cookies of 4 KB.
+/// The longest message, in characters. Browsers accept cookies of 4 KB.
 const LONGEST: usize = 600;
 
-/// The sentence that a request brings.
+/// Reads the message from a request's cookie.
 pub(crate) fn brought(headers: &HeaderMap) -> Option<String> {
     let encoded = cookie(headers, NAME)?;
     let told = String::from_utf8(URL_SAFE_NO_PAD.decode(encoded).ok()?).ok()?;
     (!told.is_empty()).then_some(told)
 }
 
-/// The cookie that carries a sentence to the next page.
+/// The cookie that carries a message to the next page.
 pub(crate) fn carried(text: &str, base: &Base, behind_tls: bool) -> Option<HeaderValue> {
     let told: String = text.chars().take(LONGEST).collect();
     let encoded = URL_SAFE_NO_PAD.encode(told);
     set(&encoded, 60, base, behind_tls)
 }
 
-/// The cookie that forgets it.
+/// The cookie that deletes the message.
 pub(crate) fn forgotten(base: &Base, behind_tls: bool) -> Option<HeaderValue> {
     set("", 0, base, behind_tls)
 }

@@ -1,4 +1,4 @@
-//! Owns what people send: the fields of a form and of an address, each read with an error that names it.
+//! Reads the fields of forms and of queries. An error names the field.
 
 use std::time::Duration;
 
@@ -11,35 +11,35 @@ use tidegate::operate::{Moment, parse_moment, parse_time};
 use crate::link::Base;
 use crate::problem::Problem;
 
-/// Fields in their order; a name may come several times.
+/// Fields in order. A name can occur several times.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    /// A field's text, unless it is empty or not there.
+    /// Returns a field's text, or `None` if it is empty or missing.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         let mut all = self.0.iter();
         let found = all.find(|(known, value)| known == name && !value.is_empty());
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The same, as somebody's own.
+    /// As [`Fields::text`], owned.
     pub(crate) fn owned(&self, name: &str) -> Option<String> {
         self.text(name).map(str::to_owned)
     }
 
-    /// A field that must be there.
+    /// Returns a required field.
     pub(crate) fn needed(&self, name: &str) -> Result<&str, Problem> {
         self.text(name)
             .ok_or_else(|| Problem::invalid(format!("{name}: must be given")))
     }
 
-    /// Whether a box is ticked.
+    /// Whether a checkbox is ticked.
     pub(crate) fn is_set(&self, name: &str) -> bool {
         self.text(name).is_some()
     }
 
-    /// All ids that were picked.
+    /// Returns all selected ids.
     pub(crate) fn ids(&self, name: &str) -> Result<Vec<i64>, Problem> {
         let ids = self
             .0
@@ -63,22 +63,22 @@ impl Fields {
         all.map(|(_, value)| value.as_str())
     }
 
-    /// A number, unless it is empty or not there.
+    /// Returns a number, or `None` if the field is empty or missing.
     pub(crate) fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, Problem> {
         self.text(name).map(|value| number(name, value)).transpose()
     }
 
-    /// A length of time such as `30s`, likewise.
+    /// As [`Fields::number`], for a duration such as `30s`.
     pub(crate) fn duration(&self, name: &str) -> Result<Option<Duration>, Problem> {
         self.read(name, parse_duration)
     }
 
-    /// A moment, likewise: a time, or a length of time that means "ago".
+    /// As [`Fields::number`], for a time or a duration that means "ago".
     pub(crate) fn moment(&self, name: &str) -> Result<Option<Moment>, Problem> {
         self.read(name, parse_moment)
     }
 
-    /// A time, likewise.
+    /// As [`Fields::number`], for a time.
     pub(crate) fn time(&self, name: &str) -> Result<Option<std::time::SystemTime>, Problem> {
         self.read(name, parse_time)
     }
@@ -96,7 +96,7 @@ impl Fields {
             .map_err(|why| Problem::invalid(format!("{name}: {why}")))
     }
 
-    /// The page of the console that an action was asked for on, else `otherwise`.
+    /// Returns the page of the console where the form was, or `otherwise`.
     pub(crate) fn back(&self, base: &Base, otherwise: &str) -> String {
         let back = self.text("back").filter(|back| {
             let below = back.strip_prefix(base.path());
@@ -115,7 +115,7 @@ fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Problem> {
     read.map_err(|_| Problem::invalid(format!("{name}: must be a number, got {value:?}")))
 }
 
-/// What stands behind an address's `?`.
+/// The query of a request.
 pub(crate) struct Asked(pub Fields);
 
 impl<S: Send + Sync> FromRequestParts<S> for Asked {
@@ -128,7 +128,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Asked {
     }
 }
 
-/// A form that was sent.
+/// The form of a request.
 pub(crate) struct Sent(pub Fields);
 
 impl<S: Send + Sync> FromRequest<S> for Sent {

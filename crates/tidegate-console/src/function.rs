@@ -1,7 +1,7 @@
 //! The console as a Lambda function, behind a function URL, an HTTP API or a load balancer. The same router; no logic of its own.
 //!
-//! It reads what the verb's options say from the same variables, `TIDEGATE_CONSOLE_AUTH` and so on. Give it a function of its own,
-//! with a login of its own, never the drain's.
+//! It reads the verb's options from the environment, `TIDEGATE_CONSOLE_AUTH` and so on. Use a separate function with a separate
+//! login, never those of the drain.
 
 use axum::Router;
 use lambda_http::Request;
@@ -17,8 +17,8 @@ use crate::options::Options;
 use crate::router;
 use crate::who::Given;
 
-/// Serves requests until the function is ended. Settings that do not hold are no failed start: every request is answered 503,
-/// and the log says why.
+/// Serves requests until the function ends. If the settings are invalid, the function still starts. It answers every request with
+/// 503, and the log has the reason.
 ///
 /// # Errors
 /// When Lambda's runtime interface cannot be used.
@@ -83,7 +83,7 @@ fn options(lookup: Lookup<'_>) -> Options {
     }
 }
 
-/// The answer to a request, with the caller whom AWS has verified.
+/// Answers a request, with the caller that AWS has verified.
 async fn told(
     routes: Router,
     mut request: Request,

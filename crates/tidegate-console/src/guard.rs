@@ -1,8 +1,7 @@
-//! Owns what stands before every page: by which name the console is reached, who asks, how often, and that a browser which acts
-//! was told to by one of our own pages.
+//! Checks every request: the host name, the person, the rate, and that a change comes from a page of the console.
 //!
-//! A forged request is known without a state, as in Go's `http.CrossOriginProtection`: browsers say in `Sec-Fetch-Site` from where a
-//! request was made, older ones at least in `Origin`. A program that is no browser says neither, and has no cookies to lend.
+//! Forged requests are detected without state, as in Go's `http.CrossOriginProtection`. Browsers send the origin of a request in
+//! `Sec-Fetch-Site`, older ones at least in `Origin`. A request with neither is refused.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,19 +19,19 @@ use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::who::{Given, Identity, Peer, Refusal};
 
-/// So many requests a second are answered to one person, and so many at once after a rest.
+/// The rate limit of one person: requests per second, and the size of a burst.
 const PER_SECOND: f64 = 20.0;
 const AT_ONCE: f64 = 120.0;
 
-/// Of so many people it is known how much they have asked.
+/// The most people whose rate is tracked.
 const MOST_CALLERS: usize = 10_000;
 
-/// How much each person has asked lately.
+/// Limits the rate of each person.
 #[derive(Default)]
 pub(crate) struct Pace(Mutex<BTreeMap<String, (Instant, f64)>>);
 
 impl Pace {
-    /// Whether one more request of theirs is answered.
+    /// Takes one request out of the person's allowance, if any is left.
     fn allows(&self, caller: &str) -> bool {
         let mut callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -50,14 +49,14 @@ impl Pace {
     }
 }
 
-/// What the guard knows.
+/// The state of the checks.
 #[derive(Clone)]
 pub(crate) struct Guard {
     pub shared: Arc<Shared>,
     pub pace: Arc<Pace>,
 }
 
-/// Lets a request for a page through, with who asks.
+/// Passes on the requests of known people, with the person's identity.
 pub(crate) async fn admit(
     State(guard): State<Guard>,
     mut request: Request,
@@ -82,7 +81,7 @@ pub(crate) async fn admit(
     }
 }
 
-/// What the guard looks at.
+/// The parts of a request that are checked.
 struct Asked {
     method: Method,
     headers: HeaderMap,
@@ -139,7 +138,7 @@ fn came_through_tls(headers: &HeaderMap) -> bool {
         .is_some_and(|scheme| scheme == "https")
 }
 
-/// Whether a page of the console itself made this request, or a person by hand.
+/// Whether the request comes from a page of the console, or from a person who typed the address.
 fn is_our_own(headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get("sec-fetch-site") {
         return site == "same-origin" || site == "none";
@@ -157,7 +156,7 @@ fn is_our_own(headers: &HeaderMap) -> bool {
     }
 }
 
-/// Answers 421 to whoever asks for another server: a name that was turned to this machine behind the browser's back.
+/// Answers 421 to requests for unknown host names. This protects against DNS rebinding.
 pub(crate) async fn by_name(
     State(shared): State<Arc<Shared>>,
     request: Request,
@@ -194,7 +193,7 @@ fn answers_to(settings: &Settings, host: &str) -> bool {
             .any(|known| known == host || known == name)
 }
 
-/// Turns a problem into its page.
+/// Renders the page of a problem.
 pub(crate) async fn explain(
     State(shared): State<Arc<Shared>>,
     request: Request,

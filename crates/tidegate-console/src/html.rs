@@ -1,5 +1,5 @@
-//! Owns the small parts that pages are made of: times, numbers, states, names. Whatever comes from the queue is escaped by the
-//! template and kept from changing the direction of the text around it.
+//! Renders the small parts of pages: times, numbers, states, names. The templates escape all text from the queue, and `<bdi>` isolates
+//! its direction.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,15 +9,15 @@ use tidegate::operate::parse_time;
 
 use crate::link::{Base, Link};
 
-/// So many characters of a text are shown in a table.
+/// The most characters of a text in a table.
 const SHOWN: usize = 160;
 
-/// A text of somebody else's, whole.
+/// Renders a text from the queue.
 pub(crate) fn text(text: &str) -> Markup {
     html! { bdi { (text) } }
 }
 
-/// A text of somebody else's in a table: its beginning.
+/// Renders the beginning of a text from the queue, for a table.
 pub(crate) fn short(text: &str) -> Markup {
     match text.char_indices().nth(SHOWN) {
         None => html! { bdi { (text) } },
@@ -27,12 +27,12 @@ pub(crate) fn short(text: &str) -> Markup {
     }
 }
 
-/// What is not there.
+/// Renders a missing value.
 pub(crate) fn nothing() -> Markup {
     html! { span.none { "–" } }
 }
 
-/// A field's text, or a dash.
+/// Renders a field, or a dash.
 pub(crate) fn field(value: &Value) -> Markup {
     match value {
         Value::Null => nothing(),
@@ -41,7 +41,7 @@ pub(crate) fn field(value: &Value) -> Markup {
     }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with thousands separators.
 pub(crate) fn number(number: u64) -> String {
     let digits = number.to_string();
     let mut told = String::new();
@@ -54,7 +54,7 @@ pub(crate) fn number(number: u64) -> String {
     told
 }
 
-/// A share of all as a percentage.
+/// Formats a share as a percentage.
 pub(crate) fn share(part: u64, all: u64) -> String {
     if all == 0 {
         return "–".to_owned();
@@ -68,7 +68,7 @@ pub(crate) fn share(part: u64, all: u64) -> String {
     }
 }
 
-/// A length of time to two figures or so.
+/// Formats a duration with about two figures.
 pub(crate) fn millis(millis: u64) -> String {
     let (seconds, minutes) = (millis / 1000, millis / 60_000);
     let (hours, days) = (minutes / 60, minutes / 1440);
@@ -82,7 +82,7 @@ pub(crate) fn millis(millis: u64) -> String {
     }
 }
 
-/// Bytes in the largest unit that leaves something before the point.
+/// Formats a number of bytes in a suitable unit.
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     #[expect(clippy::cast_precision_loss, reason = "three figures are shown")]
@@ -101,12 +101,12 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A moment as the database writes it.
+/// Parses a time as the database writes it.
 pub(crate) fn moment(text: &str) -> Option<SystemTime> {
     parse_time(text).ok()
 }
 
-/// A moment, with how long ago it was, or how far ahead it is.
+/// Renders a time and its distance from now.
 pub(crate) fn time(value: &Value) -> Markup {
     let Some(told) = value.as_str() else {
         return nothing();
@@ -117,7 +117,7 @@ pub(crate) fn time(value: &Value) -> Markup {
     }
 }
 
-/// As [`time`], of a moment that may be missing.
+/// As [`time`], for an optional time.
 pub(crate) fn time_of(told: Option<&str>) -> Markup {
     time(&told.map_or(Value::Null, |told| Value::String(told.to_owned())))
 }
@@ -131,7 +131,7 @@ fn instant(at: SystemTime) -> Markup {
     }
 }
 
-/// How far a moment is from now.
+/// Formats the distance of a time from now.
 pub(crate) fn distance(at: SystemTime, now: SystemTime) -> String {
     let coarse = |time: Duration| {
         let whole = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -149,7 +149,7 @@ pub(crate) fn distance(at: SystemTime, now: SystemTime) -> String {
     }
 }
 
-/// How long ago a moment is, or nothing.
+/// Renders the age of a time.
 pub(crate) fn age(told: Option<&str>) -> Markup {
     let Some(at) = told.and_then(moment) else {
         return nothing();
@@ -160,7 +160,7 @@ pub(crate) fn age(told: Option<&str>) -> Markup {
     html! { time datetime=(exact) title=(format!("since {exact} (UTC)")) { (millis(age)) } }
 }
 
-/// A state as a word with a sign: nobody needs to see its colour.
+/// Renders a status as a word with a sign, readable without colour.
 pub(crate) fn status(status: &str) -> Markup {
     let (class, sign, word) = match status {
         "COMPLETED" => ("good", "✓", "completed"),
@@ -173,12 +173,12 @@ pub(crate) fn status(status: &str) -> Markup {
     chip(class, sign, word)
 }
 
-/// A word with a sign; the class is `good`, `warn`, `bad`, `busy` or `idle`.
+/// Renders a word with a sign. The class is `good`, `warn`, `bad`, `busy` or `idle`.
 pub(crate) fn chip(class: &str, sign: &str, word: &str) -> Markup {
     html! { span class={ "chip " (class) } { span.sign aria-hidden="true" { (sign) } (word) } }
 }
 
-/// An event by its id.
+/// Renders a link to an event.
 pub(crate) fn event(base: &Base, id: &Value) -> Markup {
     match id.as_i64() {
         Some(id) => html! { a.id href=(base.to(&format!("/events/{id}"))) { (id) } },
@@ -186,7 +186,7 @@ pub(crate) fn event(base: &Base, id: &Value) -> Markup {
     }
 }
 
-/// A name that leads somewhere; a dash if there is none.
+/// Renders a name as a link, or a dash.
 pub(crate) fn named(name: &Value, link: impl FnOnce(&str) -> Link) -> Markup {
     match name.as_str() {
         Some(name) => html! { a href=(link(name)) { (short(name)) } },
@@ -194,7 +194,7 @@ pub(crate) fn named(name: &Value, link: impl FnOnce(&str) -> Link) -> Markup {
     }
 }
 
-/// A table that may be wider than the screen: it scrolls by itself, with the keyboard too.
+/// Renders a table in a region that scrolls sideways, also by keyboard.
 pub(crate) fn table(label: &str, head: &Markup, rows: &Markup) -> Markup {
     html! {
         div.scroll role="region" aria-label=(label) tabindex="0" {
@@ -203,7 +203,7 @@ pub(crate) fn table(label: &str, head: &Markup, rows: &Markup) -> Markup {
     }
 }
 
-/// What is said instead of an empty table.
+/// Renders the text for an empty table.
 pub(crate) fn empty(text: &str) -> Markup {
     html! { p.empty { (text) } }
 }

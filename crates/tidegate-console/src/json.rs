@@ -1,9 +1,9 @@
-//! Owns how JSON is laid out for people. It works on the text: a number with forty digits stays as it was written.
+//! Formats JSON for people. It works on the text, so that a number with forty digits stays exact.
 
-/// So many characters of a document are shown unless all is asked for.
+/// The most characters of a document that are shown at first.
 pub(crate) const SHOWN: usize = 20_000;
 
-/// The document with a line for each member. A text that is no JSON is left as it is.
+/// Formats a document with one member per line.
 pub(crate) fn pretty(text: &str) -> String {
     let mut laid_out = String::with_capacity(text.len() + text.len() / 4);
     let mut depth = 0_usize;
@@ -56,7 +56,7 @@ fn skip_space(letters: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     while letters.next_if(char::is_ascii_whitespace).is_some() {}
 }
 
-/// Deeper documents are not indented further: a thousand brackets would make a million spaces.
+/// Limits the indentation, because a thousand nested brackets would otherwise produce a million spaces.
 fn new_line(into: &mut String, depth: usize) {
     into.push('\n');
     into.extend(std::iter::repeat_n("  ", depth.min(20)));

@@ -1,5 +1,5 @@
-//! A web console for a [`tidegate`] program: how the queue is doing, what needs somebody, every event with what went wrong, and
-//! every action that the command line has, with the audit knowing who did it.
+//! A web console for a [`tidegate`] program. It shows how the queue is doing, what needs attention, and every event with its errors.
+//! It has the actions of the command line, and the audit names the person.
 //!
 //! As a verb of a program's command line, `tidegate console`:
 //!
@@ -25,19 +25,19 @@
 //! # fn main() {}
 //! ```
 //!
-//! In a program of your own, [`router`] is an axum router; with the feature `lambda`, `function` is a Lambda function.
+//! In a web application of your own, use the axum router [`router`]. With the feature `lambda`, `function` runs it as a Lambda function.
 //!
 //! # Layout
 //!
-//! - `guard`, `who`, `surround`: what stands before and around every page: names, who asks, forged requests, limits, headers;
-//! - `screens`: the pages, one file each; `acts`: what people do;
-//! - `page`, `offer`, `html`, `chart`, `json`: what pages are made of;
-//! - `desk`, `form`: what a handler has before it;
-//! - `link`, `asset`, `flash`, `problem`, `settings`, `shared`: addresses, files, the word after an action, refusals, settings, state;
-//! - `serve`: the router on a socket; `verb`, `function`: both shells.
+//! - `guard`, `who`, `surround`: the checks and limits of every request, authentication, headers.
+//! - `screens`: the pages, one file each. `acts`: the actions.
+//! - `page`, `offer`, `html`, `chart`, `json`: the parts of pages.
+//! - `desk`, `form`: the context and the fields of a request.
+//! - `link`, `asset`, `flash`, `problem`, `settings`, `shared`: links, files, messages after actions, errors, settings, state.
+//! - `serve`: the router on a socket. `verb`, `function`: the command line and Lambda.
 //!
-//! The surprise: every page and every action works without a script. htmx does one thing, it renews the part of a page that
-//! changes; what a page may not do, a POST may not either.
+//! Every page and every action works without JavaScript. htmx only renews the part of a page that changes. Rights are checked by each
+//! action again, whatever the page offered.
 
 mod acts;
 mod asset;
@@ -80,7 +80,7 @@ pub use who::{Acting, Auth, Identity, hash_password};
 use problem::Problem;
 use shared::Shared;
 
-/// The console over this program. Links begin with the settings' base path; the routes do not: nest the router there.
+/// Returns the console of this program. Links begin with the base path of the settings, but the routes do not: nest the router there.
 pub fn router(service: Service, settings: Settings) -> Router {
     let shared = Arc::new(Shared::new(service, settings));
     let pages = screens::routes().merge(acts::routes());

@@ -1,17 +1,17 @@
-//! Owns every address that a page names: one place knows the base path, and one writes what stands behind the `?`.
+//! Writes all links. Only this module knows the base path and encodes queries.
 
 use std::fmt::Write;
 
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// What a path's segment may hold as it is.
+/// The characters that are encoded in a path segment.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
     .remove(b'.')
     .remove(b'~');
 
-/// What nothing of a path that is one already may hold.
+/// The characters that are encoded in a whole path.
 const ODD: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>');
 
 /// Where the console is mounted: empty, or a path that begins with `/` and does not end with it.
@@ -41,12 +41,12 @@ impl Base {
         &self.0
     }
 
-    /// What a cookie's `Path` is.
+    /// The `Path` of cookies.
     pub(crate) fn cookie_path(&self) -> &str {
         if self.0.is_empty() { "/" } else { &self.0 }
     }
 
-    /// A link to a page of the console, given as it would be at the root.
+    /// Returns a link to a page, given its path without the base path.
     pub(crate) fn to(&self, path: &str) -> Link {
         let path = if path == "/" && !self.0.is_empty() {
             ""
@@ -57,19 +57,19 @@ impl Base {
         Link(format!("{}{path}", self.0), false)
     }
 
-    /// A link whose last segment is a name that may hold anything.
+    /// Returns a link whose last segment is an arbitrary name.
     pub(crate) fn of(&self, path: &str, name: &str) -> Link {
         let name = utf8_percent_encode(name, SEGMENT);
         Link(format!("{}{path}/{name}", self.0), false)
     }
 }
 
-/// An address with what stands behind its `?`.
+/// A path with a query.
 #[derive(Debug, Clone)]
 pub(crate) struct Link(String, bool);
 
 impl Link {
-    /// With one more parameter, unless it is empty.
+    /// Adds a parameter, unless its value is empty.
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         if !value.is_empty() {
             let mark = if self.1 { '&' } else { '?' };

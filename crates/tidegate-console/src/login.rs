@@ -1,4 +1,4 @@
-//! The way in by a link: its token becomes a cookie, once.
+//! Signs in by a link: its token is exchanged for a cookie, once.
 
 use std::sync::Arc;
 

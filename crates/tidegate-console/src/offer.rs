@@ -1,5 +1,5 @@
-//! Owns how actions are offered on a page: a folded form with a reason, which works without scripts and with the keyboard. Who may
-//! not act is offered nothing.
+//! Renders action forms. A form is folded, has a field for the reason, and works without scripts and by keyboard. People without the
+//! right to act do not get any.
 
 use maud::{Markup, html};
 
@@ -7,13 +7,13 @@ use crate::desk::Desk;
 
 /// An action that a page offers.
 pub(crate) struct Offer<'a> {
-    /// The path that does it, below `/act/`.
+    /// The path of the action, below `/act/`.
     pub verb: &'a str,
     /// What the button says.
     pub label: &'a str,
     /// What it does, in a sentence.
     pub explains: &'a str,
-    /// Fields that say to what.
+    /// Hidden fields that name the target.
     pub of: &'a [(&'a str, &'a str)],
     /// Whether it cannot be undone.
     pub is_grave: bool,
@@ -47,7 +47,7 @@ impl Offer<'_> {
     }
 }
 
-/// Why, for the audit.
+/// The field for the reason.
 pub(crate) fn reason() -> Markup {
     html! {
         label.wide { span { "Reason" } input name="reason" required maxlength="1000" autocomplete="off" placeholder="for the audit"; }
@@ -59,12 +59,12 @@ pub(crate) fn input(label: &str, name: &str, value: &str, placeholder: &str) -> 
     html! { label { span { (label) } input name=(name) value=(value) placeholder=(placeholder) autocomplete="off"; } }
 }
 
-/// A box to tick.
+/// A checkbox.
 pub(crate) fn tick(label: &str, name: &str, is_set: bool) -> Markup {
     html! { label.tick { input type="checkbox" name=(name) value="on" checked[is_set]; span { (label) } } }
 }
 
-/// A choice of one; the first of a pair is the value.
+/// A selection. The first part of each pair is the value.
 pub(crate) fn select(label: &str, name: &str, chosen: &str, choices: &[(&str, &str)]) -> Markup {
     html! {
         label { span { (label) }

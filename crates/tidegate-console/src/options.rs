@@ -1,4 +1,4 @@
-//! Owns what people say of a console, on the command line or in the environment, and refuses what would let strangers in.
+//! The options of a console, from the command line or the environment. Refuses combinations that would let strangers in.
 
 use std::net::SocketAddr;
 
@@ -7,10 +7,10 @@ use tidegate::Error;
 use crate::settings::Settings;
 use crate::who::{Acting, Auth};
 
-/// What people say of a console.
+/// The options of a console.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Where it listens; a function has no such place.
+    /// The address to listen on; `None` for a function.
     pub listen: Option<SocketAddr>,
     /// `token`, `basic`, `proxy-header` or `iam`.
     pub auth: Option<String>,
@@ -25,7 +25,7 @@ pub(crate) struct Options {
     pub colour: Option<String>,
     pub behind_tls: bool,
     pub without_content: bool,
-    /// Who starts it, for a console that is opened by a link.
+    /// The person who starts the console, for `token`.
     pub operator: Option<String>,
 }
 
@@ -69,7 +69,7 @@ impl Options {
         Ok(settings)
     }
 
-    /// Refuses what would send passwords over a network as they are, or let in whoever finds the port.
+    /// Refuses to send passwords in plaintext, and to serve other machines without authentication.
     fn check_reach(&self, auth: &str) -> Result<(), Error> {
         let is_local = self.listen.is_some_and(|listen| listen.ip().is_loopback());
         match auth {

@@ -1,4 +1,4 @@
-//! Owns the frame around every page: head, banner, menu, footer, and the part that renews itself.
+//! Renders the frame of every page: head, banner, menu, footer, and the part that renews itself.
 
 use axum::http::header::SET_COOKIE;
 use axum::response::{IntoResponse, Response};
@@ -43,7 +43,7 @@ const MENU: [(Place, &str, &str); 12] = [
     (Place::Audit, "/audit", "Audit"),
 ];
 
-/// What htmx may do: nothing that runs text as code, nothing beyond this server, nothing that keeps pages.
+/// Settings of htmx: no eval, no requests to other servers, no cache of pages.
 const HTMX_CONFIG: &str = r#"{"allowEval":false,"allowScriptTags":false,"includeIndicatorStyles":false,"selfRequestsOnly":true,"historyEnabled":false,"historyCacheSize":0,"refreshOnHistoryMiss":true,"timeout":10000}"#;
 
 /// A page that a handler returns.
@@ -52,12 +52,12 @@ pub(crate) struct Page {
     pub title: String,
     /// The command that prints the same.
     pub command: String,
-    /// What stays as it is while the rest is renewed, such as filters.
+    /// The part that is not renewed, such as filters.
     pub fixed: Markup,
-    /// What is renewed while somebody looks, if `renews` says so.
+    /// The part that is renewed, if `renews` is set.
     pub body: Markup,
     pub renews: bool,
-    /// What is said aloud when it changes.
+    /// The text for screen readers, announced when it changes.
     pub said: String,
 }
 
@@ -84,7 +84,7 @@ impl Page {
         self
     }
 
-    /// Renews itself; `said` is what a screen reader is told when it changes.
+    /// Makes the page renew itself. Screen readers announce `said` when it changes.
     pub(crate) fn renewing(mut self, said: impl Into<String>) -> Self {
         self.renews = true;
         self.said = said.into();
@@ -150,7 +150,7 @@ pub(crate) fn of_problem(settings: &Settings, problem: &Problem) -> Markup {
     frame(settings, problem.title, None, &inside, &html! {})
 }
 
-/// The command line's way to the same.
+/// Shows the command that prints the same.
 fn command(command: &str) -> Markup {
     html! {
         @if !command.is_empty() {

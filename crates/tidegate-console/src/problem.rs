@@ -1,4 +1,4 @@
-//! Owns every refusal and failure: a status, a title, and what to do. The page around it is made outside of the handlers.
+//! Errors: a status, a title and a text. The page around it is rendered outside of the handlers.
 
 use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
@@ -8,7 +8,7 @@ use tidegate::tokio_postgres::error::SqlState;
 
 use crate::who::Refusal;
 
-/// What is told instead of a page.
+/// An error instead of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub status: StatusCode,
@@ -56,7 +56,7 @@ impl Problem {
         }
     }
 
-    /// Of somebody who is not let in; `by_password`: a browser asks for one.
+    /// The error for a person who is not signed in. With `by_password` the browser asks for a password.
     pub(crate) fn refused(refusal: &Refusal, by_password: bool) -> Self {
         let unauthorized = |text: &str| Self {
             asks_password: by_password,
@@ -70,7 +70,7 @@ impl Problem {
     }
 }
 
-/// A sentence of a text that begins in the middle of one.
+/// Turns a text into a sentence.
 fn capital(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string());

@@ -1,7 +1,7 @@
 //! A router on a socket: no TLS, HTTP/1.1. In the cloud the same router is a function.
 //!
-//! A connection that says nothing costs others nothing for long: there is a bound on how many are open, on how long one may
-//! take for a head, also for the first byte of the next one, and on how long one may live.
+//! Idle and slow connections are bounded: there are limits for the number of connections, the time for a request's head, and the age of a
+//! connection.
 
 use std::io;
 use std::pin::pin;
@@ -20,16 +20,16 @@ use tower::ServiceExt;
 use crate::surround::REQUEST_TIMEOUT;
 use crate::who::Peer;
 
-/// So many connections are open at once at most; others wait until the system refuses them.
+/// The most open connections. Others wait until the system refuses them.
 const CONNECTIONS: usize = 128;
 
-/// A client takes no longer for a request's head, and is no longer without one.
+/// The longest time for a request's head, and for the first byte of the next one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// No connection is older: whoever does not read its answers is not waited for.
+/// The longest life of a connection.
 const LIFETIME: Duration = Duration::from_mins(5);
 
-/// What keeps the system from accepting, such as too many open files, may pass.
+/// The pause after a failed accept, such as with too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves until `stop` is ready; then lets requests under way end, but waits no longer than any of them may take.
@@ -61,7 +61,7 @@ pub async fn serve(
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
-            // However it ends, its client knows better than we do.
+            // The client sees how the connection ended.
             let _ = tokio::time::timeout(LIFETIME, connection).await;
             drop(place);
         });

@@ -1,9 +1,9 @@
-//! Owns what a console is told when it is made: who is let in, who may act, by which names it is reached, how it looks.
+//! The settings of a console: authentication, who may act, host names, appearance.
 
 use crate::link::Base;
 use crate::who::{Acting, Auth};
 
-/// What a console is told when it is made.
+/// The settings of a console.
 ///
 /// ```
 /// use tidegate_console::{Acting, Auth, Settings};
@@ -38,7 +38,7 @@ pub(crate) struct Instance {
 pub(crate) const COLOURS: [&str; 6] = ["red", "amber", "green", "blue", "violet", "grey"];
 
 impl Settings {
-    /// For those whom `auth` lets in, who may look and nothing else, on this machine's own names, at the root.
+    /// Settings with this authentication. Access is read-only, and only this machine's own host names are accepted.
     #[must_use]
     pub fn new(auth: Auth) -> Self {
         Self {
@@ -52,28 +52,28 @@ impl Settings {
         }
     }
 
-    /// The path and query of a link that lets one browser in, if that is how callers are known; below the base path.
+    /// Returns the path and query of a sign-in link, below the base path, if [`Auth::token`] is used.
     #[must_use]
     pub fn link(&self) -> Option<String> {
         self.auth.link()
     }
 
-    /// With these people allowed to act.
+    /// Allows these people to act.
     #[must_use]
     pub fn acting(mut self, acting: Acting) -> Self {
         self.acting = acting;
         self
     }
 
-    /// Reached by this name too, as a browser sends it in `Host`: a name, or a name and a port. Requests for other names but this
-    /// machine's own are answered 421.
+    /// Accepts requests for this host name, with or without a port. Requests for unknown names are answered with 421; this machine's own
+    /// names are always accepted.
     #[must_use]
     pub fn host(mut self, host: impl Into<String>) -> Self {
         self.hosts.push(host.into().to_ascii_lowercase());
         self
     }
 
-    /// Mounted at this path: all links begin with it. The router itself does not; `Router::nest` it there.
+    /// Sets the path that all links begin with. Nest the router at this path.
     ///
     /// # Errors
     /// A sentence that says what is allowed.
@@ -82,7 +82,7 @@ impl Settings {
         Ok(self)
     }
 
-    /// With a banner that tells this installation from others: its name, and red, amber, green, blue, violet or grey.
+    /// Shows a banner with this name. The colour is red, amber, green, blue, violet or grey.
     ///
     /// # Errors
     /// A sentence that says what is allowed.
@@ -102,15 +102,15 @@ impl Settings {
         Ok(self)
     }
 
-    /// Reached through TLS alone: something in front ends it and says so with `X-Forwarded-Proto: https`. Cookies are sent through
-    /// TLS alone then, and requests that have come without it are refused.
+    /// Requires TLS, which a proxy or load balancer in front terminates. It must send `X-Forwarded-Proto: https`; other requests are
+    /// refused. Cookies are marked `Secure`.
     #[must_use]
     pub fn behind_tls(mut self) -> Self {
         self.behind_tls = true;
         self
     }
 
-    /// Shows no payload, result, progress or detail of an error, whatever the database's login may read.
+    /// Hides payloads, results, progress and error details, even if the database login may read them.
     #[must_use]
     pub fn without_content(mut self) -> Self {
         self.shows_content = false;

@@ -1,4 +1,4 @@
-//! Owns what all requests share: the program, the settings, and what the database was last heard to allow.
+//! The state that all requests share: the program, the settings and the rights of the database login.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use tidegate::survey::Rights;
 
 use crate::settings::Settings;
 
-/// What the database allows its login is asked for no more often.
+/// How long the rights of the database login are cached.
 const RIGHTS_KEPT: Duration = Duration::from_secs(30);
 
-/// The database ends a statement of a page by itself after this.
+/// The database cancels a page's statement after this time.
 const LOOKS_WITHIN: Duration = Duration::from_secs(5);
 
 pub(crate) struct Shared {
@@ -31,7 +31,7 @@ impl Shared {
         }
     }
 
-    /// What the database allows, as of half a minute ago at most.
+    /// Returns the rights of the database login, from the cache if it is recent.
     pub(crate) async fn rights(&self) -> Result<Rights, Error> {
         let known = self
             .rights

@@ -1,5 +1,5 @@
-//! Owns what surrounds every request, the same in every shell: headers, a time limit, limits of size and number, and a page
-//! even when a handler panics.
+//! The layers around every request: headers, a time limit, limits of size and number, and a page even if a handler
+//! panics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,20 +22,20 @@ use crate::guard::{Guard, Pace, admit, by_name, explain};
 use crate::problem::Problem;
 use crate::shared::Shared;
 
-/// A request is answered within this, its body's arrival included.
+/// The longest time for a request, including its body.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Largest form, in bytes.
 const FORM_LIMIT: usize = 512 * 1024;
 
-/// Most requests at once: each may have a connection to the database, and a page in memory.
+/// The most requests at once. Each can hold a database connection and a page in memory.
 const IN_FLIGHT: usize = 24;
 
-/// What a page may load and do. Everything is from this server; nothing written into a page is run.
+/// The content security policy: everything comes from this server, and no inline code runs.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
     form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// Lets only those in who may, for pages and actions.
+/// The layers of pages and actions: authentication and limits.
 pub(crate) fn guarded(pages: Router, shared: &Arc<Shared>) -> Router {
     let overloaded = |_| async {
         let text = "Too many requests at once. Try again.";
@@ -56,7 +56,7 @@ pub(crate) fn guarded(pages: Router, shared: &Arc<Shared>) -> Router {
         .layer(header(CACHE_CONTROL, "no-store"))
 }
 
-/// What surrounds everything: pages, files, the way in.
+/// The layers of everything: pages, files, signing in.
 pub(crate) fn around(routes: Router, shared: &Arc<Shared>) -> Router {
     let panicked = |_| {
         tracing::error!("a request's handler panicked");

@@ -1,4 +1,4 @@
-//! The verb `console`: the console, until it is told to stop.
+//! The verb `console`, which serves the console until it is stopped.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use crate::{hash_password, router, serve};
 
 /// Serve the web console until SIGTERM or Ctrl-C.
 ///
-/// Whoever is let in may look. They may act if --allow act says so, and the audit names them.
+/// People who sign in have read-only access. With --allow act they may act too, and the audit names them.
 #[derive(Parser)]
 #[command(
     name = "console",
@@ -28,25 +28,25 @@ use crate::{hash_password, router, serve};
 pub struct Console {
     #[command(subcommand)]
     what: Option<What>,
-    /// Where to listen; port 0 is any free one.
+    /// The address to listen on; port 0 takes any free port.
     #[arg(long, env = "TIDEGATE_CONSOLE_LISTEN", default_value = "127.0.0.1:8081", value_parser = listen_address)]
     listen: SocketAddr,
-    /// How callers are known: token, by a link that is printed; basic, by --users-file; proxy-header, by a proxy in front.
+    /// How people sign in: token, with a link that is printed; basic, with a password from --users-file; proxy-header, at a proxy in front.
     #[arg(long, env = "TIDEGATE_CONSOLE_AUTH", default_value = "token")]
     auth: String,
-    /// With --auth basic: a line for each person, `NAME read|act HASH`.
+    /// For basic: a file with a line for each person, `NAME read|act HASH`.
     #[arg(long, env = "TIDEGATE_CONSOLE_USERS_FILE", value_name = "FILE")]
     users_file: Option<String>,
-    /// With --auth proxy-header: the header that names the person, such as X-Forwarded-User.
+    /// For proxy-header: the header that names the person, such as X-Forwarded-User.
     #[arg(long, env = "TIDEGATE_CONSOLE_PROXY_HEADER", value_name = "NAME")]
     proxy_header: Option<String>,
-    /// With --auth proxy-header: what the proxy sends in X-Tidegate-Proxy-Secret, at least 32 characters.
+    /// For proxy-header: a file with the secret that the proxy sends in X-Tidegate-Proxy-Secret, at least 32 characters.
     #[arg(long, env = "TIDEGATE_CONSOLE_PROXY_SECRET_FILE", value_name = "FILE")]
     proxy_secret_file: Option<String>,
     /// What people may do: read, or act as well.
     #[arg(long, env = "TIDEGATE_CONSOLE_ALLOW", default_value = "read")]
     allow: String,
-    /// With --allow act: only these people may act.
+    /// Only these people may act; needs --allow act.
     #[arg(
         long = "actor",
         env = "TIDEGATE_CONSOLE_ACTORS",
@@ -54,7 +54,7 @@ pub struct Console {
         value_delimiter = ','
     )]
     actors: Vec<String>,
-    /// Names that the console is reached by, beside localhost: what a browser sends in Host.
+    /// Host names to accept besides localhost, as browsers send them in Host.
     #[arg(
         long = "host",
         env = "TIDEGATE_CONSOLE_HOSTS",
@@ -62,19 +62,19 @@ pub struct Console {
         value_delimiter = ','
     )]
     hosts: Vec<String>,
-    /// Where it is mounted, such as /queue.
+    /// The path where the console is mounted, such as /queue.
     #[arg(long, env = "TIDEGATE_CONSOLE_BASE_PATH", value_name = "PATH")]
     base_path: Option<String>,
-    /// What this installation is called, in a banner on every page.
+    /// The name of this installation, shown in a banner on every page.
     #[arg(long, env = "TIDEGATE_CONSOLE_INSTANCE", value_name = "NAME")]
     instance: Option<String>,
     /// The banner's colour: red, amber, green, blue, violet or grey.
     #[arg(long, env = "TIDEGATE_CONSOLE_COLOUR")]
     colour: Option<String>,
-    /// Something in front ends TLS and sends X-Forwarded-Proto: https.
+    /// A proxy or load balancer in front terminates TLS and sends X-Forwarded-Proto: https.
     #[arg(long, env = "TIDEGATE_CONSOLE_BEHIND_TLS")]
     behind_tls: bool,
-    /// Show no payloads, results and details of errors, whatever the database's login may read.
+    /// Hide payloads, results, progress and error details, even if the database login may read them.
     #[arg(long, env = "TIDEGATE_CONSOLE_WITHOUT_PAYLOADS")]
     without_payloads: bool,
 }
@@ -112,10 +112,10 @@ impl Console {
     }
 }
 
-/// The verb `console`, for [`tidegate_cli::CommandLine::verb`]: serves until the process is told to stop.
+/// The verb `console`, for [`tidegate_cli::CommandLine::verb`]. It serves until the process is stopped.
 ///
 /// # Errors
-/// [`Error::Config`] when nobody can listen there, or strangers would be let in.
+/// [`Error::Config`] if an option is invalid, if strangers could get in, or if the address is not available.
 pub async fn console(ask: Ask, asked: Console) -> Result<Answer, Error> {
     if let Some(What::HashPassword) = asked.what {
         return hashed();
@@ -160,7 +160,7 @@ fn mounted(base: &str, routes: Router) -> Router {
 
 fn hashed() -> Result<Answer, Error> {
     let mut password = String::new();
-    // More than a password has is none.
+    // A longer input is not a password.
     let read = std::io::stdin().take(10_000).read_to_string(&mut password);
     read.map_err(|error| Error::Config(format!("standard input: {error}")))?;
     let hash = hash_password(password.trim_end_matches(['\r', '\n']))?;

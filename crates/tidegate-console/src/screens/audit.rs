@@ -1,4 +1,4 @@
-//! What operators did, the latest first.
+//! The audit, latest entries first.
 
 use axum::response::Response;
 use maud::{Markup, html};
@@ -13,7 +13,7 @@ use crate::offer::input;
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
-/// So many are on a page.
+/// The entries on a page.
 const LISTED: u32 = 50;
 
 pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
@@ -32,7 +32,7 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
             @if let Some(next) = next { a rel="next" href=(page(desk.base(), &asked).with("before", &next.to_string())) { "Older →" } }
         }
     };
-    // No verb of the command line lists the audit: it is a table.
+    // The command line has no verb for the audit.
     let command =
         "psql \"$DATABASE_URL\" -c 'SELECT * FROM tidegate.audit ORDER BY id DESC LIMIT 50'";
     Ok(Page::new(Place::Audit, "Audit", command, body)
@@ -77,7 +77,7 @@ fn list(base: &Base, entries: &[Value]) -> Markup {
     table("Audit", &head, &rows)
 }
 
-/// What was asked for, a name and a value each.
+/// The arguments of the action.
 fn of(filter: &Value) -> Markup {
     html! {
         @for (name, value) in filter.as_object().into_iter().flatten() {

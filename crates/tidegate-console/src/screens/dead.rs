@@ -1,4 +1,4 @@
-//! What ended otherwise than COMPLETED, by kind and error code, with the way to a replay of it.
+//! Dead letters by kind and error code, with links to replay them.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn length(span: &str) -> Duration {
     }
 }
 
-/// The same as a command has it.
+/// The span as the command line writes it.
 fn since(span: &str) -> &'static str {
     match span {
         "hour" => "1h",

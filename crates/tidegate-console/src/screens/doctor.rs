@@ -1,4 +1,4 @@
-//! Is everything well? The checks of `tidegate doctor`.
+//! The checks of `tidegate doctor`.
 
 use axum::response::Response;
 use maud::html;

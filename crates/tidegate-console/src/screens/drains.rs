@@ -1,4 +1,4 @@
-//! The drains that came to their end, and what they cost.
+//! Finished drains and their cost.
 
 use axum::response::Response;
 use maud::{Markup, html};
@@ -10,7 +10,7 @@ use crate::html::{bytes, empty, millis, number, short, table, time_of};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
-/// So many are listed.
+/// The most drains in the list.
 const LISTED: u32 = 200;
 
 pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {

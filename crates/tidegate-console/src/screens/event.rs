@@ -1,4 +1,4 @@
-//! One event: its state, what went wrong, what its handlers said, what it is about, where it comes from and what came of it.
+//! One event: state, errors, results, payload and lineage.
 
 use axum::extract::Path;
 use axum::response::Response;
@@ -154,7 +154,7 @@ fn hidden(desk: &Desk) -> Markup {
     html! { section { h2 { "Payload" } p.empty { (chip("idle", "▪", "hidden")) " " (why) } } }
 }
 
-/// Every fault, the last one first.
+/// All errors, latest first.
 fn errors(content: &Content) -> Markup {
     let faults: Vec<Value> = content
         .errors
@@ -222,7 +222,7 @@ fn laid_out(
     }
 }
 
-/// Where it comes from and what came of it, as a tree.
+/// The lineage as a tree.
 fn family(base: &Base, lineage: &Lineage, id: i64) -> Markup {
     if lineage.events.len() < 2 {
         return html! {};
@@ -236,7 +236,7 @@ fn family(base: &Base, lineage: &Lineage, id: i64) -> Markup {
     }
 }
 
-/// Events of one depth with what hangs on each. They come in the order of the tree, each before what hangs on it.
+/// Renders the events of one depth with their descendants. `events` is in preorder.
 fn branches(base: &Base, events: &[RelatedEvent], id: i64) -> Markup {
     let Some(depth) = events.first().map(|first| first.depth) else {
         return html! {};
@@ -249,7 +249,7 @@ fn branches(base: &Base, events: &[RelatedEvent], id: i64) -> Markup {
             @let end = starts.get(number + 1).copied().unwrap_or(events.len());
             li {
                 (branch(base, &events[*start], id))
-                // A chain of five hundred would nest as deep; beyond thirty it is shown flat.
+                // Long chains are flat below this depth.
                 @if end > start + 1 { @if depth < 30 { ul { (branches(base, &events[start + 1..end], id)) } } @else { ul { @for one in &events[start + 1..end] { li { (branch(base, one, id)) } } } } }
             }
         }

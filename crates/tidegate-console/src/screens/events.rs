@@ -1,4 +1,4 @@
-//! Events by filters that stand in the address, newest first, a page at a time; those that are picked can be acted on.
+//! The list of events, newest first. Filters and pages are part of the address, and selected events can be acted on.
 
 use axum::response::Response;
 use maud::{Markup, html};
@@ -14,13 +14,13 @@ use crate::offer::{input, reason, select};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
-/// The filters, as the address names them.
+/// The names of the filters in the address.
 const FILTERS: [&str; 6] = ["kind", "status", "group", "correlation", "since", "until"];
 
-/// How many are on a page unless another number is asked for.
+/// The default number of events on a page.
 const LISTED: u32 = 50;
 
-/// At most so many: all of them can be picked.
+/// The most events on a page.
 const MOST_LISTED: u32 = 500;
 
 pub(super) const STATUSES: [(&str, &str); 6] = [
@@ -73,7 +73,7 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
     );
     let said = format!("{} events are listed.", number(report.events.len() as u64));
     let page = Page::new(Place::Events, "Events", command, body).fixed(filters(&desk, &asked));
-    // A page behind the first is one that somebody reads.
+    // Later pages are for reading and do not renew themselves.
     let page = if asked.is_set("before") {
         page
     } else {
@@ -110,7 +110,7 @@ fn filters(desk: &Desk, asked: &Fields) -> Markup {
     }
 }
 
-/// The list with all filters but one.
+/// A link to the list without one of the filters.
 fn filtered(base: &Base, asked: &Fields, without: &str) -> Link {
     let kept = FILTERS.iter().filter(|name| **name != without);
     kept.fold(base.to("/events"), |link, name| {
@@ -130,7 +130,7 @@ fn pages(base: &Base, asked: &Fields, next: Option<i64>) -> Markup {
     }
 }
 
-/// The list with what can be done to the events that are picked.
+/// The list with a form for the selected events.
 pub(super) fn picks(desk: &Desk, list: &Markup) -> Markup {
     if !desk.may_act() {
         return list.clone();

@@ -1,4 +1,4 @@
-//! Groups whose first event holds back the others, and one group.
+//! Blocked groups, and the page of one group.
 
 use axum::extract::Path;
 use axum::response::Response;
@@ -14,7 +14,7 @@ use crate::offer::{Offer, select};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
-/// So many live events of a group are shown.
+/// The most live events on a group's page.
 const SHOWN: u32 = 100;
 
 pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {

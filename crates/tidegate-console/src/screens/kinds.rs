@@ -1,4 +1,4 @@
-//! Kinds of events: figures, whether they are taken, how they are handled and how long they are kept.
+//! Kinds of events: figures, state, policy and retention.
 
 use axum::extract::Path;
 use axum::response::Response;
@@ -16,7 +16,7 @@ use crate::offer::{Offer, input};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
-/// What a policy may say: the form's name, as it is stored, whether it is a time, what it is.
+/// The fields of a policy: name in the form, name in the database, whether it is a duration, label.
 const POLICY: [(&str, &str, bool, &str); 7] = [
     ("attempts", "max_attempts", false, "Attempts"),
     (
@@ -173,7 +173,7 @@ fn policy(desk: &Desk, kind: &Kind) -> Markup {
     html! { section { h2 { "Policy" } (table("Policy", &head, &rows)) div.actions { (offer.with(desk, &fields)) } } }
 }
 
-/// How long it is kept, and a change of that.
+/// The retention of a kind, with a form to change it.
 pub(super) fn kept(desk: &Desk, kind: &Kind) -> Markup {
     html! {
         section {
@@ -184,7 +184,7 @@ pub(super) fn kept(desk: &Desk, kind: &Kind) -> Markup {
     }
 }
 
-/// Changes how long a kind is kept.
+/// The form that changes the retention of a kind.
 pub(super) fn retention(desk: &Desk, kind: &str) -> Markup {
     let offer = Offer {
         verb: "retention",

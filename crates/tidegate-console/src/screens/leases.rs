@@ -1,4 +1,4 @@
-//! Who holds what since when.
+//! Leases: which workers hold which events.
 
 use axum::response::Response;
 use maud::{Markup, html};

@@ -1,4 +1,4 @@
-//! The pages: each file is one, or one with that of a single thing. They look and offer; what acts is in `acts`.
+//! The pages, one file each. They show data and offer actions; `acts` runs the actions.
 
 mod audit;
 mod dead;
@@ -45,7 +45,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
         .route("/audit", get(audit::show))
 }
 
-/// A span by its name in an address.
+/// Reads a span from the address.
 fn span(fields: &Fields) -> Span {
     match fields.text("span") {
         Some("day") => Span::Day,
@@ -54,7 +54,7 @@ fn span(fields: &Fields) -> Span {
     }
 }
 
-/// Its name in an address.
+/// The name of a span in the address.
 fn span_name(span: Span) -> &'static str {
     match span {
         Span::Hour => "hour",
@@ -63,7 +63,7 @@ fn span_name(span: Span) -> &'static str {
     }
 }
 
-/// A word as a shell reads it back.
+/// Quotes a word for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=:.,/+@".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -73,7 +73,7 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
-/// Options of a command from fields of the same names; those that are empty are left out.
+/// Returns the options of a command from fields of the same names. Empty fields are left out.
 fn options(fields: &Fields, names: &[&str]) -> String {
     let told = names.iter().filter_map(|name| {
         let value = fields.text(name)?;

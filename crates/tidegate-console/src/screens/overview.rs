@@ -1,4 +1,4 @@
-//! How the queue is doing, and what needs somebody.
+//! The overview: figures, and what needs attention.
 
 use axum::response::Response;
 use maud::{Markup, html};
@@ -95,7 +95,7 @@ fn tile(name: &str, value: &str, note: &str) -> Markup {
     html! { div { dt { (name) } dd { strong { (value) } span { (note) } } } }
 }
 
-/// What needs somebody, the worst first.
+/// What needs attention, the most serious first.
 fn needs(base: &Base, overview: &Overview, sum: Step, span: Span) -> Vec<Markup> {
     let mut needs = Vec::new();
     for service in overview
@@ -173,7 +173,7 @@ fn kinds(base: &Base, overview: &Overview, ended: &[KindFigures], span: Span) ->
     html! { section { h2 { "By kind" } (table(&format!("Kinds, {}", chart::name(span)), &head, &rows)) } }
 }
 
-/// Cells of what ended of a kind.
+/// The table cells with the figures of a kind.
 pub(super) fn figures_of(figures: &KindFigures) -> Markup {
     let sum = figures.sum;
     let quantile = |part: f64| {

@@ -1,5 +1,5 @@
-//! The replay of many: a filter, a dry run that tells what it would do, a reason, a confirmation. The confirmation carries the digest
-//! of what the dry run chose; the database compares it in the transaction that replays, and does nothing if it has changed.
+//! Replays many events: filter, dry run, reason, confirmation. The confirmation carries the digest of the events that the dry run
+//! found. The database compares it in the transaction that replays, and replays nothing if it has changed.
 
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
@@ -15,7 +15,7 @@ use crate::offer::{input, reason, select, tick};
 use crate::page::{Page, Place};
 use crate::problem::Problem;
 
-/// What says which events, and how, in the address and in the confirmation.
+/// The fields that select the events, in the address and in the confirmation.
 const FIELDS: [&str; 9] = [
     "kind",
     "status",
@@ -47,7 +47,7 @@ pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Pr
         .answer(&desk))
 }
 
-/// A moment that does not move while somebody thinks: the dry run's, and the confirmation's.
+/// Turns "ago" into a fixed time, so that the dry run and the confirmation use the same one.
 fn fixed(moment: Option<Moment>) -> Option<Moment> {
     match moment {
         Some(Moment::Ago(time)) => std::time::SystemTime::now()
@@ -186,7 +186,7 @@ fn filters(desk: &Desk, asked: &Fields) -> Markup {
     }
 }
 
-/// Replays what the dry run chose, or nothing.
+/// Replays the events of the dry run, or nothing.
 pub(super) async fn confirm(desk: Desk, Sent(sent): Sent) -> Result<Response, Problem> {
     if !desk.may_act() {
         return Err(Problem::forbidden("You have read-only access."));

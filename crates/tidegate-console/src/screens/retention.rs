@@ -1,4 +1,4 @@
-//! How long finished events are kept, and the log's partitions.
+//! The retention of finished events, and the partitions of the log.
 
 use axum::response::Response;
 use maud::{Markup, html};

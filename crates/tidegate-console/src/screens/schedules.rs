@@ -1,4 +1,4 @@
-//! What is published again and again.
+//! Schedules of periodic events.
 
 use axum::response::Response;
 use maud::{Markup, html};
@@ -96,7 +96,7 @@ fn actions(desk: &Desk, one: &ScheduleStatus) -> Markup {
     }
 }
 
-/// One that operators keep.
+/// The form for a schedule owned by operators.
 fn another(desk: &Desk) -> Markup {
     if !desk.may_act() {
         return html! {};

@@ -1,4 +1,4 @@
-//! Outside services that handlers call: which are called, and how often.
+//! The services that handlers call: their state and limits.
 
 use axum::response::Response;
 use maud::{Markup, html};
@@ -93,7 +93,7 @@ fn actions(desk: &Desk, service: &ServiceStatus) -> Markup {
     }
 }
 
-/// A limit may be set before anybody has told of a service.
+/// The form that limits a service that is not in the list yet.
 fn another(desk: &Desk) -> Markup {
     if !desk.may_act() {
         return html! {};

@@ -1,5 +1,5 @@
-//! Names and passwords. A password is tried once in a while and remembered by a keyed hash meanwhile: a try costs 19 MiB and
-//! tens of milliseconds, on purpose.
+//! Names and passwords. Verifying a password deliberately takes 19 MiB and tens of milliseconds, so a correct one is remembered for some
+//! minutes, as a keyed hash.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,25 +20,25 @@ use tokio::sync::Semaphore;
 
 use super::{Identity, Peer, Refusal, named, random};
 
-/// How long a password that was right is not tried again.
+/// How long a correct password is remembered.
 const REMEMBERED: Duration = Duration::from_mins(5);
 
-/// So many passwords are remembered at most.
+/// The most remembered passwords.
 const MOST_REMEMBERED: usize = 1000;
 
-/// So many tries at once: each takes memory and a core.
+/// The most verifications at once, because each takes memory and a core.
 const AT_ONCE: usize = 2;
 
-/// So many wrong tries are let through in [`WINDOW`] by one address with one name, and by all together.
+/// The most wrong passwords in [`WINDOW`], for one address and name, and in total.
 const WRONG_BY_ONE: u32 = 5;
 const WRONG_BY_ALL: u32 = 50;
 const WINDOW: Duration = Duration::from_mins(1);
 
-/// Nobody's password: who names no user waits as long as who names one.
+/// A hash for unknown names, so that they take as long as known ones.
 const NOBODYS: &str =
     "$argon2id$v=19$m=19456,t=2,p=1$bm9ib2R5IG5vYm9keQ$1Y2yEQYuFcbBaMByL4ve1kRYxKAmcD4DYB0lUXVyTQ4";
 
-/// The hash of a password, as a file of users has it (Argon2id).
+/// Returns the Argon2id hash of a password for a users file.
 ///
 /// # Errors
 /// [`Error::Invalid`] when the password has fewer than 12 or more than 1,000 characters.
@@ -55,7 +55,7 @@ pub fn hash_password(password: &str) -> Result<String, Error> {
 
 pub(super) struct Users {
     known: BTreeMap<String, User>,
-    /// Remembered passwords are known by a hash with this key.
+    /// The key of the hashes of remembered passwords.
     key: String,
     right: Mutex<BTreeMap<Vec<u8>, Instant>>,
     wrong: Mutex<Wrong>,
@@ -146,7 +146,7 @@ impl Users {
     }
 
     fn fingerprint(&self, name: &str, password: &str) -> Vec<u8> {
-        // Any key fits this hash.
+        // HMAC accepts keys of any length.
         let Ok(mut hash) = Hmac::<Sha256>::new_from_slice(self.key.as_bytes()) else {
             return Vec::new();
         };
@@ -264,7 +264,7 @@ mod tests {
             .identify(&headers("ada", "another password"), peer)
             .await;
         assert!(matches!(tried, Err(Refusal::TooOften(1..=60))), "{tried:?}");
-        // Who is known already is not locked out by others.
+        // A remembered password still works.
         assert!(users.identify(&right, peer).await.is_ok());
         let nobody = users
             .identify(&headers("eve", "correct horse battery"), peer)

@@ -1,7 +1,6 @@
-//! Owns who is let in, how they are known, and whether they may act.
+//! Authentication, and who may act.
 //!
-//! One surprise: that an operator may act is decided here and asked again by every action; what a page shows of buttons is
-//! no more than a courtesy.
+//! Every action checks the right to act again. Hiding the buttons is only a convenience.
 
 mod basic;
 mod proxy;
@@ -21,33 +20,33 @@ use basic::Users;
 use proxy::Proxy;
 use token::Tokens;
 
-/// Somebody who is let in.
+/// An authenticated person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// As the audit will name them; 1 to 200 characters.
+    /// The name for the audit; 1 to 200 characters.
     pub name: String,
-    /// Whether they may do more than look.
+    /// Whether the person may act, if the console allows it.
     pub may_act: bool,
 }
 
-/// From where a request came, as far as the socket tells.
+/// The address of the client, if known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Peer(pub Option<IpAddr>);
 
-/// Why somebody is not let in.
+/// Why a request is not authenticated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// They have not said who they are.
+    /// There are no credentials.
     Unknown(&'static str),
-    /// What they said is wrong.
+    /// The credentials are wrong.
     Wrong(&'static str),
-    /// They have been wrong too often; in so many seconds they may try again.
+    /// There were too many wrong passwords. The number is the seconds to wait.
     TooOften(u64),
-    /// They are asked for a password, over a connection that anybody could read along.
+    /// The request did not come over TLS.
     NotPrivate,
 }
 
-/// How callers are known.
+/// How people are authenticated.
 pub struct Auth(Way);
 
 enum Way {
@@ -59,14 +58,14 @@ enum Way {
 }
 
 impl Auth {
-    /// By a link that is good once and then by a cookie. Whoever opens it is the operator of this name.
+    /// With a link that works once and sets a cookie. The person who opens it gets this name.
     #[must_use]
     pub fn token(operator: &str) -> Self {
         Self(Way::Token(Tokens::new(operator)))
     }
 
-    /// By names and passwords. `text` has a line for each: the name, `read` or `act`, and the password's hash as
-    /// [`hash_password`] makes it.
+    /// With names and passwords. `text` has one line per person: the name, `read` or `act`, and the password's hash from
+    /// [`hash_password`].
     ///
     /// # Errors
     /// [`Error::Config`] names the line and what it must be.
@@ -74,7 +73,7 @@ impl Auth {
         Ok(Self(Way::Basic(Users::parse(text)?)))
     }
 
-    /// By a header that a proxy in front writes, which proves itself with a secret in `X-Tidegate-Proxy-Secret`.
+    /// With a header from a proxy in front. The proxy must also send the secret in `X-Tidegate-Proxy-Secret`.
     ///
     /// # Errors
     /// [`Error::Config`] when the header has no valid name, or the secret is shorter than 32 characters.
@@ -82,19 +81,19 @@ impl Auth {
         Ok(Self(Way::Proxy(Proxy::new(header, secret)?)))
     }
 
-    /// By the identity that AWS has verified for a function URL with `AWS_IAM`. Nobody is let in elsewhere.
+    /// With the identity that AWS has verified for a function URL with `AWS_IAM`.
     #[must_use]
     pub fn iam() -> Self {
         Self(Way::Iam)
     }
 
-    /// By an [`Identity`] that a layer of yours puts into the request's extensions. Nobody is let in without one.
+    /// With an [`Identity`] that your own layer puts into the request's extensions.
     #[must_use]
     pub fn given() -> Self {
         Self(Way::Given)
     }
 
-    /// The path and query of a link that lets one browser in, of [`Auth::token`].
+    /// Returns the path and query of a sign-in link, for [`Auth::token`].
     #[must_use]
     pub fn link(&self) -> Option<String> {
         match &self.0 {
@@ -103,17 +102,17 @@ impl Auth {
         }
     }
 
-    /// Whether passwords come with each request, so that nobody may read along.
+    /// Whether requests carry passwords.
     pub(crate) fn has_passwords(&self) -> bool {
         matches!(self.0, Way::Basic(_))
     }
 
-    /// Whether a link opens it.
+    /// Whether people sign in with a link.
     pub(crate) fn has_links(&self) -> bool {
         matches!(self.0, Way::Token(_))
     }
 
-    /// The session that a link's token opens; once.
+    /// Exchanges a link's token for a session, once.
     pub(crate) fn open(&self, token: &str) -> Option<String> {
         match &self.0 {
             Way::Token(tokens) => tokens.open(token),
@@ -121,7 +120,7 @@ impl Auth {
         }
     }
 
-    /// Who asks. `given` is who the request's extensions say it is.
+    /// Returns the person who sent the request. `given` is the identity from the request's extensions.
     pub(crate) async fn identify(
         &self,
         headers: &HeaderMap,
@@ -142,28 +141,28 @@ impl Auth {
     }
 }
 
-/// Who the request's surroundings say it is from.
+/// An identity from the request's extensions.
 #[derive(Debug, Clone)]
 pub(crate) enum Given {
-    /// The ARN that a function URL's request context has.
+    /// The ARN from the request context of a function URL.
     #[cfg_attr(
         not(feature = "lambda"),
         expect(dead_code, reason = "only a function is told")
     )]
     Iam(String),
-    /// A layer of the program that the console is mounted in.
+    /// From a layer of the application that contains the console.
     Layer(Identity),
 }
 
-/// Who may do more than look.
+/// Who may act.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Acting {
     /// Nobody.
     #[default]
     Nobody,
-    /// Everybody whom the way of knowing callers does not keep from it.
+    /// Everybody whose authentication allows it.
     Everybody,
-    /// Of those, these.
+    /// Only these people, if their authentication allows it.
     These(BTreeSet<String>),
 }
 
@@ -178,7 +177,7 @@ impl Acting {
     }
 }
 
-/// Somebody of this name, if the audit can name them.
+/// Returns the person of this name, if the audit can hold the name.
 fn named(name: &str) -> Result<Identity, Refusal> {
     let name = name.trim();
     if !(1..=200).contains(&name.chars().count()) || name.chars().any(char::is_control) {
@@ -192,7 +191,7 @@ fn named(name: &str) -> Result<Identity, Refusal> {
     })
 }
 
-/// Whether two secrets are the same, told in a time that says nothing of where they differ.
+/// Compares two secrets in constant time.
 fn same(one: &[u8], other: &[u8]) -> bool {
     let (one, other) = (Sha256::digest(one), Sha256::digest(other));
     one.iter()
@@ -201,11 +200,11 @@ fn same(one: &[u8], other: &[u8]) -> bool {
         == 0
 }
 
-/// A secret that nobody guesses, as 43 letters of a URL.
+/// Returns a random secret of 43 URL-safe characters.
 fn random() -> String {
     use base64::Engine;
     let mut bytes = [0; 32];
-    // Without the system's randomness there is no secret, and nobody is let in: the empty one opens nothing.
+    // Without randomness the result is empty, and an empty secret is never accepted.
     match getrandom::fill(&mut bytes) {
         Ok(()) => base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes),
         Err(_) => String::new(),

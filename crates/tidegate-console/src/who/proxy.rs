@@ -1,15 +1,15 @@
-//! A name that a proxy in front has verified. The proxy proves itself: whoever reaches the console past it could write any
-//! header.
+//! A name that a proxy in front has verified. The proxy must prove itself with a secret, because a client that bypasses it could write
+//! any header.
 
 use axum::http::{HeaderMap, HeaderName};
 use tidegate::Error;
 
 use super::{Identity, Refusal, named, same};
 
-/// Where the proxy's secret is.
+/// The header with the proxy's secret.
 const SECRET: &str = "x-tidegate-proxy-secret";
 
-/// A secret that is shorter may be guessed.
+/// The shortest secret that is accepted.
 const SHORTEST_SECRET: usize = 32;
 
 pub(super) struct Proxy {

@@ -1,4 +1,4 @@
-//! A link that is good once, and the cookie that it becomes.
+//! A sign-in link that works once, and the cookie of its session.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -11,10 +11,10 @@ use super::{Identity, Refusal, named, random, same};
 /// The cookie of a session.
 pub(crate) const COOKIE: &str = "tidegate_console";
 
-/// So many browsers have a session; with the next one the oldest loses it.
+/// The most sessions. A new one replaces the oldest.
 const MOST_SESSIONS: usize = 32;
 
-/// So many links wait to be opened.
+/// The most unused links.
 const MOST_LINKS: usize = 8;
 
 pub(super) struct Tokens {
@@ -36,7 +36,7 @@ impl Tokens {
         }
     }
 
-    /// A token that opens one session.
+    /// Returns the token of a new link.
     pub(super) fn fresh(&self) -> String {
         let token = random();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +46,7 @@ impl Tokens {
         token
     }
 
-    /// The session that it opens.
+    /// Exchanges a token for a session.
     pub(super) fn open(&self, token: &str) -> Option<String> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let found = known
