@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""`make console`: the web console in a real browser, on a Postgres of its own.
+"""`make console`: tests the web console in a real browser, on a Postgres of its own.
 
-Every page in light and dark, wide and narrow, examined by axe; every action by a click; a hostile publisher; no scripts; keys;
-what renews itself. `--shots` writes the pictures of docs/console.md anew.
+It visits every page in light and dark, wide and narrow, and checks it with axe. It clicks every action, shows hostile content, and
+tests keys, renewal and pages without JavaScript. `--shots` writes the screenshots of docs/console.md.
 """
 
 import os
@@ -48,7 +48,7 @@ def main():
 
 
 class Tools:
-    """What is needed beside the program; all of it is fetched but what the machine has."""
+    """The tools beside the program. What the machine lacks is downloaded into .tools/."""
 
     def __init__(self):
         self.browser, self.libraries = browser()
@@ -58,12 +58,12 @@ class Tools:
 
 
 def browser():
-    """The machine's Chromium, or Debian's with all that it needs, opened in .tools/ and installed nowhere."""
+    """The machine's Chromium, or Debian's package with its dependencies, unpacked into .tools/."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found:
         return found, {}
     root = debian.unpacked_with_needs("chromium")
-    libraries = [str(folder) for folder in (*root.glob("usr/lib/*-linux-gnu"), *root.glob("lib/*-linux-gnu"), root / "usr/lib/chromium")]
+    libraries = sorted({str(library.parent) for library in root.rglob("*.so*")})
     fonts = root / "fonts.conf"
     fonts.write_text(f'<fontconfig><dir>{root}/usr/share/fonts</dir><dir>/usr/share/fonts</dir><cachedir>{root}/cache</cachedir></fontconfig>')
     return str(root / "usr/lib/chromium/chromium"), {"LD_LIBRARY_PATH": ":".join(libraries), "FONTCONFIG_FILE": str(fonts)}

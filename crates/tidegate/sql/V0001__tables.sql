@@ -329,7 +329,7 @@ CREATE TABLE tidegate.audit (
     reason       text
 );
 
--- Newest first of one operator, or of one kind of action.
+-- For lists of one operator or one action, newest first.
 CREATE INDEX audit_actor ON tidegate.audit (actor, id);
 CREATE INDEX audit_action ON tidegate.audit (action, id);
 

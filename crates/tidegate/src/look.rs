@@ -170,18 +170,18 @@ pub struct SchedulesReport {
     pub schedules: Vec<ScheduleStatus>,
 }
 
-/// One event without what it is about, and with that if the login may read it.
+/// Everything about one event, with its content only if that was requested.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Dossier {
     /// Its columns; `in` tells its table.
     pub event: Value,
-    /// What it is about. `None` if it was not asked for, or the login may not read it.
+    /// Payload, results, progress and errors. `None` if they were not requested.
     pub content: Option<Content>,
-    /// Where it comes from and what came of it.
+    /// Its ancestors and descendants.
     pub lineage: Option<Lineage>,
     /// That it waits for others, or did.
     pub wait: Option<Wait>,
-    /// How far the handler at work says that it has come.
+    /// The progress that the running handler reports.
     pub work: Option<Value>,
 }

@@ -1,6 +1,5 @@
-//! Owns what people are answered who look at a queue again and again, whatever its size: rights, depths, figures over time, what
-//! needs somebody, one event, the audit. Every look is bounded; where a bound was met, the answer says so. It knows no SQL and
-//! changes nothing.
+//! The answers for people who watch a queue of any size: rights, depths, figures over time, what needs attention, one event, the
+//! audit. Every view reads a bounded number of rows. If it reaches its bound, the answer says so.
 
 use std::time::Duration;
 
@@ -9,22 +8,22 @@ use serde_json::{Map, Value};
 
 use crate::operate::ServiceStatus;
 
-/// Live events are counted one by one up to this many.
+/// The most live events that are counted. Above it the number is an estimate.
 pub const COUNTED: u32 = 100_000;
 
-/// So many ended events are looked at for the codes of their errors.
+/// The most dead letters that are read for their error codes.
 pub const DEAD_LOOKED_AT: u32 = 20_000;
 
-/// So many delayed events of groups are asked whether they hold up others.
+/// The most delayed events of groups that are checked for blocked groups.
 pub const HEADS_LOOKED_AT: u32 = 10_000;
 
-/// What the database lets this login do.
+/// The rights of the database login.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Rights {
     /// Whether it may read payloads, results, progress and the details of errors.
     pub content: bool,
-    /// Whether it may replay, requeue, cancel and so on, and the database can be written to.
+    /// Whether it may replay, requeue, cancel and so on. False on a read-only database.
     pub act: bool,
     /// The database's user.
     pub user: String,
@@ -32,7 +31,7 @@ pub struct Rights {
     pub database: String,
 }
 
-/// Live events of one kind, of those that were counted.
+/// The live events of one kind, among those that were counted.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct Depth {
@@ -40,66 +39,66 @@ pub struct Depth {
     pub kind: String,
     /// All of them.
     pub events: u64,
-    /// Those in a worker's hands.
+    /// Leased events.
     pub processing: u64,
-    /// Those that wait for a planned time or for another attempt.
+    /// Events that wait for a planned time or for another attempt.
     pub delayed: u64,
-    /// Those in the hands of a worker that gives no sign of life.
+    /// Events leased by workers that have stopped responding.
     pub stuck: u64,
-    /// When the oldest of them was published, RFC 3339.
+    /// The time when the oldest of them was published, RFC 3339.
     pub oldest: Option<String>,
 }
 
-/// How full the queue is and what needs somebody, of a queue of any size.
+/// How full the queue is and what needs attention, for a queue of any size.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct Overview {
-    /// Live events: exact up to [`COUNTED`], else an estimate.
+    /// Live events; exact below [`COUNTED`], else an estimate.
     pub events: u64,
-    /// Whether `events` is an estimate, and `depths` are of the first [`COUNTED`] alone.
+    /// Whether `events` is an estimate and `depths` covers only the first [`COUNTED`] events.
     pub is_estimate: bool,
     /// Age of the live event with the lowest id.
     pub oldest_age_ms: u64,
     /// By kind.
     pub depths: Vec<Depth>,
-    /// Groups whose first event holds back others, at most 100, found among [`HEADS_LOOKED_AT`] events.
+    /// Blocked groups, at most 100, found among [`HEADS_LOOKED_AT`] delayed events.
     pub blocked: Vec<Value>,
-    /// Services, those that are not called first.
+    /// Services; unavailable ones first.
     pub services: Vec<ServiceStatus>,
     /// The latest drains.
     pub drains: Vec<DrainRun>,
 }
 
-/// A drain that came to its end.
+/// A finished drain.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct DrainRun {
-    /// Who it was.
+    /// The worker's id.
     pub worker: String,
-    /// When it started, RFC 3339.
+    /// The start, RFC 3339.
     pub started_at: String,
-    /// When it ended.
+    /// The end.
     pub ended_at: String,
-    /// Why.
+    /// Why it ended.
     pub stop_reason: Option<String>,
-    /// What it reported.
+    /// Its report.
     pub report: Value,
 }
 
-/// How far back figures go.
+/// The period of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Span {
-    /// The last hour, by the minute.
+    /// The last hour in minutes.
     #[default]
     Hour,
-    /// The last day, by the hour.
+    /// The last day in hours.
     Day,
-    /// The last thirty days, by the day.
+    /// The last thirty days in days.
     Month,
 }
 
 impl Span {
-    /// All of it.
+    /// The whole period.
     #[must_use]
     pub const fn length(self) -> Duration {
         match self {
@@ -109,7 +108,7 @@ impl Span {
         }
     }
 
-    /// What one figure is of.
+    /// The length of one step.
     #[must_use]
     pub const fn step(self) -> Duration {
         match self {
@@ -120,11 +119,11 @@ impl Span {
     }
 }
 
-/// What ended in one step of a [`Span`].
+/// The events that finished in one step of a [`Span`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Step {
-    /// When it began, in seconds since 1970.
+    /// The start of the step, in seconds since 1970.
     pub at: u64,
     /// Events that ended COMPLETED.
     pub completed: u64,
@@ -132,34 +131,34 @@ pub struct Step {
     pub rejected: u64,
     /// Events that ended FAILED.
     pub failed: u64,
-    /// From publish to end, of all of them together.
+    /// The sum of the latencies from publish to end.
     pub latency_ms: u64,
 }
 
 impl Step {
-    /// All that ended.
+    /// All finished events.
     #[must_use]
     pub const fn ended(&self) -> u64 {
         self.completed + self.rejected + self.failed
     }
 }
 
-/// What ended of one kind within a [`Span`].
+/// The finished events of one kind within a [`Span`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct KindFigures {
     /// The kind.
     pub kind: String,
-    /// The sums.
+    /// The sums of all steps.
     pub sum: Step,
-    /// All attempts.
+    /// The sum of their attempts.
     pub attempts: u64,
-    /// How many took how long: a bound in milliseconds that they did not pass (`None`: longer than all bounds), and how many.
+    /// The latency histogram: an upper bound in milliseconds (`None` is beyond all bounds) and the number of events.
     pub within: Vec<(Option<u64>, u64)>,
 }
 
 impl KindFigures {
-    /// A time that this share of its events took no longer than, `None` if that is beyond all bounds or nothing ended.
+    /// Returns the upper bound of a quantile of the latency. `None` if it is beyond all bounds, or if no event finished.
     #[must_use]
     pub fn quantile_ms(&self, share: f64) -> Option<u64> {
         let total = self.sum.ended();
@@ -175,25 +174,25 @@ impl KindFigures {
     }
 }
 
-/// What ended otherwise than COMPLETED for one reason.
+/// Dead letters of one kind, status and error code.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct DeadLetters {
     /// The kind.
     pub kind: String,
-    /// How they ended.
+    /// Their status.
     pub status: String,
     /// The code of the last error; empty if there is none.
     pub code: String,
-    /// How many.
+    /// Their number.
     pub events: u64,
-    /// When the first of them ended, RFC 3339.
+    /// The time when the first of them ended, RFC 3339.
     pub first: String,
-    /// When the last of them ended.
+    /// The time when the last of them ended.
     pub last: String,
-    /// One of the latest.
+    /// The highest of their ids.
     pub last_id: i64,
-    /// The latest's code and message, of which the first 300 characters.
+    /// The code and message of the latest, at most 300 characters.
     pub message: Option<String>,
 }
 
@@ -203,46 +202,46 @@ pub struct DeadLetters {
 pub struct Kind {
     /// Its name.
     pub kind: String,
-    /// Whether it is kept from being taken.
+    /// Whether it is paused.
     pub paused: bool,
-    /// Since when it is known, RFC 3339.
+    /// The time of its registration, RFC 3339.
     pub registered_at: String,
-    /// How long COMPLETED events are kept, as the database writes intervals.
+    /// The retention of COMPLETED events, as the database writes intervals.
     pub retention_completed: String,
-    /// How long others are.
+    /// The retention of other events.
     pub retention_failed: String,
-    /// What its program declares of how it is handled.
+    /// The policy that its program declares.
     pub declared: Map<String, Value>,
-    /// What operators say instead.
+    /// The fields that operators have set.
     pub overridden: Map<String, Value>,
-    /// What holds.
+    /// The policy in effect.
     pub policy: Map<String, Value>,
 }
 
-/// What an event is about and what its handlers said, as the texts that are stored.
+/// The payload of an event and the output of its handlers, as stored text.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Content {
-    /// The payload, which may be sealed.
+    /// The payload. It can be sealed.
     pub payload: Option<String>,
     /// Results by handler.
     pub result: Option<String>,
-    /// What is done of it.
+    /// Saved progress.
     pub progress: Option<String>,
-    /// Every fault so far.
+    /// All errors so far.
     pub errors: Option<String>,
-    /// The trace that it was published under.
+    /// The trace context of its publisher.
     pub traceparent: Option<String>,
 }
 
 impl Content {
-    /// The trace's id.
+    /// Returns the id of the trace.
     #[must_use]
     pub fn trace_id(&self) -> Option<&str> {
         self.traceparent.as_deref()?.split('-').nth(1)
     }
 
-    /// Whether the payload can be read with a program's key alone.
+    /// Whether the payload is sealed.
     #[must_use]
     pub fn is_sealed(&self) -> bool {
         let payload = self.payload.as_deref().unwrap_or_default();
@@ -250,16 +249,16 @@ impl Content {
     }
 }
 
-/// Which entries of the audit to show, the latest first.
+/// Which audit entries to show, latest first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AuditRequest {
-    /// Only lower ids: what follows a page that ended there.
+    /// Only entries with lower ids, for the next page.
     pub before: Option<i64>,
     /// Only of this operator.
     pub actor: Option<String>,
     /// Only of this action.
     pub action: Option<String>,
-    /// At most this many.
+    /// The most entries.
     pub limit: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Looks at a queue of any size. Each is one connection and one transaction that the database itself ends in time.
+//! Views of a queue of any size. Each uses one connection and one transaction with a statement timeout.
 
 use std::time::Duration;
 
@@ -15,15 +15,14 @@ use crate::survey::{
     Step,
 };
 
-/// Of so many groups an overview tells that they are blocked.
+/// The most blocked groups in an overview.
 const BLOCKED: u32 = 100;
 
-/// Of so many drains it tells how they ended.
+/// The most drains in an overview.
 const DRAINS: u32 = 8;
 
 impl Service {
-    /// A connection for one look. If looks are bounded, it is in a transaction that changes nothing and whose statements
-    /// the database ends in time, whoever has gone away meanwhile.
+    /// Opens a connection for one view. If `looks_within` is set, it is in a read-only transaction with that statement timeout.
     pub(super) async fn looking(&self) -> Result<Client, Error> {
         let client = self.database.connect().await?;
         if let Some(limit) = self.looks_within {
@@ -38,7 +37,7 @@ impl Service {
         Ok(client)
     }
 
-    /// What the database lets this program's login do.
+    /// Returns the rights of the database login.
     ///
     /// # Errors
     /// When the database fails.
@@ -46,7 +45,7 @@ impl Service {
         queue::rights(&self.looking().await?).await
     }
 
-    /// How full the queue is and what needs somebody. Reads [`COUNTED`] rows at most, where [`Service::stats`] counts them all.
+    /// Returns how full the queue is and what needs attention. Counts at most [`COUNTED`] events; [`Service::stats`] counts all.
     ///
     /// # Errors
     /// When the database fails.
@@ -69,7 +68,7 @@ impl Service {
         })
     }
 
-    /// What ended in a span of time, step by step, of one kind or of all. Steps in which nothing ended are left out.
+    /// Returns the finished events of a period step by step, for one kind or all. Steps without events are left out.
     ///
     /// # Errors
     /// When the database fails.
@@ -77,7 +76,7 @@ impl Service {
         queue::course(&self.looking().await?, span, kind).await
     }
 
-    /// What ended in a span of time, by kind.
+    /// Returns the finished events of a period by kind.
     ///
     /// # Errors
     /// When the database fails.
@@ -85,7 +84,7 @@ impl Service {
         queue::ended(&self.looking().await?, span).await
     }
 
-    /// The latest drains that came to their end.
+    /// Returns the latest finished drains.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
@@ -94,7 +93,7 @@ impl Service {
         queue::drains(&self.looking().await?, limit).await
     }
 
-    /// The registered kinds with how they are handled.
+    /// Returns the registered kinds with policy and retention.
     ///
     /// # Errors
     /// When the database fails.
@@ -102,7 +101,7 @@ impl Service {
         queue::kinds(&self.looking().await?).await
     }
 
-    /// What ended otherwise than COMPLETED in the time before now, by kind, status and error code: the most frequent first.
+    /// Returns the dead letters of the last `since`, by kind, status and error code, the most frequent first.
     ///
     /// # Errors
     /// When the database fails.
@@ -114,10 +113,10 @@ impl Service {
         queue::dead(&self.looking().await?, since, kind).await
     }
 
-    /// One event; with what it is about only if that is asked for.
+    /// Returns one event, with its content if that is requested.
     ///
     /// # Errors
-    /// [`Error::UnknownEvent`]; when the database fails, which it does when the login may not read what was asked for.
+    /// [`Error::UnknownEvent`]; if the database fails, for example because the login may not read the content.
     pub async fn dossier(&self, id: i64, with_content: bool) -> Result<Dossier, Error> {
         let client = self.looking().await?;
         let event = queue::event(&client, id).await?;
@@ -136,7 +135,7 @@ impl Service {
         })
     }
 
-    /// The live events of a group in their order, as rows of an event list.
+    /// Returns the live events of a group in order.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
@@ -145,7 +144,7 @@ impl Service {
         queue::group(&self.looking().await?, key, limit).await
     }
 
-    /// What operators did, the latest first.
+    /// Returns audit entries, latest first.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
@@ -154,7 +153,7 @@ impl Service {
         queue::audit(&self.looking().await?, asked).await
     }
 
-    /// The log's partitions by the planner's figures.
+    /// Returns the partitions of the log with the planner's estimates.
     ///
     /// # Errors
     /// When the database fails.
@@ -163,7 +162,7 @@ impl Service {
     }
 }
 
-/// What waits for a service that is not called, as far as live events were counted.
+/// Counts the events that wait for an unavailable service, among those that were counted.
 fn count_waiting(service: &mut ServiceStatus, depths: &[Depth]) {
     if service.state == ServiceState::Closed {
         return;

@@ -1,4 +1,4 @@
-//! Looking at a queue of any size: every answer is of a bounded number of rows.
+//! Views of a queue of any size. Every statement reads a bounded number of rows.
 
 use std::time::Duration;
 

@@ -1,11 +1,10 @@
-//! What people look at again and again, whatever the size of queue and log: each statement reads a bounded number of rows, and
-//! tells where its bound was met. None of them reads what an event is about but [`CONTENT`].
+//! Views for people who watch a queue of any size. Each statement reads a bounded number of rows. Only [`CONTENT`] reads payloads.
 
 use tokio_postgres::types::Type;
 
 use super::Statement;
 
-/// What this login may do: read payloads, and act.
+/// The rights of this login: to read payloads, and to act.
 pub static RIGHTS: Statement = Statement {
     name: "rights",
     params: &[],
@@ -19,7 +18,7 @@ SELECT has_column_privilege('tidegate.event_queue', 'payload', 'SELECT')
        current_user::text, current_database()::text",
 };
 
-/// Live events by kind, of the first `$1` rows that are met.
+/// Live events by kind, among the first `$1` rows.
 pub static DEPTHS: Statement = Statement {
     name: "depths",
     params: &[Type::INT8],
@@ -34,8 +33,8 @@ SELECT jsonb_build_object('kind', q.kind, 'events', count(*),
  GROUP BY q.kind ORDER BY q.kind",
 };
 
-/// Groups whose first event holds the others back, among the `$2` delayed events of groups that are due first; at most `$1`.
-/// How many wait behind one is counted up to 1,000.
+/// Groups whose first event blocks the others, at most `$1`. Only the first `$2` delayed events of groups are checked. Waiting events
+/// are counted up to 1,000.
 pub static BLOCKED: Statement = Statement {
     name: "blocked",
     params: &[Type::INT8, Type::INT8],
@@ -54,7 +53,7 @@ SELECT to_jsonb(b)::text
          ORDER BY head.id LIMIT $1) AS b",
 };
 
-/// The live events of a group in their order, at most `$2`.
+/// The live events of a group in order, at most `$2`.
 pub static GROUP: Statement = Statement {
     name: "group_events",
     params: &[Type::TEXT, Type::INT8],
@@ -68,7 +67,7 @@ SELECT to_jsonb(g)::text
          WHERE q.group_key = $1 ORDER BY q.id LIMIT $2) AS g",
 };
 
-/// Services without a count of what waits for them: that takes a pass over the queue for each.
+/// Services without the number of waiting events, because counting these would read the queue once per service.
 pub static SERVICE_STATES: Statement = Statement {
     name: "service_states",
     params: &[],
@@ -81,8 +80,7 @@ SELECT jsonb_build_object('service', s.service, 'state', s.state, 'since', s.sin
   FROM tidegate.service AS s ORDER BY s.state = 'closed', s.since, s.service LIMIT 1000",
 };
 
-/// What ended otherwise than COMPLETED, by kind, status and error code, of the latest `$3` that ended in the last `$1` seconds
-/// and, if `$2` says so, of one kind.
+/// Dead letters of the last `$1` seconds by kind, status and error code, among the latest `$3`. `$2` selects a kind.
 pub static DEAD: Statement = Statement {
     name: "dead",
     params: &[Type::FLOAT8, Type::TEXT, Type::INT8],
@@ -98,8 +96,7 @@ SELECT jsonb_build_object('kind', d.kind, 'status', d.status, 'code', d.code, 'e
  GROUP BY d.kind, d.status, d.code ORDER BY count(*) DESC, d.kind, d.code LIMIT 200",
 };
 
-/// All that is known of one event but what it is about, live or logged. If a copy of the database has drawn the id twice, the
-/// live one.
+/// One event without its content, live or finished. If a copied database used an id twice, the live event wins.
 pub static EVENT: Statement = Statement {
     name: "event",
     params: &[Type::INT8],
@@ -118,7 +115,7 @@ SELECT to_jsonb(e)::text
  ORDER BY e.\"in\" DESC, e.finished_at DESC LIMIT 1",
 };
 
-/// What one event is about and what its handlers said, each as the text that is stored: no number is rounded.
+/// The content of one event as stored text, so that numbers are not rounded.
 pub static CONTENT: Statement = Statement {
     name: "content",
     params: &[Type::INT8],
@@ -132,15 +129,15 @@ SELECT c.payload, c.result, c.progress, c.errors, c.traceparent
  ORDER BY c.place LIMIT 1",
 };
 
-/// How far the handler at work on one event says that it has come.
+/// The progress that the running handler of one event reports.
 pub static WORK: Statement = Statement {
     name: "work",
     params: &[Type::INT8],
     text: "SELECT to_jsonb(w)::text FROM tidegate.at_work AS w WHERE w.id = $1",
 };
 
-/// What operators did, the latest first: below the id `$1`, of the operator `$2`, of the action `$3`, at most `$4`. Of the
-/// events that were meant or changed, which may be a hundred thousand, the first ten.
+/// Audit entries, latest first: below the id `$1`, of the operator `$2` and the action `$3`, at most `$4`. An entry can name a hundred
+/// thousand events; the first ten are returned.
 pub static AUDIT: Statement = Statement {
     name: "audit",
     params: &[Type::INT8, Type::TEXT, Type::TEXT, Type::INT8],
@@ -152,7 +149,7 @@ SELECT to_jsonb(a)::text
          ORDER BY id DESC LIMIT $4) AS a",
 };
 
-/// Registered kinds with how they are handled and how long they are kept.
+/// Registered kinds with policy and retention.
 pub static KINDS: Statement = Statement {
     name: "kinds",
     params: &[],
@@ -163,7 +160,7 @@ SELECT jsonb_build_object('kind', k.kind, 'paused', k.paused, 'registered_at', k
   FROM tidegate.event_kind AS k ORDER BY k.kind LIMIT 1000",
 };
 
-/// The log's partitions by the planner's figures, the first to go first.
+/// The log's partitions with the planner's estimates, the first to expire first.
 pub static LOG_PARTITIONS: Statement = Statement {
     name: "partition_sizes",
     params: &[],
@@ -174,7 +171,7 @@ SELECT jsonb_build_object('partition', c.relname, 'holds', pg_get_expr(c.relpart
  WHERE i.inhparent = 'tidegate.event_log'::regclass ORDER BY c.relname LIMIT 500",
 };
 
-/// What ended in the last `$1` seconds by steps of `$2` seconds and status, of the kind `$3` if it is given.
+/// Finished events of the last `$1` seconds by status, in steps of `$2` seconds. `$3` selects a kind.
 pub static COURSE: Statement = Statement {
     name: "course",
     params: &[Type::FLOAT8, Type::FLOAT8, Type::TEXT],
@@ -186,7 +183,7 @@ SELECT (extract(epoch FROM f.minute) / $2)::bigint, f.status, sum(f.events)::big
  GROUP BY 1, 2 ORDER BY 1, 2",
 };
 
-/// What ended in the last `$1` seconds by kind, status and how long it took at most.
+/// Finished events of the last `$1` seconds by kind, status and latency bucket.
 pub static ENDED: Statement = Statement {
     name: "ended",
     params: &[Type::FLOAT8],
@@ -197,7 +194,7 @@ SELECT m.kind, m.status, m.within_ms, sum(m.events)::bigint, sum(m.attempts)::bi
  GROUP BY m.kind, m.status, m.within_ms ORDER BY m.kind, m.status, m.within_ms",
 };
 
-/// The latest drains that came to their end, at most `$1`.
+/// The latest finished drains, at most `$1`.
 pub static DRAINS: Statement = Statement {
     name: "drains",
     params: &[Type::INT8],
