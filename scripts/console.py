@@ -62,10 +62,13 @@ def browser():
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found:
         return found, {}
-    root = debian.unpacked_with_needs("chromium")
+    root = debian.unpacked_with_needs("chromium", "fonts-dejavu-core")
     libraries = sorted({str(library.parent) for library in root.rglob("*.so*")})
     fonts = root / "fonts.conf"
-    fonts.write_text(f'<fontconfig><dir>{root}/usr/share/fonts</dir><dir>/usr/share/fonts</dir><cachedir>{root}/cache</cachedir></fontconfig>')
+    alias = "<alias><family>{}</family><prefer><family>{}</family></prefer></alias>"
+    usual = [("sans-serif", "DejaVu Sans"), ("system-ui", "DejaVu Sans"), ("monospace", "DejaVu Sans Mono")]
+    fonts.write_text(f"<fontconfig><dir>{root}/usr/share/fonts</dir><dir>/usr/share/fonts</dir><cachedir>{root}/cache</cachedir>"
+                     + "".join(alias.format(*pair) for pair in usual) + "</fontconfig>")
     return str(root / "usr/lib/chromium/chromium"), {"LD_LIBRARY_PATH": ":".join(libraries), "FONTCONFIG_FILE": str(fonts)}
 
 

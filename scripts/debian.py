@@ -36,8 +36,8 @@ def unpacked(package, libraries=()):
     return root
 
 
-def unpacked_with_needs(package):
-    """The folder that holds `package` and everything it needs that this machine has not installed."""
+def unpacked_with_needs(package, *others):
+    """The folder that holds `package`, `others` and all their dependencies that are not installed on this machine."""
     root = pypi.TOOLS / package
     if root.exists():
         return root
@@ -47,7 +47,7 @@ def unpacked_with_needs(package):
     root.parent.mkdir(exist_ok=True)
     print(f"opening Debian's {package} below {root.parent.name}/: some minutes, once", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="part-", dir=root.parent) as part:
-        told = _run(["apt-get", "install", "--simulate", "--no-install-recommends", package], part)
+        told = _run(["apt-get", "install", "--simulate", "--no-install-recommends", package, *others], part)
         needs = sorted(set(re.findall(r"^Inst (\S+)", told, re.MULTILINE)))
         _run(["apt-get", "download", *needs], part, limit_s=MANY_LIMIT_S)
         for file in sorted(Path(part).glob("*.deb")):
