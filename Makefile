@@ -2,7 +2,7 @@
 # into .tools/, and name what they cannot install in one line.
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check unit test-pooled newest schema check-schema lambda starter api console bench bench-peers coldstart cost simulate db torture mutants template package deploy deny sbom fuzz tools
+.PHONY: help run test check unit test-pooled newest schema check-schema lambda starter api console snippets bench bench-peers coldstart cost simulate db torture mutants template package deploy deny sbom fuzz tools docs tutorial completions metrics
 
 # If OpenSSL's development files are missing, OpenSSL is built from source. The first build then takes a minute longer.
 VENDORED := $(shell pkg-config --exists openssl 2>/dev/null || echo --features vendored-openssl)
@@ -20,7 +20,7 @@ run: tools ## start a local Postgres, publish sample events, drain them and show
 	@python3 scripts/run.py
 
 # The stages of `make test`, in order. Each is also a target of its own.
-STAGES := check deny unit newest check-schema lambda starter api console template
+STAGES := check deny unit newest check-schema lambda starter tutorial api console snippets metrics template
 
 # Tests are skipped if the machine lacks something they need. Skips are counted; TIDEGATE_EXPECTED="tls" turns some of them into errors.
 test: export TIDEGATE_SKIPPED_TO := $(CURDIR)/target/skipped
@@ -28,11 +28,14 @@ test: tools ## run everything that CI runs, stage by stage
 	@python3 scripts/skips.py forget
 	@python3 scripts/stages.py $(STAGES)
 
-check: tools ## check formatting, module cycles, requirements, lints (warnings are errors), dependencies and public names, and docs
+check: tools ## check formatting, module cycles, requirements, lints (warnings are errors), dependencies and public names, the handbook and docs
 	cargo fmt --all --check
 	@python3 scripts/circles.py
 	@python3 scripts/requirements.py check
 	@python3 scripts/mutants.py --texts
+	@python3 scripts/docs.py check
+	@python3 scripts/reference.py
+	@python3 scripts/tutorial.py check
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	cargo clippy --locked --package tidegate -- -D warnings
 	cargo clippy $(CARGO_FLAGS) --lib --bins -- -D warnings
@@ -71,11 +74,29 @@ lambda: tools ## run the function under cargo lambda watch and invoke it with ev
 starter: tools ## create a project with `tidegate new`; test, run and invoke it, and check its template
 	@python3 scripts/starter.py
 
+tutorial: tools ## run the commands of docs/tutorial.md, in a folder and with a Postgres of its own
+	@python3 scripts/tutorial.py
+
+docs: tools ## build the handbook with mdBook into target/book and check its links
+	@python3 scripts/docs.py book
+
+completions: tools ## write the command line's completions and manual pages to target/completions
+	@mkdir -p target/completions/man
+	cargo build $(CARGO_FLAGS) --release --bin tidegate
+	@for shell in bash zsh fish; do target/release/tidegate completions $$shell > target/completions/tidegate.$$shell || exit 1; done
+	@target/release/tidegate man --dir target/completions/man
+
 api: tools ## test the HTTP interface with requests generated from its OpenAPI document
 	@python3 scripts/api.py
 
 console: tools ## test the web console in a real browser; SHOTS=1 writes the screenshots of docs/console.md
 	@python3 scripts/console.py $(if $(SHOTS),--shots)
+
+snippets: tools ## run what docs/sql.md shows, in every language that can be had, and compare its reference with the database
+	@python3 scripts/snippets.py check
+
+metrics: tools ## check with promtool the metrics, the alert rules and when they fire
+	@python3 scripts/metrics.py
 
 bench: tools ## measure the queue against its baselines; WORKLOADS="drain groups" runs some, QUICK=1 runs a tenth
 	cargo bench $(CARGO_FLAGS) --bench bench -- $(if $(QUICK),--quick) $(WORKLOADS)

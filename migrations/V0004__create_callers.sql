@@ -29,8 +29,8 @@ CREATE TABLE callers.api_key (
     revoked_at timestamptz,
     CONSTRAINT digest_is_32_bytes CHECK (octet_length(digest) = 32),
     CONSTRAINT label_is_1_to_100_characters CHECK (char_length(label) BETWEEN 1 AND 100),
-    CONSTRAINT scopes_are_jobs_forms_or_letters
-        CHECK (cardinality(scopes) > 0 AND scopes <@ ARRAY['jobs', 'forms', 'letters'])
+    CONSTRAINT scopes_are_jobs_forms_letters_or_metrics
+        CHECK (cardinality(scopes) > 0 AND scopes <@ ARRAY['jobs', 'forms', 'letters', 'metrics'])
 );
 
 -- Returns what a given key permits, or nothing if it is unknown, expired or revoked. It is a function, so that the HTTP server

@@ -223,7 +223,7 @@ CREATE TABLE callers.api_key (
     revoked_at timestamp with time zone,
     CONSTRAINT digest_is_32_bytes CHECK ((octet_length(digest) = 32)),
     CONSTRAINT label_is_1_to_100_characters CHECK (((char_length(label) >= 1) AND (char_length(label) <= 100))),
-    CONSTRAINT scopes_are_jobs_forms_or_letters CHECK (((cardinality(scopes) > 0) AND (scopes <@ ARRAY['jobs'::text, 'forms'::text, 'letters'::text])))
+    CONSTRAINT scopes_are_jobs_forms_letters_or_metrics CHECK (((cardinality(scopes) > 0) AND (scopes <@ ARRAY['jobs'::text, 'forms'::text, 'letters'::text, 'metrics'::text])))
 );
 
 ALTER TABLE callers.api_key ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (

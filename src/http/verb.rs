@@ -15,7 +15,7 @@ use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, Ask};
 use tokio::net::TcpListener;
 
-use super::{Access, Wakes, router, serve, waking};
+use super::{Access, Scrapes, Wakes, measured, serve, waking};
 
 /// Serve the HTTP interface of the jobs and forms until SIGTERM or Ctrl-C.
 ///
@@ -30,6 +30,9 @@ pub struct Serve {
     /// Where to listen; port 0 is any free one.
     #[arg(long, default_value = "127.0.0.1:8080", value_parser = listen_address)]
     listen: SocketAddr,
+    /// Serve metrics for Prometheus at /metrics [env: TIDEGATE_HTTP_METRICS=on]. Beyond this machine, a caller needs the scope metrics.
+    #[arg(long)]
+    metrics: bool,
 }
 
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
@@ -51,13 +54,14 @@ pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
              who they are; set it to keys or jwt, or to none where something in front knows the callers"
         )));
     }
+    let scrapes = Scrapes::from_settings(&environment, asked.metrics, listen.ip().is_loopback())?;
     let failed = |error| Error::Config(format!("--listen {listen}: {error}"));
     let listener = TcpListener::bind(listen).await.map_err(failed)?;
     let url = format!("http://{}", listener.local_addr().map_err(failed)?);
     ask.say(&format!("listening on {url}"));
     let database = &ask.service.database;
     let wakes = Wakes::function(database, ask.service.wakes.clone(), false);
-    let router = waking(router(database.clone(), access), wakes);
+    let router = waking(measured(database.clone(), access, scrapes), wakes);
     let served = serve(listener, router, stop_signal()).await;
     served.map_err(failed)?;
     Ok(Answer::new(

@@ -29,7 +29,7 @@ use crate::support::{self, Deadline};
 const KIND: &str = "/jobs/service_request_use_job";
 
 /// What these settings make of callers.
-fn access(settings: &[(&str, &str)]) -> Access {
+pub fn access(settings: &[(&str, &str)]) -> Access {
     Access::from_settings(&|name| {
         let found = settings.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| (*value).to_owned())
@@ -65,7 +65,7 @@ async fn verb(api: &Api, arguments: &[&str]) -> (bool, Value) {
 }
 
 /// A new key, and its id.
-async fn key(api: &Api, client: Uuid, scopes: &[&str]) -> (String, i64) {
+pub async fn key(api: &Api, client: Uuid, scopes: &[&str]) -> (String, i64) {
     let client = client.to_string();
     let mut arguments = vec!["api-key", "create", "--label", "ward 3", "--client"];
     arguments.extend([&client, "--reason", "a test"]);

@@ -981,8 +981,8 @@ async fn b21_retention_is_shown_set_and_applied_to_what_has_finished() {
     let ids = publish_acts(&client, 4).await;
     drain(&db, &ProbeApp::succeeding(), &options()).await;
     let (_, shown, _) = tidegate(&db, &["retention"]).await;
-    let act =
-        json!({"kind": "act", "retention_completed": "30 days", "retention_failed": "90 days"});
+    let act = json!({"kind": "act", "retention_completed": "30 days", "retention_failed": "90 days",
+               "retention_completed_ms": 2_592_000_000_i64, "retention_failed_ms": 7_776_000_000_i64});
     assert_eq!(
         (shown["kinds"].as_array().unwrap().len(), &shown["kinds"][0]),
         (3, &act)

@@ -700,7 +700,7 @@ async fn b20_list_shows_live_and_finished_events_newest_first_by_status_and_kind
 // every verb
 
 /// The verbs as `--help` lists them.
-async fn verbs() -> Vec<String> {
+pub async fn verbs() -> Vec<String> {
     let help = Cli::without_database().run(&["--help"]).await;
     let commands = help.stdout.split_once("Commands:\n").unwrap().1;
     let verbs: Vec<String> = commands
@@ -728,7 +728,11 @@ async fn the_help_of_every_verb_holds_an_example() {
 async fn with_json_stdout_is_one_document_also_when_a_verb_fails() {
     let unreachable = Cli::at("postgres://nobody@127.0.0.1:1/nothing");
     let unset = Cli::without_database();
+    let describing = ["completions", "man", "schema"];
     for verb in verbs().await {
+        if describing.contains(&verb.as_str()) {
+            continue;
+        }
         let argument = match verb.as_str() {
             "publish" | "pause" | "resume" | "policy" => Some(VIEWED),
             "show" => Some("1"),

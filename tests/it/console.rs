@@ -244,6 +244,15 @@ async fn every_page_is_there_and_lets_nothing_in_from_elsewhere() {
 }
 
 #[tokio::test]
+async fn metrics_are_for_those_who_may_see_the_pages() {
+    let mut site = Site::acting().await;
+    let metrics = site.page("/metrics").await;
+    assert!(metrics.contains("tidegate_up 1"), "{metrics}");
+    site.cookie = None;
+    assert_eq!(site.get("/metrics").await.0, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
 async fn files_are_kept_for_ever_and_a_part_is_less_than_a_page() {
     let site = Site::acting().await;
     let page = site.page("/").await;

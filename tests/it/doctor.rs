@@ -365,7 +365,7 @@ async fn kinds_that_somebody_forgot_are_told() {
     mend(&db, &client, &remedy).await;
     breaking(
         &client,
-        "INSERT INTO tidegate.event_queue (kind) VALUES ('it''s new'), ('it''s new')",
+        "INSERT INTO tidegate.event_queue (kind, kind_known) VALUES ('it''s new', true), ('it''s new', true)",
     )
     .await;
     let remedy = examine(&db)

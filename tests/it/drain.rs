@@ -146,9 +146,9 @@ async fn a8_one_bad_row_harms_only_itself() {
     let client = db.client().await;
     let deep = format!("{}{}", "[".repeat(3000), "]".repeat(3000));
     let insert = format!(
-        "INSERT INTO tidegate.event_queue (kind, payload) VALUES
-         ('act', '{{\"name\": \"good\"}}'), ('act', '{{\"name\": 7}}'), ('act', '\"text\"'), ('act', NULL),
-         ('act', '{deep}'), ('heard by nobody', '{{}}'), ('note', NULL), ('act', '{{\"name\": \"last\"}}')
+        "INSERT INTO tidegate.event_queue (kind, payload, kind_known) VALUES
+         ('act', '{{\"name\": \"good\"}}', true), ('act', '{{\"name\": 7}}', true), ('act', '\"text\"', true), ('act', NULL, true),
+         ('act', '{deep}', true), ('heard by nobody', '{{}}', true), ('note', NULL, true), ('act', '{{\"name\": \"last\"}}', true)
          RETURNING id"
     );
     let ids: Vec<i64> = client

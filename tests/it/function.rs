@@ -139,7 +139,7 @@ async fn b9_c13_each_drain_writes_a_line_of_metrics_if_they_are_asked_for() {
 async fn b29_a_kind_without_a_handler_fails_at_once_with_a_line_in_the_log_and_a_figure() {
     let db = support::database().await;
     let client = db.client().await;
-    let insert = "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('heard_by_nobody', '\"canary\"') RETURNING id";
+    let insert = "INSERT INTO tidegate.event_queue (kind, payload, kind_known) VALUES ('heard_by_nobody', '\"canary\"', true) RETURNING id";
     let id: i64 = client.query_one(insert, &[]).await.unwrap().get(0);
     publish_views(&client, 1).await;
     let function = Function::on(&db, &[("TIDEGATE_METRICS", "emf")]).await;

@@ -286,6 +286,8 @@ print(child.returncode, termios.tcgetattr(slave) == before, file=sys.stderr)
 struct Watched {
     child: tokio::process::Child,
     screen: Emulated,
+    /// All that was written.
+    raw: String,
 }
 
 /// As much of a terminal as the view uses: the cursor's place, text, clearing. Colours are nothing to it.
@@ -371,6 +373,10 @@ impl Emulated {
 
 impl Watched {
     fn on(db: &TestDb) -> Self {
+        Self::with(db, &[])
+    }
+
+    fn with(db: &TestDb, variables: &[(&str, &str)]) -> Self {
         let mut command = tokio::process::Command::new("python3");
         command
             .args(["-c", TERMINAL])
@@ -378,6 +384,8 @@ impl Watched {
             .args(["status", "--watch", "--interval", "100ms"])
             .env("DATABASE_URL", &db.url)
             .env("TERM", "xterm-256color")
+            .env_remove("NO_COLOR")
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -385,6 +393,7 @@ impl Watched {
         Self {
             child: command.spawn().unwrap(),
             screen: Emulated::default(),
+            raw: String::new(),
         }
     }
 
@@ -397,6 +406,7 @@ impl Watched {
                 let read = stdout.read(&mut buffer).await.unwrap();
                 assert!(read > 0, "it ended before {text:?}: {}", self.screen.text());
                 self.screen.take(&buffer[..read]);
+                self.raw.push_str(&String::from_utf8_lossy(&buffer[..read]));
             }
         })
         .await;
@@ -462,6 +472,129 @@ async fn the_live_view_gives_the_terminal_back_on_escape_and_ctrl_c() {
         let mut watched = Watched::on(&db);
         watched.sees("the queue is empty").await;
         watched.line(key).await;
+        watched.ended().await;
+    }
+}
+
+/// What stands in the audit of these actions.
+async fn audited(client: &Client) -> Vec<(String, String)> {
+    let sql = "SELECT action, reason FROM tidegate.audit WHERE action IN ('pause', 'requeue', 'replay') ORDER BY id";
+    let rows = client.query(sql, &[]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+#[tokio::test]
+async fn in_the_live_view_a_kind_is_opened_and_its_events_are_acted_on_for_a_reason() {
+    let db = support::database().await;
+    let client = db.client().await;
+    log(&client, 100, None, None).await;
+    let event = publish(&client, "case_opened", None, None).await;
+    lease_away(&client, &[event], 3600.0).await;
+    let mut watched = Watched::on(&db);
+    watched.line("size 80 24").await;
+    watched.sees("case_opened").await;
+    watched.line("p").await;
+    watched.sees("pause case_opened").await;
+    watched.line("down\r").await;
+    watched.sees("case_opened is paused").await;
+    watched.line("\r").await;
+    watched.sees("PROCESSING").await;
+    watched.line("ju").await;
+    watched.sees(&format!("requeue event {event}")).await;
+    watched.line("hangs\r").await;
+    watched.sees("requeued 1 event").await;
+    watched.line("g\r").await;
+    watched.sees("event 100").await;
+    watched.sees("event_log").await;
+    watched.line("r").await;
+    watched.sees("replay event 100").await;
+    watched.line("again\r").await;
+    watched.sees("replayed 1 of 1 event").await;
+    watched.line("q").await;
+    watched.sees("choose").await;
+    watched.line("\u{3}").await;
+    watched.ended().await;
+    let done = [("pause", "down"), ("requeue", "hangs"), ("replay", "again")];
+    let done = done.map(|(action, reason)| (action.to_owned(), reason.to_owned()));
+    assert_eq!(audited(&client).await, done);
+}
+
+/// What a program writes to a terminal.
+async fn on_terminal(db: &TestDb, arguments: &[&str], no_color: Option<&str>) -> String {
+    let mut command = tokio::process::Command::new("python3");
+    command
+        .args(["-c", TERMINAL])
+        .arg(binary("tidegate"))
+        .args(arguments);
+    command
+        .env("DATABASE_URL", &db.url)
+        .env("TERM", "xterm-256color");
+    command
+        .env_remove("NO_COLOR")
+        .env_remove("CLICOLOR_FORCE")
+        .stdin(Stdio::null());
+    if let Some(value) = no_color {
+        command.env("NO_COLOR", value);
+    }
+    let output = tokio::time::timeout(PATIENCE, command.output());
+    let output = output.await.expect("it ends").unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Whether there is a colour among the escape sequences. Weight is none.
+fn has_colour(text: &str) -> bool {
+    let mut sequences = text.split("\u{1b}[").skip(1);
+    sequences.any(|sequence| {
+        let end = sequence
+            .find(|c: char| c.is_ascii_alphabetic())
+            .unwrap_or(0);
+        let numbers = sequence[..end]
+            .split(';')
+            .map(|number| number.parse().unwrap_or(0));
+        sequence[end..].starts_with('m')
+            && numbers
+                .into_iter()
+                .any(|number: u32| matches!(number, 30..=38 | 40..=48 | 90..=107))
+    })
+}
+
+#[tokio::test]
+async fn no_color_takes_all_colours_away_and_a_pipe_has_none() {
+    let db = support::database().await;
+    publish(&db.client().await, "case_opened", None, None).await;
+    // Colours or, in clap's help, weight: with NO_COLOR not even that.
+    for (arguments, is_plain) in [
+        (&["--help"][..], true),
+        (&["list", "--no-such-flag"], true),
+        (&["list"], true),
+        (&["status"], true),
+        (&["drain", "--budget", "5s"], false),
+    ] {
+        let plain = on_terminal(&db, arguments, Some("1")).await;
+        assert!(!has_colour(&plain), "{arguments:?}: {plain:?}");
+        assert!(
+            !is_plain || !plain.contains('\u{1b}'),
+            "{arguments:?}: {plain:?}"
+        );
+        let piped = run(&db, arguments).await;
+        assert!(
+            !format!("{}{}", piped.stdout, piped.stderr).contains('\u{1b}'),
+            "{piped:?}"
+        );
+    }
+    let styled = on_terminal(&db, &["list", "--no-such-flag"], None).await;
+    assert!(styled.contains('\u{1b}'), "{styled:?}");
+    let empty = on_terminal(&db, &["list", "--no-such-flag"], Some("")).await;
+    assert_eq!(empty, styled, "an empty NO_COLOR refuses nothing");
+    for (no_color, coloured) in [(None, true), (Some("1"), false)] {
+        let variables: Vec<(&str, &str)> = no_color
+            .map(|value| ("NO_COLOR", value))
+            .into_iter()
+            .collect();
+        let mut watched = Watched::with(&db, &variables);
+        watched.sees("case_opened").await;
+        assert_eq!(has_colour(&watched.raw), coloured, "{:?}", watched.raw);
+        watched.line("q").await;
         watched.ended().await;
     }
 }
@@ -690,7 +823,14 @@ async fn a_kind_that_nobody_has_registered_is_refused_and_not_taken_for_one_with
     let none = run(&db, &["list", "--kind", "form_archived"]).await;
     assert_eq!(none.code, Some(0), "{none:?}");
     let slip = run(&db, &["list", "--kind", "form_archive"]).await;
-    slip.failed(2, &["kind: \"form_archive\" is not registered"]);
+    slip.failed(
+        2,
+        &[
+            "kind: \"form_archive\" is not registered, and there are no events of it",
+            "case_opened, ",
+            "form_archived",
+        ],
+    );
     // It was registered once.
     let client = db.client().await;
     log(&client, 100, None, None).await;
@@ -698,6 +838,31 @@ async fn a_kind_that_nobody_has_registered_is_refused_and_not_taken_for_one_with
     client.batch_execute(retired).await.unwrap();
     let listed = json(&db, &["list", "--kind", "case_opened"]).await;
     assert_eq!(ids_of(&listed), [100]);
+    // There are some, though none of this status.
+    let pending = ["list", "--kind", "case_opened", "--status", "PENDING"];
+    assert_eq!(ids_of(&json(&db, &pending).await), [0; 0]);
+}
+
+#[tokio::test]
+async fn events_of_kinds_that_the_program_does_not_have_are_listed_and_marked() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let registered = "INSERT INTO tidegate.event_kind (kind) VALUES ('parcel_lost')";
+    client.batch_execute(registered).await.unwrap();
+    let foreign = publish(&client, "parcel_lost", None, None).await;
+    let ours = publish(&client, "form_archived", None, None).await;
+    let of_kind = json(&db, &["list", "--kind", "parcel_lost"]).await;
+    assert_eq!(ids_of(&of_kind), [foreign]);
+    let all = json(&db, &["list"]).await;
+    assert_eq!(ids_of(&all), [ours, foreign]);
+    assert_eq!(all["events"][0]["handled"], Value::Null);
+    assert_eq!(all["events"][1]["handled"], false);
+    let text = run(&db, &["list"]).await.stdout;
+    assert!(
+        text.contains("parcel_lost*") && text.contains("* this program does not have this kind"),
+        "{text}"
+    );
+    assert!(!text.contains("form_archived*"), "{text}");
 }
 
 #[tokio::test]

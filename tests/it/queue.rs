@@ -1169,7 +1169,7 @@ async fn a_kind_that_is_registered_but_unknown_here_is_left_alone_and_a_paused_o
         .unwrap();
     client
         .execute(
-            "INSERT INTO tidegate.event_queue (kind) VALUES ('registered by nobody')",
+            "INSERT INTO tidegate.event_queue (kind, kind_known) VALUES ('registered by nobody', true)",
             &[],
         )
         .await

@@ -2,7 +2,9 @@
 //! plain owner, as managed Postgres has them, not by a superuser.
 
 use std::collections::HashMap;
+use std::io::Cursor;
 
+use futures_util::SinkExt;
 use serde_json::Value;
 use tidegate::migrate::{Migrate, MigrateReport, Migrations};
 use tidegate::queue::sql::{self, Statement};
@@ -173,17 +175,41 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "release_waiting" | "members" => &[Drain],
         "logged_under" | "show" | "content" => &[Drain, Operate],
         "unregistered" | "registered" => &[Intake, Drain, Operate, Read],
-        "paused" | "backlog" | "others" | "list" | "retentions" | "pulse" | "lineage"
-        | "missing_partitions" | "leases" | "untouched" | "strange_kinds" | "services"
-        | "services_down" | "expiring" | "at_work" | "schedules" | "due_schedules"
-        | "troubled_schedules" | "left_to_do" | "wait_of" | "depths" | "blocked"
-        | "group_events" | "service_states" | "dead" | "event" | "work" | "kinds" => {
-            &[Drain, Operate, Read]
-        }
+        "paused"
+        | "backlog"
+        | "others"
+        | "list"
+        | "retentions"
+        | "pulse"
+        | "lineage"
+        | "missing_partitions"
+        | "leases"
+        | "untouched"
+        | "strange_kinds"
+        | "services"
+        | "services_down"
+        | "expiring"
+        | "at_work"
+        | "schedules"
+        | "due_schedules"
+        | "troubled_schedules"
+        | "left_to_do"
+        | "wait_of"
+        | "depths"
+        | "blocked"
+        | "group_events"
+        | "service_states"
+        | "dead"
+        | "event"
+        | "work"
+        | "kinds"
+        | "prometheus_services"
+        | "prometheus_events" => &[Drain, Operate, Read],
         "publish_one" | "publish" | "receive" | "should_wake" => &[Publish, Intake, Drain],
         "job" => &[Intake, Drain, Operate, Jobs],
         "ids" | "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
-        | "disorder" | "audit" | "course" | "ended" | "drains" => &[Operate, Read],
+        | "disorder" | "prometheus_ended" | "prometheus_state" | "audit" | "course" | "ended"
+        | "drains" => &[Operate, Read],
         // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
         "is_migrated" | "expired_partitions" | "bloat" | "locks" | "rights" | "partition_sizes" => {
             &[Publish, Intake, Drain, Operate, Read, Jobs]
@@ -267,6 +293,19 @@ const BY_HAND: &[(&str, &[Role])] = &[
         "SELECT id FROM tidegate.event_queue",
         &[Publish, Drain, Operate, Read],
     ),
+    // Neither who else is publishing, nor where a row lies, nor a lock that others wait for.
+    ("SELECT xmin FROM tidegate.event_queue", &[Drain, Operate]),
+    ("SELECT ctid FROM tidegate.event_queue", &[Drain, Operate]),
+    ("SELECT id FROM tidegate.event_queue FOR UPDATE", &[Drain]),
+    (
+        "SELECT tidegate.publish('case_opened', NULL, delay => '1 hour')",
+        &[Publish, Intake, Drain],
+    ),
+    (
+        "INSERT INTO tidegate.event_queue (kind, kind_known) VALUES ('anything', true)",
+        &[],
+    ),
+    ("SELECT tidegate.available_after('1 hour', NULL, NULL)", &[]),
     (
         "SELECT kind FROM tidegate.event_queue",
         &[Drain, Operate, Read],
@@ -478,6 +517,102 @@ async fn no_function_may_be_executed_by_public_and_none_follows_the_callers_sear
                     REVOKE ALL ON FUNCTION tidegate.careless() FROM PUBLIC";
     world.owner.batch_execute(careless).await.unwrap();
     assert_eq!(world.owner.query(open, &[]).await.unwrap().len(), 1);
+}
+
+/// Publishes rows by COPY, all or none.
+async fn copied(client: &Client, rows: &str) -> Result<u64, tokio_postgres::Error> {
+    let sink = client
+        .copy_in("COPY tidegate.event_queue (kind, payload) FROM STDIN")
+        .await?;
+    let mut sink = std::pin::pin!(sink);
+    sink.send(Cursor::new(rows.as_bytes().to_vec())).await?;
+    sink.finish().await
+}
+
+#[tokio::test]
+async fn a_publishers_plain_insert_or_copy_is_refused_for_the_same_reason_as_its_publish() {
+    let world = World::new().await;
+    let (owner, publisher) = (&world.owner, &world.logins[&Publish]);
+    let retired = "INSERT INTO tidegate.event_kind (kind) VALUES ('retired'), ('kept')";
+    owner.batch_execute(retired).await.unwrap();
+    let insert = |kind: &str| format!("INSERT INTO tidegate.event_queue (kind) VALUES ('{kind}')");
+    publisher
+        .batch_execute(&format!("BEGIN; {}; ROLLBACK", insert("retired")))
+        .await
+        .unwrap();
+    world.logins[&Operate]
+        .batch_execute("SELECT tidegate.retire('retired', 'nobody handles it')")
+        .await
+        .unwrap();
+    for kind in ["retired", "never registered"] {
+        let publish = format!("SELECT tidegate.publish('{kind}', NULL)");
+        let told = publisher.batch_execute(&publish).await.unwrap_err();
+        let told = told.as_db_error().unwrap().message().to_owned();
+        assert!(
+            told.starts_with(&format!(
+                "kind: '{kind}' is not registered; registered are: "
+            )),
+            "{told}"
+        );
+        let refused = [
+            publisher.batch_execute(&insert(kind)).await.unwrap_err(),
+            publisher
+                .batch_execute(&format!(
+                    "INSERT INTO tidegate.event_queue (kind) SELECT k FROM unnest(ARRAY['kept', 'case_opened', '{kind}']) AS k"
+                ))
+                .await
+                .unwrap_err(),
+            // Behind one that is registered, in the same transaction.
+            publisher
+                .batch_execute(&format!("{}; {}", insert("kept"), insert(kind)))
+                .await
+                .unwrap_err(),
+            copied(publisher, &format!("kept\t{{}}\n{kind}\t{{}}\n"))
+                .await
+                .unwrap_err(),
+            owner.batch_execute(&insert(kind)).await.unwrap_err(),
+        ];
+        for error in refused {
+            let error = error.as_db_error().unwrap();
+            assert_eq!(error.message(), told);
+            assert_eq!(error.code(), &SqlState::INVALID_PARAMETER_VALUE);
+        }
+    }
+    assert_eq!(
+        number(owner, "SELECT count(*) FROM tidegate.event_queue").await,
+        0
+    );
+    let rows = "kept\t{}\ncase_opened\t\\N\nkept\t{\"a\": 1}\n";
+    assert_eq!(copied(publisher, rows).await.unwrap(), 3);
+    assert_eq!(
+        number(publisher, "SELECT count(id) FROM tidegate.event_queue").await,
+        3
+    );
+}
+
+#[tokio::test]
+async fn a_publishers_insert_tells_its_id_and_reads_nothing_of_others() {
+    let world = World::new().await;
+    let publisher = &world.logins[&Publish];
+    let insert = "INSERT INTO tidegate.event_queue (kind, payload) VALUES ('case_opened', '{}') RETURNING id";
+    let id: i64 = publisher.query_one(insert, &[]).await.unwrap().get(0);
+    let stored = format!(
+        "SELECT count(*) FROM tidegate.event_queue WHERE id = {id} AND kind = 'case_opened'"
+    );
+    assert_eq!(number(&world.owner, &stored).await, 1);
+    for sql in [
+        insert.replace("RETURNING id", "RETURNING kind"),
+        insert.replace("RETURNING id", "RETURNING *"),
+        stored,
+        "SELECT event_queue FROM tidegate.event_queue".to_owned(),
+    ] {
+        let error = publisher.batch_execute(&sql).await.unwrap_err();
+        assert_eq!(
+            error.code(),
+            Some(&SqlState::INSUFFICIENT_PRIVILEGE),
+            "{sql}"
+        );
+    }
 }
 
 /// Names that come before the real ones for whoever looks in `pg_temp` first.

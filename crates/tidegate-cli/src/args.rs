@@ -9,7 +9,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use tidegate::config::parse_duration;
 use tidegate::look::{LIMIT, LISTED};
 use tidegate::operate::{
@@ -64,7 +65,9 @@ pub enum Verb {
     )]
     Retention(RetentionArgs),
     /// Show what is in the queue and how it is doing, by kind.
-    #[command(after_help = "Example:\n  tidegate status --watch --interval 2s")]
+    #[command(
+        after_help = "Example:\n  tidegate status --watch --interval 2s\n  tidegate status --format prometheus --output /var/lib/prometheus/node-exporter/tidegate.prom"
+    )]
     Status(StatusArgs),
     /// Show everything stored about one event, live or finished, where it comes from and what came of it.
     #[command(after_help = "Example:\n  tidegate show 42")]
@@ -173,6 +176,27 @@ pub enum Verb {
         after_help = "Example:\n  tidegate schedule nightly-report --kind night_fell --cron '30 2 * * *' --time-zone Europe/Kyiv --reason 'the office asks for it'\n  tidegate schedule nightly-report --pause --reason 'the office is closed'"
     )]
     Schedule(Box<ScheduleArgs>),
+    /// Print the script by which a shell completes verbs and flags.
+    #[command(
+        after_help = "Example:\n  tidegate completions bash > ~/.local/share/bash-completion/completions/tidegate"
+    )]
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Print the manual page, or write the pages of all verbs into a folder.
+    #[command(after_help = "Example:\n  tidegate man --dir ~/.local/share/man/man1")]
+    Man {
+        /// Write one page for each verb into this folder, which is created if it is missing.
+        #[arg(long)]
+        dir: Option<PathBuf>,
+    },
+    /// Print the JSON Schema of what a verb prints with --json, or the schemas of all verbs.
+    #[command(after_help = "Example:\n  tidegate schema list")]
+    Schema {
+        /// The verb, or `error` for what is printed when a verb fails.
+        verb: Option<String>,
+    },
 }
 
 /// Write a project of your own to begin with: two kinds of events, their handlers, tests and deployment.
@@ -296,12 +320,25 @@ pub struct RetentionArgs {
 
 #[derive(Args)]
 pub struct StatusArgs {
-    /// Follow it live on the terminal until q, Esc or Ctrl-C.
+    /// Follow it live on the terminal, open kinds and events, and act on them; ? lists the keys, q and Ctrl-C end it.
     #[arg(long)]
     pub watch: bool,
     /// How often to look, 100ms to 1h.
     #[arg(long, requires = "watch", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
+    /// As text for people, or as metrics for Prometheus.
+    #[arg(long, value_enum, default_value = "text", conflicts_with = "watch")]
+    pub format: StatusFormat,
+    /// Write the metrics to this file, which must end in .prom, for node_exporter's textfile collector.
+    #[arg(long, value_name = "FILE", conflicts_with = "watch")]
+    pub output: Option<PathBuf>,
+}
+
+/// How the status is told.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StatusFormat {
+    Text,
+    Prometheus,
 }
 
 #[derive(Args)]
@@ -392,6 +429,27 @@ pub struct ReplayArgs {
     pub digest: Option<String>,
     #[command(flatten)]
     pub audit: AuditArgs,
+}
+
+impl ReplayArgs {
+    /// One event, whatever came of it before.
+    pub fn of_one(id: i64, audit: AuditArgs) -> Self {
+        Self {
+            ids: vec![id],
+            kind: None,
+            status: None,
+            code: None,
+            since: None,
+            until: None,
+            limit: None,
+            dry_run: false,
+            again: false,
+            failed_handlers_only: false,
+            expires_in: None,
+            digest: None,
+            audit,
+        }
+    }
 }
 
 #[derive(Args)]

@@ -24,7 +24,9 @@
 
 mod answer;
 mod args;
+mod colour;
 mod own;
+mod report;
 mod screen;
 mod starter;
 mod text;
@@ -35,7 +37,6 @@ pub use clap;
 pub use self::answer::{Answer, json_argument};
 pub use self::own::{Ask, CommandLine};
 
-use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -77,10 +78,7 @@ fn block_on(
     tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)
-        .with_ansi(is_coloured(
-            std::io::stderr().is_terminal(),
-            std::env::var_os("NO_COLOR").as_deref(),
-        ))
+        .with_ansi(colour::is_wanted(std::io::stderr().is_terminal()))
         .finish()
         .with(log_filter(&environment, LevelFilter::WARN)?)
         .with(details_of_ours_alone(origin))
@@ -94,11 +92,6 @@ fn block_on(
     // A handler that blocks its thread must not keep the process.
     runtime.shutdown_background();
     answered
-}
-
-/// Whether log lines have colours: on a terminal, unless `NO_COLOR` is there and not empty (<https://no-color.org>).
-fn is_coloured(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
-    is_terminal && no_color.is_none_or(OsStr::is_empty)
 }
 
 /// Help, or what is wrong with the arguments. Whether `--json` is among them is not known to a
@@ -147,18 +140,4 @@ fn untouched(report: &DrainReport) -> DrainReport {
     idle.budget_ms = report.budget_ms;
     idle.stop_reason = report.stop_reason;
     idle
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_color_takes_the_colours_of_log_lines_away() {
-        for (no_color, coloured) in [(None, true), (Some(""), true), (Some("1"), false)] {
-            let no_color = no_color.map(OsStr::new);
-            assert_eq!(is_coloured(true, no_color), coloured, "{no_color:?}");
-            assert!(!is_coloured(false, no_color));
-        }
-    }
 }

@@ -1,17 +1,20 @@
 //! Owns the command line as a whole: the verbs that every program has, and those of one program.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
+use clap::{ArgMatches, ColorChoice, Command, CommandFactory, FromArgMatches, Parser};
 use futures_util::future::{BoxFuture, FutureExt};
+use serde_json::{Map, Value};
 use tidegate::config::environment;
 use tidegate::program::Service;
 use tidegate::{Error, Lookup, Program};
 
 use crate::answer::{Answer, Failed, print};
 use crate::args::{Cli, New, Verb};
-use crate::{block_on, fail, give, misused, verbs};
+use crate::verbs::describe;
+use crate::{block_on, colour, fail, give, misused, report, verbs};
 
 /// A program's command line, with verbs of its own beside those that every program has.
 ///
@@ -58,6 +61,8 @@ type AnswerOwn = dyn Fn(Ask, &ArgMatches) -> BoxFuture<'static, Result<Answer, E
 struct Own {
     command: Command,
     answer: Answers,
+    /// Of what it prints with `--json`.
+    schema: Option<Value>,
 }
 
 enum Answers {
@@ -133,7 +138,30 @@ impl CommandLine {
         let mut own = self.verbs.iter().map(|own| own.command.get_name());
         let taken = Cli::command().find_subcommand(name).is_some() || own.any(|own| own == name);
         assert!(!taken, "there is a verb {name:?} already");
-        self.verbs.push(Own { command, answer });
+        let schema = report::schema_of(name);
+        self.verbs.push(Own {
+            command,
+            answer,
+            schema,
+        });
+        self
+    }
+
+    /// With the JSON Schema of what a verb of its own prints with `--json`, for `schema VERB`.
+    ///
+    /// # Panics
+    /// When the program has no verb of its own of this name.
+    #[must_use]
+    pub fn schema(mut self, verb: &str, schema: Value) -> Self {
+        let mut own = self.verbs.iter_mut();
+        let own = own.find(|own| own.command.get_name() == verb);
+        assert!(
+            own.is_some(),
+            "there is no verb {verb:?} of the program's own"
+        );
+        if let Some(own) = own {
+            own.schema = Some(schema);
+        }
         self
     }
 
@@ -145,6 +173,12 @@ impl CommandLine {
             Ok(asked) => asked,
             Err(error) => return misused(&error),
         };
+        if let Some(answer) = self.describe(&asked) {
+            return match answer {
+                Ok(answer) => give(&answer, json),
+                Err(error) => fail(&error.into(), json),
+            };
+        }
         let origin = self.program.origin();
         match block_on(origin, self.answer(asked, json, &environment)) {
             Ok(answer) => give(&answer, json),
@@ -152,9 +186,53 @@ impl CommandLine {
         }
     }
 
-    fn asked(&self) -> Result<(Asked, bool), clap::Error> {
+    /// All that can be asked for.
+    fn command(&self) -> Command {
         let own = self.verbs.iter().map(|own| own.command.clone());
-        let matches = Cli::command().subcommands(own).try_get_matches()?;
+        let colours = if colour::is_refused() {
+            ColorChoice::Never
+        } else {
+            ColorChoice::Auto
+        };
+        Cli::command().subcommands(own).color(colours)
+    }
+
+    /// Answers what is about the command line itself.
+    fn describe(&self, asked: &Asked) -> Option<Result<Answer, Error>> {
+        let Asked::OfAll(verb) = asked else {
+            return None;
+        };
+        match verb {
+            Verb::Completions { shell } => Some(describe::completions(
+                self.command(),
+                &program_name(),
+                *shell,
+            )),
+            Verb::Man { dir } => Some(describe::man(
+                self.command(),
+                &program_name(),
+                dir.as_deref(),
+            )),
+            Verb::Schema { verb } => Some(describe::schema(self.schemas(), verb.as_deref())),
+            _ => None,
+        }
+    }
+
+    /// By verb, those of all verbs that have one, and that of a failure.
+    fn schemas(&self) -> Map<String, Value> {
+        let all = Cli::command();
+        let all = all.get_subcommands().map(|verb| verb.get_name().to_owned());
+        let all = all.chain(["error".to_owned()]);
+        let all = all.filter_map(|verb| report::schema_of(&verb).map(|schema| (verb, schema)));
+        let own = self.verbs.iter().filter_map(|own| {
+            let name = own.command.get_name().to_owned();
+            own.schema.clone().map(|schema| (name, schema))
+        });
+        all.chain(own).collect()
+    }
+
+    fn asked(&self) -> Result<(Asked, bool), clap::Error> {
+        let matches = self.command().try_get_matches()?;
         let json = matches.get_flag("json");
         let own = matches.subcommand().and_then(|(name, matches)| {
             let number = self
@@ -188,4 +266,14 @@ impl CommandLine {
 
 fn arguments<A: FromArgMatches>(matches: &ArgMatches) -> Result<A, Error> {
     A::from_arg_matches(matches).map_err(|error| Error::Invalid(error.to_string()))
+}
+
+/// The name that this program was called by.
+fn program_name() -> String {
+    let path = std::env::args_os().next().map(PathBuf::from);
+    let name = path.as_deref().and_then(Path::file_stem);
+    name.map_or_else(
+        || "tidegate".to_owned(),
+        |name| name.to_string_lossy().into_owned(),
+    )
 }

@@ -297,7 +297,7 @@ pub fn list(events: &[Value], next: Option<&str>) -> String {
     for event in events {
         table.add_row(vec![
             cell(&event["id"]),
-            cell(&event["kind"]),
+            kind_of(event),
             cell(&event["status"]),
             cell(&event["attempts"]),
             cell(&event["group_key"]),
@@ -305,10 +305,25 @@ pub fn list(events: &[Value], next: Option<&str>) -> String {
             short(&event["last_error"]),
         ]);
     }
-    match next {
-        Some(next) => format!("{table}\nnext page: {next}"),
-        None => table.to_string(),
+    let mut text = table.to_string();
+    if events.iter().any(is_foreign) {
+        text.push_str("\n* this program does not have this kind");
     }
+    if let Some(next) = next {
+        // Writing to a string does not fail.
+        let _ = write!(text, "\nnext page: {next}");
+    }
+    text
+}
+
+/// An event's kind, marked when the program does not have it.
+pub fn kind_of(event: &Value) -> String {
+    let mark = if is_foreign(event) { "*" } else { "" };
+    format!("{}{mark}", cell(&event["kind"]))
+}
+
+fn is_foreign(event: &Value) -> bool {
+    event["handled"] == false
 }
 
 /// Groups that wait, a line for each, and what may be done.
@@ -409,11 +424,11 @@ pub fn schedules(schedules: &[ScheduleStatus]) -> String {
 }
 
 fn when(schedule: &ScheduleStatus) -> String {
-    match (&schedule.cron, schedule.every_s) {
+    match (&schedule.cron, schedule.every_ms) {
         (Some(cron), _) if schedule.time_zone == "UTC" => cron.clone(),
         (Some(cron), _) => format!("{cron} {}", schedule.time_zone),
         (None, every) => {
-            let every = Duration::from_secs(every.unwrap_or_default().unsigned_abs());
+            let every = Duration::from_millis(every.unwrap_or_default().unsigned_abs());
             format!("every {}", humantime::format_duration(every))
         }
     }
@@ -510,11 +525,11 @@ fn short(value: &Value) -> String {
 }
 
 /// A timestamp without its fraction of a second.
-fn instant(value: &Value) -> String {
+pub fn instant(value: &Value) -> String {
     without_fraction(&cell(value))
 }
 
-fn without_fraction(time: &str) -> String {
+pub fn without_fraction(time: &str) -> String {
     let whole = time.split(['.', '+', 'Z']).next();
     whole.unwrap_or_default().replace('T', " ")
 }

@@ -52,6 +52,7 @@ mod html;
 mod json;
 mod link;
 mod login;
+mod metrics;
 mod offer;
 mod options;
 mod page;
@@ -84,6 +85,7 @@ use shared::Shared;
 pub fn router(service: Service, settings: Settings) -> Router {
     let shared = Arc::new(Shared::new(service, settings));
     let pages = screens::routes().merge(acts::routes());
+    let pages = pages.route("/metrics", get(metrics::metrics));
     let pages = pages.fallback(|| async { Problem::not_found() });
     let pages = surround::guarded(pages.with_state(shared.clone()), &shared);
     let open = Router::new()

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::Error;
 use tidegate::program::Service;
+use tidegate::prometheus::Exporter;
 use tidegate::survey::Rights;
 
 use crate::settings::Settings;
@@ -18,6 +19,7 @@ const LOOKS_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) struct Shared {
     pub service: Service,
     pub settings: Settings,
+    pub exporter: Exporter,
     rights: Mutex<Option<(Instant, Rights)>>,
 }
 
@@ -25,6 +27,7 @@ impl Shared {
     pub(crate) fn new(mut service: Service, settings: Settings) -> Self {
         service.looks_within = Some(LOOKS_WITHIN);
         Self {
+            exporter: Exporter::new(service.database.clone()),
             service,
             settings,
             rights: Mutex::default(),

@@ -102,6 +102,8 @@ CREATE TABLE tidegate.event_queue (
     delayed        boolean     NOT NULL DEFAULT false,
     -- May be free behind the cursor of a walk that has passed it; see lease().
     stray          boolean     NOT NULL DEFAULT false,
+    -- Whoever wrote the row has seen that the kind is registered. A plain INSERT or COPY leaves it out; see require_registered().
+    kind_known     boolean     NOT NULL DEFAULT false,
     available_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- Start before this, or never.
     expires_at     timestamptz,

@@ -102,6 +102,29 @@ CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
     RETURN format('kind: %L is not registered; registered are: %s', kind,
                   coalesce((SELECT string_agg(k.kind, ', ' ORDER BY k.kind) FROM tidegate.event_kind AS k), 'none'));
 
+-- A plain INSERT or COPY of a kind that nobody registered is refused as publish() refuses it. The functions that publish have looked
+-- already and say so in `kind_known`, so this does not run for them.
+--
+-- One look for all rows of a kind in a transaction, because a look at each row doubles what a COPY costs the server: the setting
+-- tidegate.registered_kind holds the kind that was found last, until the transaction ends. Anybody may set it. Who does gets an
+-- event into the queue that the next drain ends as FAILED with `no_handler`, and nothing more.
+CREATE FUNCTION tidegate.require_registered() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = NEW.kind) THEN
+        RAISE EXCEPTION '%', tidegate.unregistered(NEW.kind) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM set_config('tidegate.registered_kind', NEW.kind, true);
+    RETURN NEW;
+END $$;
+
+-- Its name sorts behind event_queue_refuse, and so it runs after it: the kind has 1 to 100 characters.
+CREATE TRIGGER event_queue_registered
+    BEFORE INSERT ON tidegate.event_queue
+    FOR EACH ROW WHEN (NOT NEW.kind_known AND NEW.kind IS DISTINCT FROM current_setting('tidegate.registered_kind', true))
+    EXECUTE FUNCTION tidegate.require_registered();
+
 -- A jsonb value as the text that will be read. Numbers are printed out: a small value may be a large text, even one
 -- that no field of a database can hold.
 CREATE FUNCTION tidegate.printed(payload jsonb) RETURNS json
@@ -251,10 +274,10 @@ BEGIN
     LOOP
         INSERT INTO tidegate.event_queue AS q
                (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts,
-                traceparent)
+                traceparent, kind_known)
         VALUES (publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
                 publish_one.correlation_id, coalesce(publish_one.available_at, clock_timestamp()), publish_one.expires_at,
-                publish_one.max_attempts, publish_one.traceparent)
+                publish_one.max_attempts, publish_one.traceparent, true)
         ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
         RETURNING q.id INTO publish_one.id;
         IF FOUND THEN
@@ -287,6 +310,46 @@ BEGIN
     END LOOP;
 END $$;
 
+-- What stands ahead in a group holds up all of it. So an event of a group is planned no further ahead than this;
+-- replaced by `tidegate migrate` when TIDEGATE_MAX_GROUP_DELAY says another time.
+CREATE FUNCTION tidegate.max_group_delay() RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN interval '30 days';
+
+CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestamptz) RETURNS void
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+    AS $$
+BEGIN
+    IF group_key IS NOT NULL AND available_at > statement_timestamp() + tidegate.max_group_delay() AND isfinite(available_at) THEN
+        RAISE EXCEPTION 'available_at: must be within % for an event of a group, which holds up the group until then, got %',
+            tidegate.max_group_delay(), available_at USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END $$;
+
+-- What is wrong with a delay; null if nothing is. In one expression, as refusal() is.
+CREATE FUNCTION tidegate.delay_refusal(delay interval, available_at timestamptz, group_key text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    RETURN CASE
+        WHEN available_at IS NOT NULL THEN 'delay: must not be given together with available_at'
+        WHEN delay < interval '0' OR delay > interval '36500 days' THEN 'delay: must be 0 to 36500 days, got ' || delay
+        WHEN group_key IS NOT NULL AND delay > tidegate.max_group_delay()
+            THEN format('delay: must be at most %s for an event of a group, which holds up the group until then, got %s',
+                        tidegate.max_group_delay(), delay)
+    END;
+
+-- The time that a delay ends, counted from now.
+CREATE FUNCTION tidegate.available_after(delay interval, available_at timestamptz, group_key text) RETURNS timestamptz
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    refused CONSTANT text := tidegate.delay_refusal(delay, available_at, group_key);
+BEGIN
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN clock_timestamp() + delay;
+END $$;
+
 CREATE FUNCTION tidegate.publish(
     kind           text,
     payload        jsonb,
@@ -298,14 +361,17 @@ CREATE FUNCTION tidegate.publish(
     max_attempts   integer     DEFAULT NULL,
     traceparent    text        DEFAULT NULL,
     on_duplicate   text        DEFAULT 'keep',
-    after          bigint[]    DEFAULT NULL
+    after          bigint[]    DEFAULT NULL,
+    delay          interval    DEFAULT NULL
 ) RETURNS TABLE (id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
     SELECT p.id, p.created, p.status, p.attempts, p.replaced
       FROM tidegate.publish_one(publish.kind, tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
-                                publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts,
-                                publish.traceparent, publish.on_duplicate, publish.after) AS p
+                                publish.correlation_id,
+                                CASE WHEN publish.delay IS NULL THEN publish.available_at
+                                     ELSE tidegate.available_after(publish.delay, publish.available_at, publish.group_key) END,
+                                publish.expires_at, publish.max_attempts, publish.traceparent, publish.on_duplicate, publish.after) AS p
 $$;
 
 -- How many attempts events of kinds have whose policy says so; null if there are none.
@@ -332,14 +398,14 @@ BEGIN
     WITH inserted AS (
         INSERT INTO tidegate.event_queue AS q
                (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
-                max_attempts, parent_id, traceparent)
+                max_attempts, parent_id, traceparent, kind_known)
         SELECT CASE WHEN tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
                                           r.available_at, r.expires_at, r.max_attempts, r.traceparent) IS NULL THEN r.kind
                     ELSE tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids,
                                                available_ats, expires_ats, max_attempts_each, traceparents) END,
                r.payload, r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
-               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent
+               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, true
           FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                       expires_ats, max_attempts_each, parent_ids, traceparents)
                AS r(kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
@@ -402,11 +468,11 @@ BEGIN
     WITH inserted AS (
         INSERT INTO tidegate.event_queue AS q
                (id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
-                max_attempts, parent_id, traceparent)
+                max_attempts, parent_id, traceparent, kind_known)
         OVERRIDING SYSTEM VALUE
         SELECT r.id, r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
-               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent
+               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, true
           FROM unnest(new_ids, kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                       expires_ats, max_attempts_each, parent_ids, traceparents)
                AS r(id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
@@ -442,22 +508,6 @@ BEGIN
       FROM unnest(new_ids) WITH ORDINALITY AS n(id, position) ORDER BY n.position;
 END $$;
 
--- What stands ahead in a group holds up all of it. So an event of a group is planned no further ahead than this;
--- replaced by `tidegate migrate` when TIDEGATE_MAX_GROUP_DELAY says another time.
-CREATE FUNCTION tidegate.max_group_delay() RETURNS interval
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN interval '30 days';
-
-CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestamptz) RETURNS void
-    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
-    AS $$
-BEGIN
-    IF group_key IS NOT NULL AND available_at > statement_timestamp() + tidegate.max_group_delay() AND isfinite(available_at) THEN
-        RAISE EXCEPTION 'available_at: must be within % for an event of a group, which holds up the group until then, got %',
-            tidegate.max_group_delay(), available_at USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-END $$;
-
 -- The batch behind publish_many and the Rust interface: one element an event; an array but the first that ends early goes on
 -- with nulls. The answer has the order of the arguments.
 CREATE FUNCTION tidegate.publish_batch(
@@ -478,13 +528,47 @@ BEGIN
                                      max_attempts_each, '{}', traceparents) AS p;
 END $$;
 
+-- When an event of publish_many() that has the key `delay` may start. The delay is a number of seconds or the text of an interval;
+-- JSON's null is none.
+CREATE FUNCTION tidegate.available_at_of(event jsonb, "position" bigint) RETURNS timestamptz
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    AS $$
+DECLARE
+    given CONSTANT text := event->>'delay';
+    planned CONSTANT timestamptz := (event->>'available_at')::timestamptz;
+    delay interval;
+    refused text;
+BEGIN
+    IF given IS NULL THEN
+        RETURN planned;
+    END IF;
+    IF jsonb_typeof(event->'delay') = 'string' THEN
+        BEGIN
+            delay := given::interval;
+        EXCEPTION WHEN data_exception THEN
+            NULL;
+        END;
+    ELSIF jsonb_typeof(event->'delay') = 'number' AND given::numeric BETWEEN 0 AND 3153600000 THEN
+        delay := make_interval(secs => given::double precision);
+    END IF;
+    refused := CASE WHEN jsonb_typeof(event->'delay') = 'number' AND delay IS NULL
+                    THEN 'delay: must be 0 to 3153600000 seconds (36500 days), got ' || left(given, 60)
+                    WHEN delay IS NULL
+                    THEN 'delay: must be a number of seconds or an interval such as "90 seconds", got ' || left((event->'delay')::text, 60)
+                    ELSE tidegate.delay_refusal(delay, planned, event->>'group_key') END;
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION 'event %: %', "position", refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN clock_timestamp() + delay;
+END $$;
+
 CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE (id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     AS $$
 #variable_conflict use_column
 DECLARE
     allowed constant text[] := ARRAY['kind', 'payload', 'group_key', 'dedup_key', 'correlation_id',
-                                     'available_at', 'expires_at', 'max_attempts', 'traceparent'];
+                                     'available_at', 'delay', 'expires_at', 'max_attempts', 'traceparent'];
     refused text;
     a record;
 BEGIN
@@ -511,13 +595,14 @@ BEGIN
                array_agg(e.event->>'group_key') AS group_keys,
                array_agg(e.event->>'dedup_key') AS dedup_keys,
                array_agg(e.event->>'correlation_id') AS correlation_ids,
-               array_agg((e.event->>'available_at')::timestamptz) AS available_ats,
+               array_agg(CASE WHEN e.event ? 'delay' THEN tidegate.available_at_of(e.event, e.position)
+                              ELSE (e.event->>'available_at')::timestamptz END) AS available_ats,
                array_agg((e.event->>'expires_at')::timestamptz) AS expires_ats,
                array_agg((e.event->>'max_attempts')::integer) AS max_attempts_each,
                array_agg(e.event->>'traceparent') AS traceparents
           INTO a
           -- One sort for all, not one for each array.
-          FROM (SELECT e.event FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
+          FROM (SELECT e.event, e.position FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
                  ORDER BY e.position) AS e;
     EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
         RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB, with its numbers printed out'

@@ -2,6 +2,8 @@
 
 CREATE SCHEMA tidegate;
 
+COMMENT ON SCHEMA tidegate IS 'The event queue Tidegate. Producers call publish() or publish_many(), people read the views stats, events, ends and jobs, operators call replay(), requeue(), cancel() and others. What each role may use is in docs/sql.md.';
+
 CREATE FUNCTION tidegate.add_figures(kinds text[], statuses text[], buckets integer[], events bigint[], attempts bigint[], latencies double precision[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -35,9 +37,13 @@ BEGIN
     SELECT now, p.kind, p.status, p.within_ms, p.events, p.attempts, p.latency_ms FROM placed AS p WHERE p.id IS NULL;
 END $$;
 
+COMMENT ON FUNCTION tidegate.add_figures(kinds text[], statuses text[], buckets integer[], events bigint[], attempts bigint[], latencies double precision[]) IS 'Internal: adds sums of ended events to minute_stats.';
+
 CREATE FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) RETURNS jsonb
     LANGUAGE sql STABLE
     RETURN CASE WHEN (added IS NULL) THEN errors ELSE (errors || (SELECT COALESCE(jsonb_agg((e.value || jsonb_build_object('at', append_errors.at))), '[]'::jsonb) AS "coalesce" FROM jsonb_array_elements(append_errors.added) e(value))) END;
+
+COMMENT ON FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) IS 'Errors with new ones behind them.';
 
 CREATE FUNCTION tidegate.apply_retention(kind text, partition text, since text DEFAULT NULL::text, batch integer DEFAULT 10000, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS TABLE(redated bigint, next text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -100,6 +106,58 @@ BEGIN
     RETURN NEXT;
 END $_$;
 
+COMMENT ON FUNCTION tidegate.apply_retention(kind text, partition text, since text, batch integer, reason text, actor text) IS 'Gives ended events of a kind in one partition of the log the expiry that its retention says now, a step at a time. kind: a registered kind. partition: its name. since: where the last step stopped; null begins. batch: how many rows at most. reason: why. actor: who. Returns how many were redated and the next since, null at the end.';
+
+CREATE FUNCTION tidegate.available_after(delay interval, available_at timestamp with time zone, group_key text) RETURNS timestamp with time zone
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    refused CONSTANT text := tidegate.delay_refusal(delay, available_at, group_key);
+BEGIN
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION '%', refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN clock_timestamp() + delay;
+END $$;
+
+COMMENT ON FUNCTION tidegate.available_after(delay interval, available_at timestamp with time zone, group_key text) IS 'The time that a delay ends, or an error.';
+
+CREATE FUNCTION tidegate.available_at_of(event jsonb, "position" bigint) RETURNS timestamp with time zone
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    given CONSTANT text := event->>'delay';
+    planned CONSTANT timestamptz := (event->>'available_at')::timestamptz;
+    delay interval;
+    refused text;
+BEGIN
+    IF given IS NULL THEN
+        RETURN planned;
+    END IF;
+    IF jsonb_typeof(event->'delay') = 'string' THEN
+        BEGIN
+            delay := given::interval;
+        EXCEPTION WHEN data_exception THEN
+            NULL;
+        END;
+    ELSIF jsonb_typeof(event->'delay') = 'number' AND given::numeric BETWEEN 0 AND 3153600000 THEN
+        delay := make_interval(secs => given::double precision);
+    END IF;
+    refused := CASE WHEN jsonb_typeof(event->'delay') = 'number' AND delay IS NULL
+                    THEN 'delay: must be 0 to 3153600000 seconds (36500 days), got ' || left(given, 60)
+                    WHEN delay IS NULL
+                    THEN 'delay: must be a number of seconds or an interval such as "90 seconds", got ' || left((event->'delay')::text, 60)
+                    ELSE tidegate.delay_refusal(delay, planned, event->>'group_key') END;
+    IF refused IS NOT NULL THEN
+        RAISE EXCEPTION 'event %: %', "position", refused USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    RETURN clock_timestamp() + delay;
+END $$;
+
+COMMENT ON FUNCTION tidegate.available_at_of(event jsonb, "position" bigint) IS 'When an event of publish_many() with a delay may start.';
+
 CREATE FUNCTION tidegate.await_follow_ups(ids bigint[], created boolean[], sets uuid[], waits uuid[]) RETURNS void
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -107,6 +165,8 @@ CREATE FUNCTION tidegate.await_follow_ups(ids bigint[], created boolean[], sets 
     SELECT tidegate.await_members(w.id, ARRAY(SELECT m.id FROM unnest(ids, sets) AS m(id, set) WHERE m.set = w.set AND m.id <> w.id))
       FROM unnest(ids, created, waits) AS w(id, created, set) WHERE w.created AND w.set IS NOT NULL
 $$;
+
+COMMENT ON FUNCTION tidegate.await_follow_ups(ids bigint[], created boolean[], sets uuid[], waits uuid[]) IS 'Has follow-ups wait for others of the same event.';
 
 CREATE FUNCTION tidegate.await_members(id bigint, members bigint[]) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -122,6 +182,8 @@ BEGIN
     SELECT q.id, each, each[1], q.available_at FROM tidegate.event_queue AS q WHERE q.id = await_members.id;
     UPDATE tidegate.event_queue AS q SET available_at = tidegate.unreleased() WHERE q.id = await_members.id;
 END $$;
+
+COMMENT ON FUNCTION tidegate.await_members(id bigint, members bigint[]) IS 'Has a new event wait for others.';
 
 CREATE FUNCTION tidegate.await_replays(originals bigint[], replays bigint[]) RETURNS void
     LANGUAGE sql SECURITY DEFINER
@@ -141,6 +203,8 @@ CREATE FUNCTION tidegate.await_replays(originals bigint[], replays bigint[]) RET
      WHERE w.released_at IS NULL AND w.members && ARRAY(SELECT p.original FROM pair AS p)
 $$;
 
+COMMENT ON FUNCTION tidegate.await_replays(originals bigint[], replays bigint[]) IS 'Has events that wait for others wait for the replays of these.';
+
 CREATE FUNCTION tidegate.begin_step() RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -152,6 +216,8 @@ BEGIN
     END IF;
     PERFORM tidegate.lock_slots('{-1}');
 END $$;
+
+COMMENT ON FUNCTION tidegate.begin_step() IS 'Begins a step of a cleanup.';
 
 CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
     LANGUAGE sql SECURITY DEFINER
@@ -165,6 +231,8 @@ CREATE FUNCTION tidegate.busy_groups(group_keys text[]) RETURNS text[]
     )
     SELECT coalesce(array_agg(a.key), '{}') FROM asked AS a WHERE NOT EXISTS (SELECT FROM locked AS l WHERE l.slot = a.slot)
 $$;
+
+COMMENT ON FUNCTION tidegate.busy_groups(group_keys text[]) IS 'Those of some groups that another transaction is publishing to.';
 
 CREATE FUNCTION tidegate.cancel(ids bigint[] DEFAULT NULL::bigint[], kind text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, group_key text DEFAULT NULL::text, status text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, until timestamp with time zone DEFAULT NULL::timestamp with time zone, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text, "limit" integer DEFAULT 1000, after bigint DEFAULT 0, dry_run boolean DEFAULT false) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -201,6 +269,8 @@ BEGIN
                                         'begun', cardinality(begun), 'missed', missed);
 END $$;
 
+COMMENT ON FUNCTION tidegate.cancel(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" integer, after bigint, dry_run boolean) IS 'Ends live events FAILED with the code cancelled, also while a worker has them. Which: ids (1 to 10000), or kind, correlation_id or group_key, or a dedup_key with its kind; narrowed by status (PENDING or PROCESSING), since and until (when they were published). reason: why, required. actor: who. limit: how many at most in this call. after: only ids above this; the answer''s next is where to go on. dry_run: true only tells what would be done. Returns a report as an object.';
+
 CREATE FUNCTION tidegate.check_group_delay(group_key text, available_at timestamp with time zone) RETURNS void
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -211,6 +281,8 @@ BEGIN
             tidegate.max_group_delay(), available_at USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
+
+COMMENT ON FUNCTION tidegate.check_group_delay(group_key text, available_at timestamp with time zone) IS 'Refuses an event of a group that is planned too far ahead.';
 
 CREATE FUNCTION tidegate.check_ids(ids bigint[]) RETURNS void
     LANGUAGE plpgsql
@@ -225,6 +297,8 @@ BEGIN
         RAISE EXCEPTION 'ids: must be numbers, got NULL' USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
+
+COMMENT ON FUNCTION tidegate.check_ids(ids bigint[]) IS 'Refuses bad ids.';
 
 CREATE FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) RETURNS void
     LANGUAGE plpgsql
@@ -245,6 +319,8 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
+
+COMMENT ON FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) IS 'Refuses a bad reason or actor.';
 
 CREATE FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) RETURNS void
     LANGUAGE plpgsql
@@ -276,6 +352,8 @@ BEGIN
     END IF;
 END $$;
 
+COMMENT ON FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) IS 'Refuses bad arguments of replay().';
+
 CREATE FUNCTION tidegate.check_selection(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, "limit" integer) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -302,6 +380,8 @@ BEGIN
     END IF;
 END $$;
 
+COMMENT ON FUNCTION tidegate.check_selection(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, "limit" integer) IS 'Refuses bad arguments of cancel() and reschedule().';
+
 CREATE FUNCTION tidegate.check_service(service text) RETURNS void
     LANGUAGE plpgsql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -312,6 +392,8 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
 END $$;
+
+COMMENT ON FUNCTION tidegate.check_service(service text) IS 'Refuses a name that no service may have.';
 
 CREATE FUNCTION tidegate.claim_service(service text, worker uuid, running integer, wanted integer, starts integer, seconds double precision, OUT places integer, OUT starting integer, OUT first_in double precision, OUT apart double precision) RETURNS record
     LANGUAGE plpgsql
@@ -358,6 +440,8 @@ BEGIN
     END IF;
 END $$;
 
+COMMENT ON FUNCTION tidegate.claim_service(service text, worker uuid, running integer, wanted integer, starts integer, seconds double precision, OUT places integer, OUT starting integer, OUT first_in double precision, OUT apart double precision) IS 'Claims places and starts at a limited service.';
+
 CREATE FUNCTION tidegate.close_slot(slot integer, worker uuid, closing boolean) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -374,6 +458,8 @@ BEGIN
      WHERE close_slot.closing AND w.one = (SELECT o.one FROM tidegate.wake AS o WHERE o.sent_at > '-infinity' FOR NO KEY UPDATE SKIP LOCKED);
     RETURN true;
 END $$;
+
+COMMENT ON FUNCTION tidegate.close_slot(slot integer, worker uuid, closing boolean) IS 'Notes that a drain looks a last time.';
 
 CREATE FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[], OUT ended bigint[], OUT cuts integer[]) RETURNS record
     LANGUAGE plpgsql
@@ -439,6 +525,8 @@ BEGIN
     END LOOP;
 END $$;
 
+COMMENT ON FUNCTION tidegate.complete(tokens uuid[], done int8multirange[], upto bigint[], over boolean[], OUT ended bigint[], OUT cuts integer[]) IS 'Moves completed events of leases to the log.';
+
 CREATE FUNCTION tidegate.complete_held(id bigint, token uuid) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -450,6 +538,8 @@ BEGIN
         RAISE EXCEPTION 'event %: the lease was lost', complete_held.id USING ERRCODE = 'TG001';
     END IF;
 END $$;
+
+COMMENT ON FUNCTION tidegate.complete_held(id bigint, token uuid) IS 'Moves one completed event to the log, within its handler''s transaction.';
 
 CREATE FUNCTION tidegate.count_ended(kinds text[], statuses text[], attempts integer[], created_ats timestamp with time zone[], instant timestamp with time zone) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -468,6 +558,8 @@ BEGIN
               GROUP BY 1, 2, 3) AS g;
 END $$;
 
+COMMENT ON FUNCTION tidegate.count_ended(kinds text[], statuses text[], attempts integer[], created_ats timestamp with time zone[], instant timestamp with time zone) IS 'Internal: adds single ended events to minute_stats.';
+
 CREATE FUNCTION tidegate.count_kinds(ids bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -475,6 +567,8 @@ CREATE FUNCTION tidegate.count_kinds(ids bigint[]) RETURNS jsonb
     SELECT coalesce(jsonb_object_agg(k.kind, k.events), '{}')
       FROM (SELECT q.kind, count(*) AS events FROM tidegate.event_queue AS q WHERE q.id = ANY (count_kinds.ids) GROUP BY q.kind) AS k
 $$;
+
+COMMENT ON FUNCTION tidegate.count_kinds(ids bigint[]) IS 'Counts events by kind.';
 
 CREATE FUNCTION tidegate.declare_policies(kinds text[], policies text[]) RETURNS void
     LANGUAGE plpgsql
@@ -503,9 +597,25 @@ BEGIN
     END LOOP;
 END $$;
 
+COMMENT ON FUNCTION tidegate.declare_policies(kinds text[], policies text[]) IS 'Notes the policies that a program declares.';
+
 CREATE FUNCTION tidegate.default_max_attempts() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 5;
+
+COMMENT ON FUNCTION tidegate.default_max_attempts() IS 'How many attempts an event has that says nothing else. Set by `tidegate migrate` from TIDEGATE_MAX_ATTEMPTS.';
+
+CREATE FUNCTION tidegate.max_group_delay() RETURNS interval
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN '30 days'::interval;
+
+COMMENT ON FUNCTION tidegate.max_group_delay() IS 'How far ahead an event of a group may be planned. Set by `tidegate migrate` from TIDEGATE_MAX_GROUP_DELAY.';
+
+CREATE FUNCTION tidegate.delay_refusal(delay interval, available_at timestamp with time zone, group_key text) RETURNS text
+    LANGUAGE sql IMMUTABLE
+    RETURN CASE WHEN (available_at IS NOT NULL) THEN 'delay: must not be given together with available_at'::text WHEN ((delay < '00:00:00'::interval) OR (delay > '36500 days'::interval)) THEN ('delay: must be 0 to 36500 days, got '::text || delay) WHEN ((group_key IS NOT NULL) AND (delay > tidegate.max_group_delay())) THEN format('delay: must be at most %s for an event of a group, which holds up the group until then, got %s'::text, tidegate.max_group_delay(), delay) ELSE NULL::text END;
+
+COMMENT ON FUNCTION tidegate.delay_refusal(delay interval, available_at timestamp with time zone, group_key text) IS 'What is wrong with a delay.';
 
 CREATE FUNCTION tidegate.delete_event() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -519,6 +629,8 @@ BEGIN
     INSERT INTO tidegate.audit (action, filter, ids, count) VALUES ('cancel', '{"via": "events"}', ARRAY[OLD.id], 1);
     RETURN OLD;
 END $$;
+
+COMMENT ON FUNCTION tidegate.delete_event() IS 'Trigger of the view events: a DELETE cancels.';
 
 CREATE FUNCTION tidegate.delete_expired(partition text, since text DEFAULT NULL::text, batch integer DEFAULT 10000, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(deleted bigint, next text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -585,6 +697,8 @@ BEGIN
     RETURN NEXT;
 END $_$;
 
+COMMENT ON FUNCTION tidegate.delete_expired(partition text, since text, batch integer, actor text, now timestamp with time zone) IS 'Deletes expired rows of one partition, a step at a time. partition: its name. since: where the last step stopped; null begins. batch: how many rows at most. actor: who. now: as in log_partitions(). Returns how many were deleted and the next since, null at the end.';
+
 CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -599,6 +713,8 @@ CREATE FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) 
                    CASE WHEN done_so_far.progress ? 'steps'
                         THEN jsonb_build_object('steps', done_so_far.progress->'steps') ELSE '{}' END AS steps) AS kept
 $$;
+
+COMMENT ON FUNCTION tidegate.done_so_far(progress jsonb, status text, errors jsonb) IS 'What a replay of failed handlers need not do again.';
 
 CREATE FUNCTION tidegate.drop_log_partition(partition text, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(dropped bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -639,6 +755,8 @@ BEGIN
     RETURN NEXT;
 END $$;
 
+COMMENT ON FUNCTION tidegate.drop_log_partition(partition text, actor text, now timestamp with time zone) IS 'Drops a counted partition whose rows have all expired. partition: its name. actor: who. now: as in log_partitions(). Returns how many rows went; null if none did.';
+
 CREATE FUNCTION tidegate.drop_schedule(keeper text, name text, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -662,6 +780,8 @@ BEGIN
         'name', dropped.name, 'keeper', dropped.keeper, 'kind', dropped.kind, 'last_at', dropped.last_at), NULL, drop_schedule.reason);
     RETURN jsonb_build_object('action', 'schedule', 'name', dropped.name, 'change', 'removed', 'changed', true, 'paused', dropped.paused);
 END $$;
+
+COMMENT ON FUNCTION tidegate.drop_schedule(keeper text, name text, reason text, actor text) IS 'Removes a schedule.';
 
 CREATE FUNCTION tidegate.end_leases(event_ids bigint[]) RETURNS TABLE(id bigint, past_deadline boolean)
     LANGUAGE plpgsql
@@ -691,6 +811,8 @@ BEGIN
      WHERE q.id = found.id AND NOT EXISTS (SELECT FROM tidegate.lease AS l WHERE l.ids @> q.id)
     RETURNING q.id, coalesce(q.expires_at <= clock_timestamp(), false);
 END $$;
+
+COMMENT ON FUNCTION tidegate.end_leases(event_ids bigint[]) IS 'Takes events out of whatever leases they are in, for a requeue.';
 
 CREATE FUNCTION tidegate.end_live(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[], OUT missed bigint[]) RETURNS record
     LANGUAGE plpgsql
@@ -741,6 +863,8 @@ BEGIN
     missed := ARRAY(SELECT q.id FROM tidegate.event_queue AS q WHERE q.id = ANY (event_ids) ORDER BY q.id);
 END $$;
 
+COMMENT ON FUNCTION tidegate.end_live(event_ids bigint[], code text, message text, OUT ended bigint[], OUT begun bigint[], OUT missed bigint[]) IS 'Ends live events as FAILED.';
+
 CREATE FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -758,6 +882,8 @@ BEGIN
         ARRAY[NULL::text], ARRAY[NULL::text], false, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}') AS f);
 END $$;
 
+COMMENT ON FUNCTION tidegate.end_unreadable(token uuid, id bigint, message text) IS 'Ends an event whose payload cannot be read.';
+
 CREATE FUNCTION tidegate.expired_rows(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(partition text, events bigint)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -768,6 +894,8 @@ CREATE FUNCTION tidegate.expired_rows(now timestamp with time zone DEFAULT NULL:
              WHERE expires_at <= least(expired_rows.now, clock_timestamp()) GROUP BY tableoid) AS l
       JOIN pg_class AS c ON c.oid = l.tableoid
 $$;
+
+COMMENT ON FUNCTION tidegate.expired_rows(now timestamp with time zone) IS 'How many expired rows each partition has. now: as in log_partitions().';
 
 CREATE FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], next_sets uuid[], next_waits uuid[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) RETURNS record
     LANGUAGE plpgsql
@@ -865,6 +993,8 @@ BEGIN
     END IF;
 END $$;
 
+COMMENT ON FUNCTION tidegate.finalize(token uuid, ids bigint[], statuses text[], rans boolean[], error_lists text[], results text[], progresses text[], waits boolean, next_parent_ids bigint[], next_kinds text[], next_payloads text[], next_group_keys text[], next_dedup_keys text[], next_correlation_ids text[], next_delays double precision[], next_expires_ats timestamp with time zone[], next_max_attempts integer[], next_expires_in double precision[], next_traceparents text[], next_sets uuid[], next_waits uuid[], OUT ended_ids bigint[], OUT busy_ids bigint[], OUT published bigint, OUT cuts integer) IS 'Moves ended events of a lease to the log and publishes their follow-ups.';
+
 CREATE FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) RETURNS SETOF bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -884,6 +1014,8 @@ BEGIN
             find_subject.partition) USING find_subject.groups, find_subject.correlation_ids;
     END IF;
 END $_$;
+
+COMMENT ON FUNCTION tidegate.find_subject(partition text, groups text[], correlation_ids text[]) IS 'Ids of events that are about somebody, in the queue or in one partition of the log. partition: its name; null for the queue. groups: group keys. correlation_ids: correlation ids.';
 
 CREATE FUNCTION tidegate.fire_schedules(firings jsonb) RETURNS TABLE(id bigint, published bigint, refused text)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -947,6 +1079,8 @@ BEGIN
     END LOOP;
 END $$;
 
+COMMENT ON FUNCTION tidegate.fire_schedules(firings jsonb) IS 'Publishes what schedules have due.';
+
 CREATE FUNCTION tidegate.first_live(members bigint[], reached integer, OUT waits_for bigint, OUT now_reached integer) RETURNS record
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -961,6 +1095,8 @@ BEGIN
     END LOOP;
     now_reached := cardinality(members);
 END $$;
+
+COMMENT ON FUNCTION tidegate.first_live(members bigint[], reached integer, OUT waits_for bigint, OUT now_reached integer) IS 'The first live one of a waiting event''s members.';
 
 CREATE FUNCTION tidegate.fold_figures(most integer) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -992,6 +1128,8 @@ BEGIN
     END LOOP;
     RETURN total;
 END $$;
+
+COMMENT ON FUNCTION tidegate.fold_figures(most integer) IS 'Merges up to most old rows of minute_stats into hours and days, and returns how many. A cleanup calls it.';
 
 CREATE FUNCTION tidegate.forget(ids bigint[], reason text, actor text DEFAULT NULL::text, dry_run boolean DEFAULT false) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1047,6 +1185,8 @@ BEGIN
         'offspring', further);
 END $$;
 
+COMMENT ON FUNCTION tidegate.forget(ids bigint[], reason text, actor text, dry_run boolean) IS 'Removes what events hold about a person; live ones are cancelled first. ids: at most 1000 events. reason: why, required. actor: who. dry_run: true only tells what would be done. Returns a report; offspring are events that came of these and are not forgotten yet.';
+
 CREATE FUNCTION tidegate.forget_received(batch integer DEFAULT 10000, dry_run boolean DEFAULT false, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1075,6 +1215,8 @@ BEGIN
     RETURN forgotten;
 END $$;
 
+COMMENT ON FUNCTION tidegate.forget_received(batch integer, dry_run boolean, actor text, now timestamp with time zone) IS 'Removes messages that receive() noted more than 15 days ago. batch: how many at most. dry_run: true counts them. actor: who. now: as in log_partitions().';
+
 CREATE FUNCTION tidegate.forget_runs(most integer) RETURNS bigint
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1086,6 +1228,8 @@ CREATE FUNCTION tidegate.forget_runs(most integer) RETURNS bigint
         RETURNING 1)
     SELECT count(*) FROM gone
 $$;
+
+COMMENT ON FUNCTION tidegate.forget_runs(most integer) IS 'Deletes up to most rows of drain_run that are older than a week, and returns how many. A cleanup calls it.';
 
 CREATE FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text DEFAULT NULL::text, dry_run boolean DEFAULT false) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1107,6 +1251,8 @@ BEGIN
     RETURN removed;
 END $$;
 
+COMMENT ON FUNCTION tidegate.forget_schedules(groups text[], reason text, actor text, dry_run boolean) IS 'Removes operators'' schedules of groups. groups: the group keys. reason: why, required. actor: who. dry_run: true only counts. Returns how many there are.';
+
 CREATE FUNCTION tidegate.found_in(place text, query text, ids bigint[], most bigint) RETURNS json
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1123,6 +1269,8 @@ EXCEPTION
     WHEN undefined_table THEN
         RETURN NULL;
 END $$;
+
+COMMENT ON FUNCTION tidegate.found_in(place text, query text, ids bigint[], most bigint) IS 'What a query finds in one table.';
 
 CREATE FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[] DEFAULT NULL::uuid[], ran bigint[] DEFAULT '{}'::bigint[], taken_away boolean DEFAULT false) RETURNS bigint[]
     LANGUAGE plpgsql
@@ -1177,9 +1325,13 @@ BEGIN
     RETURN leaving;
 END $$;
 
+COMMENT ON FUNCTION tidegate.hand_back(worker uuid, wanted bigint[], under uuid[], ran bigint[], taken_away boolean) IS 'Takes events out of a worker''s leases without an end.';
+
 CREATE FUNCTION tidegate.has_nul(payload json) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((POSITION(('\u0000'::text) IN ((payload)::text)) > 0) AND ((payload)::text ~ '(^|[^\\])(\\\\)*\\u0000'::text));
+
+COMMENT ON FUNCTION tidegate.has_nul(payload json) IS 'Whether JSON text has a NUL character in it.';
 
 CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE(token uuid, cuts integer, started_to bigint, id bigint)
     LANGUAGE sql STABLE
@@ -1192,6 +1344,8 @@ CREATE FUNCTION tidegate.in_hand(tokens uuid[]) RETURNS TABLE(token uuid, cuts i
       JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)
      WHERE l.token = ANY (in_hand.tokens)
 $$;
+
+COMMENT ON FUNCTION tidegate.in_hand(tokens uuid[]) IS 'Which events are in hand under these leases, all of one moment.';
 
 CREATE FUNCTION tidegate.insert_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) RETURNS bigint[]
     LANGUAGE plpgsql
@@ -1207,14 +1361,14 @@ BEGIN
     WITH inserted AS (
         INSERT INTO tidegate.event_queue AS q
                (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
-                max_attempts, parent_id, traceparent)
+                max_attempts, parent_id, traceparent, kind_known)
         SELECT CASE WHEN tidegate.refusal(r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
                                           r.available_at, r.expires_at, r.max_attempts, r.traceparent) IS NULL THEN r.kind
                     ELSE tidegate.refuse_batch(kinds, payloads, group_keys, dedup_keys, correlation_ids,
                                                available_ats, expires_ats, max_attempts_each, traceparents) END,
                r.payload, r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
-               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent
+               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, true
           FROM unnest(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                       expires_ats, max_attempts_each, parent_ids, traceparents)
                AS r(kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
@@ -1223,6 +1377,8 @@ BEGIN
     SELECT array_agg(inserted.id) INTO ids FROM inserted;
     RETURN ids;
 END $$;
+
+COMMENT ON FUNCTION tidegate.insert_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) IS 'Inserts a batch of events.';
 
 CREATE FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval) RETURNS TABLE(new_id bigint, original bigint)
     LANGUAGE plpgsql
@@ -1238,13 +1394,13 @@ BEGIN
     drawn := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(originals)) AS n ORDER BY n);
     WITH inserted AS (
     INSERT INTO tidegate.event_queue AS q
-           (id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of)
+           (id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of, kind_known)
     OVERRIDING SYSTEM VALUE
     SELECT pair.new_id, l.kind, l.payload, l.group_key, l.dedup_key, l.correlation_id, l.max_attempts,
            CASE WHEN l.deadline <= clock_timestamp() AND expires_in IS NOT NULL
                 THEN clock_timestamp() + expires_in ELSE l.deadline END,
            CASE WHEN failed_handlers_only THEN tidegate.done_so_far(l.progress, l.status, l.errors) END,
-           l.id
+           l.id, true
       FROM unnest(drawn, originals) AS pair(new_id, id)
       JOIN tidegate.event_log AS l ON l.id = pair.id
      ORDER BY l.id
@@ -1256,6 +1412,8 @@ BEGIN
     END IF;
     RETURN QUERY SELECT m.id, m.original FROM unnest(made.ids, made.originals) AS m(id, original);
 END $$;
+
+COMMENT ON FUNCTION tidegate.insert_replays(originals bigint[], failed_handlers_only boolean, expires_in interval) IS 'Inserts replays of ended events.';
 
 CREATE TABLE tidegate.service (
     service text NOT NULL,
@@ -1281,29 +1439,73 @@ CREATE TABLE tidegate.service (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='100');
 
+COMMENT ON TABLE tidegate.service IS 'Outside services that handlers call and that have failed, are limited, or were paused. Read the view services instead.';
+
+COMMENT ON COLUMN tidegate.service.service IS 'The name of the service, 1 to 100 characters. kind:NAME stands for the limit of a kind.';
+
+COMMENT ON COLUMN tidegate.service.state IS 'closed: it is called. open: it does not answer, and its events wait. probing: one event tries it. paused: an operator has stopped the calls.';
+
+COMMENT ON COLUMN tidegate.service.since IS 'Since when it is in this state.';
+
+COMMENT ON COLUMN tidegate.service.failures IS 'How many calls in a row it has not answered.';
+
+COMMENT ON COLUMN tidegate.service.holds IS 'How often in a row it was still down when it was tried.';
+
+COMMENT ON COLUMN tidegate.service.retry_at IS 'When it is tried next. Null: it is not waited for.';
+
+COMMENT ON COLUMN tidegate.service.answers IS 'How many reports said that it had answered.';
+
+COMMENT ON COLUMN tidegate.service.answered_at IS 'When it last answered.';
+
+COMMENT ON COLUMN tidegate.service.last_error IS 'The code of the latest failure.';
+
+COMMENT ON COLUMN tidegate.service.kinds IS 'The kinds of events that call it, as far as they have met a failure.';
+
+COMMENT ON COLUMN tidegate.service.prober IS 'The worker that tries it.';
+
+COMMENT ON COLUMN tidegate.service.probe_id IS 'The event that tried it last.';
+
+COMMENT ON COLUMN tidegate.service.max_running IS 'How many events that call it run at once, over all drains. Null: any number.';
+
+COMMENT ON COLUMN tidegate.service.per_second IS 'How many events that call it start in a second, over all drains. Null: any number.';
+
+COMMENT ON COLUMN tidegate.service.next_start IS 'When the next one may start.';
+
 CREATE FUNCTION tidegate.is_limited(s tidegate.service) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     RETURN (((s).max_running IS NOT NULL) OR ((s).per_second IS NOT NULL));
+
+COMMENT ON FUNCTION tidegate.is_limited(s tidegate.service) IS 'Whether a service''s calls are limited.';
 
 CREATE FUNCTION tidegate.is_troubled(s tidegate.service) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     RETURN (((s).state <> 'closed'::text) OR ((s).failures > 0));
 
+COMMENT ON FUNCTION tidegate.is_troubled(s tidegate.service) IS 'Whether a service has failed of late.';
+
 CREATE FUNCTION tidegate.is_watched(s tidegate.service) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     RETURN (tidegate.is_troubled(s) OR tidegate.is_limited(s));
+
+COMMENT ON FUNCTION tidegate.is_watched(s tidegate.service) IS 'Whether drains must know of a service.';
 
 CREATE FUNCTION tidegate.job_status(status text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE status WHEN 'COMPLETED'::text THEN 'processed'::text WHEN 'COMPLETED_WITH_ERRORS'::text THEN 'failed'::text ELSE 'failed_with_error'::text END;
 
+COMMENT ON FUNCTION tidegate.job_status(status text) IS 'The status of a job. status: COMPLETED, COMPLETED_WITH_ERRORS or FAILED, as in the log. Returns processed, failed or failed_with_error.';
+
 CREATE FUNCTION tidegate.job_status_code(status text, errors jsonb) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE status WHEN 'COMPLETED'::text THEN 200 WHEN 'COMPLETED_WITH_ERRORS'::text THEN CASE WHEN (((errors -> '-1'::integer) ->> 'code'::text) ~ '^4[0-9][0-9]$'::text) THEN (((errors -> '-1'::integer) ->> 'code'::text))::integer ELSE 409 END ELSE 500 END;
 
+COMMENT ON FUNCTION tidegate.job_status_code(status text, errors jsonb) IS 'The status of a job as an HTTP status. status and errors: as in the log. Returns 200, 4xx or 500.';
+
 CREATE FUNCTION tidegate.job_status_number(status text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE status WHEN 'COMPLETED'::text THEN 1 WHEN 'COMPLETED_WITH_ERRORS'::text THEN 2 ELSE 3 END;
+
+COMMENT ON FUNCTION tidegate.job_status_number(status text) IS 'The status of a job as a number. status: as in the log. Returns 1 processed, 2 failed, 3 failed_with_error.';
 
 CREATE TABLE tidegate.event_log (
     id bigint NOT NULL,
@@ -1331,6 +1533,52 @@ CREATE TABLE tidegate.event_log (
 )
 PARTITION BY RANGE (expires_at);
 
+COMMENT ON TABLE tidegate.event_log IS 'Events that have ended, kept until their retention is over. One partition a day of expiry. An ended event never changes its status; a replay is a new event.';
+
+COMMENT ON COLUMN tidegate.event_log.id IS 'The id that the event had in event_queue.';
+
+COMMENT ON COLUMN tidegate.event_log.kind IS 'The kind of the event.';
+
+COMMENT ON COLUMN tidegate.event_log.payload IS 'The payload as it was published. Null: there was none, it could not be read, or the event was forgotten.';
+
+COMMENT ON COLUMN tidegate.event_log.group_key IS 'The group of the event. Null: none, or forgotten.';
+
+COMMENT ON COLUMN tidegate.event_log.dedup_key IS 'The deduplication key of the event. Null: none, or forgotten.';
+
+COMMENT ON COLUMN tidegate.event_log.correlation_id IS 'The correlation id of the event. Null: none, or forgotten.';
+
+COMMENT ON COLUMN tidegate.event_log.status IS 'COMPLETED: all handlers succeeded. COMPLETED_WITH_ERRORS: a handler rejected the event; errors says why. FAILED: attempts were spent, the deadline passed, an operator cancelled it, or no handler was there.';
+
+COMMENT ON COLUMN tidegate.event_log.attempts IS 'How many attempts the event had.';
+
+COMMENT ON COLUMN tidegate.event_log.max_attempts IS 'How many attempts it was allowed.';
+
+COMMENT ON COLUMN tidegate.event_log.errors IS 'All its errors, oldest first: an array of objects with handler, code, message, attempt and at.';
+
+COMMENT ON COLUMN tidegate.event_log.result IS 'What the handlers returned, if they returned anything. Null: nothing.';
+
+COMMENT ON COLUMN tidegate.event_log.progress IS 'What handlers had finished, for a replay of only those that failed.';
+
+COMMENT ON COLUMN tidegate.event_log.created_at IS 'When the event was published.';
+
+COMMENT ON COLUMN tidegate.event_log.processing_started_at IS 'When the lease that ended it was taken. Null: no worker had it in hand.';
+
+COMMENT ON COLUMN tidegate.event_log.finished_at IS 'When the event ended.';
+
+COMMENT ON COLUMN tidegate.event_log.expires_at IS 'When its retention ends and a cleanup may remove the row. Not the event''s deadline, which is in the column deadline.';
+
+COMMENT ON COLUMN tidegate.event_log.lease_token IS 'The lease under which a worker ended it. Null: an operator, a cleanup or the deadline ended it.';
+
+COMMENT ON COLUMN tidegate.event_log.parent_id IS 'The id of the event whose handler published this one. Null: a producer published it.';
+
+COMMENT ON COLUMN tidegate.event_log.replay_of IS 'The id of the ended event that this one repeated. Null: it was no replay.';
+
+COMMENT ON COLUMN tidegate.event_log.deadline IS 'The deadline that the event had in event_queue.expires_at. Null: none.';
+
+COMMENT ON COLUMN tidegate.event_log.traceparent IS 'The W3C trace context that the event was published under. Null: none.';
+
+COMMENT ON COLUMN tidegate.event_log.forgotten_at IS 'When forget() removed what the event was about. Null: it is complete.';
+
 CREATE TABLE tidegate.event_queue (
     id bigint NOT NULL,
     kind text NOT NULL,
@@ -1344,6 +1592,7 @@ CREATE TABLE tidegate.event_queue (
     max_attempts integer DEFAULT tidegate.default_max_attempts() NOT NULL,
     delayed boolean DEFAULT false NOT NULL,
     stray boolean DEFAULT false NOT NULL,
+    kind_known boolean DEFAULT false NOT NULL,
     available_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     expires_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
@@ -1368,6 +1617,54 @@ CREATE TABLE tidegate.event_queue (
     CONSTRAINT traceparent_is_w3c CHECK ((traceparent ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text))
 )
 WITH (autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='20000', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='50000', autovacuum_vacuum_cost_delay='0');
+
+COMMENT ON TABLE tidegate.event_queue IS 'Live events: published and not ended yet. A plain INSERT of kind and payload publishes an event without a group. An event that ends moves to event_log. Who has an event in hand is in the table lease, not here; the view events shows both together.';
+
+COMMENT ON COLUMN tidegate.event_queue.id IS 'The event''s number, drawn from a sequence. Later events have higher ids; ids of one group follow the order of their commits.';
+
+COMMENT ON COLUMN tidegate.event_queue.kind IS 'The kind of the event, which must be registered in event_kind. 1 to 100 characters.';
+
+COMMENT ON COLUMN tidegate.event_queue.payload IS 'What the event says, as JSON text exactly as it was published, at most 1048576 bytes and without \u0000. Null: no payload.';
+
+COMMENT ON COLUMN tidegate.event_queue.payload_bytes IS 'The length of the payload in bytes, computed by the database. Drains bound what they lease by it.';
+
+COMMENT ON COLUMN tidegate.event_queue.group_key IS 'Events with the same key run one after the other, in the order in which they were published. 1 to 200 characters. Null: no order. Set only by the functions that publish, because the order needs their lock.';
+
+COMMENT ON COLUMN tidegate.event_queue.dedup_key IS 'While an event is live, another one of the same kind and key is not stored. 1 to 200 characters. Null: no deduplication.';
+
+COMMENT ON COLUMN tidegate.event_queue.correlation_id IS 'A text of the publisher''s that goes along to the log, to follow-ups and into traces, to find events that belong together. 1 to 200 characters, or null.';
+
+COMMENT ON COLUMN tidegate.event_queue.attempts IS 'How many attempts have ended, by an outcome or because the worker went away.';
+
+COMMENT ON COLUMN tidegate.event_queue.lapses IS 'How often the event''s worker went away since the event last came to an outcome. An event with lapses runs alone.';
+
+COMMENT ON COLUMN tidegate.event_queue.max_attempts IS 'How many attempts the event has before it ends FAILED, 1 to 1000.';
+
+COMMENT ON COLUMN tidegate.event_queue.delayed IS 'True while available_at is in the future. Maintained by triggers; keeps planned events out of the index of ready ones.';
+
+COMMENT ON COLUMN tidegate.event_queue.stray IS 'True if a drain may find the event free behind the place that its walk has reached. Internal.';
+
+COMMENT ON COLUMN tidegate.event_queue.kind_known IS 'True if the function that wrote the row had looked up the kind. A plain INSERT leaves it false, and a trigger looks. Internal.';
+
+COMMENT ON COLUMN tidegate.event_queue.available_at IS 'The event starts no earlier than this. A retry moves it. Default: now.';
+
+COMMENT ON COLUMN tidegate.event_queue.expires_at IS 'The deadline: an event that no handler has started by then ends FAILED with the code expired. Null: no deadline.';
+
+COMMENT ON COLUMN tidegate.event_queue.created_at IS 'When the event was published.';
+
+COMMENT ON COLUMN tidegate.event_queue.last_error IS 'Code and message of the latest failed attempt. Null: none has failed.';
+
+COMMENT ON COLUMN tidegate.event_queue.errors IS 'All errors so far, oldest first: an array of objects with handler, code, message, attempt and at.';
+
+COMMENT ON COLUMN tidegate.event_queue.progress IS 'What handlers have finished and the results of their steps, so that a retry skips it. Null: nothing yet.';
+
+COMMENT ON COLUMN tidegate.event_queue.reported IS 'How far the running handler says it has come: an object with handler, part (0 to 1), note and at. Null: it has said nothing.';
+
+COMMENT ON COLUMN tidegate.event_queue.parent_id IS 'The id of the event whose handler published this one. Null: a producer published it.';
+
+COMMENT ON COLUMN tidegate.event_queue.replay_of IS 'The id of the ended event that this one repeats. Null: it is no replay.';
+
+COMMENT ON COLUMN tidegate.event_queue.traceparent IS 'The W3C trace context that the event was published under. Null: none.';
 
 CREATE VIEW tidegate.jobs AS
  SELECT event_queue.id,
@@ -1396,6 +1693,30 @@ UNION ALL
     event_log.finished_at
    FROM tidegate.event_log;
 
+COMMENT ON VIEW tidegate.jobs IS 'Live and ended events as a client of an HTTP interface sees them. Ask job() for one by its id; a scan reads the whole log.';
+
+COMMENT ON COLUMN tidegate.jobs.id IS 'The event''s number.';
+
+COMMENT ON COLUMN tidegate.jobs.kind IS 'The kind of the event.';
+
+COMMENT ON COLUMN tidegate.jobs.status IS 'pending, processed, failed or failed_with_error.';
+
+COMMENT ON COLUMN tidegate.jobs.status_number IS '0 pending, 1 processed, 2 failed, 3 failed_with_error.';
+
+COMMENT ON COLUMN tidegate.jobs.status_code IS 'An HTTP status: 200 processed; 4xx failed, from the last error''s code or else 409; 500 failed_with_error. Null: pending.';
+
+COMMENT ON COLUMN tidegate.jobs.correlation_id IS 'The correlation id of the event. Null: none.';
+
+COMMENT ON COLUMN tidegate.jobs.group_key IS 'The group of the event. Null: none.';
+
+COMMENT ON COLUMN tidegate.jobs.errors IS 'All errors so far, oldest first.';
+
+COMMENT ON COLUMN tidegate.jobs.result IS 'What the handlers returned. Null: nothing, or not yet.';
+
+COMMENT ON COLUMN tidegate.jobs.created_at IS 'When it was published.';
+
+COMMENT ON COLUMN tidegate.jobs.finished_at IS 'When it ended. Null: it is live.';
+
 CREATE FUNCTION tidegate.job(id bigint) RETURNS SETOF tidegate.jobs
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1412,6 +1733,8 @@ CREATE FUNCTION tidegate.job(id bigint) RETURNS SETOF tidegate.jobs
       FROM tidegate.logged(job.id) AS l WHERE NOT EXISTS (SELECT FROM live)
 $$;
 
+COMMENT ON FUNCTION tidegate.job(id bigint) IS 'What has become of one event: a row of the view jobs, or none if nobody knows the event. id: the event''s number.';
+
 CREATE FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision, OUT ours boolean, OUT first boolean) RETURNS record
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1425,6 +1748,8 @@ BEGIN
     first := ours AND NOT EXISTS (SELECT FROM tidegate.drain_slot AS s
                                    WHERE s.slot < keep_slot.slot AND s.until > clock_timestamp());
 END $$;
+
+COMMENT ON FUNCTION tidegate.keep_slot(slot integer, worker uuid, seconds double precision, rate double precision, OUT ours boolean, OUT first boolean) IS 'Prolongs a drain''s slot.';
 
 CREATE FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
@@ -1470,13 +1795,19 @@ BEGIN
     END LOOP;
 END $_$;
 
+COMMENT ON FUNCTION tidegate.kin(asked bigint[], upwards boolean, most bigint) IS 'The ancestors or descendants of events.';
+
 CREATE FUNCTION tidegate.latency_bounds(instant timestamp with time zone) RETURNS timestamp with time zone[]
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN ARRAY[(instant - '01:00:00'::interval), (instant - '00:10:00'::interval), (instant - '00:02:00'::interval), (instant - '00:00:30'::interval), (instant - '00:00:05'::interval), (instant - '00:00:01'::interval), (instant - '00:00:00.25'::interval), (instant - '00:00:00.05'::interval)];
 
+COMMENT ON FUNCTION tidegate.latency_bounds(instant timestamp with time zone) IS 'Internal: the publish times at which the latency bucket of an event that ends at the instant changes.';
+
 CREATE FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) RETURNS bigint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN isfinite(created_at) THEN ((date_part('epoch'::text, (finished_at - created_at)) * (1000)::double precision))::bigint ELSE (0)::bigint END;
+
+COMMENT ON FUNCTION tidegate.latency_ms(created_at timestamp with time zone, finished_at timestamp with time zone) IS 'Milliseconds from publish to end. created_at and finished_at: as in the log.';
 
 CREATE FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) RETURNS record
     LANGUAGE plpgsql
@@ -1729,6 +2060,8 @@ BEGIN
             CASE WHEN "join" IS NULL THEN 0 ELSE after END, clear_to, as_of);
 END $$;
 
+COMMENT ON FUNCTION tidegate.lease(token uuid, worker uuid, held uuid[], over uuid[], seconds double precision, kinds text[], most bigint, bytes bigint, first_window integer, "join" boolean, passed_by text[], probe text, INOUT after bigint, INOUT clear_to bigint, INOUT as_of xid8, INOUT low xid8, OUT taken bigint, OUT scanned bigint, OUT suspect boolean, OUT blocked text[], OUT services jsonb) IS 'Takes the next free events for a worker. The protocol is described at its definition.';
+
 CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1740,6 +2073,8 @@ CREATE FUNCTION tidegate.leave_slot(slot integer, worker uuid) RETURNS void
      WHERE s.slot = (SELECT m.slot FROM tidegate.drain_slot AS m
                       WHERE m.slot = leave_slot.slot AND m.worker = leave_slot.worker FOR NO KEY UPDATE SKIP LOCKED)
 $$;
+
+COMMENT ON FUNCTION tidegate.leave_slot(slot integer, worker uuid) IS 'Frees a drain''s slot.';
 
 CREATE FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamp with time zone, OUT at_work integer, OUT unrated integer, OUT rate double precision) RETURNS record
     LANGUAGE plpgsql STABLE
@@ -1783,6 +2118,8 @@ BEGIN
             SELECT s.retry_at FROM tidegate.service AS s WHERE s.state IN ('open', 'probing') AND s.kinds && left_to_do.kinds) AS d;
 END $$;
 
+COMMENT ON FUNCTION tidegate.left_to_do(kinds text[], most bigint, OUT ready bigint, OUT next_due_at timestamp with time zone, OUT at_work integer, OUT unrated integer, OUT rate double precision) IS 'What a drain could do now. kinds: the kinds that it handles. most: where counting stops. Returns ready (events), next_due_at, at_work (drains), unrated and rate (events in a second that those drains end).';
+
 CREATE FUNCTION tidegate.limit_kind(kind text) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1802,6 +2139,8 @@ BEGIN
     VALUES ('kind:' || limit_kind.kind, ARRAY[limit_kind.kind], most)
     ON CONFLICT (service) DO UPDATE SET kinds = excluded.kinds, max_running = excluded.max_running;
 END $$;
+
+COMMENT ON FUNCTION tidegate.limit_kind(kind text) IS 'Makes the limit of a kind what its policy says.';
 
 CREATE FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -1845,6 +2184,8 @@ BEGIN
                               'max_running', made.max_running, 'per_second', made.per_second);
 END $$;
 
+COMMENT ON FUNCTION tidegate.limit_service(service text, max_running integer, per_second double precision, reason text, actor text) IS 'Limits the calls of an outside service over all drains. service: its name. max_running: events at once, 1 to 10000; 0 for any number, null leaves it as it is. per_second: starts in a second, 0.0001 to 10000; 0 and null likewise. reason: why, required. actor: who.';
+
 CREATE FUNCTION tidegate.lineage(id bigint, most bigint) RETURNS SETOF json
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1882,9 +2223,13 @@ BEGIN
          ORDER BY array_position(kin, e.id);
 END $_$;
 
+COMMENT ON FUNCTION tidegate.lineage(id bigint, most bigint) IS 'The family of an event: what it came of, nearest first, then what came of it, each as a JSON object. id: the event''s number. most: how many rows at most.';
+
 CREATE FUNCTION tidegate.listed_at_most() RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN 100;
+
+COMMENT ON FUNCTION tidegate.listed_at_most() IS 'How many skipped events a report lists.';
 
 CREATE FUNCTION tidegate.lock_groups(group_keys text[]) RETURNS void
     LANGUAGE plpgsql
@@ -1898,6 +2243,8 @@ BEGIN
     END IF;
 END $$;
 
+COMMENT ON FUNCTION tidegate.lock_groups(group_keys text[]) IS 'Locks groups for a publish.';
+
 CREATE FUNCTION tidegate.lock_replays() RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1909,6 +2256,8 @@ BEGIN
     END IF;
     PERFORM tidegate.lock_slots('{-1}');
 END $$;
+
+COMMENT ON FUNCTION tidegate.lock_replays() IS 'Lets one replay run at a time.';
 
 CREATE FUNCTION tidegate.lock_slots(slots integer[]) RETURNS void
     LANGUAGE plpgsql
@@ -1926,6 +2275,8 @@ BEGIN
     END IF;
 END $$;
 
+COMMENT ON FUNCTION tidegate.lock_slots(slots integer[]) IS 'Locks rows of mutex.';
+
 CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL::text) RETURNS text
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1935,6 +2286,8 @@ CREATE FUNCTION tidegate.log_columns(prefix text, changed text DEFAULT NULL::tex
       FROM pg_attribute
      WHERE attrelid = 'tidegate.event_log'::regclass AND attnum > 0 AND NOT attisdropped
 $$;
+
+COMMENT ON FUNCTION tidegate.log_columns(prefix text, changed text) IS 'The columns of the log, as text.';
 
 CREATE FUNCTION tidegate.log_partitions(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(partition text, lower_bound timestamp with time zone, upper_bound timestamp with time zone, closed boolean, sealed boolean, sealing boolean)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -1969,6 +2322,8 @@ CREATE FUNCTION tidegate.log_partitions(now timestamp with time zone DEFAULT NUL
                                     WHERE t.tgrelid = bounds.oid AND t.tgname = 'event_log_unseal') AS is) AS guarded
 $$;
 
+COMMENT ON FUNCTION tidegate.log_partitions(now timestamp with time zone) IS 'The partitions of the log, with their bounds and how far they are counted. now: counts as the present, if it is earlier than the database''s clock.';
+
 CREATE FUNCTION tidegate.log_places() RETURNS SETOF name
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -1977,6 +2332,8 @@ CREATE FUNCTION tidegate.log_places() RETURNS SETOF name
      WHERE i.inhparent = 'tidegate.event_log'::regclass AND c.relnamespace = 'tidegate'::regnamespace
      ORDER BY c.relname DESC
 $$;
+
+COMMENT ON FUNCTION tidegate.log_places() IS 'The partitions of the log.';
 
 CREATE FUNCTION tidegate.logged(id bigint) RETURNS SETOF tidegate.event_log
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -1997,6 +2354,8 @@ BEGIN
     END LOOP;
 END $_$;
 
+COMMENT ON FUNCTION tidegate.logged(id bigint) IS 'An ended event, as a row of event_log; no row if it is not in the log. id: the event''s number. Reads one partition at a time.';
+
 CREATE TABLE tidegate.audit (
     id bigint NOT NULL,
     at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
@@ -2009,9 +2368,31 @@ CREATE TABLE tidegate.audit (
     reason text
 );
 
+COMMENT ON TABLE tidegate.audit IS 'What operators and cleanups have done. Rows are only added.';
+
+COMMENT ON COLUMN tidegate.audit.id IS 'The number of the entry.';
+
+COMMENT ON COLUMN tidegate.audit.at IS 'When it was done.';
+
+COMMENT ON COLUMN tidegate.audit.session_user_name IS 'The database login that did it.';
+
+COMMENT ON COLUMN tidegate.audit.actor IS 'Who did it, as the caller said, 1 to 200 characters. Null: not said.';
+
+COMMENT ON COLUMN tidegate.audit.action IS 'What was done, such as replay, requeue, cancel, pause, cleanup.';
+
+COMMENT ON COLUMN tidegate.audit.filter IS 'The arguments of the call, as an object.';
+
+COMMENT ON COLUMN tidegate.audit.ids IS 'The events that were changed. Null or empty: none, or they are not kept one by one.';
+
+COMMENT ON COLUMN tidegate.audit.count IS 'How many were changed.';
+
+COMMENT ON COLUMN tidegate.audit.reason IS 'Why, as the caller said.';
+
 CREATE FUNCTION tidegate.made_replays(entry tidegate.audit) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     RETURN (((entry).action = 'replay'::text) OR (((entry).action = 'unblock'::text) AND (((entry).filter ->> 'how'::text) = 'skip'::text)));
+
+COMMENT ON FUNCTION tidegate.made_replays(entry tidegate.audit) IS 'Whether an audit row''s ids were replayed.';
 
 CREATE FUNCTION tidegate.make_log_partition(day date) RETURNS TABLE(outcome text, moved bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2057,6 +2438,8 @@ BEGIN
     RETURN NEXT;
 END $_$;
 
+COMMENT ON FUNCTION tidegate.make_log_partition(day date) IS 'Makes the partition of a day. day: the UTC day on which its rows expire. Returns the outcome and how many rows moved.';
+
 CREATE FUNCTION tidegate.mark_delayed() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2067,9 +2450,7 @@ BEGIN
     RETURN NEW;
 END $$;
 
-CREATE FUNCTION tidegate.max_group_delay() RETURNS interval
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN '30 days'::interval;
+COMMENT ON FUNCTION tidegate.mark_delayed() IS 'Trigger of event_queue: keeps delayed in step with available_at.';
 
 CREATE FUNCTION tidegate.members(id bigint) RETURNS jsonb
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -2091,6 +2472,8 @@ BEGIN
     END LOOP;
     RETURN '[]';
 END $$;
+
+COMMENT ON FUNCTION tidegate.members(id bigint) IS 'What an event waited for, and how that ended.';
 
 CREATE FUNCTION tidegate.members_refusal(members bigint[]) RETURNS text
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -2115,9 +2498,13 @@ BEGIN
                CASE WHEN cardinality(unknown) > 1 THEN format(' and %s more that are not', cardinality(unknown) - 1) ELSE '' END) END;
 END $$;
 
+COMMENT ON FUNCTION tidegate.members_refusal(members bigint[]) IS 'What is wrong with the ids that an event is to wait for.';
+
 CREATE FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     RETURN CASE WHEN (added IS NULL) THEN progress WHEN (progress IS NULL) THEN added ELSE (((jsonb_build_object('handlers', (COALESCE((progress -> 'handlers'::text), '{}'::jsonb) || COALESCE((added -> 'handlers'::text), '{}'::jsonb)), 'steps', (COALESCE((progress -> 'steps'::text), '{}'::jsonb) || COALESCE((added -> 'steps'::text), '{}'::jsonb))) || CASE WHEN ((progress ? 'deferred'::text) OR (added ? 'deferred'::text)) THEN jsonb_build_object('deferred', (COALESCE((progress -> 'deferred'::text), '{}'::jsonb) || COALESCE((added -> 'deferred'::text), '{}'::jsonb))) ELSE '{}'::jsonb END) || CASE WHEN ((progress ? 'snoozed'::text) OR (added ? 'snoozed'::text)) THEN jsonb_build_object('snoozed', COALESCE((added -> 'snoozed'::text), (progress -> 'snoozed'::text))) ELSE '{}'::jsonb END) || CASE WHEN ((progress ? 'together'::text) OR (added ? 'together'::text)) THEN jsonb_build_object('together', COALESCE((added -> 'together'::text), (progress -> 'together'::text))) ELSE '{}'::jsonb END) END;
+
+COMMENT ON FUNCTION tidegate.merge_progress(progress jsonb, added jsonb) IS 'Progress with more of it.';
 
 CREATE FUNCTION tidegate.missing_log_days(now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS SETOF date
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -2140,6 +2527,8 @@ CREATE FUNCTION tidegate.missing_log_days(now timestamp with time zone DEFAULT N
                           AND p.upper_bound > w.day::timestamp AT TIME ZONE 'UTC')
      ORDER BY 1
 $$;
+
+COMMENT ON FUNCTION tidegate.missing_log_days(now timestamp with time zone) IS 'Days that need a partition of the log and have none. now: as in log_partitions().';
 
 CREATE FUNCTION tidegate.missing_retention_days(kind text, partition text) RETURNS SETOF date
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -2167,9 +2556,13 @@ BEGIN
     END IF;
 END $_$;
 
+COMMENT ON FUNCTION tidegate.missing_retention_days(kind text, partition text) IS 'Days for which apply_retention() would need a partition. kind: the kind. partition: the partition that its rows are in.';
+
 CREATE FUNCTION tidegate.mutex_slot(group_key text) RETURNS integer
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (hashtext(group_key) & 65535);
+
+COMMENT ON FUNCTION tidegate.mutex_slot(group_key text) IS 'The row of mutex that stands for a group.';
 
 CREATE FUNCTION tidegate.note_run(worker uuid, report json) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2185,6 +2578,8 @@ BEGIN
      WHERE report IS NOT NULL;
 END $$;
 
+COMMENT ON FUNCTION tidegate.note_run(worker uuid, report json) IS 'Internal: adds a row to drain_run.';
+
 CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RETURNS SETOF bigint
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2198,9 +2593,13 @@ CREATE FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) RET
      ORDER BY c.id LIMIT offspring.most
 $$;
 
+COMMENT ON FUNCTION tidegate.offspring(ids bigint[], after bigint, most integer) IS 'Ids of follow-ups and replays of events that are not forgotten yet. ids: the events. after: only ids above this. most: how many at most.';
+
 CREATE FUNCTION tidegate.open_after() RETURNS integer
     LANGUAGE sql IMMUTABLE
     RETURN 5;
+
+COMMENT ON FUNCTION tidegate.open_after() IS 'How many unanswered calls in a row open a service.';
 
 CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE
@@ -2228,13 +2627,19 @@ CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
                       (SELECT * FROM overtaken ORDER BY overtaken.group_key LIMIT tidegate.listed_at_most()) AS o))
 $$;
 
+COMMENT ON FUNCTION tidegate.order_risks(chosen bigint[]) IS 'What a replay may do to the order of groups.';
+
 CREATE FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigint, high bigint) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (NOT (policy ? field)) THEN NULL::text WHEN ((jsonb_typeof((policy -> field)) <> 'number'::text) OR ((policy ->> field) ~ '[.eE-]'::text) OR ((((policy ->> field))::numeric < (low)::numeric) OR (((policy ->> field))::numeric > (high)::numeric))) THEN format('%s: must be a whole number of %s to %s, got %s'::text, field, low, high, "left"((policy ->> field), 40)) ELSE NULL::text END;
 
+COMMENT ON FUNCTION tidegate.policy_field_refusal(policy jsonb, field text, low bigint, high bigint) IS 'What is wrong with a field of a policy.';
+
 CREATE FUNCTION tidegate.policy_refusal(policy jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN ((policy IS NULL) OR (jsonb_typeof(policy) <> 'object'::text)) THEN 'policy: must be an object of fields'::text WHEN ((policy - ARRAY['max_attempts'::text, 'handler_timeout_ms'::text, 'backoff_ms'::text, 'backoff_max_ms'::text, 'concurrency'::text, 'batch'::text, 'batch_within_ms'::text]) <> '{}'::jsonb) THEN (('policy: must have no fields but max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, batch '::text || 'and batch_within_ms, got '::text) || "left"(((policy - ARRAY['max_attempts'::text, 'handler_timeout_ms'::text, 'backoff_ms'::text, 'backoff_max_ms'::text, 'concurrency'::text, 'batch'::text, 'batch_within_ms'::text]))::text, 100)) ELSE COALESCE(tidegate.policy_field_refusal(policy, 'max_attempts'::text, (1)::bigint, (1000)::bigint), tidegate.policy_field_refusal(policy, 'handler_timeout_ms'::text, (1)::bigint, (900000)::bigint), tidegate.policy_field_refusal(policy, 'backoff_ms'::text, (1)::bigint, (86400000)::bigint), tidegate.policy_field_refusal(policy, 'backoff_max_ms'::text, (1)::bigint, (86400000)::bigint), tidegate.policy_field_refusal(policy, 'concurrency'::text, (1)::bigint, (10000)::bigint), tidegate.policy_field_refusal(policy, 'batch'::text, (1)::bigint, (1000)::bigint), tidegate.policy_field_refusal(policy, 'batch_within_ms'::text, (0)::bigint, (60000)::bigint)) END;
+
+COMMENT ON FUNCTION tidegate.policy_refusal(policy jsonb) IS 'What is wrong with a policy.';
 
 CREATE TABLE tidegate.event_kind (
     kind text NOT NULL,
@@ -2252,9 +2657,29 @@ CREATE TABLE tidegate.event_kind (
     CONSTRAINT event_kind_retention_failed_check CHECK (((retention_failed >= '00:00:00'::interval) AND (retention_failed <= '3660 days'::interval)))
 );
 
+COMMENT ON TABLE tidegate.event_kind IS 'The kinds of events that may be published, one row each. `tidegate migrate` registers those that the program handles.';
+
+COMMENT ON COLUMN tidegate.event_kind.kind IS 'The name of the kind, 1 to 100 characters.';
+
+COMMENT ON COLUMN tidegate.event_kind.retention_completed IS 'How long events that ended COMPLETED stay in the log, 0 to 3660 days. Set by set_retention().';
+
+COMMENT ON COLUMN tidegate.event_kind.retention_failed IS 'How long events that ended COMPLETED_WITH_ERRORS or FAILED stay in the log, 0 to 3660 days. Set by set_retention().';
+
+COMMENT ON COLUMN tidegate.event_kind.paused IS 'True: drains leave events of this kind alone, and publishing goes on. Set by pause() and resume().';
+
+COMMENT ON COLUMN tidegate.event_kind.registered_at IS 'When the kind was registered.';
+
+COMMENT ON COLUMN tidegate.event_kind.declared IS 'What the program says about how events of this kind are handled: an object with some of max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, batch and batch_within_ms.';
+
+COMMENT ON COLUMN tidegate.event_kind.overridden IS 'The fields of the policy that an operator has set with set_policy(). They win over declared.';
+
+COMMENT ON COLUMN tidegate.event_kind.policy IS 'The policy that is in force: declared, with the fields of overridden in place of its own.';
+
 CREATE FUNCTION tidegate.own_attempts() RETURNS jsonb
     LANGUAGE sql STABLE
     RETURN (SELECT jsonb_object_agg(k.kind, (k.policy -> 'max_attempts'::text)) AS jsonb_object_agg FROM tidegate.event_kind k WHERE (k.policy ? 'max_attempts'::text));
+
+COMMENT ON FUNCTION tidegate.own_attempts() IS 'The numbers of attempts that kinds have by policy.';
 
 CREATE FUNCTION tidegate.pause(kind text, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2265,12 +2690,16 @@ BEGIN
     RETURN tidegate.set_paused('pause', pause.kind, true, pause.reason, pause.actor);
 END $$;
 
+COMMENT ON FUNCTION tidegate.pause(kind text, reason text, actor text) IS 'Has drains leave events of a kind alone; publishing goes on. kind: a registered kind. reason: why. actor: who. Returns a report as an object.';
+
 CREATE FUNCTION tidegate.pause_schedule(name text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     SELECT tidegate.switch_schedule(pause_schedule.name, true, pause_schedule.reason, pause_schedule.actor)
 $$;
+
+COMMENT ON FUNCTION tidegate.pause_schedule(name text, reason text, actor text) IS 'Has a periodic event publish nothing. name: the schedule. reason: why, required. actor: who.';
 
 CREATE FUNCTION tidegate.pause_service(service text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2280,6 +2709,8 @@ CREATE FUNCTION tidegate.pause_service(service text, reason text, actor text DEF
 BEGIN
     RETURN tidegate.set_service('pause_service', pause_service.service, 'paused', pause_service.reason, pause_service.actor);
 END $$;
+
+COMMENT ON FUNCTION tidegate.pause_service(service text, reason text, actor text) IS 'Has handlers make no calls to an outside service; their events wait. service: its name, 1 to 100 characters. reason: why, required. actor: who.';
 
 CREATE FUNCTION tidegate.printed(payload jsonb) RETURNS json
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
@@ -2291,6 +2722,8 @@ EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
     RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB, with its numbers printed out'
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
+
+COMMENT ON FUNCTION tidegate.printed(payload jsonb) IS 'A jsonb value as the text that is stored.';
 
 CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint) RETURNS record
     LANGUAGE sql
@@ -2306,15 +2739,21 @@ CREATE FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bi
     SELECT count(*), min(id) FROM ready
 $$;
 
-CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text, on_duplicate text DEFAULT 'keep'::text, after bigint[] DEFAULT NULL::bigint[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
+COMMENT ON FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint) IS 'Makes delayed events ready whose time has come.';
+
+CREATE FUNCTION tidegate.publish(kind text, payload jsonb, group_key text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, max_attempts integer DEFAULT NULL::integer, traceparent text DEFAULT NULL::text, on_duplicate text DEFAULT 'keep'::text, after bigint[] DEFAULT NULL::bigint[], delay interval DEFAULT NULL::interval) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     SELECT p.id, p.created, p.status, p.attempts, p.replaced
       FROM tidegate.publish_one(publish.kind, tidegate.printed(publish.payload), publish.group_key, publish.dedup_key,
-                                publish.correlation_id, publish.available_at, publish.expires_at, publish.max_attempts,
-                                publish.traceparent, publish.on_duplicate, publish.after) AS p
+                                publish.correlation_id,
+                                CASE WHEN publish.delay IS NULL THEN publish.available_at
+                                     ELSE tidegate.available_after(publish.delay, publish.available_at, publish.group_key) END,
+                                publish.expires_at, publish.max_attempts, publish.traceparent, publish.on_duplicate, publish.after) AS p
 $$;
+
+COMMENT ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, after bigint[], delay interval) IS 'Publishes one event in the caller''s transaction, and returns one row. kind: a registered kind. payload: JSON, at most 1048576 bytes as text, without \u0000; null for none. group_key: 1 to 200 characters; events of a group run one after the other, and the call waits for other transactions that publish to the group. dedup_key: 1 to 200 characters; while an event of the kind with this key is live, nothing new is stored and that event is returned. correlation_id: 1 to 200 characters, goes along to the log. available_at: the event starts no earlier. expires_at: the deadline to start by; later it ends FAILED with the code expired. max_attempts: 1 to 1000; null for the kind''s own or the queue''s usual number. traceparent: a W3C trace context. on_duplicate: keep, or replace, which puts payload and times of a waiting event with the dedup_key into its place. after: ids of up to 10000 committed events; this one starts when all have ended. delay: the event starts no earlier than so long from now, 0 to 36500 days; not together with available_at. With a group_key both are bounded by max_group_delay(). Returns id, created (false: a duplicate), status and attempts of what is stored, and replaced. A bad argument raises SQLSTATE 22023 and names the field.';
 
 CREATE FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2331,6 +2770,8 @@ BEGIN
       FROM tidegate.publish_children(kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats,
                                      max_attempts_each, '{}', traceparents) AS p;
 END $$;
+
+COMMENT ON FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) IS 'What publish_many() and the Rust library use: one array for each field, one element for each event; all but the first may be shorter, the rest is null. kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats, expires_ats, max_attempts_each and traceparents mean what the fields of publish() mean.';
 
 CREATE FUNCTION tidegate.publish_children(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2379,11 +2820,11 @@ BEGIN
     WITH inserted AS (
         INSERT INTO tidegate.event_queue AS q
                (id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
-                max_attempts, parent_id, traceparent)
+                max_attempts, parent_id, traceparent, kind_known)
         OVERRIDING SYSTEM VALUE
         SELECT r.id, r.kind, r.payload, r.group_key, r.dedup_key, r.correlation_id,
                coalesce(r.available_at, clock_timestamp()), r.expires_at,
-               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent
+               coalesce(r.max_attempts, (own_attempts->>r.kind)::integer, usual_attempts), r.parent_id, r.traceparent, true
           FROM unnest(new_ids, kinds, payloads, group_keys, dedup_keys, correlation_ids, available_ats,
                       expires_ats, max_attempts_each, parent_ids, traceparents)
                AS r(id, kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at,
@@ -2419,6 +2860,8 @@ BEGIN
       FROM unnest(new_ids) WITH ORDINALITY AS n(id, position) ORDER BY n.position;
 END $$;
 
+COMMENT ON FUNCTION tidegate.publish_children(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], parent_ids bigint[], traceparents text[]) IS 'Publishes a batch whose events may have parents.';
+
 CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE(id bigint, created boolean, status text, attempts integer)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2426,7 +2869,7 @@ CREATE FUNCTION tidegate.publish_many(events jsonb) RETURNS TABLE(id bigint, cre
 #variable_conflict use_column
 DECLARE
     allowed constant text[] := ARRAY['kind', 'payload', 'group_key', 'dedup_key', 'correlation_id',
-                                     'available_at', 'expires_at', 'max_attempts', 'traceparent'];
+                                     'available_at', 'delay', 'expires_at', 'max_attempts', 'traceparent'];
     refused text;
     a record;
 BEGIN
@@ -2453,13 +2896,14 @@ BEGIN
                array_agg(e.event->>'group_key') AS group_keys,
                array_agg(e.event->>'dedup_key') AS dedup_keys,
                array_agg(e.event->>'correlation_id') AS correlation_ids,
-               array_agg((e.event->>'available_at')::timestamptz) AS available_ats,
+               array_agg(CASE WHEN e.event ? 'delay' THEN tidegate.available_at_of(e.event, e.position)
+                              ELSE (e.event->>'available_at')::timestamptz END) AS available_ats,
                array_agg((e.event->>'expires_at')::timestamptz) AS expires_ats,
                array_agg((e.event->>'max_attempts')::integer) AS max_attempts_each,
                array_agg(e.event->>'traceparent') AS traceparents
           INTO a
           -- One sort for all, not one for each array.
-          FROM (SELECT e.event FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
+          FROM (SELECT e.event, e.position FROM jsonb_array_elements(events) WITH ORDINALITY AS e(event, position)
                  ORDER BY e.position) AS e;
     EXCEPTION WHEN program_limit_exceeded OR out_of_memory THEN
         RAISE EXCEPTION 'payload: must have at most 1048576 bytes, got more than 1 GB, with its numbers printed out'
@@ -2470,6 +2914,8 @@ BEGIN
       FROM tidegate.publish_batch(coalesce(a.kinds, '{}'), a.payloads, a.group_keys, a.dedup_keys, a.correlation_ids,
                                   a.available_ats, a.expires_ats, a.max_attempts_each, a.traceparents) AS p;
 END $$;
+
+COMMENT ON FUNCTION tidegate.publish_many(events jsonb) IS 'Publishes a batch in the caller''s transaction, all or none, and returns one row for each event in the order of the array. events: a JSON array of objects with the keys kind, payload, group_key, dedup_key, correlation_id, available_at, delay, expires_at, max_attempts and traceparent, which mean what they mean in publish(); a key that is missing or null is not given. delay is a number of seconds or the text of an interval. Returns id, created, status and attempts. A bad event raises SQLSTATE 22023 and names its place in the array, from 1, and the field.';
 
 CREATE FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text DEFAULT 'keep'::text, after bigint[] DEFAULT NULL::bigint[]) RETURNS TABLE(id bigint, created boolean, status text, attempts integer, replaced boolean)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2511,10 +2957,10 @@ BEGIN
     LOOP
         INSERT INTO tidegate.event_queue AS q
                (kind, payload, group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts,
-                traceparent)
+                traceparent, kind_known)
         VALUES (publish_one.kind, publish_one.payload, publish_one.group_key, publish_one.dedup_key,
                 publish_one.correlation_id, coalesce(publish_one.available_at, clock_timestamp()), publish_one.expires_at,
-                publish_one.max_attempts, publish_one.traceparent)
+                publish_one.max_attempts, publish_one.traceparent, true)
         ON CONFLICT (kind, dedup_key) WHERE dedup_key IS NOT NULL DO NOTHING
         RETURNING q.id INTO publish_one.id;
         IF FOUND THEN
@@ -2546,6 +2992,8 @@ BEGIN
         -- The first one ended between the two statements: this one is new after all.
     END LOOP;
 END $$;
+
+COMMENT ON FUNCTION tidegate.publish_one(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, after bigint[]) IS 'What publish() and the Rust library use. kind, payload (as json, stored as it is), group_key, dedup_key, correlation_id, available_at, expires_at, max_attempts, traceparent, on_duplicate and after as in publish().';
 
 CREATE FUNCTION tidegate.put_schedule(keeper text, name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql
@@ -2582,9 +3030,13 @@ BEGIN
     RETURN jsonb_build_object('action', 'schedule', 'name', made.name, 'change', 'set', 'changed', true, 'paused', made.paused);
 END $$;
 
+COMMENT ON FUNCTION tidegate.put_schedule(keeper text, name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text, reason text, actor text) IS 'Writes a schedule.';
+
 CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN COALESCE((SELECT range_agg(int8range(i.i, i.i, '[]'::text)) AS range_agg FROM unnest(ranges.ids) i(i) WHERE (i.i < '9223372036854775807'::bigint)), '{}'::int8multirange);
+
+COMMENT ON FUNCTION tidegate.ranges(ids bigint[]) IS 'Ids as a set of ranges.';
 
 CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) RETURNS TABLE(id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text, started boolean)
     LANGUAGE plpgsql STABLE
@@ -2606,6 +3058,8 @@ BEGIN
      LIMIT most;
 END $$;
 
+COMMENT ON FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) IS 'The events of a lease behind an id.';
+
 CREATE FUNCTION tidegate.receive(source text, message_id text) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2624,6 +3078,8 @@ BEGIN
     RETURN FOUND;
 END $$;
 
+COMMENT ON FUNCTION tidegate.receive(source text, message_id text) IS 'Notes a message from outside in the caller''s transaction, so that it is taken in once. source: where it comes from, 1 to 1000 bytes. message_id: its id there, 1 to 500 bytes. Returns true if it is new, false if it was noted within the last 15 days. Waits for another transaction that notes the same message.';
+
 CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) RETURNS void
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2633,13 +3089,19 @@ CREATE FUNCTION tidegate.record_action(action text, actor text, filter jsonb, id
             coalesce(record_action.ids, '{}'), coalesce(cardinality(record_action.ids), 0), record_action.reason)
 $$;
 
+COMMENT ON FUNCTION tidegate.record_action(action text, actor text, filter jsonb, ids bigint[], reason text) IS 'Writes an audit row.';
+
 CREATE FUNCTION tidegate.takes_plaintext() RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN true;
 
+COMMENT ON FUNCTION tidegate.takes_plaintext() IS 'Whether payloads may be published unsealed. Set by `tidegate migrate` from TIDEGATE_PAYLOADS.';
+
 CREATE FUNCTION tidegate.refusal(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS text
     LANGUAGE sql STABLE
     RETURN CASE WHEN ((kind IS NULL) OR ((char_length(kind) < 1) OR (char_length(kind) > 100))) THEN ('kind: must have 1 to 100 characters, got '::text || COALESCE((char_length(kind))::text, 'NULL'::text)) WHEN (octet_length((payload)::text) > 1048576) THEN ('payload: must have at most 1048576 bytes, got '::text || octet_length((payload)::text)) WHEN tidegate.has_nul(payload) THEN 'payload: must have no \u0000'::text WHEN ((NOT tidegate.takes_plaintext()) AND (NOT starts_with((payload)::text, '{"tidegate_sealed":'::text))) THEN 'payload: must be sealed with a key of the program''s, for this queue takes no plaintext (TIDEGATE_PAYLOADS=sealed)'::text WHEN ((char_length(group_key) < 1) OR (char_length(group_key) > 200)) THEN ('group_key: must have 1 to 200 characters, got '::text || char_length(group_key)) WHEN ((char_length(dedup_key) < 1) OR (char_length(dedup_key) > 200)) THEN ('dedup_key: must have 1 to 200 characters, got '::text || char_length(dedup_key)) WHEN ((char_length(correlation_id) < 1) OR (char_length(correlation_id) > 200)) THEN ('correlation_id: must have 1 to 200 characters, got '::text || char_length(correlation_id)) WHEN (NOT isfinite(available_at)) THEN ('available_at: must be a finite time, got '::text || available_at) WHEN (NOT isfinite(expires_at)) THEN ('expires_at: must be a finite time, got '::text || expires_at) WHEN ((max_attempts < 1) OR (max_attempts > 1000)) THEN ('max_attempts: must be 1 to 1000, got '::text || max_attempts) WHEN (traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text) THEN ('traceparent: must be a W3C trace context such as 00-<32 hex digits>-<16 hex digits>-01, got '::text || "left"(traceparent, 60)) ELSE NULL::text END;
+
+COMMENT ON FUNCTION tidegate.refusal(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) IS 'What is wrong with an event that is to be published.';
 
 CREATE FUNCTION tidegate.refuse_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) RETURNS text
     LANGUAGE plpgsql STABLE
@@ -2667,6 +3129,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
+COMMENT ON FUNCTION tidegate.refuse_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) IS 'Refuses a batch in the words of its first bad event.';
+
 CREATE FUNCTION tidegate.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2675,6 +3139,8 @@ BEGIN
     RAISE EXCEPTION '%.% is append-only: % is not allowed', TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_OP
         USING ERRCODE = 'insufficient_privilege';
 END $$;
+
+COMMENT ON FUNCTION tidegate.refuse_change() IS 'Trigger of audit: rows are only added.';
 
 CREATE FUNCTION tidegate.refuse_insert() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2685,6 +3151,8 @@ BEGIN
                                           NEW.expires_at, NEW.max_attempts, NEW.traceparent)
         USING ERRCODE = 'invalid_parameter_value';
 END $$;
+
+COMMENT ON FUNCTION tidegate.refuse_insert() IS 'Trigger of event_queue: refuses a bad row of a plain INSERT in the words of publish().';
 
 CREATE FUNCTION tidegate.refuse_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text) RETURNS void
     LANGUAGE plpgsql STABLE
@@ -2725,6 +3193,8 @@ BEGIN
     END IF;
 END $_$;
 
+COMMENT ON FUNCTION tidegate.refuse_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text) IS 'Refuses a bad schedule.';
+
 CREATE FUNCTION tidegate.refuse_status_change() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2733,6 +3203,8 @@ BEGIN
     RAISE EXCEPTION 'event % has ended as %: its status does not change again', OLD.id, OLD.status
         USING ERRCODE = 'check_violation';
 END $$;
+
+COMMENT ON FUNCTION tidegate.refuse_status_change() IS 'Trigger of event_log: a status does not change.';
 
 CREATE FUNCTION tidegate.release_waiting(after bigint, most integer, OUT looked_to bigint, OUT released bigint, OUT lowest bigint) RETURNS record
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2812,6 +3284,8 @@ BEGIN
     SELECT count(*), min(r.id) INTO released, lowest FROM ready AS r;
 END $$;
 
+COMMENT ON FUNCTION tidegate.release_waiting(after bigint, most integer, OUT looked_to bigint, OUT released bigint, OUT lowest bigint) IS 'Releases events whose members have all ended.';
+
 CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -2823,12 +3297,16 @@ CREATE FUNCTION tidegate.remove_ended(tokens uuid[]) RETURNS void
                                    FOR UPDATE SKIP LOCKED))
 $$;
 
+COMMENT ON FUNCTION tidegate.remove_ended(tokens uuid[]) IS 'Removes leases that are marked as ended.';
+
 CREATE FUNCTION tidegate.remove_schedule(name text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     SELECT tidegate.drop_schedule(NULL, remove_schedule.name, remove_schedule.reason, remove_schedule.actor)
 $$;
+
+COMMENT ON FUNCTION tidegate.remove_schedule(name text, reason text, actor text) IS 'Removes a periodic event that operators keep. name: the schedule. reason: why, required. actor: who.';
 
 CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) RETURNS TABLE(token uuid, cuts integer)
     LANGUAGE sql
@@ -2839,6 +3317,8 @@ CREATE FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precis
      WHERE l.token = ANY (renew.tokens) AND l.worker = renew.worker
     RETURNING l.token, l.cuts
 $$;
+
+COMMENT ON FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double precision) IS 'Prolongs a worker''s leases.';
 
 CREATE FUNCTION tidegate.replace_waiting(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) RETURNS boolean
     LANGUAGE plpgsql
@@ -2883,6 +3363,8 @@ BEGIN
         RETURN false;
     END;
 END $$;
+
+COMMENT ON FUNCTION tidegate.replace_waiting(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) IS 'Replaces a waiting event with the same deduplication key.';
 
 CREATE FUNCTION tidegate.replay(ids bigint[] DEFAULT NULL::bigint[], kind text DEFAULT NULL::text, status text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, until timestamp with time zone DEFAULT NULL::timestamp with time zone, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text, "limit" bigint DEFAULT 10000, dry_run boolean DEFAULT false, again boolean DEFAULT false, failed_handlers_only boolean DEFAULT false, expires_in interval DEFAULT NULL::interval, code text DEFAULT NULL::text, digest text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -2972,6 +3454,8 @@ BEGIN
         || CASE WHEN cardinality(collided) = 0 THEN '{}' ELSE tidegate.with_collisions(report, collided) END;
 END $$;
 
+COMMENT ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" bigint, dry_run boolean, again boolean, failed_handlers_only boolean, expires_in interval, code text, digest text) IS 'Publishes ended events again, as new events with replay_of. Either ids (1 to 10000), or a filter: since (ended from then on; required), until (ended before), kind, status (COMPLETED, COMPLETED_WITH_ERRORS or FAILED). reason: why, up to 1000 characters, required. actor: who, up to 200 characters. limit: how many at most, 1 to 100000. dry_run: true only tells what would be done. again: also what was replayed before. failed_handlers_only: skips handlers that had succeeded. expires_in: a new deadline, counted from now, for events whose own has passed; at most 3660 days. Returns a report as an object; limit_reached: call again for the rest.';
+
 CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) RETURNS TABLE(id bigint, event_kind text, group_key text, deadline timestamp with time zone, finished_at timestamp with time zone, in_log boolean, obstacle text, obstructed_by bigint)
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3045,6 +3529,8 @@ CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text,
     SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1
 $$;
 
+COMMENT ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) IS 'What a replay would take, and what is in the way of the rest.';
+
 CREATE FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3062,6 +3548,8 @@ BEGIN
     -- A cancelled event is still in its lease, but no longer in the queue.
     RETURN FOUND OR EXISTS (SELECT FROM tidegate.event_queue AS q WHERE q.id = report_progress.id);
 END $$;
+
+COMMENT ON FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) IS 'Notes how far a handler says it has come.';
 
 CREATE FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) RETURNS jsonb
     LANGUAGE plpgsql
@@ -3117,6 +3605,8 @@ BEGIN
     RETURN tidegate.watched_services();
 END $$;
 
+COMMENT ON FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) IS 'Notes how calls of a service went.';
+
 CREATE FUNCTION tidegate.requeue(ids bigint[], reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3157,6 +3647,22 @@ BEGIN
     RETURN jsonb_build_object('action', 'requeue', 'requeued', cardinality(done), 'ids', done, 'past_deadline', late,
                               'skipped_count', skipped_count, 'skipped', skipped);
 END $$;
+
+COMMENT ON FUNCTION tidegate.requeue(ids bigint[], reason text, actor text) IS 'Takes live events out of their workers'' hands and makes them ready now, with at least one attempt left. ids: 1 to 10000 events. reason: why, up to 1000 characters, required. actor: who, up to 200 characters. Returns a report as an object.';
+
+CREATE FUNCTION tidegate.require_registered() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM tidegate.event_kind AS k WHERE k.kind = NEW.kind) THEN
+        RAISE EXCEPTION '%', tidegate.unregistered(NEW.kind) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM set_config('tidegate.registered_kind', NEW.kind, true);
+    RETURN NEW;
+END $$;
+
+COMMENT ON FUNCTION tidegate.require_registered() IS 'Trigger of event_queue: refuses a plain INSERT of a kind that is not registered.';
 
 CREATE FUNCTION tidegate.reschedule(ids bigint[] DEFAULT NULL::bigint[], kind text DEFAULT NULL::text, dedup_key text DEFAULT NULL::text, correlation_id text DEFAULT NULL::text, group_key text DEFAULT NULL::text, status text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, until timestamp with time zone DEFAULT NULL::timestamp with time zone, available_at timestamp with time zone DEFAULT NULL::timestamp with time zone, expires_at timestamp with time zone DEFAULT NULL::timestamp with time zone, no_deadline boolean DEFAULT false, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text, "limit" integer DEFAULT 1000, after bigint DEFAULT 0, dry_run boolean DEFAULT false) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3235,6 +3741,8 @@ BEGIN
         'past_deadline', cardinality(past), 'past_deadline_ids', past[1:tidegate.listed_at_most()]);
 END $$;
 
+COMMENT ON FUNCTION tidegate.reschedule(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, available_at timestamp with time zone, expires_at timestamp with time zone, no_deadline boolean, reason text, actor text, "limit" integer, after bigint, dry_run boolean) IS 'Gives waiting events another start or deadline. Which: ids, kind, dedup_key, correlation_id, group_key, status, since and until as in cancel(). available_at: the new start; in the past means now. expires_at: the new deadline. no_deadline: true removes it. reason: why, required. actor: who. limit, after and dry_run as in cancel(). What a worker has in hand is left alone and counted as in_hand. Returns a report as an object.';
+
 CREATE FUNCTION tidegate.resume(kind text, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3244,12 +3752,16 @@ BEGIN
     RETURN tidegate.set_paused('resume', resume.kind, false, resume.reason, resume.actor);
 END $$;
 
+COMMENT ON FUNCTION tidegate.resume(kind text, reason text, actor text) IS 'Ends a pause(). kind: a registered kind. reason: why. actor: who. Returns a report as an object.';
+
 CREATE FUNCTION tidegate.resume_schedule(name text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
     SELECT tidegate.switch_schedule(resume_schedule.name, false, resume_schedule.reason, resume_schedule.actor)
 $$;
+
+COMMENT ON FUNCTION tidegate.resume_schedule(name text, reason text, actor text) IS 'Ends a pause_schedule(); slots that were missed meanwhile are passed. name: the schedule. reason: why, required. actor: who.';
 
 CREATE FUNCTION tidegate.resume_service(service text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3259,6 +3771,8 @@ CREATE FUNCTION tidegate.resume_service(service text, reason text, actor text DE
 BEGIN
     RETURN tidegate.set_service('resume_service', resume_service.service, 'closed', resume_service.reason, resume_service.actor);
 END $$;
+
+COMMENT ON FUNCTION tidegate.resume_service(service text, reason text, actor text) IS 'Ends a pause_service(), and tries a service at once that does not answer. service: its name. reason: why, required. actor: who.';
 
 CREATE FUNCTION tidegate.retire(kind text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3285,6 +3799,8 @@ BEGIN
     VALUES ('retire', retire.actor, jsonb_build_object('kind', retire.kind), 1, retire.reason);
     RETURN jsonb_build_object('action', 'retire', 'kind', retire.kind);
 END $$;
+
+COMMENT ON FUNCTION tidegate.retire(kind text, reason text, actor text) IS 'Unregisters a kind that no program handles any more; refused while it has live events. kind: a registered kind. reason: why, required. actor: who.';
 
 CREATE FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[] DEFAULT '{}'::bigint[]) RETURNS bigint[]
     LANGUAGE plpgsql
@@ -3316,6 +3832,8 @@ BEGIN
     RETURN left_hand;
 END $$;
 
+COMMENT ON FUNCTION tidegate.retry(worker uuid, ids bigint[], tokens uuid[], charged boolean[], delays double precision[], last_errors text[], error_lists text[], progresses text[], ran bigint[]) IS 'Puts events back for another attempt.';
+
 CREATE FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3341,6 +3859,8 @@ BEGIN
     RETURN changed;
 END $_$;
 
+COMMENT ON FUNCTION tidegate.rewrap(partition text, ids bigint[], payloads text[], reason text, actor text) IS 'Seals payloads anew. partition: as in unsealed(). ids and payloads: the events and their sealed payloads. reason: why, required. actor: who. Returns how many were changed.';
+
 CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3352,6 +3872,8 @@ CREATE FUNCTION tidegate.rows_in_default(day date) RETURNS bigint
                AND d.expires_at < (day + 1)::timestamp AT TIME ZONE 'UTC'
              LIMIT 10001) AS waiting
 $$;
+
+COMMENT ON FUNCTION tidegate.rows_in_default(day date) IS 'How many rows of a day are in the default partition. day: the UTC day.';
 
 CREATE FUNCTION tidegate.run_schedule(name text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3376,6 +3898,8 @@ BEGIN
     RETURN jsonb_build_object('action', 'schedule', 'name', asked.name, 'change', 'run', 'changed', true, 'paused', asked.paused, 'event_id', event);
 END $$;
 
+COMMENT ON FUNCTION tidegate.run_schedule(name text, reason text, actor text) IS 'Publishes a periodic event now, and leaves its slots as they are. name: the schedule. reason: why, required. actor: who.';
+
 CREATE FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3391,6 +3915,8 @@ BEGIN
      WHERE q.id = save_progress.id;
     RETURN FOUND;
 END $$;
+
+COMMENT ON FUNCTION tidegate.save_progress(id bigint, token uuid, progress text) IS 'Keeps what a handler has finished of a leased event.';
 
 CREATE FUNCTION tidegate.seal_log_partition(partition text, now timestamp with time zone DEFAULT NULL::timestamp with time zone, pages bigint DEFAULT 8192) RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3438,6 +3964,8 @@ BEGIN
     RETURN stop IS NULL;
 END $_$;
 
+COMMENT ON FUNCTION tidegate.seal_log_partition(partition text, now timestamp with time zone, pages bigint) IS 'Counts a partition that nothing is added to any more, a step at a time. partition: its name. now: as in log_partitions(). pages: how long a step is. Returns true when it is done, null if it is not over yet.';
+
 CREATE FUNCTION tidegate.select_live(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, after bigint, most integer) RETURNS bigint[]
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3465,6 +3993,8 @@ BEGIN
          ORDER BY q.id LIMIT most);
 END $$;
 
+COMMENT ON FUNCTION tidegate.select_live(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, after bigint, most integer) IS 'The next live events of a selection.';
+
 CREATE FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3483,6 +4013,8 @@ BEGIN
     VALUES (set_paused.action, set_paused.actor, jsonb_build_object('kind', set_paused.kind), changed::integer, set_paused.reason);
     RETURN jsonb_build_object('action', set_paused.action, 'kind', set_paused.kind, 'paused', set_paused.paused, 'changed', changed);
 END $$;
+
+COMMENT ON FUNCTION tidegate.set_paused(action text, kind text, paused boolean, reason text, actor text) IS 'Pauses or resumes a kind.';
 
 CREATE FUNCTION tidegate.set_policy(kind text, policy jsonb, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3520,6 +4052,8 @@ BEGIN
     RETURN jsonb_build_object('action', 'policy', 'kind', set_policy.kind, 'changed', next <> known.overridden,
                               'declared', known.declared, 'overridden', next, 'policy', known.declared || next);
 END $$;
+
+COMMENT ON FUNCTION tidegate.set_policy(kind text, policy jsonb, reason text, actor text) IS 'Sets how events of a kind are handled, over what the program declares. kind: a registered kind. policy: an object with some of max_attempts, handler_timeout_ms, backoff_ms, backoff_max_ms, concurrency, batch and batch_within_ms; a field that is null goes back to what is declared; {} changes nothing. reason: why, required for a change. actor: who. Returns declared, overridden and policy.';
 
 CREATE FUNCTION tidegate.set_retention(kind text, completed interval DEFAULT NULL::interval, failed interval DEFAULT NULL::interval, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS TABLE(retention_completed interval, retention_failed interval)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3560,6 +4094,8 @@ BEGIN
     RETURN NEXT;
 END $$;
 
+COMMENT ON FUNCTION tidegate.set_retention(kind text, completed interval, failed interval, reason text, actor text) IS 'Sets how long ended events of a kind are kept; holds for events that end from now on. kind: a registered kind. completed and failed: 0 to 3660 days; null leaves it as it is. reason: why. actor: who.';
+
 CREATE FUNCTION tidegate.set_schedule(name text, kind text, payload json DEFAULT NULL::json, cron text DEFAULT NULL::text, every interval DEFAULT NULL::interval, time_zone text DEFAULT 'UTC'::text, group_key text DEFAULT NULL::text, start_within interval DEFAULT NULL::interval, catch_up text DEFAULT 'last'::text, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE sql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3568,6 +4104,8 @@ CREATE FUNCTION tidegate.set_schedule(name text, kind text, payload json DEFAULT
                                  set_schedule.every, set_schedule.time_zone, set_schedule.group_key,
                                  set_schedule.start_within, set_schedule.catch_up, set_schedule.reason, set_schedule.actor)
 $$;
+
+COMMENT ON FUNCTION tidegate.set_schedule(name text, kind text, payload json, cron text, every interval, time_zone text, group_key text, start_within interval, catch_up text, reason text, actor text) IS 'Makes or changes a periodic event. name: 1 to 100 letters, digits, ''.'', ''_'' and ''-''. kind: a registered kind. payload: JSON of at most 65536 bytes. cron or every: its slots, as a cron expression of at most 200 characters or as an interval of 1 second to 366 days. time_zone: for cron, such as Europe/Berlin. group_key: the group of its events. start_within: the deadline of each event after its slot, 1 second to 366 days. catch_up: none, last or all, for missed slots. reason: why, required. actor: who.';
 
 CREATE FUNCTION tidegate.set_service(action text, service text, state text, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql
@@ -3594,6 +4132,8 @@ BEGIN
                               'known', known);
 END $$;
 
+COMMENT ON FUNCTION tidegate.set_service(action text, service text, state text, reason text, actor text) IS 'Pauses or resumes a service.';
+
 CREATE FUNCTION tidegate.should_wake() RETURNS boolean
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3615,9 +4155,13 @@ BEGIN
     RETURN FOUND AND NOT is_awake;
 END $$;
 
+COMMENT ON FUNCTION tidegate.should_wake() IS 'Tells whoever has just published whether to start a drain: true at most once in two seconds, and only while no drain is at work. To be called after the COMMIT, in a transaction of its own.';
+
 CREATE FUNCTION tidegate.slot_name(name text, slot timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE
     RETURN ((('schedule:'::text || name) || '@'::text) || to_char((slot AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS"Z"'::text));
+
+COMMENT ON FUNCTION tidegate.slot_name(name text, slot timestamp with time zone) IS 'The deduplication key of a schedule''s slot.';
 
 CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAULT 8192) RETURNS tid
     LANGUAGE sql
@@ -3628,6 +4172,8 @@ CREATE FUNCTION tidegate.step_end(partition text, since tid, pages bigint DEFAUL
                 THEN format('(%s,0)', place.next)::tid END
       FROM (SELECT (since::text::point)[0]::bigint + step_end.pages AS next) AS place
 $$;
+
+COMMENT ON FUNCTION tidegate.step_end(partition text, since tid, pages bigint) IS 'Where a step of a cleanup ends.';
 
 CREATE FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT lowest bigint, OUT low xid8) RETURNS record
     LANGUAGE plpgsql
@@ -3685,6 +4231,8 @@ BEGIN
     END LOOP;
     SELECT least(min(o.born), pg_snapshot_xmin(pg_current_snapshot())) INTO low FROM tidegate.lease AS o;
 END $$;
+
+COMMENT ON FUNCTION tidegate.sweep(worker uuid, held uuid[], OUT broken bigint, OUT lowest bigint, OUT low xid8) IS 'Breaks the leases of workers that have given no sign of life in time.';
 
 CREATE FUNCTION tidegate.sweep_events(after bigint, page integer DEFAULT 10000, older_than interval DEFAULT '00:00:00'::interval, dry_run boolean DEFAULT false, actor text DEFAULT NULL::text, now timestamp with time zone DEFAULT NULL::timestamp with time zone) RETURNS TABLE(expired bigint[], abandoned bigint[], last_id bigint)
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3763,6 +4311,8 @@ BEGIN
     RETURN NEXT;
 END $$;
 
+COMMENT ON FUNCTION tidegate.sweep_events(after bigint, page integer, older_than interval, dry_run boolean, actor text, now timestamp with time zone) IS 'Ends live events that have passed their deadline or spent their attempts, a page at a time. after: only ids above this. page: how many rows are looked at. older_than: only those whose time was over so long ago. dry_run: true only tells. actor: who. now: as in log_partitions().';
+
 CREATE FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3792,6 +4342,8 @@ BEGIN
     RETURN jsonb_build_object('action', 'schedule', 'name', found_one.name, 'change', CASE WHEN pauses THEN 'paused' ELSE 'resumed' END,
                               'changed', changes, 'paused', pauses);
 END $$;
+
+COMMENT ON FUNCTION tidegate.switch_schedule(name text, pauses boolean, reason text, actor text) IS 'Pauses or resumes a schedule.';
 
 CREATE FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean) RETURNS record
     LANGUAGE plpgsql
@@ -3828,6 +4380,8 @@ BEGIN
     END IF;
 END $$;
 
+COMMENT ON FUNCTION tidegate.take_slot(worker uuid, most integer, seconds double precision, chain uuid, hop integer, OUT slot integer, OUT repeated boolean, OUT wakes boolean, OUT soon boolean) IS 'Takes a slot for a drain.';
+
 CREATE FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) RETURNS jsonb
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3852,6 +4406,8 @@ BEGIN
     END IF;
     RETURN jsonb_build_object('matched', cardinality(chosen), 'kinds', kinds, 'next', next, 'skipped', skipped);
 END $$;
+
+COMMENT ON FUNCTION tidegate.told_selection(ids bigint[], kind text, after bigint, most integer, chosen bigint[], kinds jsonb) IS 'The answer of cancel() and reschedule().';
 
 CREATE FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3903,6 +4459,8 @@ BEGIN
                               'id', CASE WHEN acted THEN head.id END, 'new_id', new_id, 'refused', refused);
 END $$;
 
+COMMENT ON FUNCTION tidegate.unblock(group_key text, how text, reason text, actor text) IS 'Acts on the first live event of a group, which holds back the others. group_key: the group. how: retry makes it ready now, cancel ends it, skip ends it and publishes it again behind the others. reason: why, required. actor: who. Returns a report as an object.';
+
 CREATE FUNCTION tidegate.unmarked_events(most bigint DEFAULT 10) RETURNS TABLE(id bigint, group_key text, worker uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -3915,6 +4473,8 @@ CREATE FUNCTION tidegate.unmarked_events(most bigint DEFAULT 10) RETURNS TABLE(i
      WHERE NOT l.ended AND NOT EXISTS (SELECT FROM tidegate.lease AS h WHERE h.ids @> q.id)
      LIMIT most
 $$;
+
+COMMENT ON FUNCTION tidegate.unmarked_events(most bigint) IS 'Checks the order within groups: events that a drain''s walk has passed and lost. There are none. most: how many rows at most.';
 
 CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10) RETURNS TABLE(id bigint, group_key text, worker uuid, ahead bigint, ahead_worker uuid)
     LANGUAGE sql STABLE SECURITY DEFINER
@@ -3936,13 +4496,19 @@ CREATE FUNCTION tidegate.unordered_leases(most bigint DEFAULT 10) RETURNS TABLE(
      LIMIT most
 $$;
 
+COMMENT ON FUNCTION tidegate.unordered_leases(most bigint) IS 'Checks the order within groups: leased events that have an earlier live event of their group in other hands. There are none. most: how many rows at most.';
+
 CREATE FUNCTION tidegate.unregistered(kind text) RETURNS text
     LANGUAGE sql STABLE
     RETURN format('kind: %L is not registered; registered are: %s'::text, kind, COALESCE((SELECT string_agg(k.kind, ', '::text ORDER BY k.kind) AS string_agg FROM tidegate.event_kind k), 'none'::text));
 
+COMMENT ON FUNCTION tidegate.unregistered(kind text) IS 'The error text for a kind that is not registered.';
+
 CREATE FUNCTION tidegate.unreleased() RETURNS timestamp with time zone
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN '9999-12-31 00:00:00+00'::timestamp with time zone;
+
+COMMENT ON FUNCTION tidegate.unreleased() IS 'The available_at of an event that waits for others: a time that never comes.';
 
 CREATE FUNCTION tidegate.unseal_log_partition() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -3952,6 +4518,8 @@ BEGIN
     DELETE FROM tidegate.sealed_partition AS s WHERE s.partition = TG_TABLE_NAME;
     RETURN NULL;
 END $$;
+
+COMMENT ON FUNCTION tidegate.unseal_log_partition() IS 'Trigger of counted partitions: has them counted anew.';
 
 CREATE FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) RETURNS TABLE(id bigint, kind text, payload text)
     LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -3971,6 +4539,8 @@ BEGIN
                      AND coalesce(e.payload->''tidegate_sealed''->>''key'' = $2, false))
           ORDER BY e.id LIMIT $3', place) USING unsealed.after, unsealed.key, unsealed.most;
 END $_$;
+
+COMMENT ON FUNCTION tidegate.unsealed(partition text, key text, after bigint, most integer) IS 'Payloads that are not sealed with a key. partition: a partition of the log, event_queue (also null) or schedule. key: the name of the key. after: only ids above this. most: how many at most.';
 
 CREATE FUNCTION tidegate.update_event() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER
@@ -4025,6 +4595,8 @@ BEGIN
     RETURN NEW;
 END $$;
 
+COMMENT ON FUNCTION tidegate.update_event() IS 'Trigger of the view events: an UPDATE requeues or moves.';
+
 CREATE FUNCTION tidegate.verdicts(ids bigint[]) RETURNS jsonb
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4058,6 +4630,8 @@ BEGIN
                     SELECT u.id, jsonb_build_object('id', u.id) FROM unnest(left_over) AS u(id)) AS v);
 END $_$;
 
+COMMENT ON FUNCTION tidegate.verdicts(ids bigint[]) IS 'How events have ended.';
+
 CREATE FUNCTION tidegate.wal_position() RETURNS bigint
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4067,6 +4641,8 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
     RETURN NULL;
 END $$;
+
+COMMENT ON FUNCTION tidegate.wal_position() IS 'How far the server has written its log ahead.';
 
 CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
     LANGUAGE sql STABLE
@@ -4083,6 +4659,8 @@ CREATE FUNCTION tidegate.watched_services() RETURNS jsonb
         SELECT jsonb_build_object('kind', k.kind, 'policy', k.policy) FROM tidegate.event_kind AS k WHERE k.policy <> '{}') AS w
 $$;
 
+COMMENT ON FUNCTION tidegate.watched_services() IS 'What drains must know of services and policies.';
+
 CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURNS jsonb
     LANGUAGE sql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4095,6 +4673,8 @@ CREATE FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) RETURN
                       FROM unnest(collided[1:tidegate.listed_at_most()]) AS c))
 $$;
 
+COMMENT ON FUNCTION tidegate.with_collisions(report jsonb, collided bigint[]) IS 'A replay''s report with what collided.';
+
 CREATE FUNCTION tidegate.wordless(errors jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -4102,6 +4682,8 @@ CREATE FUNCTION tidegate.wordless(errors jsonb) RETURNS jsonb
     SELECT coalesce(jsonb_agg(e.entry - 'details' || '{"message": "forgotten"}' ORDER BY e.position), '[]')
       FROM jsonb_array_elements(wordless.errors) WITH ORDINALITY AS e(entry, position)
 $$;
+
+COMMENT ON FUNCTION tidegate.wordless(errors jsonb) IS 'Errors without their words.';
 
 CREATE TABLE tidegate.lease (
     token uuid NOT NULL,
@@ -4122,6 +4704,36 @@ CREATE TABLE tidegate.lease (
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_vacuum_cost_delay='0');
 
+COMMENT ON TABLE tidegate.lease IS 'Which worker has which events in hand, one row a batch. Read the view leases instead.';
+
+COMMENT ON COLUMN tidegate.lease.token IS 'The lease''s own id, which every write of the worker names.';
+
+COMMENT ON COLUMN tidegate.lease.worker IS 'The worker that holds it.';
+
+COMMENT ON COLUMN tidegate.lease.ids IS 'The ids that were leased, as ranges. Of these only events that are still in event_queue are in hand.';
+
+COMMENT ON COLUMN tidegate.lease.started_to IS 'Handlers of events up to this id may have started.';
+
+COMMENT ON COLUMN tidegate.lease.groups IS 'Hashes of the groups of its events. Null: none has a group.';
+
+COMMENT ON COLUMN tidegate.lease.taken_at IS 'When the lease was taken.';
+
+COMMENT ON COLUMN tidegate.lease.renewed_at IS 'The worker''s last sign of life.';
+
+COMMENT ON COLUMN tidegate.lease.expires_at IS 'Without another sign of life the lease may be broken from then on.';
+
+COMMENT ON COLUMN tidegate.lease.cuts IS 'How often somebody took events out of the lease.';
+
+COMMENT ON COLUMN tidegate.lease.ended IS 'True: nothing of it is left in the queue.';
+
+COMMENT ON COLUMN tidegate.lease.born IS 'The transaction that took it.';
+
+COMMENT ON COLUMN tidegate.lease.reached IS 'The id up to which the walk had come that took it.';
+
+COMMENT ON COLUMN tidegate.lease.clear_to IS 'The id up to which that walk has left nothing of a group behind unmarked.';
+
+COMMENT ON COLUMN tidegate.lease.as_of IS 'That walk has seen everything that transactions before this one wrote.';
+
 CREATE VIEW tidegate.at_work AS
  SELECT q.id,
     q.kind,
@@ -4134,6 +4746,20 @@ CREATE VIEW tidegate.at_work AS
      JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)) AND (q.id <@ r.r))))
   WHERE ((q.id <= l.started_to) AND (q.reported IS NOT NULL));
 
+COMMENT ON VIEW tidegate.at_work IS 'How far handlers say they have come with the events that they are working on.';
+
+COMMENT ON COLUMN tidegate.at_work.id IS 'The event''s number.';
+
+COMMENT ON COLUMN tidegate.at_work.kind IS 'The kind of the event.';
+
+COMMENT ON COLUMN tidegate.at_work.handler IS 'The handler that reports.';
+
+COMMENT ON COLUMN tidegate.at_work.part IS 'The part that is done, 0 to 1.';
+
+COMMENT ON COLUMN tidegate.at_work.note IS 'What it says about it.';
+
+COMMENT ON COLUMN tidegate.at_work.reported_at IS 'When it said so.';
+
 ALTER TABLE tidegate.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME tidegate.audit_id_seq
     START WITH 1
@@ -4142,6 +4768,8 @@ ALTER TABLE tidegate.audit ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     NO MAXVALUE
     CACHE 1
 );
+
+COMMENT ON SEQUENCE tidegate.audit_id_seq IS 'Draws the ids of audit rows.';
 
 CREATE VIEW tidegate.blocked_groups AS
  SELECT group_key,
@@ -4162,6 +4790,26 @@ CREATE VIEW tidegate.blocked_groups AS
            FROM tidegate.event_queue behind
           WHERE ((behind.group_key = head.group_key) AND (behind.id > head.id)))));
 
+COMMENT ON VIEW tidegate.blocked_groups IS 'Groups whose first event waits for a retry or a planned time while others wait behind it. See unblock().';
+
+COMMENT ON COLUMN tidegate.blocked_groups.group_key IS 'The group.';
+
+COMMENT ON COLUMN tidegate.blocked_groups.head_id IS 'Its first event.';
+
+COMMENT ON COLUMN tidegate.blocked_groups.head_kind IS 'The kind of that event.';
+
+COMMENT ON COLUMN tidegate.blocked_groups.attempts IS 'How many attempts that event has had.';
+
+COMMENT ON COLUMN tidegate.blocked_groups.max_attempts IS 'How many attempts it has.';
+
+COMMENT ON COLUMN tidegate.blocked_groups.available_at IS 'When it is tried next.';
+
+COMMENT ON COLUMN tidegate.blocked_groups.last_error IS 'Its latest error.';
+
+COMMENT ON COLUMN tidegate.blocked_groups.created_at IS 'When it was published.';
+
+COMMENT ON COLUMN tidegate.blocked_groups.waiting IS 'How many events wait behind it.';
+
 CREATE TABLE tidegate.stats_archive (
     day date NOT NULL,
     kind text NOT NULL,
@@ -4170,6 +4818,20 @@ CREATE TABLE tidegate.stats_archive (
     attempts bigint NOT NULL,
     latency_ms bigint NOT NULL
 );
+
+COMMENT ON TABLE tidegate.stats_archive IS 'Counts of events whose log rows a cleanup has removed. Read the view daily_stats instead.';
+
+COMMENT ON COLUMN tidegate.stats_archive.day IS 'The UTC day on which they ended.';
+
+COMMENT ON COLUMN tidegate.stats_archive.kind IS 'Their kind.';
+
+COMMENT ON COLUMN tidegate.stats_archive.status IS 'Their status.';
+
+COMMENT ON COLUMN tidegate.stats_archive.events IS 'How many there were.';
+
+COMMENT ON COLUMN tidegate.stats_archive.attempts IS 'How many attempts they had in all.';
+
+COMMENT ON COLUMN tidegate.stats_archive.latency_ms IS 'The sum of their times from publish to end, in milliseconds.';
 
 CREATE VIEW tidegate.daily_stats AS
  SELECT day,
@@ -4196,12 +4858,36 @@ CREATE VIEW tidegate.daily_stats AS
           GROUP BY (((event_log.finished_at AT TIME ZONE 'UTC'::text))::date), event_log.kind, event_log.status) counted
   GROUP BY day, kind, status;
 
+COMMENT ON VIEW tidegate.daily_stats IS 'Counts of everything that ever ended, by UTC day, also of what the log no longer holds. Reads the whole log.';
+
+COMMENT ON COLUMN tidegate.daily_stats.day IS 'The UTC day on which the events ended.';
+
+COMMENT ON COLUMN tidegate.daily_stats.kind IS 'Their kind.';
+
+COMMENT ON COLUMN tidegate.daily_stats.status IS 'COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
+
+COMMENT ON COLUMN tidegate.daily_stats.events IS 'How many there were.';
+
+COMMENT ON COLUMN tidegate.daily_stats.attempts IS 'How many attempts they had in all.';
+
+COMMENT ON COLUMN tidegate.daily_stats.latency_ms IS 'The sum of their times from publish to end, in milliseconds; divided by events, the mean.';
+
 CREATE TABLE tidegate.drain_chain (
     chain uuid NOT NULL,
     hop integer NOT NULL,
     worker uuid NOT NULL,
     at timestamp with time zone NOT NULL
 );
+
+COMMENT ON TABLE tidegate.drain_chain IS 'How far each chain of drains has come, in which one drain starts the next.';
+
+COMMENT ON COLUMN tidegate.drain_chain.chain IS 'The chain.';
+
+COMMENT ON COLUMN tidegate.drain_chain.hop IS 'The number of the latest drain of the chain.';
+
+COMMENT ON COLUMN tidegate.drain_chain.worker IS 'That drain.';
+
+COMMENT ON COLUMN tidegate.drain_chain.at IS 'When it began.';
 
 CREATE TABLE tidegate.drain_run (
     worker uuid NOT NULL,
@@ -4210,6 +4896,18 @@ CREATE TABLE tidegate.drain_run (
     stop_reason text NOT NULL,
     report json NOT NULL
 );
+
+COMMENT ON TABLE tidegate.drain_run IS 'Drains of the last week that ran to their end. A drain that was killed has no row; a drain that found no slot has none either.';
+
+COMMENT ON COLUMN tidegate.drain_run.worker IS 'The drain''s name in leases and slots.';
+
+COMMENT ON COLUMN tidegate.drain_run.started_at IS 'When it began.';
+
+COMMENT ON COLUMN tidegate.drain_run.ended_at IS 'When it ended.';
+
+COMMENT ON COLUMN tidegate.drain_run.stop_reason IS 'Why it ended, such as queue_empty or budget_spent.';
+
+COMMENT ON COLUMN tidegate.drain_run.report IS 'Its whole report.';
 
 CREATE TABLE tidegate.drain_slot (
     slot integer NOT NULL,
@@ -4220,6 +4918,20 @@ CREATE TABLE tidegate.drain_slot (
     closing boolean DEFAULT false NOT NULL
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
+
+COMMENT ON TABLE tidegate.drain_slot IS 'Who may drain at the same time: a drain has one slot while it runs.';
+
+COMMENT ON COLUMN tidegate.drain_slot.slot IS 'The number of the slot, 1 to 1000.';
+
+COMMENT ON COLUMN tidegate.drain_slot.worker IS 'The drain that has the slot. Null: it is free.';
+
+COMMENT ON COLUMN tidegate.drain_slot.until IS 'The slot is free from then on, unless its drain prolongs it.';
+
+COMMENT ON COLUMN tidegate.drain_slot.taken_at IS 'When the drain took it.';
+
+COMMENT ON COLUMN tidegate.drain_slot.rate IS 'How many events the drain ends in a second. Null: not known yet.';
+
+COMMENT ON COLUMN tidegate.drain_slot.closing IS 'True: the drain has found nothing, looks once more and ends.';
 
 CREATE VIEW tidegate.ends AS
  SELECT id,
@@ -4233,6 +4945,28 @@ CREATE VIEW tidegate.ends AS
     finished_at,
     NULLIF(concat_ws(': '::text, ((errors -> '-1'::integer) ->> 'code'::text), ((errors -> '-1'::integer) ->> 'message'::text)), ''::text) AS last_error
    FROM tidegate.event_log;
+
+COMMENT ON VIEW tidegate.ends IS 'The log without what events are about: how each event ended, with its last error.';
+
+COMMENT ON COLUMN tidegate.ends.id IS 'The event''s number.';
+
+COMMENT ON COLUMN tidegate.ends.kind IS 'The kind of the event.';
+
+COMMENT ON COLUMN tidegate.ends.status IS 'COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
+
+COMMENT ON COLUMN tidegate.ends.attempts IS 'How many attempts it had.';
+
+COMMENT ON COLUMN tidegate.ends.max_attempts IS 'How many attempts it was allowed.';
+
+COMMENT ON COLUMN tidegate.ends.group_key IS 'The group of the event. Null: none.';
+
+COMMENT ON COLUMN tidegate.ends.correlation_id IS 'The correlation id of the event. Null: none.';
+
+COMMENT ON COLUMN tidegate.ends.created_at IS 'When it was published.';
+
+COMMENT ON COLUMN tidegate.ends.finished_at IS 'When it ended.';
+
+COMMENT ON COLUMN tidegate.ends.last_error IS 'Code and message of its last error. Null: it had none.';
 
 CREATE TABLE tidegate.event_log_default (
     id bigint CONSTRAINT event_log_id_not_null NOT NULL,
@@ -4259,6 +4993,8 @@ CREATE TABLE tidegate.event_log_default (
     forgotten_at timestamp with time zone
 );
 
+COMMENT ON TABLE tidegate.event_log_default IS 'The log''s rows whose day of expiry has no partition yet. A cleanup moves them. Columns as in event_log.';
+
 ALTER TABLE tidegate.event_queue ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME tidegate.event_queue_id_seq
     START WITH 1
@@ -4268,11 +5004,21 @@ ALTER TABLE tidegate.event_queue ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTIT
     CACHE 1
 );
 
+COMMENT ON SEQUENCE tidegate.event_queue_id_seq IS 'Draws the ids of events. last_value is the latest id that was drawn.';
+
 CREATE VIEW tidegate.held AS
  SELECT COALESCE(range_agg(ids), '{}'::int8multirange) AS ids,
     COALESCE(range_agg((ids * int8multirange(int8range(NULL::bigint, started_to, '(]'::text)))), '{}'::int8multirange) AS started,
     COALESCE(range_agg(ids) FILTER (WHERE (expires_at <= statement_timestamp())), '{}'::int8multirange) AS stuck
    FROM tidegate.lease;
+
+COMMENT ON VIEW tidegate.held IS 'All leases together, as sets of ids; the other views use it.';
+
+COMMENT ON COLUMN tidegate.held.ids IS 'All ids in hand.';
+
+COMMENT ON COLUMN tidegate.held.started IS 'Those of them that a handler may be at work on.';
+
+COMMENT ON COLUMN tidegate.held.stuck IS 'Those of them whose worker has given no sign of life in time.';
 
 CREATE VIEW tidegate.events AS
  SELECT id,
@@ -4355,6 +5101,56 @@ CREATE VIEW tidegate.events AS
   WHERE ((status = 'PROCESSING'::text) OR (NOT (id <@ ( SELECT held.ids
            FROM tidegate.held))));
 
+COMMENT ON VIEW tidegate.events IS 'Live events with their state. An UPDATE of status to PENDING requeues an event, of available_at and expires_at moves it; a DELETE cancels it. Each writes an audit row.';
+
+COMMENT ON COLUMN tidegate.events.id IS 'The event''s number.';
+
+COMMENT ON COLUMN tidegate.events.kind IS 'The kind of the event.';
+
+COMMENT ON COLUMN tidegate.events.payload IS 'The payload as it was published.';
+
+COMMENT ON COLUMN tidegate.events.group_key IS 'The group of the event. Null: none.';
+
+COMMENT ON COLUMN tidegate.events.dedup_key IS 'The deduplication key of the event. Null: none.';
+
+COMMENT ON COLUMN tidegate.events.correlation_id IS 'The correlation id of the event. Null: none.';
+
+COMMENT ON COLUMN tidegate.events.status IS 'PENDING: waits. PROCESSING: a worker has it in hand.';
+
+COMMENT ON COLUMN tidegate.events.attempts IS 'Attempts so far, with the one that may be running.';
+
+COMMENT ON COLUMN tidegate.events.max_attempts IS 'How many attempts it has.';
+
+COMMENT ON COLUMN tidegate.events.available_at IS 'It starts no earlier than this.';
+
+COMMENT ON COLUMN tidegate.events.expires_at IS 'Its deadline. Null: none.';
+
+COMMENT ON COLUMN tidegate.events.created_at IS 'When it was published.';
+
+COMMENT ON COLUMN tidegate.events.updated_at IS 'The worker''s last sign of life, or the latest error, or the publish.';
+
+COMMENT ON COLUMN tidegate.events.processing_started_at IS 'When its lease was taken. Null: it is not in hand.';
+
+COMMENT ON COLUMN tidegate.events.lease_token IS 'The lease that holds it. Null: it is not in hand.';
+
+COMMENT ON COLUMN tidegate.events.lease_expires_at IS 'When that lease ends without another sign of life. Null: it is not in hand.';
+
+COMMENT ON COLUMN tidegate.events.last_error IS 'Code and message of the latest failed attempt. Null: none has failed.';
+
+COMMENT ON COLUMN tidegate.events.errors IS 'All errors so far, oldest first.';
+
+COMMENT ON COLUMN tidegate.events.progress IS 'What handlers have finished of it.';
+
+COMMENT ON COLUMN tidegate.events.parent_id IS 'The event whose handler published it. Null: a producer published it.';
+
+COMMENT ON COLUMN tidegate.events.replay_of IS 'The ended event that it repeats. Null: it is no replay.';
+
+COMMENT ON COLUMN tidegate.events.delayed IS 'True while available_at is in the future.';
+
+COMMENT ON COLUMN tidegate.events.traceparent IS 'The W3C trace context that it was published under.';
+
+COMMENT ON COLUMN tidegate.events.reported IS 'How far the running handler says it has come. Null: nothing said, or not in hand.';
+
 CREATE TABLE tidegate.fan_in (
     event_id bigint NOT NULL,
     members bigint[] NOT NULL,
@@ -4366,6 +5162,26 @@ CREATE TABLE tidegate.fan_in (
     verdicts jsonb,
     keep_until timestamp with time zone
 );
+
+COMMENT ON TABLE tidegate.fan_in IS 'Events that wait for others to end, one row each. Read the view waiting instead.';
+
+COMMENT ON COLUMN tidegate.fan_in.event_id IS 'The event that waits.';
+
+COMMENT ON COLUMN tidegate.fan_in.members IS 'The ids of the events that it waits for.';
+
+COMMENT ON COLUMN tidegate.fan_in.reached IS 'How many members have been found ended so far, in order.';
+
+COMMENT ON COLUMN tidegate.fan_in.waits_for IS 'The member that is looked at next. Null: all have ended.';
+
+COMMENT ON COLUMN tidegate.fan_in.available_at IS 'The event starts no earlier than this, whatever its members do.';
+
+COMMENT ON COLUMN tidegate.fan_in.created_at IS 'When it began to wait.';
+
+COMMENT ON COLUMN tidegate.fan_in.released_at IS 'When all members had ended. Null: it still waits.';
+
+COMMENT ON COLUMN tidegate.fan_in.verdicts IS 'How the members had ended: an array of objects with id, kind, status and codes.';
+
+COMMENT ON COLUMN tidegate.fan_in.keep_until IS 'When the row may be removed.';
 
 CREATE VIEW tidegate.leases AS
  SELECT l.token,
@@ -4388,6 +5204,30 @@ CREATE VIEW tidegate.leases AS
              JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)))))) in_hand)
   WHERE (NOT l.ended);
 
+COMMENT ON VIEW tidegate.leases IS 'Which worker has which events in hand, one row a batch.';
+
+COMMENT ON COLUMN tidegate.leases.token IS 'The lease''s own id.';
+
+COMMENT ON COLUMN tidegate.leases.worker IS 'The worker that holds it.';
+
+COMMENT ON COLUMN tidegate.leases.taken_at IS 'When it was taken.';
+
+COMMENT ON COLUMN tidegate.leases.renewed_at IS 'The worker''s last sign of life.';
+
+COMMENT ON COLUMN tidegate.leases.expires_at IS 'Without another sign of life the lease may be broken from then on.';
+
+COMMENT ON COLUMN tidegate.leases.expired IS 'True: that time has come.';
+
+COMMENT ON COLUMN tidegate.leases.events IS 'How many events it still holds.';
+
+COMMENT ON COLUMN tidegate.leases.started IS 'How many of them a handler may be at work on.';
+
+COMMENT ON COLUMN tidegate.leases.first_id IS 'The lowest of their ids.';
+
+COMMENT ON COLUMN tidegate.leases.last_id IS 'The highest of their ids.';
+
+COMMENT ON COLUMN tidegate.leases.cuts IS 'How often somebody took events out of it.';
+
 CREATE TABLE tidegate.minute_stats (
     id bigint NOT NULL,
     minute timestamp with time zone NOT NULL,
@@ -4400,6 +5240,24 @@ CREATE TABLE tidegate.minute_stats (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='5000');
 
+COMMENT ON TABLE tidegate.minute_stats IS 'How many events ended, by minute, kind, status and latency. Written in the transaction that ends the events. Several rows may have the same key: always sum. Minutes older than two hours are merged into hours, hours older than two days into days. Kept for ever.';
+
+COMMENT ON COLUMN tidegate.minute_stats.id IS 'The row''s number; it means nothing else.';
+
+COMMENT ON COLUMN tidegate.minute_stats.minute IS 'The beginning of the minute, hour or day (UTC) in which the events ended.';
+
+COMMENT ON COLUMN tidegate.minute_stats.kind IS 'The kind of the events.';
+
+COMMENT ON COLUMN tidegate.minute_stats.status IS 'How they ended: COMPLETED, COMPLETED_WITH_ERRORS or FAILED.';
+
+COMMENT ON COLUMN tidegate.minute_stats.within_ms IS 'The events ended within so many milliseconds after their publish, and not within the next smaller bound of 50, 250, 1000, 5000, 30000, 120000, 600000 and 3600000. Null: later.';
+
+COMMENT ON COLUMN tidegate.minute_stats.events IS 'How many events.';
+
+COMMENT ON COLUMN tidegate.minute_stats.attempts IS 'The sum of their attempts.';
+
+COMMENT ON COLUMN tidegate.minute_stats.latency_ms IS 'The sum of their times from publish to end, in milliseconds.';
+
 ALTER TABLE tidegate.minute_stats ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME tidegate.minute_stats_id_seq
     START WITH 1
@@ -4409,9 +5267,15 @@ ALTER TABLE tidegate.minute_stats ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTI
     CACHE 1
 );
 
+COMMENT ON SEQUENCE tidegate.minute_stats_id_seq IS 'Numbers the rows of minute_stats.';
+
 CREATE TABLE tidegate.mutex (
     slot integer NOT NULL
 );
+
+COMMENT ON TABLE tidegate.mutex IS 'Rows that publishers lock, so that the events of a group commit in the order of their ids. Never written; do not delete from it.';
+
+COMMENT ON COLUMN tidegate.mutex.slot IS 'The hash of a group''s key, 0 to 65535; -1 for replays and steps of a cleanup.';
 
 CREATE TABLE tidegate.queue_migrations (
     version integer NOT NULL,
@@ -4420,11 +5284,29 @@ CREATE TABLE tidegate.queue_migrations (
     checksum character varying(255)
 );
 
+COMMENT ON TABLE tidegate.queue_migrations IS 'Which migrations of the queue''s schema were applied.';
+
+COMMENT ON COLUMN tidegate.queue_migrations.version IS 'The number of the migration.';
+
+COMMENT ON COLUMN tidegate.queue_migrations.name IS 'Its name.';
+
+COMMENT ON COLUMN tidegate.queue_migrations.applied_on IS 'When it was applied.';
+
+COMMENT ON COLUMN tidegate.queue_migrations.checksum IS 'A hash of its text.';
+
 CREATE TABLE tidegate.received (
     source text NOT NULL,
     message_id text NOT NULL,
     received_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
+
+COMMENT ON TABLE tidegate.received IS 'Messages from outside that receive() has noted, each once. A cleanup removes them after 15 days.';
+
+COMMENT ON COLUMN tidegate.received.source IS 'Where the message came from, such as the ARN of a queue, 1 to 1000 bytes.';
+
+COMMENT ON COLUMN tidegate.received.message_id IS 'The message''s id there, 1 to 500 bytes.';
+
+COMMENT ON COLUMN tidegate.received.received_at IS 'When it was noted.';
 
 CREATE TABLE tidegate.schedule (
     id bigint NOT NULL,
@@ -4454,6 +5336,46 @@ CREATE TABLE tidegate.schedule (
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500', autovacuum_analyze_scale_factor='0', autovacuum_analyze_threshold='500');
 
+COMMENT ON TABLE tidegate.schedule IS 'Periodic events: what is published again and again at slots of the clock.';
+
+COMMENT ON COLUMN tidegate.schedule.id IS 'A number for internal use.';
+
+COMMENT ON COLUMN tidegate.schedule.name IS 'The name of the schedule: 1 to 100 letters, digits, ''.'', ''_'' and ''-''.';
+
+COMMENT ON COLUMN tidegate.schedule.keeper IS 'The program that declares the schedule. Null: operators keep it, by set_schedule().';
+
+COMMENT ON COLUMN tidegate.schedule.kind IS 'The kind of event that it publishes.';
+
+COMMENT ON COLUMN tidegate.schedule.payload IS 'The payload of each event, at most 65536 bytes. Null: none.';
+
+COMMENT ON COLUMN tidegate.schedule.cron IS 'The cron expression of its slots. Null if every is given.';
+
+COMMENT ON COLUMN tidegate.schedule.every IS 'The time between two slots. Null if cron is given.';
+
+COMMENT ON COLUMN tidegate.schedule.time_zone IS 'The time zone that the cron expression is read in, such as Europe/Berlin.';
+
+COMMENT ON COLUMN tidegate.schedule.group_key IS 'The group of its events. Null: none.';
+
+COMMENT ON COLUMN tidegate.schedule.start_within IS 'Its events start within this time after their slot, or never. Null: no deadline.';
+
+COMMENT ON COLUMN tidegate.schedule.catch_up IS 'What is published for missed slots: none, the last one, or all.';
+
+COMMENT ON COLUMN tidegate.schedule.paused IS 'True: it publishes nothing.';
+
+COMMENT ON COLUMN tidegate.schedule.since IS 'Slots up to here are passed: since the schedule was made, changed or resumed.';
+
+COMMENT ON COLUMN tidegate.schedule.next_at IS 'The next slot. -infinity: the next drain computes it. infinity: there is none.';
+
+COMMENT ON COLUMN tidegate.schedule.last_at IS 'The latest slot that an event was published for.';
+
+COMMENT ON COLUMN tidegate.schedule.last_event_id IS 'The id of that event.';
+
+COMMENT ON COLUMN tidegate.schedule.fired_at IS 'When that event was published.';
+
+COMMENT ON COLUMN tidegate.schedule.problem IS 'Why the schedule stands still. Null: it does not.';
+
+COMMENT ON COLUMN tidegate.schedule.revision IS 'Counts the changes of the definition.';
+
 ALTER TABLE tidegate.schedule ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME tidegate.schedule_id_seq
     START WITH 1
@@ -4463,11 +5385,21 @@ ALTER TABLE tidegate.schedule ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     CACHE 1
 );
 
+COMMENT ON SEQUENCE tidegate.schedule_id_seq IS 'Draws the ids of schedules.';
+
 CREATE TABLE tidegate.sealed_partition (
     partition text NOT NULL,
     counted_to tid,
     sealed_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
+
+COMMENT ON TABLE tidegate.sealed_partition IS 'Partitions of the log that nothing is added to any more and whose rows are being or have been counted.';
+
+COMMENT ON COLUMN tidegate.sealed_partition.partition IS 'The name of the partition.';
+
+COMMENT ON COLUMN tidegate.sealed_partition.counted_to IS 'Where counting goes on. Null: it is done.';
+
+COMMENT ON COLUMN tidegate.sealed_partition.sealed_at IS 'When counting began.';
 
 CREATE TABLE tidegate.sealed_stats (
     partition text NOT NULL,
@@ -4479,6 +5411,22 @@ CREATE TABLE tidegate.sealed_stats (
     latency_ms bigint NOT NULL
 );
 
+COMMENT ON TABLE tidegate.sealed_stats IS 'Counts of the rows of sealed partitions.';
+
+COMMENT ON COLUMN tidegate.sealed_stats.partition IS 'The name of the partition.';
+
+COMMENT ON COLUMN tidegate.sealed_stats.day IS 'The UTC day on which the events ended.';
+
+COMMENT ON COLUMN tidegate.sealed_stats.kind IS 'Their kind.';
+
+COMMENT ON COLUMN tidegate.sealed_stats.status IS 'Their status.';
+
+COMMENT ON COLUMN tidegate.sealed_stats.events IS 'How many there are.';
+
+COMMENT ON COLUMN tidegate.sealed_stats.attempts IS 'How many attempts they had in all.';
+
+COMMENT ON COLUMN tidegate.sealed_stats.latency_ms IS 'The sum of their times from publish to end, in milliseconds.';
+
 CREATE TABLE tidegate.service_place (
     service text NOT NULL,
     worker uuid NOT NULL,
@@ -4487,6 +5435,16 @@ CREATE TABLE tidegate.service_place (
     CONSTRAINT service_place_places_check CHECK ((places > 0))
 )
 WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='100');
+
+COMMENT ON TABLE tidegate.service_place IS 'How many of a limited service''s places each worker has.';
+
+COMMENT ON COLUMN tidegate.service_place.service IS 'The service.';
+
+COMMENT ON COLUMN tidegate.service_place.worker IS 'The worker.';
+
+COMMENT ON COLUMN tidegate.service_place.places IS 'How many places it has.';
+
+COMMENT ON COLUMN tidegate.service_place.until IS 'They are free again from then on, unless the worker prolongs them.';
 
 CREATE VIEW tidegate.services AS
  SELECT s.service,
@@ -4515,6 +5473,34 @@ CREATE VIEW tidegate.services AS
             min(q.created_at) AS oldest
            FROM tidegate.event_queue q
           WHERE ((s.state <> 'closed'::text) AND (q.kind = ANY (s.kinds)))) w);
+
+COMMENT ON VIEW tidegate.services IS 'Outside services that handlers call and that have failed, are limited, or were paused.';
+
+COMMENT ON COLUMN tidegate.services.service IS 'The name of the service.';
+
+COMMENT ON COLUMN tidegate.services.state IS 'closed: it is called. open: it does not answer, and its events wait. probing: one event tries it. paused: an operator has stopped the calls.';
+
+COMMENT ON COLUMN tidegate.services.since IS 'Since when it is in this state.';
+
+COMMENT ON COLUMN tidegate.services.failures IS 'How many calls in a row it has not answered.';
+
+COMMENT ON COLUMN tidegate.services.retry_at IS 'When it is tried next. Null: it is not waited for.';
+
+COMMENT ON COLUMN tidegate.services.answered_at IS 'When it last answered.';
+
+COMMENT ON COLUMN tidegate.services.last_error IS 'The code of the latest failure.';
+
+COMMENT ON COLUMN tidegate.services.kinds IS 'The kinds of events that call it, as far as they have met a failure.';
+
+COMMENT ON COLUMN tidegate.services.max_running IS 'How many events that call it run at once at most. Null: any number.';
+
+COMMENT ON COLUMN tidegate.services.per_second IS 'How many events that call it start in a second at most. Null: any number.';
+
+COMMENT ON COLUMN tidegate.services.places IS 'How many of its places workers have now.';
+
+COMMENT ON COLUMN tidegate.services.waiting IS 'How many events wait for it.';
+
+COMMENT ON COLUMN tidegate.services.oldest IS 'When the oldest of them was published. Null: none waits.';
 
 CREATE VIEW tidegate.stats AS
  WITH held AS MATERIALIZED (
@@ -4566,6 +5552,42 @@ CREATE VIEW tidegate.stats AS
      FULL JOIN live USING (kind))
      FULL JOIN finished USING (kind));
 
+COMMENT ON VIEW tidegate.stats IS 'One row a kind: what waits and runs now, and how the events that ended within the last hour went.';
+
+COMMENT ON COLUMN tidegate.stats.kind IS 'The kind of event.';
+
+COMMENT ON COLUMN tidegate.stats.pending IS 'Events that are ready and in nobody''s hands.';
+
+COMMENT ON COLUMN tidegate.stats.processing IS 'Events in the hands of workers.';
+
+COMMENT ON COLUMN tidegate.stats.delayed IS 'Events that wait for their time, a retry, or other events.';
+
+COMMENT ON COLUMN tidegate.stats.max_attempts_used IS 'The most attempts that any live event has had.';
+
+COMMENT ON COLUMN tidegate.stats.oldest_age_ms IS 'Milliseconds since the oldest live event was published. Null: there is none.';
+
+COMMENT ON COLUMN tidegate.stats.completed IS 'Events that ended COMPLETED within the last hour.';
+
+COMMENT ON COLUMN tidegate.stats.completed_with_errors IS 'Events that ended COMPLETED_WITH_ERRORS within the last hour.';
+
+COMMENT ON COLUMN tidegate.stats.failed IS 'Events that ended FAILED within the last hour.';
+
+COMMENT ON COLUMN tidegate.stats.attempts_per_event IS 'The mean number of attempts of the events that ended within the last hour.';
+
+COMMENT ON COLUMN tidegate.stats.latency_p50_ms IS 'Half of them ended within so many milliseconds after their publish.';
+
+COMMENT ON COLUMN tidegate.stats.latency_p95_ms IS '95 percent of them ended within so many milliseconds after their publish.';
+
+COMMENT ON COLUMN tidegate.stats.latency_p99_ms IS '99 percent of them ended within so many milliseconds after their publish.';
+
+COMMENT ON COLUMN tidegate.stats.failure_rate IS 'The share of them that did not end COMPLETED, 0 to 1.';
+
+COMMENT ON COLUMN tidegate.stats.events IS 'All live events of the kind: pending, processing and delayed.';
+
+COMMENT ON COLUMN tidegate.stats.stuck IS 'Events in the hands of workers that have given no sign of life in time.';
+
+COMMENT ON COLUMN tidegate.stats.paused IS 'True: drains leave the kind alone.';
+
 CREATE VIEW tidegate.stuck_events AS
  SELECT q.id,
     q.kind,
@@ -4581,6 +5603,26 @@ CREATE VIEW tidegate.stuck_events AS
      JOIN tidegate.event_queue q ON (((q.id >= lower(r.r)) AND (q.id < upper(r.r)))))
   WHERE (l.expires_at <= clock_timestamp());
 
+COMMENT ON VIEW tidegate.stuck_events IS 'Events in the hands of workers that have given no sign of life in time. The next drain takes them back.';
+
+COMMENT ON COLUMN tidegate.stuck_events.id IS 'The event''s number.';
+
+COMMENT ON COLUMN tidegate.stuck_events.kind IS 'The kind of the event.';
+
+COMMENT ON COLUMN tidegate.stuck_events.group_key IS 'The group of the event. Null: none.';
+
+COMMENT ON COLUMN tidegate.stuck_events.attempts IS 'Attempts so far, with the one that may be running.';
+
+COMMENT ON COLUMN tidegate.stuck_events.max_attempts IS 'How many attempts it has.';
+
+COMMENT ON COLUMN tidegate.stuck_events.processing_started_at IS 'When its lease was taken.';
+
+COMMENT ON COLUMN tidegate.stuck_events.updated_at IS 'The worker''s last sign of life.';
+
+COMMENT ON COLUMN tidegate.stuck_events.lease_expires_at IS 'When the lease ended.';
+
+COMMENT ON COLUMN tidegate.stuck_events.overdue IS 'How long ago that was.';
+
 CREATE VIEW tidegate.waiting AS
  SELECT w.event_id AS id,
     q.kind,
@@ -4595,6 +5637,26 @@ CREATE VIEW tidegate.waiting AS
      JOIN tidegate.event_queue q ON ((q.id = w.event_id)))
   WHERE (w.released_at IS NULL);
 
+COMMENT ON VIEW tidegate.waiting IS 'Events that wait for other events to end.';
+
+COMMENT ON COLUMN tidegate.waiting.id IS 'The event that waits.';
+
+COMMENT ON COLUMN tidegate.waiting.kind IS 'Its kind.';
+
+COMMENT ON COLUMN tidegate.waiting.group_key IS 'Its group. Null: none.';
+
+COMMENT ON COLUMN tidegate.waiting.correlation_id IS 'Its correlation id. Null: none.';
+
+COMMENT ON COLUMN tidegate.waiting.members IS 'For how many events it waits.';
+
+COMMENT ON COLUMN tidegate.waiting.left_at_most IS 'How many of them may still be live.';
+
+COMMENT ON COLUMN tidegate.waiting.waits_for IS 'One of them that is live. Null: the next drain starts the event.';
+
+COMMENT ON COLUMN tidegate.waiting.created_at IS 'When it began to wait.';
+
+COMMENT ON COLUMN tidegate.waiting.expires_at IS 'Its deadline. Null: none.';
+
 CREATE TABLE tidegate.wake (
     one boolean DEFAULT true NOT NULL,
     sent_at timestamp with time zone DEFAULT '-infinity'::timestamp with time zone NOT NULL,
@@ -4602,6 +5664,14 @@ CREATE TABLE tidegate.wake (
     CONSTRAINT wake_one_check CHECK (one)
 )
 WITH (fillfactor='10', autovacuum_vacuum_scale_factor='0', autovacuum_vacuum_threshold='500');
+
+COMMENT ON TABLE tidegate.wake IS 'When drains were woken last; one row. See should_wake().';
+
+COMMENT ON COLUMN tidegate.wake.one IS 'Always true: there is only one row.';
+
+COMMENT ON COLUMN tidegate.wake.sent_at IS 'When somebody was last told to start a drain.';
+
+COMMENT ON COLUMN tidegate.wake.asked_at IS 'When should_wake() was last noted.';
 
 ALTER TABLE ONLY tidegate.event_log ATTACH PARTITION tidegate.event_log_default DEFAULT;
 
@@ -4751,6 +5821,8 @@ CREATE TRIGGER event_queue_delayed_update BEFORE UPDATE OF available_at ON tideg
 
 CREATE TRIGGER event_queue_refuse BEFORE INSERT ON tidegate.event_queue FOR EACH ROW WHEN ((((COALESCE(char_length(new.kind), 0) < 1) OR (COALESCE(char_length(new.kind), 0) > 100)) OR (octet_length((new.payload)::text) > 1048576) OR ((POSITION(('\u0000'::text) IN ((new.payload)::text)) > 0) AND ((new.payload)::text ~ '(^|[^\\])(\\\\)*\\u0000'::text)) OR ((char_length(new.group_key) < 1) OR (char_length(new.group_key) > 200)) OR ((char_length(new.dedup_key) < 1) OR (char_length(new.dedup_key) > 200)) OR ((char_length(new.correlation_id) < 1) OR (char_length(new.correlation_id) > 200)) OR (NOT isfinite(new.available_at)) OR (NOT isfinite(new.expires_at)) OR ((new.max_attempts < 1) OR (new.max_attempts > 1000)) OR ((NOT tidegate.takes_plaintext()) AND (NOT starts_with((new.payload)::text, '{"tidegate_sealed":'::text))) OR (new.traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$'::text))) EXECUTE FUNCTION tidegate.refuse_insert();
 
+CREATE TRIGGER event_queue_registered BEFORE INSERT ON tidegate.event_queue FOR EACH ROW WHEN (((NOT new.kind_known) AND (new.kind IS DISTINCT FROM current_setting('tidegate.registered_kind'::text, true)))) EXECUTE FUNCTION tidegate.require_registered();
+
 CREATE TRIGGER events_delete INSTEAD OF DELETE ON tidegate.events FOR EACH ROW EXECUTE FUNCTION tidegate.delete_event();
 
 CREATE TRIGGER events_update INSTEAD OF UPDATE ON tidegate.events FOR EACH ROW EXECUTE FUNCTION tidegate.update_event();
@@ -4763,6 +5835,10 @@ REVOKE ALL ON FUNCTION tidegate.add_figures(kinds text[], statuses text[], bucke
 REVOKE ALL ON FUNCTION tidegate.append_errors(errors jsonb, added jsonb, at timestamp with time zone) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.apply_retention(kind text, partition text, since text, batch integer, reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.available_after(delay interval, available_at timestamp with time zone, group_key text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.available_at_of(event jsonb, "position" bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.await_follow_ups(ids bigint[], created boolean[], sets uuid[], waits uuid[]) FROM PUBLIC;
 
@@ -4803,6 +5879,10 @@ REVOKE ALL ON FUNCTION tidegate.count_kinds(ids bigint[]) FROM PUBLIC;
 REVOKE ALL ON FUNCTION tidegate.declare_policies(kinds text[], policies text[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.default_max_attempts() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.max_group_delay() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.delay_refusal(delay interval, available_at timestamp with time zone, group_key text) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.delete_event() FROM PUBLIC;
 
@@ -4908,8 +5988,6 @@ REVOKE ALL ON FUNCTION tidegate.make_log_partition(day date) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.mark_delayed() FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.max_group_delay() FROM PUBLIC;
-
 REVOKE ALL ON FUNCTION tidegate.members(id bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.members_refusal(members bigint[]) FROM PUBLIC;
@@ -4946,7 +6024,7 @@ REVOKE ALL ON FUNCTION tidegate.printed(payload jsonb) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.promote(most bigint, OUT promoted bigint, OUT lowest bigint) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, after bigint[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.publish(kind text, payload jsonb, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text, on_duplicate text, after bigint[], delay interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.publish_batch(kinds text[], payloads json[], group_keys text[], dedup_keys text[], correlation_ids text[], available_ats timestamp with time zone[], expires_ats timestamp with time zone[], max_attempts_each integer[], traceparents text[]) FROM PUBLIC;
 
@@ -4999,6 +6077,8 @@ REVOKE ALL ON FUNCTION tidegate.report_progress(id bigint, token uuid, handler t
 REVOKE ALL ON FUNCTION tidegate.report_service(service text, worker uuid, answered boolean, failed integer, code text, retry_after double precision, kinds text[], probed boolean) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.requeue(ids bigint[], reason text, actor text) FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION tidegate.require_registered() FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.reschedule(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, available_at timestamp with time zone, expires_at timestamp with time zone, no_deadline boolean, reason text, actor text, "limit" integer, after bigint, dry_run boolean) FROM PUBLIC;
 

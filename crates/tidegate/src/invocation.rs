@@ -87,7 +87,7 @@ pub enum Request {
 }
 
 /// What every program answers.
-const ACTIONS: [&str; 25] = [
+pub(crate) const ACTIONS: [&str; 25] = [
     "drain",
     "cleanup",
     "replay",
@@ -486,6 +486,7 @@ fn is_scheduled_event(payload: &Value) -> bool {
 
 /// Queue figures, of the whole queue and by kind (C13).
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "stats")]
 #[non_exhaustive]
 pub struct StatsReport {
@@ -514,6 +515,7 @@ pub struct StatsReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub services_down: Vec<ServiceStatus>,
     /// One object each, as the view `tidegate.stats` has them.
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::KindStats>"))]
     pub kinds: Vec<Value>,
 }
 

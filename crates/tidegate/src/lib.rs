@@ -57,6 +57,7 @@
 //! - `aws`: logs in to the database with a secret of AWS Secrets Manager or with an IAM token.
 //! - `logging`: sets up the log of a program.
 //! - `operate`: the operators' requests and their reports, and the `Service` that both shells are built on.
+//! - `schema`: JSON Schemas of the reports.
 //! - `schedules`: periodic events (cron expressions, time zones, intervals). A program without this feature leaves the
 //!   schedules of a queue to programs that have it.
 //! - `seal`: seals payloads, that is, encrypts them with keys of the program.
@@ -90,7 +91,7 @@
 //!   line).
 //! - Storing: `retention` (how finished events leave the log), `forget` (removes the data of a person), `seal`
 //!   (encrypts payloads), `rewrap` (seals stored payloads again with the current key).
-//! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `trace` (carries a trace through the queue),
+//! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for Prometheus), `trace` (carries a trace through the queue),
 //!   `xray` (sends traces to AWS X-Ray).
 //! - `error` is the error type of all of them; `testing` is the test kit.
 //!
@@ -124,8 +125,12 @@ mod policy;
 pub mod retention;
 #[cfg(feature = "seal")]
 mod rewrap;
+#[cfg(feature = "schema")]
+mod rows;
 #[cfg(not(feature = "seal"))]
 use seal as rewrap;
+#[cfg(feature = "operate")]
+pub mod prometheus;
 #[cfg(all(feature = "schedules", feature = "internals"))]
 pub mod schedule;
 #[cfg(all(feature = "schedules", not(feature = "internals")))]
@@ -133,6 +138,8 @@ mod schedule;
 #[cfg(not(feature = "schedules"))]
 #[path = "schedule_without.rs"]
 mod schedule;
+#[cfg(feature = "schema")]
+pub mod schema;
 #[cfg(feature = "seal")]
 pub mod seal;
 #[cfg(not(feature = "seal"))]

@@ -109,11 +109,13 @@ pub(crate) fn limit(asked: Option<u32>) -> Result<u32, Error> {
 
 /// Everything that is stored about an event.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "show")]
 #[non_exhaustive]
 pub struct ShowReport {
     /// All its columns; `in` tells its table.
     #[serde(flatten)]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::rows::StoredEvent"))]
     pub event: Value,
     /// Where it comes from and what came of it. `None` if it has just ended and been cleaned up.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,10 +127,12 @@ pub struct ShowReport {
 
 /// A page of events.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "list")]
 #[non_exhaustive]
 pub struct ListReport {
     /// Newest first.
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::ListedEvent>"))]
     pub events: Vec<Value>,
     /// The last one's id, the `before` of the next page; `None` when there is none.
     pub next: Option<i64>,
@@ -136,24 +140,29 @@ pub struct ListReport {
 
 /// Groups whose first event holds back others.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "blocked_groups")]
 #[non_exhaustive]
 pub struct BlockedGroupsReport {
     /// As the view `tidegate.blocked_groups` has them, the oldest first.
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::BlockedGroup>"))]
     pub groups: Vec<Value>,
 }
 
 /// Who holds what.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "leases")]
 #[non_exhaustive]
 pub struct LeasesReport {
     /// As the view `tidegate.leases` has them, the oldest first.
+    #[cfg_attr(feature = "schema", schemars(with = "Vec<crate::rows::Lease>"))]
     pub leases: Vec<Value>,
 }
 
 /// Outside services of which anything was told.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "services")]
 #[non_exhaustive]
 pub struct ServicesReport {
@@ -163,6 +172,7 @@ pub struct ServicesReport {
 
 /// What is published again and again.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "schedules")]
 #[non_exhaustive]
 pub struct SchedulesReport {

@@ -33,7 +33,8 @@ const QUEUE: Migrations = crate::migrations!("queue":
     "sql/V0013__slot.sql",
     "sql/V0014__fan_in.sql",
     "sql/V0015__figures.sql",
-    "sql/V0016__rights.sql",
+    "sql/V0016__comments.sql",
+    "sql/V0017__rights.sql",
 );
 
 /// The oldest Postgres on which leases work. It introduced `range_agg` over multiranges.
@@ -121,6 +122,7 @@ impl Migrations {
 
 /// What a migration did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct MigrateReport {
     /// The names of the migrations that were applied now, in order. Empty when all of them had been applied before.

@@ -156,6 +156,7 @@ pub struct KindRequest {
 
 /// What to do with the first event of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum UnblockAction {
     /// Run it at the next drain.
@@ -228,6 +229,7 @@ impl TryFrom<UnblockOptions> for UnblockRequest {
 
 /// What a replay did or, as a dry run, would do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "replay")]
 #[non_exhaustive]
 pub struct ReplayReport {
@@ -266,6 +268,7 @@ pub struct ReplayReport {
 
 /// A replay of one event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Replayed {
     /// The new event.
     pub id: i64,
@@ -275,6 +278,7 @@ pub struct Replayed {
 
 /// An event that was left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Skipped {
     /// The event's id.
     pub id: i64,
@@ -287,6 +291,7 @@ pub struct Skipped {
 
 /// Events whose start-before time has passed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PassedDeadlines {
     /// How many.
     pub count: u64,
@@ -296,6 +301,7 @@ pub struct PassedDeadlines {
 
 /// Where a replay would come at another place in its group than the original did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OrderRisks {
     /// How many groups the replay touches.
     pub groups: u64,
@@ -311,6 +317,7 @@ pub struct OrderRisks {
 
 /// A group with live events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BusyGroup {
     /// The group.
     pub group_key: String,
@@ -320,6 +327,7 @@ pub struct BusyGroup {
 
 /// A group whose later events have ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OvertakenGroup {
     /// The group.
     pub group_key: String,
@@ -328,11 +336,13 @@ pub struct OvertakenGroup {
     /// The id of the last of them.
     pub last_id: i64,
     /// When the latest of them ended, RFC 3339.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub last_finished_at: String,
 }
 
 /// What a requeue did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "requeue")]
 #[non_exhaustive]
 pub struct RequeueReport {
@@ -350,6 +360,7 @@ pub struct RequeueReport {
 
 /// What a pause or a resume did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct PauseReport {
     /// `pause` or `resume`.
@@ -364,6 +375,7 @@ pub struct PauseReport {
 
 /// What is known of a service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ServiceState {
     /// It answers, as far as is known.
@@ -379,6 +391,7 @@ pub enum ServiceState {
 
 /// A service as operators see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ServiceStatus {
     /// Its name, as handlers give it.
@@ -386,12 +399,15 @@ pub struct ServiceStatus {
     /// Whether it is called.
     pub state: ServiceState,
     /// Since when it is in this state.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub since: String,
     /// How many calls in a row it has not answered.
     pub failures: u32,
     /// When it is tried again.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub retry_at: Option<String>,
     /// When it last answered, as reported by a drain.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub answered_at: Option<String>,
     /// The code of the last failure.
     pub last_error: Option<String>,
@@ -406,11 +422,13 @@ pub struct ServiceStatus {
     /// How many events wait for it.
     pub waiting: u64,
     /// When the oldest waiting event was published.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub oldest: Option<String>,
 }
 
 /// Events of a kind that will pass their deadline before they are started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ExpiringKind {
     /// The kind.
@@ -418,6 +436,7 @@ pub struct ExpiringKind {
     /// The least number of such events.
     pub events: u64,
     /// The earliest of their deadlines, RFC 3339.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub first_deadline: String,
 }
 
@@ -493,6 +512,7 @@ impl TryFrom<ServiceOptions> for ServiceRequest {
 
 /// What a change of a service did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ServiceChange {
     /// `pause_service`, `resume_service` or `limit_service`.
@@ -515,6 +535,7 @@ pub struct ServiceChange {
 
 /// What a retirement did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "retire")]
 #[non_exhaustive]
 pub struct RetireReport {
@@ -524,6 +545,7 @@ pub struct RetireReport {
 
 /// What an unblock did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "unblock")]
 #[non_exhaustive]
 pub struct UnblockReport {

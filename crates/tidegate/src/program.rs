@@ -661,6 +661,7 @@ pub fn log_panics() {
 
 /// A migration's report with its action, as every answer has one.
 #[derive(Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Migrated {
     /// Always `migrate`.
     pub action: &'static str,

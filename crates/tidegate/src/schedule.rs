@@ -422,7 +422,7 @@ pub(crate) fn complete(status: &mut ScheduleStatus) {
     }
     let times = Times {
         cron: status.cron.clone(),
-        every: status.every_s,
+        every: status.every_ms.map(|every| every / 1000),
         time_zone: status.time_zone.clone(),
     };
     let next = Calendar::read(&times)

@@ -47,16 +47,19 @@ pub(super) enum Scope {
     Forms,
     /// Notices of the case system: letters and cancellations.
     Letters,
+    /// Reading metrics.
+    Metrics,
 }
 
 impl Scope {
-    const ALL: [Self; 3] = [Self::Jobs, Self::Forms, Self::Letters];
+    const ALL: [Self; 4] = [Self::Jobs, Self::Forms, Self::Letters, Self::Metrics];
 
     fn name(self) -> &'static str {
         match self {
             Self::Jobs => "jobs",
             Self::Forms => "forms",
             Self::Letters => "letters",
+            Self::Metrics => "metrics",
         }
     }
 }

@@ -56,7 +56,7 @@ struct Create {
     #[arg(long, value_parser = uuid)]
     user: Option<Uuid>,
     /// What it is good for; several are allowed.
-    #[arg(long = "scope", required = true, value_parser = ["jobs", "forms", "letters"])]
+    #[arg(long = "scope", required = true, value_parser = ["jobs", "forms", "letters", "metrics"])]
     scopes: Vec<String>,
     /// How long it is good.
     #[arg(long, default_value = "365d", value_parser = parse_duration)]

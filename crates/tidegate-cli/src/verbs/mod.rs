@@ -2,20 +2,23 @@
 
 mod change;
 mod cleanup;
+pub mod describe;
 mod doctor;
 mod drain;
 mod look;
 mod migrate;
 pub mod new;
 mod operate;
+mod prometheus;
 mod publish;
 mod watch;
 
+use tidegate::Error;
 use tidegate::invocation::MigrateRequest;
 use tidegate::program::Service;
 
 use crate::answer::{Answer, Failed};
-use crate::args::Verb;
+use crate::args::{StatusFormat, Verb};
 
 /// Answers a verb that every program has.
 pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer, Failed> {
@@ -28,6 +31,17 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
         Verb::Cleanup(args) => cleanup::cleanup(service, args, json).await,
         Verb::Retention(args) => cleanup::retention(service, args).await,
         Verb::Status(args) if args.watch => watch::watch(service, args.interval, json).await,
+        Verb::Status(args) if args.format == StatusFormat::Prometheus => {
+            if json {
+                let text = "--format prometheus: cannot be used with --json";
+                return Err(Error::Invalid(text.to_owned()).into());
+            }
+            prometheus::status(service, args.output.as_deref()).await
+        }
+        Verb::Status(args) if args.output.is_some() => {
+            let text = "--output: needs --format prometheus";
+            Err(Error::Invalid(text.to_owned()).into())
+        }
         Verb::Status(_) => look::status(service).await,
         Verb::Show { id } => look::show(service, id).await,
         Verb::List(args) => look::list(service, args).await,
@@ -49,5 +63,9 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
         Verb::Rewrap(args) => operate::rewrap(service, args).await,
         Verb::Schedules { limit } => look::schedules(service, limit).await,
         Verb::Schedule(args) => operate::schedule(service, *args).await,
+        Verb::Completions { .. } | Verb::Man { .. } | Verb::Schema { .. } => {
+            // Answered before there is a service.
+            Err(Error::Invalid("it needs no service".to_owned()).into())
+        }
     }
 }

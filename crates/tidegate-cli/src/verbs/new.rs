@@ -1,10 +1,10 @@
 //! A project to begin with. The only verb without a program's settings: it is asked before there are any.
 
-use serde_json::json;
 use tidegate::Error;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, document};
 use crate::args::New;
+use crate::report::Written;
 use crate::starter;
 
 pub fn new(asked: &New) -> Result<Answer, Error> {
@@ -14,8 +14,10 @@ pub fn new(asked: &New) -> Result<Answer, Error> {
         "{}\n\nwritten to {folder}; README.md leads on from\n  cd {folder}\n  make test",
         files.join("\n")
     );
-    Ok(Answer::new(
-        json!({"action": "new", "folder": folder, "files": files}),
-        text,
-    ))
+    let report = Written {
+        action: "new",
+        folder,
+        files,
+    };
+    Ok(Answer::new(document(&report)?, text))
 }

@@ -1,11 +1,11 @@
 //! Storing events.
 
-use serde_json::json;
 use tidegate::program::Service;
 use tidegate::{NewEvent, queue};
 
-use crate::answer::{Answer, Failed, json_argument};
+use crate::answer::{Answer, Failed, document, json_argument};
 use crate::args::PublishArgs;
+use crate::report::Published;
 
 pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Failed> {
     let mut event = NewEvent::raw(
@@ -55,7 +55,13 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
             published.id, published.status, published.attempts
         )
     };
-    let document = json!({"action": "publish", "id": published.id, "created": published.created,
-        "status": published.status, "attempts": published.attempts, "replaced": published.replaced});
-    Ok(Answer::new(document, text))
+    let report = Published {
+        action: "publish",
+        id: published.id,
+        created: published.created,
+        status: published.status.to_string(),
+        attempts: published.attempts,
+        replaced: published.replaced,
+    };
+    Ok(Answer::new(document(&report)?, text))
 }

@@ -1,23 +1,35 @@
-//! The live view: looks at intervals, draws what it saw, ends by a key. What the picture is,
-//! [`crate::screen`] says; the terminal is given back however it ends.
+//! The live view: looks at intervals, draws what it saw, does what is asked for by keys. What the picture is and what keys
+//! mean, [`crate::screen`] says; the terminal is given back however it ends.
 
+use std::cmp::Reverse;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use tidegate::look::ListRequest;
 use tidegate::program::{Service, stats_on, stop_signal};
 use tidegate::{Database, Error, queue};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, timeout};
 use tokio_postgres::Client;
 
+use super::{look, operate};
 use crate::answer::{Answer, Failed, document};
-use crate::screen::{Look, Screen};
-use crate::text;
+use crate::args::{AuditArgs, PauseArgs, ReplayArgs, RequeueArgs};
+use crate::screen::{Action, EVENTS, Key, Look, Screen, Step, Told, View, Wish};
+use crate::{colour, text};
 
 /// A database that takes longer for a look is away.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
+
+/// An action may wait for locks.
+const ACT_LIMIT: Duration = Duration::from_secs(30);
+
+/// A list is read anew no more often.
+const REFRESH: Duration = Duration::from_secs(1);
 
 /// Counting a queue of millions takes a second. It is done so seldom that it takes a tenth of the time.
 const REST_AFTER_COUNTING: u32 = 9;
@@ -33,7 +45,7 @@ pub async fn watch(service: &Service, interval: Duration, json: bool) -> Result<
         let needed = "--watch: stdout must be a terminal; use `tidegate status --json`";
         return Err(Error::Invalid(needed.to_owned()).into());
     }
-    let screen = show(service.database.clone(), interval).await?;
+    let screen = show(service, interval).await?;
     let Some(stats) = screen.stats() else {
         return Ok(Answer::new(serde_json::Value::Null, "nothing was seen"));
     };
@@ -64,43 +76,215 @@ fn broken(error: &std::io::Error) -> Error {
     Error::Config(format!("terminal: {error}"))
 }
 
-async fn show(database: Database, interval: Duration) -> Result<Screen, Error> {
-    let mut screen = Screen::new(interval);
+/// Work that was asked for on the screen, and how long it took.
+type Asked<'a> = FuturesUnordered<BoxFuture<'a, (Told, Duration)>>;
+
+/// The view while it is open.
+struct Open<'a> {
+    service: &'a Service,
+    screen: Screen,
+    asked: Asked<'a>,
+    /// Actions that are under way.
+    acting: usize,
+    /// When the page that is open may be asked for again.
+    refresh_at: Instant,
+}
+
+async fn show(service: &Service, interval: Duration) -> Result<Screen, Error> {
+    let is_coloured = colour::is_wanted(std::io::stdout().is_terminal());
+    let mut open = Open {
+        service,
+        screen: Screen::new(interval, is_coloured),
+        asked: FuturesUnordered::new(),
+        acting: 0,
+        refresh_at: Instant::now(),
+    };
     let mut terminal = Screenful::open()?;
     let mut keys = keys();
     let (sink, mut looks) = mpsc::channel(1);
-    let follower = tokio::spawn(follow(database, interval, sink));
+    let follower = tokio::spawn(follow(service.database.clone(), interval, sink));
     let stopped = stop_signal();
     tokio::pin!(stopped);
     let ended = loop {
-        if let Err(error) = terminal.0.draw(|frame| screen.draw(frame)) {
+        if let Err(error) = terminal.0.draw(|frame| open.screen.draw(frame)) {
             break Err(broken(&error));
         }
-        tokio::select! {
-            look = looks.recv() => match look {
-                Some(look) => screen.take(look),
-                None => break Ok(()),
-            },
+        let goes_on = tokio::select! {
+            look = looks.recv() => look.is_some_and(|look| open.look(look)),
+            Some((told, took)) = open.asked.next() => open.told(told, took),
             key = keys.recv() => match key {
-                Some(Ok(Key::Redraw)) => {}
+                Some(Ok(Pressed::Resized)) => true,
+                Some(Ok(Pressed::Key(key))) => open.press(key),
                 Some(Err(error)) => break Err(broken(&error)),
-                Some(Ok(Key::End)) | None => break Ok(()),
+                Some(Ok(Pressed::Stop)) | None => break Ok(()),
             },
             () = &mut stopped => break Ok(()),
+        };
+        if !goes_on {
+            open.finish().await;
+            break Ok(());
         }
     };
     follower.abort();
-    ended.map(|()| screen)
+    ended.map(|()| open.screen)
+}
+
+impl<'a> Open<'a> {
+    fn look(&mut self, look: Result<Look, String>) -> bool {
+        self.screen.take(look);
+        if Instant::now() >= self.refresh_at
+            && let Some(wish) = self.screen.refresh()
+        {
+            self.ask(wish);
+        }
+        true
+    }
+
+    fn told(&mut self, told: Told, took: Duration) -> bool {
+        if matches!(told, Told::Done(_) | Told::Failed(_)) {
+            self.acting = self.acting.saturating_sub(1);
+        }
+        self.refresh_at = Instant::now() + (took * REST_AFTER_COUNTING).max(REFRESH);
+        if let Some(wish) = self.screen.told(told) {
+            self.ask(wish);
+        }
+        true
+    }
+
+    /// False when the view is to end.
+    fn press(&mut self, key: Key) -> bool {
+        match self.screen.press(key) {
+            Step::Stay => true,
+            Step::Ask(wish) => {
+                self.ask(wish);
+                true
+            }
+            Step::End => false,
+        }
+    }
+
+    fn ask(&mut self, wish: Wish) {
+        self.acting += usize::from(matches!(wish, Wish::Act { .. }));
+        let service: &'a Service = self.service;
+        let begun = Instant::now();
+        let work = async move { (grant(service, wish).await, begun.elapsed()) };
+        self.asked.push(work.boxed());
+    }
+
+    /// Waits for actions that are under way, so that quitting does not interrupt them.
+    async fn finish(&mut self) {
+        while self.acting > 0
+            && let Some((told, took)) = self.asked.next().await
+        {
+            self.told(told, took);
+        }
+    }
+}
+
+/// Does what was asked for on the screen, by the functions of the verbs.
+async fn grant(service: &Service, wish: Wish) -> Told {
+    let limit = match wish {
+        Wish::Act { .. } => ACT_LIMIT,
+        _ => LOOK_LIMIT,
+    };
+    let granted = async {
+        match wish {
+            Wish::Events { kind, view, before } => events(service, kind, view, before).await,
+            Wish::Show(id) => {
+                let answer = look::show(service, id).await?;
+                Ok(Told::Shown {
+                    event: answer.document,
+                    text: answer.text,
+                })
+            }
+            Wish::Act { action, reason } => act(service, action, reason).await,
+        }
+    };
+    match timeout(limit, granted).await {
+        Ok(Ok(told)) => told,
+        Ok(Err(failed)) => Told::Failed(failed.error.to_string()),
+        Err(_) => Told::Failed(format!(
+            "no answer within {limit:?}: check whether it was done"
+        )),
+    }
+}
+
+/// Newest first. A view of two states is two lists.
+async fn events(
+    service: &Service,
+    kind: String,
+    view: View,
+    before: Option<i64>,
+) -> Result<Told, Failed> {
+    let statuses = view
+        .statuses()
+        .iter()
+        .map(|status| Some((*status).to_owned()));
+    let statuses: Vec<Option<String>> = statuses.collect();
+    let statuses = if statuses.is_empty() {
+        vec![None]
+    } else {
+        statuses
+    };
+    let mut events = Vec::new();
+    for status in statuses {
+        let asked = ListRequest {
+            status,
+            kind: Some(kind.clone()),
+            before,
+            limit: Some(EVENTS),
+            ..ListRequest::default()
+        };
+        events.extend(service.list(&asked).await?.events);
+    }
+    events.sort_by_key(|event| Reverse(event["id"].as_i64()));
+    events.truncate(EVENTS as usize);
+    Ok(Told::Events {
+        kind,
+        view,
+        before,
+        events,
+    })
+}
+
+async fn act(service: &Service, action: Action, reason: String) -> Result<Told, Failed> {
+    let asked = |kind: String| PauseArgs {
+        kind,
+        reason: Some(reason.clone()),
+        actor: None,
+    };
+    let audit = || AuditArgs {
+        reason: reason.clone(),
+        actor: None,
+    };
+    let answer = match action {
+        Action::Pause(kind) => operate::pause(service, asked(kind)).await?,
+        Action::Resume(kind) => operate::resume(service, asked(kind)).await?,
+        Action::Replay(id) => {
+            let args = ReplayArgs::of_one(id, audit());
+            operate::replay(service, args).await?
+        }
+        Action::Requeue(id) => {
+            let (ids, audit) = (vec![id], audit());
+            operate::requeue(service, RequeueArgs { ids, audit }).await?
+        }
+    };
+    let text = answer.text.lines().collect::<Vec<_>>().join("; ");
+    Ok(match answer.code {
+        0 => Told::Done(text),
+        _ => Told::Failed(text),
+    })
 }
 
 /// What a person or the window did.
-enum Key {
-    End,
-    Redraw,
+enum Pressed {
+    Key(Key),
+    Stop,
+    Resized,
 }
 
 /// Reads keys on a thread of its own, since reading blocks; it ends soon after its receiver is gone.
-fn keys() -> mpsc::Receiver<std::io::Result<Key>> {
+fn keys() -> mpsc::Receiver<std::io::Result<Pressed>> {
     let (sink, keys) = mpsc::channel(16);
     std::thread::spawn(move || {
         while !sink.is_closed() {
@@ -123,18 +307,27 @@ fn keys() -> mpsc::Receiver<std::io::Result<Key>> {
     keys
 }
 
-fn meaning(event: &Event) -> Option<Key> {
-    match event {
-        Event::Key(key) if key.kind == KeyEventKind::Press => match key.code {
-            KeyCode::Char('q' | 'Q') | KeyCode::Esc => Some(Key::End),
-            KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                Some(Key::End)
-            }
-            _ => None,
-        },
-        Event::Resize(..) => Some(Key::Redraw),
-        _ => None,
-    }
+fn meaning(event: &Event) -> Option<Pressed> {
+    let key = match event {
+        Event::Key(key) if key.kind != KeyEventKind::Release => key,
+        Event::Resize(..) => return Some(Pressed::Resized),
+        _ => return None,
+    };
+    let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+    Some(Pressed::Key(match key.code {
+        KeyCode::Char('c' | 'd') if is_control => return Some(Pressed::Stop),
+        KeyCode::Char(c) if !is_control => Key::Char(c),
+        KeyCode::Up => Key::Up,
+        KeyCode::Down => Key::Down,
+        KeyCode::PageUp => Key::PageUp,
+        KeyCode::PageDown => Key::PageDown,
+        KeyCode::Home => Key::First,
+        KeyCode::End => Key::Last,
+        KeyCode::Enter => Key::Enter,
+        KeyCode::Esc => Key::Escape,
+        KeyCode::Backspace => Key::Erase,
+        _ => return None,
+    }))
 }
 
 /// Looks at every interval, on one connection for as long as it holds.

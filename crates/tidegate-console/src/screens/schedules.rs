@@ -70,7 +70,7 @@ fn state(one: &ScheduleStatus) -> Markup {
 fn when(one: &ScheduleStatus) -> Markup {
     html! {
         @if let Some(cron) = &one.cron { code { (short(cron)) } " " (short(&one.time_zone)) }
-        @if let Some(every) = one.every_s { "every " (millis(every.unsigned_abs() * 1000)) }
+        @if let Some(every) = one.every_ms { "every " (millis(every.unsigned_abs())) }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::error::Error;
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// All is well.
@@ -83,6 +84,7 @@ impl Finding {
 
 /// A check with its finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct CheckReport {
     /// What was checked.
@@ -108,6 +110,7 @@ impl CheckReport {
 
 /// What the doctor found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "doctor")]
 #[non_exhaustive]
 pub struct DoctorReport {

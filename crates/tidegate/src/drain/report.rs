@@ -9,6 +9,7 @@ use crate::operate::ServiceStatus;
 
 /// Why a drain ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum StopReason {
@@ -28,6 +29,7 @@ pub enum StopReason {
 /// What a drain did. Always `leased = completed + completed_with_errors + failed + retried +
 /// deferred + snoozed + released + lease_lost`; events swept as expired or abandoned were never leased to a handler.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "drain")]
 #[non_exhaustive]
 pub struct DrainReport {
@@ -87,6 +89,7 @@ pub struct DrainReport {
     /// When there will be more to do next, if that is known, by a plan, a retry, a schedule or a service's next try; RFC 3339, now if
     /// it is overdue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub next_due_at: Option<String>,
     /// Age of the oldest of them.
     pub oldest_age_ms: u64,
@@ -106,6 +109,7 @@ pub struct DrainReport {
 
 /// What a run has cost, but for its handlers' own connections and the start of its process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Cost {
     /// How long the run's two sessions with the database were waited for, together: its work, the way there and back, and its

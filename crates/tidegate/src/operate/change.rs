@@ -217,6 +217,7 @@ impl<'a> Change<'a> {
 
 /// What was cancelled or, as a dry run, would be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "cancel")]
 #[non_exhaustive]
 pub struct CancelReport {
@@ -241,6 +242,7 @@ pub struct CancelReport {
 
 /// What was rescheduled or, as a dry run, would be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "reschedule")]
 #[non_exhaustive]
 pub struct RescheduleReport {

@@ -81,6 +81,7 @@ fn subject<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Subject>
 
 /// What was forgotten or, as a dry run, would be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "forget")]
 #[non_exhaustive]
 pub struct ForgetReport {
@@ -122,6 +123,7 @@ pub struct RewrapRequest {
 
 /// What was sealed anew or, as a dry run, would be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "rewrap")]
 #[non_exhaustive]
 pub struct RewrapReport {

@@ -97,6 +97,7 @@ impl PolicyRequest {
 
 /// What holds of a kind, after a change or without one. Times in milliseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "policy")]
 #[non_exhaustive]
 pub struct PolicyReport {

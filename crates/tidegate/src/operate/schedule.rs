@@ -9,6 +9,7 @@ use crate::config::{named, parse_duration};
 
 /// What becomes of slots that no drain was there for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CatchUp {
     /// They are skipped. A slot that a drain meets at most 15 minutes late counts as met.
@@ -176,6 +177,7 @@ fn start_within<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Dur
 
 /// What a change of a schedule did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "schedule")]
 #[non_exhaustive]
 pub struct ScheduleChange {
@@ -192,11 +194,13 @@ pub struct ScheduleChange {
     pub event_id: Option<i64>,
     /// The first slot from now on of a schedule that was set, by this program's clock, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub next_at: Option<String>,
 }
 
 /// A schedule as operators see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct ScheduleStatus {
     /// Its name.
@@ -205,27 +209,30 @@ pub struct ScheduleStatus {
     pub keeper: Option<String>,
     /// The kind of its events.
     pub kind: String,
-    /// The cron expression. A schedule has this or `every_s`.
+    /// The cron expression. A schedule has this or `every_ms`.
     pub cron: Option<String>,
-    /// Seconds from one slot to the next.
-    pub every_s: Option<i64>,
+    /// Milliseconds from one slot to the next.
+    pub every_ms: Option<i64>,
     /// The time zone of the expression.
     pub time_zone: String,
     /// The events' group.
     pub group_key: Option<String>,
-    /// How many seconds after its slot an event may start.
-    pub start_within_s: Option<i64>,
+    /// How many milliseconds after its slot an event may start.
+    pub start_within_ms: Option<i64>,
     /// What happens to slots that passed while no drain ran.
     pub catch_up: CatchUp,
     /// `waiting`, `due`, `paused`, `paused_kind`, `unregistered_kind` or `stopped`.
     pub state: String,
     /// The next slot, RFC 3339; `None` when there is none.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub next_at: Option<String>,
     /// The last slot for which an event was published.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub last_at: Option<String>,
     /// The id of that event.
     pub last_event_id: Option<i64>,
     /// When that event was published.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub fired_at: Option<String>,
     /// Why the schedule has stopped.
     pub problem: Option<String>,

@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::Value;
+use tokio_postgres::Client;
 
 use super::{Service, stats_on};
 use crate::change;
@@ -21,7 +23,7 @@ use crate::operate::{
     RescheduleReport, RescheduleRequest, RetireReport, RewrapReport, RewrapRequest, ScheduleAction,
     ScheduleChange, ScheduleRequest, ServiceChange, ServiceRequest, UnblockReport, UnblockRequest,
 };
-use crate::queue;
+use crate::queue::{self, ListFilter};
 use crate::retention::{self, KindsReport, RetentionReport};
 use crate::rewrap;
 use crate::schedule;
@@ -29,6 +31,7 @@ use crate::wake::Waker;
 
 /// The answer to a request about retention.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Retention {
     /// The retention in force.
@@ -101,18 +104,21 @@ impl Service {
         })
     }
 
-    /// Returns a page of events, newest first.
+    /// Returns a page of events, newest first. `"handled": false` marks an event whose kind this program does not have.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names what is wrong with the request, also for a kind that is not registered; when the
+    /// [`Error::Invalid`] names what is wrong with the request, also for a kind that is not registered and has no events; when the
     /// database fails.
     pub async fn list(&self, asked: &ListRequest) -> Result<ListReport, Error> {
         let (status, limit) = (asked.status()?, look::limit(asked.limit)?);
         let client = self.looking().await?;
-        let events = queue::list(&client, &asked.filter(status), limit).await?;
+        let mut events = queue::list(&client, &asked.filter(status), limit).await?;
         if let (true, Some(kind)) = (events.is_empty(), &asked.kind) {
-            // An unregistered kind is a typing error, so refuse it rather than return an empty page.
-            retention::kinds(&self.database, Some(kind)).await?;
+            // The name of an unknown kind is most likely misspelled, so refuse it rather than return an empty page.
+            refuse_unknown(&client, kind).await?;
+        }
+        for event in &mut events {
+            self.mark_foreign(event);
         }
         let is_full = events.len() >= limit as usize;
         let last = events.last().and_then(|event| event["id"].as_i64());
@@ -346,6 +352,14 @@ impl Service {
         Ok(Retention::Changed(report))
     }
 
+    /// Marks an event whose kind this program does not have.
+    fn mark_foreign(&self, event: &mut Value) {
+        let kind = event["kind"].as_str().unwrap_or_default();
+        if !self.program.kinds.contains(&kind) {
+            event["handled"] = Value::Bool(false);
+        }
+    }
+
     /// Returns the operator's name, for the audit.
     fn actor_of(&self, asked: Option<&String>) -> Option<String> {
         asked.or(self.actor.as_ref()).cloned()
@@ -357,4 +371,33 @@ impl Service {
             ..asked.clone()
         }
     }
+}
+
+/// An error lists no more kinds than this.
+const MOST_NAMED: usize = 50;
+
+/// Refuses a kind that is neither registered nor the kind of any event, live or finished: its name is most likely misspelled.
+async fn refuse_unknown(client: &Client, kind: &str) -> Result<(), Error> {
+    let kinds = queue::registered(client).await?;
+    if kinds.iter().any(|known| known == kind) {
+        return Ok(());
+    }
+    let any = ListFilter {
+        kind: Some(kind),
+        ..ListFilter::default()
+    };
+    if !queue::list(client, &any, 1).await?.is_empty() {
+        return Ok(());
+    }
+    let mut named = kinds.iter().take(MOST_NAMED).cloned().collect::<Vec<_>>();
+    if kinds.len() > MOST_NAMED {
+        named.push(format!("and {} more", kinds.len() - MOST_NAMED));
+    }
+    let there_are = match named.as_slice() {
+        [] => "no kinds are registered".to_owned(),
+        _ => format!("the kinds are {}", named.join(", ")),
+    };
+    Err(Error::Invalid(format!(
+        "kind: {kind:?} is not registered, and there are no events of it; {there_are}"
+    )))
 }

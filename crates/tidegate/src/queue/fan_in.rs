@@ -18,6 +18,7 @@ pub struct Released {
 
 /// The wait of an event for others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Wait {
     /// How many events it waits for.
@@ -27,6 +28,7 @@ pub struct Wait {
     /// The event that it waits for now; `None` when all have ended.
     pub waits_for: Option<i64>,
     /// When the wait was over, RFC 3339.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub released_at: Option<String>,
 }
 

@@ -13,6 +13,7 @@ pub const MOST_RELATED: usize = 500;
 
 /// How an event is related to the one above it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Relation {
     /// It is at the top.
@@ -26,6 +27,7 @@ pub enum Relation {
 
 /// An event of a lineage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct RelatedEvent {
     /// Its id.
@@ -37,8 +39,10 @@ pub struct RelatedEvent {
     /// How many attempts it has had.
     pub attempts: u32,
     /// When it was published, RFC 3339.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub created_at: String,
     /// When it ended; `None` while it is live.
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub finished_at: Option<String>,
     /// The event whose handler emitted it.
     pub parent_id: Option<i64>,
@@ -62,6 +66,7 @@ impl RelatedEvent {
 
 /// Where an event comes from, and the events that followed from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Lineage {
     /// The topmost stored event.

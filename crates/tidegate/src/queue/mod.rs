@@ -11,6 +11,8 @@ mod finalize;
 mod lease;
 mod lineage;
 mod operate;
+#[cfg(feature = "operate")]
+pub(crate) mod prometheus;
 mod publish;
 mod read;
 #[cfg(not(feature = "internals"))]

@@ -75,6 +75,7 @@ pub struct Walked {
 
 /// How long finished events of a kind are kept, as the database writes intervals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KindRetention {
     /// The kind.
     pub kind: String,
@@ -82,6 +83,10 @@ pub struct KindRetention {
     pub retention_completed: String,
     /// For FAILED and `COMPLETED_WITH_ERRORS` events.
     pub retention_failed: String,
+    /// Of COMPLETED ones, in milliseconds; a month counts as 30 days, a year as 365.25.
+    pub retention_completed_ms: i64,
+    /// Of the others, likewise.
+    pub retention_failed_ms: i64,
 }
 
 /// The reason and the operator of a change.
@@ -423,5 +428,7 @@ fn kind_retention(row: &Row) -> KindRetention {
         kind: row.get(0),
         retention_completed: row.get(1),
         retention_failed: row.get(2),
+        retention_completed_ms: row.get(3),
+        retention_failed_ms: row.get(4),
     }
 }

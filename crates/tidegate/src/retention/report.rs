@@ -8,6 +8,7 @@ use crate::queue::retention::KindRetention;
 
 /// Why a cleanup ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CleanupStop {
     /// Nothing is left to do, except what was skipped because of locks.
@@ -19,6 +20,7 @@ pub enum CleanupStop {
 
 /// What a cleanup did or, when it was dry, would have done.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "cleanup")]
 #[non_exhaustive]
 pub struct CleanupReport {
@@ -64,6 +66,7 @@ pub struct CleanupReport {
 
 /// A day's finished events, gone at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DroppedPartition {
     /// The partition's table.
     pub partition: String,
@@ -73,6 +76,7 @@ pub struct DroppedPartition {
 
 /// How long finished events are kept, by kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "retention")]
 #[non_exhaustive]
 pub struct KindsReport {
@@ -82,6 +86,7 @@ pub struct KindsReport {
 
 /// What a change of retention did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename = "retention")]
 #[non_exhaustive]
 pub struct RetentionReport {
@@ -93,6 +98,7 @@ pub struct RetentionReport {
 
 /// What became of finished events when a retention was applied to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct RedateReport {
     /// How many rows have a new expiry.

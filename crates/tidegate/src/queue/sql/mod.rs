@@ -7,6 +7,8 @@ pub mod fan_in;
 pub mod live;
 pub mod look;
 pub mod operate;
+#[cfg(feature = "operate")]
+pub mod prometheus;
 pub mod retention;
 pub mod schedule;
 pub mod service;
@@ -32,6 +34,7 @@ pub static ALL: &[&[&Statement]] = &[
     live::ALL,
     look::ALL,
     operate::ALL,
+    prometheus::ALL,
     retention::ALL,
     schedule::ALL,
     service::ALL,

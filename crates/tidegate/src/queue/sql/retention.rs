@@ -115,7 +115,8 @@ pub static RETENTIONS: Statement = Statement {
     name: "retentions",
     params: &[Type::TEXT],
     text: "\
-SELECT k.kind, k.retention_completed::text, k.retention_failed::text
+SELECT k.kind, k.retention_completed::text, k.retention_failed::text,
+       (extract(epoch FROM k.retention_completed) * 1000)::int8, (extract(epoch FROM k.retention_failed) * 1000)::int8
   FROM tidegate.event_kind AS k WHERE $1 IS NULL OR k.kind = $1 ORDER BY k.kind",
 };
 
@@ -132,7 +133,8 @@ pub static SET_RETENTION: Statement = Statement {
         Type::TEXT,
     ],
     text: "\
-SELECT $1, r.retention_completed::text, r.retention_failed::text
+SELECT $1, r.retention_completed::text, r.retention_failed::text,
+       (extract(epoch FROM r.retention_completed) * 1000)::int8, (extract(epoch FROM r.retention_failed) * 1000)::int8
   FROM tidegate.set_retention($1, make_interval(days => $2, secs => $3), make_interval(days => $4, secs => $5),
                               $6, $7) AS r",
 };

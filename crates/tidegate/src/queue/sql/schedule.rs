@@ -35,8 +35,8 @@ pub static SCHEDULES: Statement = Statement {
     text: "\
 SELECT jsonb_build_object(
            'name', s.name, 'keeper', s.keeper, 'kind', s.kind, 'cron', s.cron,
-           'every_s', extract(epoch FROM s.every)::int8, 'time_zone', s.time_zone, 'group_key', s.group_key,
-           'start_within_s', extract(epoch FROM s.start_within)::int8, 'catch_up', s.catch_up, 'state',
+           'every_ms', (extract(epoch FROM s.every) * 1000)::int8, 'time_zone', s.time_zone, 'group_key', s.group_key,
+           'start_within_ms', (extract(epoch FROM s.start_within) * 1000)::int8, 'catch_up', s.catch_up, 'state',
            CASE WHEN s.problem IS NOT NULL THEN 'stopped'
                 WHEN s.paused THEN 'paused'
                 WHEN k.kind IS NULL THEN 'unregistered_kind'

@@ -1,0 +1,105 @@
+//! What a command line tells of itself: scripts that complete its words, manual pages, the schemas of its documents. None of
+//! these verbs needs settings or a database.
+
+use std::path::{Path, PathBuf};
+
+use clap::Command;
+use clap_complete::Shell;
+use serde_json::{Map, Value};
+use tidegate::Error;
+
+use crate::answer::{Answer, document};
+use crate::report::{Completions, Man, Schemas};
+
+/// The script by which a shell completes this command line's words.
+pub fn completions(mut command: Command, name: &str, shell: Shell) -> Result<Answer, Error> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, name, &mut script);
+    let report = Completions {
+        action: "completions",
+        shell: shell.to_string(),
+        script: String::from_utf8_lossy(&script).into_owned(),
+    };
+    Ok(Answer::new(document(&report)?, report.script.clone()))
+}
+
+/// The manual page of the command line, or, in a folder, that and a page for each verb.
+pub fn man(command: Command, name: &str, folder: Option<&Path>) -> Result<Answer, Error> {
+    let mut command = command.display_name(name).bin_name(name);
+    let Some(folder) = folder else {
+        let page = page(&command)?;
+        let report = Man {
+            action: "man",
+            page: Some(page.clone()),
+            files: None,
+        };
+        return Ok(Answer::new(document(&report)?, page));
+    };
+    let failed = |path: &Path, error: &std::io::Error| {
+        Error::Config(format!("--dir: {}: {error}", path.display()))
+    };
+    std::fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
+    // Names each verb in full, as `tidegate drain`.
+    command.build();
+    let mut files = Vec::new();
+    for (name, command) in pages(&command, name) {
+        let path: PathBuf = folder.join(format!("{name}.1"));
+        let text = page(&command.display_name(name))?;
+        std::fs::write(&path, text).map_err(|error| failed(&path, &error))?;
+        files.push(path.display().to_string());
+    }
+    let text = files.join("\n");
+    let report = Man {
+        action: "man",
+        page: None,
+        files: Some(files),
+    };
+    Ok(Answer::new(document(&report)?, text))
+}
+
+/// The command line and its verbs, with theirs, each by the name of its page. A page of `help` would say nothing.
+fn pages(command: &Command, name: &str) -> Vec<(String, Command)> {
+    let mut pages = vec![(name.to_owned(), command.clone())];
+    let verbs = command
+        .get_subcommands()
+        .filter(|verb| verb.get_name() != "help");
+    for verb in verbs.filter(|verb| !verb.is_hide_set()) {
+        pages.extend(self::pages(verb, &format!("{name}-{}", verb.get_name())));
+    }
+    pages
+}
+
+fn page(command: &Command) -> Result<String, Error> {
+    let mut text = Vec::new();
+    let page = clap_mangen::Man::new(command.clone());
+    let written = page.render(&mut text);
+    written.map_err(|error| Error::Config(format!("man: {error}")))?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The schema of one verb's document, or those of all verbs. For people it is the bare schema, for a validator to read.
+pub fn schema(schemas: Map<String, Value>, verb: Option<&str>) -> Result<Answer, Error> {
+    let (text, schemas) = match verb {
+        None => (pretty(&Value::Object(schemas.clone()))?, schemas),
+        Some(verb) => {
+            let Some(schema) = schemas.get(verb) else {
+                let known: Vec<&str> = schemas.keys().map(String::as_str).collect();
+                return Err(Error::Invalid(format!(
+                    "VERB: must be one of {}, got {verb:?}",
+                    known.join(", ")
+                )));
+            };
+            let one = Map::from_iter([(verb.to_owned(), schema.clone())]);
+            (pretty(schema)?, one)
+        }
+    };
+    let report = Schemas {
+        action: "schema",
+        schemas,
+    };
+    Ok(Answer::new(document(&report)?, text))
+}
+
+fn pretty(schema: &Value) -> Result<String, Error> {
+    serde_json::to_string_pretty(schema).map_err(|error| Error::Invalid(format!("schema: {error}")))
+}

@@ -1,0 +1,71 @@
+//! Metrics for Prometheus: on stdout, or in a file of `node_exporter`'s textfile collector.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde_json::Value;
+use tidegate::Error;
+use tidegate::program::Service;
+use tidegate::prometheus::{Format, down, metrics};
+
+use crate::answer::{Answer, Failed};
+
+/// The collector usually runs as another user.
+const MODE: u32 = 0o644;
+
+/// Fails when the database does not answer; what is told then is that.
+pub async fn status(service: &Service, output: Option<&Path>) -> Result<Answer, Failed> {
+    if let Some(path) = output {
+        check(path)?;
+    }
+    let told = metrics(&service.database, Format::Text).await;
+    let text = match &told {
+        Ok(text) => text.clone(),
+        Err(_) => down(Format::Text),
+    };
+    if let Some(path) = output {
+        let written = replace(path, &text);
+        written.map_err(|error| Error::Config(format!("--output: {}: {error}", path.display())))?;
+        told?;
+        let name = path.display().to_string();
+        return Ok(Answer::new(Value::Null, format!("written to {name}")));
+    }
+    if let Err(error) = told {
+        crate::answer::print(text.trim_end());
+        return Err(error.into());
+    }
+    Ok(Answer::new(Value::Null, text))
+}
+
+/// The collector reads no other files.
+fn check(path: &Path) -> Result<(), Error> {
+    if path.extension() == Some(OsStr::new("prom")) && path.file_stem().is_some() {
+        return Ok(());
+    }
+    let text = format!("--output: must end in .prom, got {:?}", path.display());
+    Err(Error::Invalid(text))
+}
+
+/// Replaces the file in one step, so that nobody reads half of it. The temporary file is in the same folder, because a rename
+/// does not cross file systems, and its name does not end in .prom, so the collector ignores it.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let part = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let written = write(&part, text).and_then(|()| fs::rename(&part, path));
+    if written.is_err() {
+        // It may not even be there.
+        let _ = fs::remove_file(&part);
+    }
+    written
+}
+
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut file = File::create(path)?;
+    // Whatever the process's umask is.
+    file.set_permissions(fs::Permissions::from_mode(MODE))?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}

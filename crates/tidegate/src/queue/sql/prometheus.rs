@@ -1,0 +1,88 @@
+//! What Prometheus is told. Each statement looks at a bounded number of rows of the queue, whatever its size, and none at
+//! the log. All of them may be asked by `tidegate_read`.
+
+use tokio_postgres::types::Type;
+
+use super::Statement;
+
+/// Before [`EVENTS`]: of a queue little larger than what is looked at, the planner would rather read and sort all of it, and it
+/// may not know yet how large the queue is.
+pub const WALK: &str = "SET LOCAL enable_seqscan = off";
+
+/// Behind it.
+pub const AS_USUAL: &str = "SET LOCAL enable_seqscan TO DEFAULT";
+
+/// Live events by kind and state, of the first `$1` by their ids, and how long the oldest ready one has been ready. The
+/// order costs little, and so the oldest are among them.
+///
+/// An event is `running` in a worker's hands; else `paused` if its kind is; else `waiting_for_service` if its kind needs one
+/// that is not called; else, until its time has come, `planned` or, after an attempt, `retrying`; else `ready`.
+pub static EVENTS: Statement = Statement {
+    name: "prometheus_events",
+    params: &[Type::INT8],
+    text: "\
+WITH held AS MATERIALIZED (
+    SELECT ids FROM tidegate.held
+), live AS (
+    SELECT q.kind, q.id, q.delayed, q.attempts, q.available_at, q.created_at
+      FROM tidegate.event_queue AS q ORDER BY q.id LIMIT $1
+), stated AS (
+    SELECT CASE WHEN k.kind IS NOT NULL THEN q.kind END AS kind, greatest(q.available_at, q.created_at) AS since,
+           CASE WHEN q.id <@ held.ids THEN 'running'
+                WHEN k.paused THEN 'paused'
+                WHEN q.kind = ANY (down.kinds) THEN 'waiting_for_service'
+                WHEN NOT q.delayed OR q.available_at <= statement_timestamp() THEN 'ready'
+                WHEN q.attempts > 0 THEN 'retrying'
+                ELSE 'planned' END AS state
+      FROM live AS q
+     CROSS JOIN held
+     CROSS JOIN (SELECT ARRAY(SELECT unnest(s.kinds) FROM tidegate.service AS s WHERE s.state <> 'closed') AS kinds) AS down
+      LEFT JOIN tidegate.event_kind AS k ON k.kind = q.kind)
+SELECT s.kind, s.state, count(*),
+       greatest(0, extract(epoch FROM statement_timestamp() - min(s.since)))::float8
+  FROM stated AS s GROUP BY s.kind, s.state",
+};
+
+/// All that has ever ended, by kind, status and the bound of its latency. Kinds that nobody has registered are one, null.
+pub static ENDED: Statement = Statement {
+    name: "prometheus_ended",
+    params: &[],
+    text: "\
+SELECT k.kind, m.status, m.within_ms, sum(m.events)::bigint, sum(m.attempts)::bigint, sum(m.latency_ms)::float8
+  FROM tidegate.minute_stats AS m LEFT JOIN tidegate.event_kind AS k ON k.kind = m.kind
+ GROUP BY k.kind, m.status, m.within_ms",
+};
+
+/// What belongs to no kind; of each sort `$1` events are looked at.
+pub static STATE: Statement = Statement {
+    name: "prometheus_state",
+    params: &[Type::INT8],
+    text: "\
+SELECT (SELECT count(*) FROM (SELECT FROM tidegate.stuck_events LIMIT $1) AS stuck),
+       (SELECT count(*)
+          FROM (SELECT q.id, q.group_key FROM tidegate.event_queue AS q
+                 WHERE q.delayed AND q.group_key IS NOT NULL ORDER BY q.available_at LIMIT $1) AS head
+         WHERE NOT EXISTS (SELECT FROM tidegate.event_queue AS ahead
+                            WHERE ahead.group_key = head.group_key AND ahead.id < head.id)
+           AND EXISTS (SELECT FROM tidegate.event_queue AS behind
+                        WHERE behind.group_key = head.group_key AND behind.id > head.id)),
+       (SELECT count(*)
+          FROM (SELECT q.id FROM tidegate.event_queue AS q
+                 WHERE q.expires_at > statement_timestamp() AND q.expires_at <= statement_timestamp() + interval '1 hour'
+                 ORDER BY q.expires_at LIMIT $1) AS soon
+         WHERE NOT soon.id <@ (SELECT h.started FROM tidegate.held AS h)),
+       (SELECT extract(epoch FROM r.ended_at)::float8 FROM tidegate.drain_run AS r ORDER BY r.ended_at DESC LIMIT 1),
+       (SELECT count(*) FROM tidegate.drain_slot AS s WHERE s.worker IS NOT NULL AND s.until > statement_timestamp()),
+       (SELECT max(m.version) FROM tidegate.queue_migrations AS m)",
+};
+
+/// Outside services, and whether each is not called.
+pub static SERVICES: Statement = Statement {
+    name: "prometheus_services",
+    params: &[],
+    text: "SELECT s.service, s.state <> 'closed' FROM tidegate.service AS s ORDER BY s.service LIMIT 1000",
+};
+
+/// All of this file.
+#[cfg(feature = "internals")]
+pub static ALL: &[&Statement] = &[&EVENTS, &ENDED, &STATE, &SERVICES];

@@ -1,0 +1,114 @@
+//! JSON Schemas (draft 2020-12) of the documents that actions and verbs answer with. Each is derived from
+//! the report itself, or, for rows that the library passes on as the database writes them, from their shapes in `rows`.
+//!
+//! Schemas are open: a later version may add fields.
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::doctor::DoctorReport;
+use crate::drain::DrainReport;
+use crate::invocation::StatsReport;
+use crate::look::{
+    BlockedGroupsReport, LeasesReport, ListReport, SchedulesReport, ServicesReport, ShowReport,
+};
+use crate::operate::{
+    CancelReport, ForgetReport, PauseReport, PolicyReport, ReplayReport, RequeueReport,
+    RescheduleReport, RetireReport, RewrapReport, ScheduleChange, ServiceChange, UnblockReport,
+};
+use crate::program::{Migrated, Retention};
+use crate::retention::CleanupReport;
+
+/// What `--json` prints, and a function answers, when a request fails.
+#[derive(Serialize, JsonSchema)]
+pub struct Failed {
+    /// What went wrong. It names the field, where a field is wrong.
+    pub error: String,
+    /// The counts of a drain that had come some way; else null.
+    pub report: Option<Value>,
+}
+
+/// The schema of what the library answers to an action, such as `drain`; `None` when it has no such action.
+#[must_use]
+pub fn of_action(action: &str) -> Option<Value> {
+    Some(match action {
+        "drain" => of::<DrainReport>(action),
+        "cleanup" => of::<CleanupReport>(action),
+        "replay" => of::<ReplayReport>(action),
+        "requeue" => of::<RequeueReport>(action),
+        "cancel" => of::<CancelReport>(action),
+        "reschedule" => of::<RescheduleReport>(action),
+        "stats" => of::<StatsReport>(action),
+        "migrate" => of::<Migrated>(action),
+        "show" => of::<ShowReport>(action),
+        "list" => of::<ListReport>(action),
+        "blocked_groups" => of::<BlockedGroupsReport>(action),
+        "leases" => of::<LeasesReport>(action),
+        "services" => of::<ServicesReport>(action),
+        "service" => one_of::<ServiceChange>(&["pause_service", "resume_service", "limit_service"]),
+        "pause" | "resume" => of::<PauseReport>(action),
+        "retire" => of::<RetireReport>(action),
+        "policy" => of::<PolicyReport>(action),
+        "unblock" => of::<UnblockReport>(action),
+        "forget" => of::<ForgetReport>(action),
+        "rewrap" => of::<RewrapReport>(action),
+        "schedules" => of::<SchedulesReport>(action),
+        "schedule" => of::<ScheduleChange>(action),
+        "retention" => of::<Retention>(action),
+        "doctor" => of::<DoctorReport>(action),
+        "error" => plain::<Failed>(),
+        _ => return None,
+    })
+}
+
+/// The schema of a report whose document has this `action`.
+#[must_use]
+pub fn of<T: JsonSchema>(action: &str) -> Value {
+    one_of::<T>(&[action])
+}
+
+fn one_of<T: JsonSchema>(actions: &[&str]) -> Value {
+    let mut schema = plain::<T>();
+    let action = match actions {
+        [action] => json!({"const": action}),
+        _ => json!({"enum": actions}),
+    };
+    let Some(fields) = schema.as_object_mut() else {
+        return schema;
+    };
+    let properties = fields.entry("properties").or_insert_with(|| json!({}));
+    properties["action"] = action;
+    let required = fields.entry("required").or_insert_with(|| json!([]));
+    if let Some(required) = required.as_array_mut()
+        && !required.iter().any(|name| name == "action")
+    {
+        required.insert(0, json!("action"));
+    }
+    schema
+}
+
+/// Schemas stand alone: all that they refer to is in them.
+fn plain<T: JsonSchema>() -> Value {
+    let mut settings = SchemaSettings::draft2020_12().for_serialize();
+    settings.inline_subschemas = true;
+    SchemaGenerator::new(settings)
+        .into_root_schema_for::<T>()
+        .to_value()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_schema_asks_for_its_action() {
+        for action in crate::invocation::ACTIONS {
+            let schema = of_action(action).unwrap_or_else(|| panic!("{action} has no schema"));
+            let required = schema["required"].as_array().unwrap();
+            assert!(required.contains(&json!("action")), "{action}: {schema}");
+        }
+        assert_eq!(of_action("nothing"), None);
+    }
+}

@@ -1,0 +1,104 @@
+//! JSON Schemas of what this program's own verbs print with `--json`. Those of all other verbs are the command line's.
+
+use serde_json::{Value, json};
+
+/// Each verb of the program's own, with the schema of its document.
+#[must_use]
+pub fn of_own_verbs() -> [(&'static str, Value); 5] {
+    [
+        ("receive-issuing", receive_issuing()),
+        ("submit", submit()),
+        ("serve", serve()),
+        ("api-key", api_key()),
+        ("link-key", link_key()),
+    ]
+}
+
+/// A document with these fields, all of which are there, and `action`.
+fn document(title: &str, action: &str, mut fields: Value) -> Value {
+    fields["action"] = json!({"const": action});
+    let names = fields.as_object().into_iter().flatten();
+    let required: Vec<Value> = names.map(|(name, _)| json!(name)).collect();
+    let mut schema = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        "type": "object",
+        "required": required,
+    });
+    schema["properties"] = fields;
+    schema
+}
+
+fn id_or_null(description: &str) -> Value {
+    json!({"type": ["integer", "null"], "format": "int64", "description": description})
+}
+
+fn receive_issuing() -> Value {
+    let fields = json!({
+        "relevant": {"type": "boolean", "description": "Whether the message asks for a check. If not, nothing was stored."},
+        "id": id_or_null("The event that makes the check."),
+        "created": {"type": "boolean", "description": "Whether that event is new."},
+    });
+    document("ReceiveIssuing", "receive_issuing", fields)
+}
+
+fn submit() -> Value {
+    let fields = json!({
+        "id": id_or_null("The event that acts on it; null when there is nothing to do."),
+        "form_id": {"type": ["string", "null"], "description": "The form that it is about, if that is one of ours."},
+        "repeated": {"type": "boolean", "description": "Whether it was handed in before; then nothing was stored."},
+    });
+    document("Submit", "submit", fields)
+}
+
+fn serve() -> Value {
+    let fields =
+        json!({"url": {"type": "string", "format": "uri", "description": "Where it was served."}});
+    document("Serve", "serve", fields)
+}
+
+fn link_key() -> Value {
+    let fields = json!({
+        "id": {"type": "integer", "format": "int64", "description": "The new key."},
+        "forgotten": {"type": "integer", "minimum": 0, "description": "How many earlier keys were forgotten."},
+    });
+    document("RotateLinkKey", "rotate_link_key", fields)
+}
+
+fn api_key() -> Value {
+    let time = json!({"type": "string", "format": "date-time"});
+    let time_or_null = json!({"type": ["string", "null"], "format": "date-time"});
+    let made = json!({
+        "id": {"type": "integer", "format": "int64"},
+        "key": {"type": "string", "description": "The key itself. It is shown this once."},
+        "label": {"type": "string"},
+        "client_id": {"type": "string", "format": "uuid"},
+        "user_id": {"type": ["string", "null"], "format": "uuid"},
+        "scopes": {"type": "array", "items": {"type": "string"}},
+        "created_at": time,
+        "expires_at": time_or_null,
+    });
+    let mut kept = made.clone();
+    if let Some(fields) = kept.as_object_mut() {
+        fields.remove("key");
+    }
+    kept["revoked_at"] = time_or_null;
+    kept["valid"] = json!({"type": "boolean", "description": "Neither revoked nor expired."});
+    let names = kept.as_object().into_iter().flatten();
+    let required: Vec<Value> = names.map(|(name, _)| json!(name)).collect();
+    let key = json!({"type": "object", "properties": kept, "required": required});
+    let list = json!({"keys": {"type": "array", "items": key}});
+    let revoked = json!({
+        "id": {"type": "integer", "format": "int64"},
+        "changed": {"type": "boolean", "description": "False when it was revoked before."},
+    });
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "ApiKey",
+        "oneOf": [
+            document("ApiKeyCreated", "create_api_key", made),
+            document("ApiKeys", "list_api_keys", list),
+            document("ApiKeyRevoked", "revoke_api_key", revoked),
+        ],
+    })
+}

@@ -1,0 +1,418 @@
+//! What the command line tells of itself: completions, manual pages, and a schema of every document that `--json` prints.
+
+use std::collections::BTreeSet;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+use crate::cli::{Cli, verbs};
+use crate::function::Function;
+use crate::seal;
+use crate::support::{self, TestDb};
+
+const VIEWED: &str = "grant_letter_viewed";
+const WHY: [&str; 2] = ["--reason", "a test"];
+
+#[tokio::test]
+async fn a_shell_is_given_a_script_that_completes_every_verb() {
+    let cli = Cli::without_database();
+    let verbs = verbs().await;
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = cli.run(&["completions", shell]).await;
+        assert_eq!(script.code, Some(0), "{script:?}");
+        for verb in &verbs {
+            assert!(script.stdout.contains(verb), "{shell} has no {verb}");
+        }
+    }
+    let unknown = cli.run(&["completions", "cmd"]).await;
+    unknown.failed(2, &["bash", "powershell"]);
+}
+
+#[tokio::test]
+async fn bash_completes_by_the_script_that_it_is_given() {
+    let script = Cli::without_database().run(&["completions", "bash"]).await;
+    let asked = format!(
+        "{}\nCOMP_WORDS=(tidegate blocked)\nCOMP_CWORD=1\n_tidegate tidegate blocked tidegate\necho \"${{COMPREPLY[@]}}\"",
+        script.stdout
+    );
+    let told = tokio::process::Command::new("bash")
+        .args(["-c", &asked])
+        .output();
+    let told = told.await.unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&told.stdout).trim(),
+        "blocked-groups",
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn every_verb_has_a_manual_page() {
+    let cli = Cli::without_database();
+    let page = cli.run(&["man"]).await;
+    assert!(page.stdout.contains(".TH tidegate 1"), "{page:?}");
+    let room = tempfile::tempdir().unwrap();
+    let folder = room.path().join("man/man1");
+    let written = cli.json(&["man", "--dir", folder.to_str().unwrap()]).await;
+    let files = written["files"].as_array().unwrap().len();
+    for verb in verbs().await {
+        let page = std::fs::read_to_string(folder.join(format!("tidegate-{verb}.1"))).unwrap();
+        assert!(
+            page.contains(".SH NAME") && page.contains("Example:"),
+            "{page}"
+        );
+    }
+    // A verb of the program's own has verbs of its own.
+    let page = std::fs::read_to_string(folder.join("tidegate-api-key-create.1")).unwrap();
+    assert!(page.contains("client"), "{page}");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), files);
+    let file = folder.join("tidegate.1");
+    let refused = cli.run(&["man", "--dir", file.to_str().unwrap()]).await;
+    refused.failed(2, &["--dir", "tidegate.1"]);
+}
+
+/// A database with something in each list.
+async fn furnished() -> TestDb {
+    let db = support::database().await;
+    let client = db.client().await;
+    client
+        .batch_execute(
+            "INSERT INTO tidegate.event_kind (kind) VALUES ('foreign'), ('left');
+             SELECT tidegate.publish('foreign', '{}', group_key => 'g', available_at => clock_timestamp() + interval '1 hour',
+                                     expires_at => clock_timestamp() + interval '1 minute');
+             SELECT tidegate.publish('foreign', '{}', group_key => 'g');
+             UPDATE tidegate.event_queue SET delayed = true, last_error = '500: no' WHERE available_at > clock_timestamp()",
+        )
+        .await
+        .unwrap();
+    support::lease_away(&client, &[2], 3600.0).await;
+    db
+}
+
+type Question = (&'static str, Vec<String>);
+
+fn of(verb: &'static str, arguments: &[&str]) -> Question {
+    let arguments = arguments.iter().map(|argument| (*argument).to_owned());
+    (verb, arguments.collect())
+}
+
+fn with_reason(verb: &'static str, arguments: &[&str]) -> Question {
+    of(verb, &[arguments, &WHY[..]].concat())
+}
+
+/// What needs no queue, or makes one.
+fn without_a_queue(folder: &str) -> Vec<Question> {
+    let project = format!("{folder}/shop-queue");
+    let pages = format!("{folder}/man");
+    vec![
+        of("new", &[&project]),
+        of("completions", &["bash"]),
+        of("man", &[]),
+        of("man", &["--dir", &pages]),
+        of("schema", &["list"]),
+        of("migrate", &[]),
+        of("doctor", &[]),
+    ]
+}
+
+/// About events, in an order in which one finds what the other has left.
+fn about_events() -> Vec<Question> {
+    vec![
+        of(
+            "publish",
+            &[
+                VIEWED,
+                "--payload",
+                r#"{"grant_number": "G-1"}"#,
+                "--group",
+                "h",
+            ],
+        ),
+        of("list", &[]),
+        of("show", &["1"]),
+        of("show", &["3"]),
+        of("status", &[]),
+        of("blocked-groups", &[]),
+        of("leases", &[]),
+        with_reason("reschedule", &["--id", "3", "--delay", "1s"]),
+        of("drain", &["--max-events", "1"]),
+        of("submit", &["viewed", r#"{"grant_number": "G-2"}"#]),
+        of("receive-issuing", &["--message", r#"{"kind": "other"}"#]),
+        with_reason("requeue", &["--id", "2"]),
+        with_reason("unblock", &["g", "--retry"]),
+        with_reason("cancel", &["--kind", "foreign", "--dry-run"]),
+        with_reason("cancel", &["--id", "1", "2", "3"]),
+        of("show", &["1"]),
+        with_reason("replay", &["--id", "1", "--again", "--expires-in", "1h"]),
+        with_reason(
+            "replay",
+            &["--kind", "foreign", "--since", "1h", "--dry-run"],
+        ),
+        of("list", &[]),
+    ]
+}
+
+/// About all else.
+fn about_kinds_and_the_rest() -> Vec<Question> {
+    let client = "00000000-0000-4000-8000-0000000000c1";
+    vec![
+        of("pause", &[VIEWED]),
+        of("resume", &[VIEWED]),
+        with_reason("service", &["carrier", "--pause"]),
+        with_reason("service", &["carrier", "--limit", "3", "--per-second", "2"]),
+        of("services", &[]),
+        of("policy", &[VIEWED]),
+        with_reason("policy", &[VIEWED, "--handler-timeout", "5s"]),
+        with_reason("retire", &["left"]),
+        with_reason(
+            "schedule",
+            &[
+                "nightly",
+                "--kind",
+                VIEWED,
+                "--every",
+                "1h",
+                "--start-within",
+                "10m",
+            ],
+        ),
+        with_reason("schedule", &["nightly", "--run"]),
+        of("schedules", &[]),
+        of("retention", &[]),
+        with_reason("retention", &[VIEWED, "--completed", "7d", "--apply"]),
+        with_reason("rewrap", &[]),
+        with_reason("forget", &["--group", "h"]),
+        of("cleanup", &[]),
+        with_reason(
+            "api-key",
+            &[
+                "create", "--label", "w", "--client", client, "--scope", "jobs",
+            ],
+        ),
+        of("api-key", &["list"]),
+        with_reason("api-key", &["revoke", "1"]),
+        with_reason("link-key", &["rotate"]),
+        of("status", &[]),
+    ]
+}
+
+/// A schema as a validator reads it, and with its own eyes: schemas are open, but what a document has beyond its schema is
+/// something that the schema has forgotten.
+struct Checked {
+    schema: Value,
+    validator: jsonschema::Validator,
+}
+
+impl Checked {
+    async fn of(verb: &str) -> Self {
+        let told = Cli::without_database().run(&["schema", verb]).await;
+        assert_eq!(told.code, Some(0), "{verb} has no schema: {told:?}");
+        let schema: Value = serde_json::from_str(&told.stdout).unwrap();
+        let options = jsonschema::draft202012::options().should_validate_formats(true);
+        let validator = options.build(&schema).unwrap();
+        Self { schema, validator }
+    }
+
+    fn check(&self, asked: &str, document: &Value) {
+        let wrong: Vec<String> = self
+            .validator
+            .iter_errors(document)
+            .map(|error| error.to_string())
+            .collect();
+        assert!(wrong.is_empty(), "{asked}: {wrong:?}\n{document}");
+        let unknown = unknown(&self.schema, document);
+        assert!(
+            unknown.is_empty(),
+            "{asked}: its schema does not know {unknown:?}\n{document}"
+        );
+        let odd: Vec<String> = names(document)
+            .into_iter()
+            .filter(|name| is_odd(name))
+            .collect();
+        assert!(
+            odd.is_empty(),
+            "{asked}: fields are snake_case, durations in _ms: {odd:?}"
+        );
+    }
+}
+
+fn unknown(schema: &Value, value: &Value) -> BTreeSet<String> {
+    let alternatives = ["anyOf", "oneOf"]
+        .into_iter()
+        .find_map(|name| schema[name].as_array());
+    if let Some(alternatives) = alternatives {
+        // All that an alternative knows, and the fields beside them.
+        let all = alternatives
+            .iter()
+            .map(|one| unknown(&with_common(one, schema), value));
+        return all.reduce(|one, other| &one & &other).unwrap_or_default();
+    }
+    match value {
+        Value::Array(items) => items
+            .iter()
+            .flat_map(|item| unknown(&schema["items"], item))
+            .collect(),
+        Value::Object(fields) if schema["properties"].is_object() => fields
+            .iter()
+            .flat_map(|(name, value)| match &schema["properties"][name] {
+                Value::Null => BTreeSet::from([name.clone()]),
+                known => unknown(known, value),
+            })
+            .collect(),
+        _ => BTreeSet::new(),
+    }
+}
+
+fn with_common(alternative: &Value, schema: &Value) -> Value {
+    let mut all = alternative.clone();
+    for (name, common) in schema["properties"].as_object().into_iter().flatten() {
+        all["properties"][name] = common.clone();
+    }
+    all
+}
+
+/// The names of all fields, but for those that are data: kinds, tables, and what handlers, clients and schemas put there.
+fn names(value: &Value) -> Vec<String> {
+    const DATA: [&str; 10] = [
+        "skipped_reasons",
+        "kinds",
+        "payload",
+        "progress",
+        "result",
+        "errors",
+        "tables",
+        "records",
+        "schemas",
+        "reported",
+    ];
+    match value {
+        Value::Array(items) => items.iter().flat_map(names).collect(),
+        Value::Object(fields) => fields
+            .iter()
+            .flat_map(|(name, value)| {
+                let is_data = DATA.contains(&name.as_str()) && value.is_object();
+                let within = if is_data { Vec::new() } else { names(value) };
+                std::iter::once(name.clone()).chain(within)
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn is_odd(name: &str) -> bool {
+    let is_snake = name
+        .chars()
+        .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    // A rate, and what Lambda charges for, are no durations.
+    let is_seconds = name.ends_with("_s") || name.ends_with("_seconds");
+    !is_snake || is_seconds && name != "gb_seconds"
+}
+
+#[tokio::test]
+async fn every_document_fits_its_schema() {
+    let db = furnished().await;
+    let keys = seal::keys(&[("2031", seal::OLD)]);
+    let cli = Cli::on(&db).with("TIDEGATE_PAYLOAD_KEYS_FILE", keys.path().to_str().unwrap());
+    let room = tempfile::tempdir().unwrap();
+    let mut questions = without_a_queue(room.path().to_str().unwrap());
+    questions.extend(about_events());
+    questions.extend(about_kinds_and_the_rest());
+    for (verb, arguments) in &questions {
+        let arguments: Vec<&str> = [*verb]
+            .into_iter()
+            .chain(arguments.iter().map(String::as_str))
+            .chain(["--json"])
+            .collect();
+        let ran = cli.run(&arguments).await;
+        let asked = arguments.join(" ");
+        assert!(
+            ran.code == Some(0) || *verb == "doctor" && ran.code == Some(3),
+            "{asked}: {ran:?}"
+        );
+        let document = ran.document();
+        assert!(document["action"].is_string(), "{asked}: {document}");
+        Checked::of(verb).await.check(&asked, &document);
+    }
+    let asked: BTreeSet<&str> = questions.iter().map(|(verb, _)| *verb).collect();
+    let left: Vec<String> = verbs()
+        .await
+        .into_iter()
+        .filter(|verb| !asked.contains(verb.as_str()))
+        .collect();
+    assert_eq!(left, ["serve"], "a verb that is not asked for its document");
+}
+
+#[tokio::test]
+async fn the_document_of_what_was_served_fits_its_schema() {
+    let db = support::database().await;
+    let mut command = support::command("tidegate");
+    command
+        .args(["serve", "--listen", "127.0.0.1:0", "--json"])
+        .env("DATABASE_URL", &db.url);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    let address = support::ended("it listens", async {
+        loop {
+            let line = said.next_line().await.unwrap().unwrap();
+            if let Some(address) = line.strip_prefix("listening on http://") {
+                return address.to_owned();
+            }
+        }
+    })
+    .await;
+    // A server that has answered a request handles signals.
+    let mut caller = TcpStream::connect(address).await.unwrap();
+    let asked = b"GET /nothing HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+    caller.write_all(asked).await.unwrap();
+    let mut answer = Vec::new();
+    caller.read_to_end(&mut answer).await.unwrap();
+    support::terminate(&child);
+    let mut told = String::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut told)
+        .await
+        .unwrap();
+    let document = serde_json::from_str(&told).unwrap();
+    Checked::of("serve").await.check("serve", &document);
+}
+
+#[tokio::test]
+async fn a_failure_fits_its_schema_and_a_verb_without_one_is_refused() {
+    let failed = Cli::without_database().run(&["status", "--json"]).await;
+    Checked::of("error")
+        .await
+        .check("status", &failed.document());
+    let unknown = Cli::without_database().run(&["schema", "nothing"]).await;
+    unknown.failed(
+        2,
+        &["VERB: must be one of", "api-key", "status", "\"nothing\""],
+    );
+    let all = Cli::without_database().json(&["schema"]).await;
+    for verb in verbs().await {
+        assert!(all["schemas"][&verb].is_object(), "{verb}");
+    }
+}
+
+#[tokio::test]
+async fn a_function_answers_the_same_documents() {
+    let db = furnished().await;
+    let function = Function::start(&[("DATABASE_URL", &db.url)]).await;
+    for (request, verb) in [
+        (json!({"action": "drain", "max_events": 1}), "drain"),
+        (json!({"action": "stats"}), "status"),
+        (json!({"action": "list"}), "list"),
+        (json!({"action": "show", "id": 1}), "show"),
+    ] {
+        let answer = function.invoke(&request).await;
+        assert!(!answer.is_error, "{answer:?}");
+        Checked::of(verb)
+            .await
+            .check(&request.to_string(), &answer.body);
+    }
+}
