@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pypi
 from pypi import Unavailable
 
 LIMIT_S = 60
+MANY_LIMIT_S = 600
 
 
 def unpacked(package, libraries=()):
@@ -34,6 +36,26 @@ def unpacked(package, libraries=()):
     return root
 
 
+def unpacked_with_needs(package, *others):
+    """The folder that holds `package`, `others` and all their dependencies that are not installed on this machine."""
+    root = pypi.TOOLS / package
+    if root.exists():
+        return root
+    for program in ("apt-get", "dpkg-deb"):
+        if not shutil.which(program):
+            raise Unavailable(f"{program} is missing")
+    root.parent.mkdir(exist_ok=True)
+    print(f"opening Debian's {package} below {root.parent.name}/: some minutes, once", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="part-", dir=root.parent) as part:
+        told = _run(["apt-get", "install", "--simulate", "--no-install-recommends", package, *others], part)
+        needs = sorted(set(re.findall(r"^Inst (\S+)", told, re.MULTILINE)))
+        _run(["apt-get", "download", *needs], part, limit_s=MANY_LIMIT_S)
+        for file in sorted(Path(part).glob("*.deb")):
+            _run(["dpkg-deb", "-x", str(file), f"{part}/root"], part)
+        pypi.publish(f"{part}/root", root)
+    return root
+
+
 def _open(package, part):
     _run(["apt-get", "download", package], part)
     found = next(Path(part).glob(f"{package}_*.deb"), None)
@@ -43,11 +65,11 @@ def _open(package, part):
     return found
 
 
-def _run(command, folder):
+def _run(command, folder, limit_s=LIMIT_S):
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{command[0]}: no answer within {LIMIT_S} s") from error
+        raise Unavailable(f"{command[0]}: no answer within {limit_s} s") from error
     if done.returncode != 0:
         last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
         raise Unavailable(f"{command[0]}: {last[0]}")

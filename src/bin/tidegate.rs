@@ -1,4 +1,4 @@
-//! The command line: every verb of the queue, five verbs of this program, and `new`, which starts another
+//! The command line: every verb of the queue, six verbs of this program, and `new`, which starts another
 //! project.
 
 use std::process::ExitCode;
@@ -12,6 +12,7 @@ fn main() -> ExitCode {
         .verb(app::checks::verb::receive_issuing)
         .verb(app::verb::submit)
         .verb(http::verb::run)
+        .verb(tidegate_console::console)
         .verb(http::api_key)
         .verb(http::link_key);
     let schemas = schemas::of_own_verbs().into_iter();

@@ -21,6 +21,7 @@ mod checks;
 mod cleanup;
 mod cli;
 mod connect;
+mod console;
 mod contract;
 mod describe;
 mod doctor;

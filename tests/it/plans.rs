@@ -8,7 +8,7 @@ use std::future::poll_fn;
 
 use serde_json::Value;
 use tidegate::Event;
-use tidegate::queue::sql::{Statement, doctor, live, look, schedule};
+use tidegate::queue::sql::{Statement, doctor, live, look, schedule, survey};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 
@@ -95,6 +95,58 @@ async fn a_plan_kept_from_a_small_queue_walks_the_indexes_that_a_large_one_needs
     assert_eq!(unknown, large);
     assert_eq!(empty, large);
     assert_eq!(few, large);
+}
+
+/// A page that renews itself asks every few seconds, of a queue of any size: what it reads is found by an index, or ends by a
+/// LIMIT that the plan shows.
+#[tokio::test]
+async fn what_people_look_at_again_and_again_is_bounded_whatever_the_size_of_the_queue() {
+    let db = queue_nobody_vacuums().await;
+    fill(&db, LARGE).await;
+    let log = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+        SELECT -n, 'act', CASE WHEN n % 100 = 0 THEN 'FAILED' ELSE 'COMPLETED' END, 1, 5, '[]', now() - make_interval(secs => n),
+               now() - make_interval(secs => n), now() + interval '10 days' FROM generate_series(1, 200000) AS n;
+        INSERT INTO tidegate.audit (actor, action) SELECT 'a' || n % 50, 'pause' FROM generate_series(1, 50000) AS n;
+        ANALYZE tidegate.event_queue; ANALYZE tidegate.event_log; ANALYZE tidegate.audit";
+    run(&db, log).await;
+    let mut planner = Planner::of(&db).await;
+    let values = |values: &[&str]| {
+        values
+            .iter()
+            .map(|value| (*value).to_owned())
+            .collect::<Vec<_>>()
+    };
+    for (statement, given) in [
+        (&survey::BLOCKED, values(&["100", "10000"])),
+        (&survey::GROUP, values(&["'group-8'", "100"])),
+        (&survey::DEAD, values(&["86400", "NULL::text", "20000"])),
+        (&survey::EVENT, values(&["-5"])),
+        (&survey::EVENT, values(&["5"])),
+        (&survey::CONTENT, values(&["-5"])),
+        (
+            &survey::AUDIT,
+            values(&["NULL::bigint", "NULL::text", "NULL::text", "50"]),
+        ),
+        (
+            &survey::AUDIT,
+            values(&["40000", "'a7'", "NULL::text", "50"]),
+        ),
+    ] {
+        for plan in planner.plans("", statement, &given).await {
+            let told = plan.to_string();
+            for table in ["event_queue", "event_log", "audit"] {
+                let whole = format!(
+                    "\"Node Type\":\"Seq Scan\",\"Parallel Aware\":false,\"Async Capable\":false,\"Relation Name\":\"{table}\""
+                );
+                assert!(!told.contains(&whole), "{}: {told}", statement.name);
+            }
+        }
+    }
+    // A count is a pass over the first rows that are met, and over no others.
+    for plan in planner.plans("", &survey::DEPTHS, &values(&["1000"])).await {
+        let told = plan.to_string();
+        assert!(told.contains("\"Node Type\":\"Limit\""), "{told}");
+    }
 }
 
 /// Every drain asks once a second.

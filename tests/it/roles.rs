@@ -173,7 +173,7 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "report_progress" | "report_service" | "claim_service" | "fire_schedules"
         | "wal_position" | "take_slot" | "keep_slot" | "close_slot" | "leave_slot" | "note_run"
         | "release_waiting" | "members" => &[Drain],
-        "logged_under" | "show" => &[Drain, Operate],
+        "logged_under" | "show" | "content" => &[Drain, Operate],
         "unregistered" | "registered" => &[Intake, Drain, Operate, Read],
         "paused"
         | "backlog"
@@ -195,14 +195,23 @@ fn may_run(statement: &Statement) -> &'static [Role] {
         | "troubled_schedules"
         | "left_to_do"
         | "wait_of"
+        | "depths"
+        | "blocked"
+        | "group_events"
+        | "service_states"
+        | "dead"
+        | "event"
+        | "work"
+        | "kinds"
         | "prometheus_services"
         | "prometheus_events" => &[Drain, Operate, Read],
         "publish_one" | "publish" | "receive" | "should_wake" => &[Publish, Intake, Drain],
         "job" => &[Intake, Drain, Operate, Jobs],
         "ids" | "stats" | "overview" | "blocked_groups" | "long_blocked" | "stray_rows"
-        | "disorder" | "prometheus_ended" | "prometheus_state" => &[Operate, Read],
+        | "disorder" | "prometheus_ended" | "prometheus_state" | "audit" | "course" | "ended"
+        | "drains" => &[Operate, Read],
         // The catalogs tell everybody; a table of ours is found only by who may look into the schema.
-        "is_migrated" | "expired_partitions" | "bloat" | "locks" => {
+        "is_migrated" | "expired_partitions" | "bloat" | "locks" | "rights" | "partition_sizes" => {
             &[Publish, Intake, Drain, Operate, Read, Jobs]
         }
         "plain_wording" | "open_schemas" | "catalog" | "unvacuumed" | "holders" | "sight"

@@ -400,6 +400,9 @@ pub struct ReplayArgs {
     /// Only events that ended COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
     #[arg(long)]
     pub status: Option<String>,
+    /// Only events whose last error has this code.
+    #[arg(long)]
+    pub code: Option<String>,
     /// Only events that ended then or later: an RFC 3339 time, or a duration such as 2h for that long ago.
     #[arg(long, value_parser = parse_moment)]
     pub since: Option<Moment>,
@@ -421,6 +424,9 @@ pub struct ReplayArgs {
     /// New deadline of events whose old one has passed, such as 1h.
     #[arg(long, value_parser = parse_duration)]
     pub expires_in: Option<Duration>,
+    /// Replay nothing unless exactly the events of the dry run that told this digest would be replayed.
+    #[arg(long)]
+    pub digest: Option<String>,
     #[command(flatten)]
     pub audit: AuditArgs,
 }
@@ -432,6 +438,7 @@ impl ReplayArgs {
             ids: vec![id],
             kind: None,
             status: None,
+            code: None,
             since: None,
             until: None,
             limit: None,
@@ -439,6 +446,7 @@ impl ReplayArgs {
             again: false,
             failed_handlers_only: false,
             expires_in: None,
+            digest: None,
             audit,
         }
     }

@@ -331,6 +331,10 @@ CREATE TABLE tidegate.audit (
     reason       text
 );
 
+-- For lists of one operator or one action, newest first.
+CREATE INDEX audit_actor ON tidegate.audit (actor, id);
+CREATE INDEX audit_action ON tidegate.audit (action, id);
+
 CREATE FUNCTION tidegate.refuse_change() RETURNS trigger
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$

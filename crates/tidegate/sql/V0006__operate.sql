@@ -201,7 +201,7 @@ CREATE FUNCTION tidegate.made_replays(entry tidegate.audit) RETURNS boolean
 -- includes both, but takes only the original event of each lineage. A filter never takes events that an operator cancelled.
 -- `known` is the last audit row of a replay that the caller saw before it waited for other sessions.
 CREATE FUNCTION tidegate.replay_candidates(
-    ids bigint[], kind text, status text, since timestamptz, until timestamptz, again boolean,
+    ids bigint[], kind text, status text, code text, since timestamptz, until timestamptz, again boolean,
     failed_handlers_only boolean, known bigint
 ) RETURNS TABLE (id bigint, event_kind text, group_key text, deadline timestamptz, finished_at timestamptz,
                  in_log boolean, obstacle text, obstructed_by bigint)
@@ -218,6 +218,7 @@ CREATE FUNCTION tidegate.replay_candidates(
            AND (replay_candidates.until IS NULL OR l.finished_at < replay_candidates.until)
            AND (replay_candidates.kind IS NULL OR l.kind = replay_candidates.kind)
            AND (replay_candidates.status IS NULL OR l.status = replay_candidates.status)
+           AND (replay_candidates.code IS NULL OR l.errors->-1->>'code' = replay_candidates.code)
         UNION ALL
         SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of,
                l.forgotten_at
@@ -304,14 +305,14 @@ CREATE FUNCTION tidegate.order_risks(chosen bigint[]) RETURNS jsonb
 $$;
 
 CREATE FUNCTION tidegate.check_replay(
-    ids bigint[], kind text, status text, since timestamptz, until timestamptz, "limit" bigint, expires_in interval
+    ids bigint[], kind text, status text, code text, since timestamptz, until timestamptz, "limit" bigint, expires_in interval
 ) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
     AS $$
 DECLARE
     refused text := CASE
-        WHEN ids IS NOT NULL AND (kind IS NOT NULL OR status IS NOT NULL OR since IS NOT NULL OR until IS NOT NULL)
-            THEN 'ids: must not come with a filter (kind, status, since, until), got both'
+        WHEN ids IS NOT NULL AND num_nonnulls(kind, status, code, since, until) > 0
+            THEN 'ids: must not come with a filter (kind, status, code, since, until), got both'
         WHEN ids IS NULL AND since IS NULL
             THEN 'since: without ids, a time is needed from which on events ended, got none'
         WHEN NOT isfinite(since) THEN 'since: must be a finite time, got ' || since
@@ -335,7 +336,11 @@ BEGIN
 END $$;
 
 -- Puts logged events back as new events, by ids, or by the time they ended (from since on, before until). A dry run reports
--- what would be done. It changes nothing, so it leaves no audit row.
+-- what would be done. It changes nothing, so it leaves no audit row. `code` selects events by the code of
+-- their last error.
+--
+-- A report has the `digest` of the ids of the eligible events. A call with a digest replays exactly these events or nothing: what
+-- a person saw in a dry run is what happens, even if other events have ended since.
 --
 -- A call changes at most 2000 groups: each needs a lock, and a server with default settings has about 7000 for all
 -- sessions. limit_reached reports that more events are left; the same call continues with them.
@@ -351,7 +356,9 @@ CREATE FUNCTION tidegate.replay(
     dry_run              boolean     DEFAULT false,
     again                boolean     DEFAULT false,
     failed_handlers_only boolean     DEFAULT false,
-    expires_in           interval    DEFAULT NULL
+    expires_in           interval    DEFAULT NULL,
+    code                 text        DEFAULT NULL,
+    digest               text        DEFAULT NULL
 ) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '20s'
     AS $$
@@ -361,6 +368,7 @@ DECLARE
     report jsonb;
     chosen bigint[];
     passed bigint[];
+    chosen_digest text;
     refused text;
     done bigint[] := '{}';
     made jsonb := '[]';
@@ -371,12 +379,13 @@ BEGIN
     replay.again := coalesce(replay.again, false);
     replay.failed_handlers_only := coalesce(replay.failed_handlers_only, false);
     PERFORM tidegate.check_operator(replay.reason, replay.actor, true);
-    PERFORM tidegate.check_replay(replay.ids, replay.kind, replay.status, replay.since, replay.until, replay."limit", replay.expires_in);
+    PERFORM tidegate.check_replay(replay.ids, replay.kind, replay.status, replay.code, replay.since, replay.until, replay."limit",
+                                  replay.expires_in);
     IF NOT replay.dry_run THEN
         PERFORM tidegate.lock_replays();
     END IF;
     WITH candidate AS MATERIALIZED (
-        SELECT * FROM tidegate.replay_candidates(replay.ids, replay.kind, replay.status, replay.since, replay.until,
+        SELECT * FROM tidegate.replay_candidates(replay.ids, replay.kind, replay.status, replay.code, replay.since, replay.until,
                                                  replay.again, replay.failed_handlers_only, known)
     ), fit AS (
         SELECT c.*, c.group_key IS NOT NULL AND row_number() OVER (PARTITION BY c.group_key ORDER BY c.id) = 1 AS opens_group
@@ -409,7 +418,11 @@ BEGIN
         refused := format('expires_in: is needed, for the deadline of %s of these events has passed, such as of %s',
                           cardinality(passed), array_to_string(passed[1:10], ', '));
     END IF;
-    report := report || jsonb_build_object('action', 'replay', 'dry_run', replay.dry_run, 'refused', refused,
+    chosen_digest := encode(sha256(convert_to(array_to_string(chosen, ','), 'UTF8')), 'hex');
+    IF replay.digest <> chosen_digest THEN
+        refused := 'digest: must match the eligible events, and these have changed since the dry run';
+    END IF;
+    report := report || jsonb_build_object('action', 'replay', 'dry_run', replay.dry_run, 'refused', refused, 'digest', chosen_digest,
         'passed_deadlines', jsonb_build_object('count', cardinality(passed), 'ids', passed[1:10]));
     IF replay.dry_run THEN
         RETURN report || jsonb_build_object('replayed', 0, 'events', made, 'order_risks', tidegate.order_risks(chosen));
@@ -425,8 +438,8 @@ BEGIN
         collided := ARRAY(SELECT c FROM unnest(chosen) AS c EXCEPT SELECT d FROM unnest(done) AS d ORDER BY 1);
     END IF;
     PERFORM tidegate.record_action('replay', replay.actor, jsonb_build_object(
-        'ids', replay.ids, 'kind', replay.kind, 'status', replay.status, 'since', replay.since, 'until', replay.until,
-        'limit', replay."limit", 'again', replay.again, 'failed_handlers_only', replay.failed_handlers_only,
+        'ids', replay.ids, 'kind', replay.kind, 'status', replay.status, 'code', replay.code, 'since', replay.since,
+        'until', replay.until, 'limit', replay."limit", 'again', replay.again, 'failed_handlers_only', replay.failed_handlers_only,
         'expires_in', replay.expires_in), done, replay.reason);
     RETURN report || jsonb_build_object('replayed', cardinality(done), 'events', made)
         || CASE WHEN cardinality(collided) = 0 THEN '{}' ELSE tidegate.with_collisions(report, collided) END;

@@ -537,8 +537,9 @@ COMMENT ON FUNCTION tidegate.replay IS
     'on; required), until (ended before), kind, status (COMPLETED, COMPLETED_WITH_ERRORS or FAILED). reason: why, up to 1000 '
     'characters, required. actor: who, up to 200 characters. limit: how many at most, 1 to 100000. dry_run: true only tells '
     'what would be done. again: also what was replayed before. failed_handlers_only: skips handlers that had succeeded. '
-    'expires_in: a new deadline, counted from now, for events whose own has passed; at most 3660 days. Returns a report as an '
-    'object; limit_reached: call again for the rest.';
+    'expires_in: a new deadline, counted from now, for events whose own has passed; at most 3660 days. code: only events whose '
+    'last error has this code. digest: replays nothing unless exactly the events of the dry run with this digest are eligible. '
+    'Returns a report as an object; limit_reached: call again for the rest.';
 COMMENT ON FUNCTION tidegate.requeue IS
     'Takes live events out of their workers'' hands and makes them ready now, with at least one attempt left. ids: 1 to 10000 '
     'events. reason: why, up to 1000 characters, required. actor: who, up to 200 characters. Returns a report as an object.';

@@ -322,14 +322,14 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) IS 'Refuses a bad reason or actor.';
 
-CREATE FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) RETURNS void
+CREATE FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 DECLARE
     refused text := CASE
-        WHEN ids IS NOT NULL AND (kind IS NOT NULL OR status IS NOT NULL OR since IS NOT NULL OR until IS NOT NULL)
-            THEN 'ids: must not come with a filter (kind, status, since, until), got both'
+        WHEN ids IS NOT NULL AND num_nonnulls(kind, status, code, since, until) > 0
+            THEN 'ids: must not come with a filter (kind, status, code, since, until), got both'
         WHEN ids IS NULL AND since IS NULL
             THEN 'since: without ids, a time is needed from which on events ended, got none'
         WHEN NOT isfinite(since) THEN 'since: must be a finite time, got ' || since
@@ -352,7 +352,7 @@ BEGIN
     END IF;
 END $$;
 
-COMMENT ON FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) IS 'Refuses bad arguments of replay().';
+COMMENT ON FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) IS 'Refuses bad arguments of replay().';
 
 CREATE FUNCTION tidegate.check_selection(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, "limit" integer) RETURNS void
     LANGUAGE plpgsql
@@ -3367,7 +3367,7 @@ END $$;
 
 COMMENT ON FUNCTION tidegate.replace_waiting(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) IS 'Replaces a waiting event with the same deduplication key.';
 
-CREATE FUNCTION tidegate.replay(ids bigint[] DEFAULT NULL::bigint[], kind text DEFAULT NULL::text, status text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, until timestamp with time zone DEFAULT NULL::timestamp with time zone, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text, "limit" bigint DEFAULT 10000, dry_run boolean DEFAULT false, again boolean DEFAULT false, failed_handlers_only boolean DEFAULT false, expires_in interval DEFAULT NULL::interval) RETURNS jsonb
+CREATE FUNCTION tidegate.replay(ids bigint[] DEFAULT NULL::bigint[], kind text DEFAULT NULL::text, status text DEFAULT NULL::text, since timestamp with time zone DEFAULT NULL::timestamp with time zone, until timestamp with time zone DEFAULT NULL::timestamp with time zone, reason text DEFAULT NULL::text, actor text DEFAULT NULL::text, "limit" bigint DEFAULT 10000, dry_run boolean DEFAULT false, again boolean DEFAULT false, failed_handlers_only boolean DEFAULT false, expires_in interval DEFAULT NULL::interval, code text DEFAULT NULL::text, digest text DEFAULT NULL::text) RETURNS jsonb
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET lock_timeout TO '20s'
@@ -3378,6 +3378,7 @@ DECLARE
     report jsonb;
     chosen bigint[];
     passed bigint[];
+    chosen_digest text;
     refused text;
     done bigint[] := '{}';
     made jsonb := '[]';
@@ -3388,12 +3389,13 @@ BEGIN
     replay.again := coalesce(replay.again, false);
     replay.failed_handlers_only := coalesce(replay.failed_handlers_only, false);
     PERFORM tidegate.check_operator(replay.reason, replay.actor, true);
-    PERFORM tidegate.check_replay(replay.ids, replay.kind, replay.status, replay.since, replay.until, replay."limit", replay.expires_in);
+    PERFORM tidegate.check_replay(replay.ids, replay.kind, replay.status, replay.code, replay.since, replay.until, replay."limit",
+                                  replay.expires_in);
     IF NOT replay.dry_run THEN
         PERFORM tidegate.lock_replays();
     END IF;
     WITH candidate AS MATERIALIZED (
-        SELECT * FROM tidegate.replay_candidates(replay.ids, replay.kind, replay.status, replay.since, replay.until,
+        SELECT * FROM tidegate.replay_candidates(replay.ids, replay.kind, replay.status, replay.code, replay.since, replay.until,
                                                  replay.again, replay.failed_handlers_only, known)
     ), fit AS (
         SELECT c.*, c.group_key IS NOT NULL AND row_number() OVER (PARTITION BY c.group_key ORDER BY c.id) = 1 AS opens_group
@@ -3426,7 +3428,11 @@ BEGIN
         refused := format('expires_in: is needed, for the deadline of %s of these events has passed, such as of %s',
                           cardinality(passed), array_to_string(passed[1:10], ', '));
     END IF;
-    report := report || jsonb_build_object('action', 'replay', 'dry_run', replay.dry_run, 'refused', refused,
+    chosen_digest := encode(sha256(convert_to(array_to_string(chosen, ','), 'UTF8')), 'hex');
+    IF replay.digest <> chosen_digest THEN
+        refused := 'digest: must match the eligible events, and these have changed since the dry run';
+    END IF;
+    report := report || jsonb_build_object('action', 'replay', 'dry_run', replay.dry_run, 'refused', refused, 'digest', chosen_digest,
         'passed_deadlines', jsonb_build_object('count', cardinality(passed), 'ids', passed[1:10]));
     IF replay.dry_run THEN
         RETURN report || jsonb_build_object('replayed', 0, 'events', made, 'order_risks', tidegate.order_risks(chosen));
@@ -3442,16 +3448,16 @@ BEGIN
         collided := ARRAY(SELECT c FROM unnest(chosen) AS c EXCEPT SELECT d FROM unnest(done) AS d ORDER BY 1);
     END IF;
     PERFORM tidegate.record_action('replay', replay.actor, jsonb_build_object(
-        'ids', replay.ids, 'kind', replay.kind, 'status', replay.status, 'since', replay.since, 'until', replay.until,
-        'limit', replay."limit", 'again', replay.again, 'failed_handlers_only', replay.failed_handlers_only,
+        'ids', replay.ids, 'kind', replay.kind, 'status', replay.status, 'code', replay.code, 'since', replay.since,
+        'until', replay.until, 'limit', replay."limit", 'again', replay.again, 'failed_handlers_only', replay.failed_handlers_only,
         'expires_in', replay.expires_in), done, replay.reason);
     RETURN report || jsonb_build_object('replayed', cardinality(done), 'events', made)
         || CASE WHEN cardinality(collided) = 0 THEN '{}' ELSE tidegate.with_collisions(report, collided) END;
 END $$;
 
-COMMENT ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" bigint, dry_run boolean, again boolean, failed_handlers_only boolean, expires_in interval) IS 'Publishes ended events again, as new events with replay_of. Either ids (1 to 10000), or a filter: since (ended from then on; required), until (ended before), kind, status (COMPLETED, COMPLETED_WITH_ERRORS or FAILED). reason: why, up to 1000 characters, required. actor: who, up to 200 characters. limit: how many at most, 1 to 100000. dry_run: true only tells what would be done. again: also what was replayed before. failed_handlers_only: skips handlers that had succeeded. expires_in: a new deadline, counted from now, for events whose own has passed; at most 3660 days. Returns a report as an object; limit_reached: call again for the rest.';
+COMMENT ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" bigint, dry_run boolean, again boolean, failed_handlers_only boolean, expires_in interval, code text, digest text) IS 'Publishes ended events again, as new events with replay_of. Either ids (1 to 10000), or a filter: since (ended from then on; required), until (ended before), kind, status (COMPLETED, COMPLETED_WITH_ERRORS or FAILED). reason: why, up to 1000 characters, required. actor: who, up to 200 characters. limit: how many at most, 1 to 100000. dry_run: true only tells what would be done. again: also what was replayed before. failed_handlers_only: skips handlers that had succeeded. expires_in: a new deadline, counted from now, for events whose own has passed; at most 3660 days. code: only events whose last error has this code. digest: replays nothing unless exactly the events of the dry run with this digest are eligible. Returns a report as an object; limit_reached: call again for the rest.';
 
-CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) RETURNS TABLE(id bigint, event_kind text, group_key text, deadline timestamp with time zone, finished_at timestamp with time zone, in_log boolean, obstacle text, obstructed_by bigint)
+CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) RETURNS TABLE(id bigint, event_kind text, group_key text, deadline timestamp with time zone, finished_at timestamp with time zone, in_log boolean, obstacle text, obstructed_by bigint)
     LANGUAGE sql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -3466,6 +3472,7 @@ CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text,
            AND (replay_candidates.until IS NULL OR l.finished_at < replay_candidates.until)
            AND (replay_candidates.kind IS NULL OR l.kind = replay_candidates.kind)
            AND (replay_candidates.status IS NULL OR l.status = replay_candidates.status)
+           AND (replay_candidates.code IS NULL OR l.errors->-1->>'code' = replay_candidates.code)
         UNION ALL
         SELECT l.id, l.kind, l.group_key, l.dedup_key, l.status, l.errors, l.deadline, l.finished_at, l.replay_of,
                l.forgotten_at
@@ -3523,7 +3530,7 @@ CREATE FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text,
     SELECT asked.id, NULL, NULL, NULL, NULL, false, 'given more than once', NULL FROM asked WHERE asked.times > 1
 $$;
 
-COMMENT ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) IS 'What a replay would take, and what is in the way of the rest.';
+COMMENT ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) IS 'What a replay would take, and what is in the way of the rest.';
 
 CREATE FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) RETURNS boolean
     LANGUAGE plpgsql
@@ -5729,6 +5736,10 @@ ALTER TABLE ONLY tidegate.stats_archive
 ALTER TABLE ONLY tidegate.wake
     ADD CONSTRAINT wake_pkey PRIMARY KEY (one);
 
+CREATE INDEX audit_action ON tidegate.audit USING btree (action, id);
+
+CREATE INDEX audit_actor ON tidegate.audit USING btree (actor, id);
+
 CREATE INDEX drain_chain_at ON tidegate.drain_chain USING btree (at);
 
 CREATE INDEX drain_run_ended_at ON tidegate.drain_run USING btree (ended_at);
@@ -5848,7 +5859,7 @@ REVOKE ALL ON FUNCTION tidegate.check_ids(ids bigint[]) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.check_operator(reason text, actor text, reason_is_needed boolean) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.check_replay(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, "limit" bigint, expires_in interval) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.check_selection(ids bigint[], kind text, dedup_key text, correlation_id text, group_key text, status text, since timestamp with time zone, until timestamp with time zone, "limit" integer) FROM PUBLIC;
 
@@ -6058,9 +6069,9 @@ REVOKE ALL ON FUNCTION tidegate.renew(worker uuid, tokens uuid[], seconds double
 
 REVOKE ALL ON FUNCTION tidegate.replace_waiting(kind text, payload json, group_key text, dedup_key text, correlation_id text, available_at timestamp with time zone, expires_at timestamp with time zone, max_attempts integer, traceparent text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" bigint, dry_run boolean, again boolean, failed_handlers_only boolean, expires_in interval) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.replay(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, reason text, actor text, "limit" bigint, dry_run boolean, again boolean, failed_handlers_only boolean, expires_in interval, code text, digest text) FROM PUBLIC;
 
-REVOKE ALL ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION tidegate.replay_candidates(ids bigint[], kind text, status text, code text, since timestamp with time zone, until timestamp with time zone, again boolean, failed_handlers_only boolean, known bigint) FROM PUBLIC;
 
 REVOKE ALL ON FUNCTION tidegate.report_progress(id bigint, token uuid, handler text, part double precision, note text) FROM PUBLIC;
 

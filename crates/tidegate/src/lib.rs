@@ -87,8 +87,8 @@
 //!   databases).
 //! - Publishing: `schedule` (periodic events), `intake` (messages from outside, each taken in once), `wake` (a producer
 //!   starts a drain), `chain` (a drain starts the next one).
-//! - Operating: `operate` and `change` (operators' requests and the changes that they make), `look` (views for
-//!   operators), `doctor` (checks of a database), `invocation` (the requests and answers of Lambda and of the command
+//! - Operating: `operate` and `change` (operators' requests and the changes that they make), `look` and `survey` (views for
+//!   operators; those of `survey` read a bounded number of rows), `doctor` (checks of a database), `invocation` (the requests and answers of Lambda and of the command
 //!   line).
 //! - Storing: `retention` (how finished events leave the log), `forget` (removes the data of a person), `seal`
 //!   (encrypts payloads), `rewrap` (seals stored payloads again with the current key).
@@ -153,6 +153,10 @@ pub mod seal;
 mod seal;
 #[cfg(feature = "operate")]
 pub mod shards;
+#[cfg(not(feature = "operate"))]
+mod survey;
+#[cfg(feature = "operate")]
+pub mod survey;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod trace;

@@ -10,6 +10,7 @@ use crate::config::in_range;
 use crate::error::Error;
 use crate::operate::{Moment, ScheduleStatus, ServiceStatus, since, until};
 use crate::queue::{Lineage, ListFilter, Wait};
+use crate::survey::Content;
 
 /// How much a list may hold.
 pub const LIMIT: RangeInclusive<u32> = 1..=10_000;
@@ -177,4 +178,20 @@ pub struct ServicesReport {
 pub struct SchedulesReport {
     /// Those that stand still first, then by their next slot.
     pub schedules: Vec<ScheduleStatus>,
+}
+
+/// Everything about one event, with its content only if that was requested.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Dossier {
+    /// Its columns; `in` tells its table.
+    pub event: Value,
+    /// Payload, results, progress and errors. `None` if they were not requested.
+    pub content: Option<Content>,
+    /// Its ancestors and descendants.
+    pub lineage: Option<Lineage>,
+    /// That it waits for others, or did.
+    pub wait: Option<Wait>,
+    /// The progress that the running handler reports.
+    pub work: Option<Value>,
 }

@@ -100,6 +100,8 @@ pub struct ReplayRequest {
     pub kind: Option<String>,
     /// Only events that ended with this status.
     pub status: Option<String>,
+    /// Only events whose last error has this code.
+    pub code: Option<String>,
     /// Only events that ended at this time or later.
     #[serde(default, deserialize_with = "since")]
     pub since: Option<Moment>,
@@ -124,6 +126,8 @@ pub struct ReplayRequest {
     /// The new deadline, from now, of events whose old deadline has passed.
     #[serde(default, deserialize_with = "expires_in")]
     pub expires_in: Option<Duration>,
+    /// Replay nothing unless exactly the events of a dry run with this digest are chosen.
+    pub digest: Option<String>,
 }
 
 /// Which live events to run again, and why.
@@ -254,6 +258,9 @@ pub struct ReplayReport {
     pub passed_deadlines: PassedDeadlines,
     /// Why nothing at all was replayed.
     pub refused: Option<String>,
+    /// The digest of the eligible events' ids. Two different sets have different digests.
+    #[serde(default)]
+    pub digest: String,
     /// How the replay would change the order in groups; only for a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order_risks: Option<OrderRisks>,

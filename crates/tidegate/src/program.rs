@@ -3,6 +3,7 @@
 
 #[cfg(feature = "operate")]
 mod deployment;
+mod survey;
 mod verbs;
 
 use std::sync::Arc;
@@ -269,6 +270,7 @@ impl Program {
             max_group_delay: max_group_delay(lookup)?,
             takes_plaintext: takes_plaintext(lookup)?,
             actor: actor(lookup),
+            looks_within: None,
             starts_drains: is_on(lookup, "TIDEGATE_START_DRAINS")?,
             wakes: wake::from_settings(lookup)?,
             metrics: Metrics::from_settings(lookup)?,
@@ -338,6 +340,8 @@ pub struct Service {
     pub takes_plaintext: Option<bool>,
     /// The operator's name for the audit, unless a request overrides it.
     pub actor: Option<String>,
+    /// The longest time that the database may take for one statement of a look; `None` means the usual limit.
+    pub looks_within: Option<Duration>,
     /// Whether its drains may start further drains.
     pub starts_drains: bool,
     /// The function that is started after a publish.

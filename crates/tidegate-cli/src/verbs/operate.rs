@@ -24,6 +24,7 @@ pub async fn replay(service: &Service, args: ReplayArgs) -> Result<Answer, Faile
             ids,
             kind: args.kind,
             status: args.status.map(|status| status.to_uppercase()),
+            code: args.code,
             since: args.since,
             until: args.until,
             reason: args.audit.reason,
@@ -33,6 +34,7 @@ pub async fn replay(service: &Service, args: ReplayArgs) -> Result<Answer, Faile
             again: args.again,
             failed_handlers_only: args.failed_handlers_only,
             expires_in: args.expires_in,
+            digest: args.digest,
         })
         .await?;
     let done = if report.dry_run {

@@ -46,7 +46,7 @@ impl Service {
     /// # Errors
     /// When the database fails.
     pub async fn stats(&self) -> Result<StatsReport, Error> {
-        let client = self.database.connect().await?;
+        let client = self.looking().await?;
         stats_on(&client).await
     }
 
@@ -92,7 +92,7 @@ impl Service {
     /// # Errors
     /// [`Error::UnknownEvent`]; when the database fails.
     pub async fn show(&self, asked: ShowRequest) -> Result<ShowReport, Error> {
-        let client = self.database.connect().await?;
+        let client = self.looking().await?;
         let event = queue::show(&client, asked.id).await?;
         let event = event.ok_or(Error::UnknownEvent(asked.id))?;
         let lineage = queue::lineage(&client, asked.id).await?;
@@ -111,7 +111,7 @@ impl Service {
     /// database fails.
     pub async fn list(&self, asked: &ListRequest) -> Result<ListReport, Error> {
         let (status, limit) = (asked.status()?, look::limit(asked.limit)?);
-        let client = self.database.connect().await?;
+        let client = self.looking().await?;
         let mut events = queue::list(&client, &asked.filter(status), limit).await?;
         if let (true, Some(kind)) = (events.is_empty(), &asked.kind) {
             // The name of an unknown kind is most likely misspelled, so refuse it rather than return an empty page.
@@ -132,7 +132,7 @@ impl Service {
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
     pub async fn blocked_groups(&self, asked: FirstRequest) -> Result<BlockedGroupsReport, Error> {
         let limit = look::limit(asked.limit)?;
-        let client = self.database.connect().await?;
+        let client = self.looking().await?;
         let groups = queue::blocked_groups(&client, limit).await?;
         Ok(BlockedGroupsReport { groups })
     }
@@ -143,7 +143,7 @@ impl Service {
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
     pub async fn leases(&self, asked: FirstRequest) -> Result<LeasesReport, Error> {
         let limit = look::limit(asked.limit)?;
-        let client = self.database.connect().await?;
+        let client = self.looking().await?;
         let leases = queue::leases(&client, limit).await?;
         Ok(LeasesReport { leases })
     }
@@ -153,7 +153,7 @@ impl Service {
     /// # Errors
     /// When the database fails.
     pub async fn services(&self) -> Result<ServicesReport, Error> {
-        let client = self.database.connect().await?;
+        let client = self.looking().await?;
         let services = queue::services(&client).await?;
         Ok(ServicesReport { services })
     }
@@ -302,7 +302,7 @@ impl Service {
     /// [`Error::Invalid`] when the limit is out of range; when the database fails.
     pub async fn schedules(&self, asked: FirstRequest) -> Result<SchedulesReport, Error> {
         let limit = look::limit(asked.limit)?;
-        let client = self.database.connect().await?;
+        let client = self.looking().await?;
         let mut schedules = queue::schedules(&client, limit).await?;
         schedules.iter_mut().for_each(schedule::complete);
         Ok(SchedulesReport { schedules })

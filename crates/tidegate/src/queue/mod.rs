@@ -26,6 +26,7 @@ mod slot;
 pub(crate) mod sql;
 #[cfg(feature = "internals")]
 pub mod sql;
+mod survey;
 
 use std::time::Duration;
 
@@ -116,6 +117,10 @@ pub use internals::*;
 #[cfg(not(feature = "internals"))]
 pub(crate) use internals::*;
 pub(crate) use operate::{ChangedPage, Page, change};
+pub(crate) use survey::{
+    audit, blocked, content, course, dead, depths, drains, ended, event, group, kinds,
+    log_partitions, rights, service_states, work,
+};
 
 use self::sql::Statement;
 use crate::error::Error;

@@ -49,6 +49,8 @@ pub async fn replay(
             &request.again,
             &request.failed_handlers_only,
             &expires_in,
+            &request.code,
+            &request.digest,
         ],
     )
     .await

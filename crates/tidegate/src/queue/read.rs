@@ -363,14 +363,17 @@ pub async fn unregistered(
 }
 
 /// Returns every row's document. One that does not parse is an error: left out, it would seem not to exist.
-fn parsed<T: DeserializeOwned>(place: &str, rows: &[Row]) -> Result<Vec<T>, Error> {
+pub(super) fn parsed<T: DeserializeOwned>(place: &str, rows: &[Row]) -> Result<Vec<T>, Error> {
     let numbered = rows.iter().enumerate();
     numbered
         .map(|(n, row)| document(row, || format!("{place}: row {}", n + 1)))
         .collect()
 }
 
-fn document<T: DeserializeOwned>(row: &Row, place: impl Fn() -> String) -> Result<T, Error> {
+pub(super) fn document<T: DeserializeOwned>(
+    row: &Row,
+    place: impl Fn() -> String,
+) -> Result<T, Error> {
     serde_json::from_str(row.get(0)).map_err(|error| {
         // For a wrong type the parser quotes the value, which may be a payload's (I9).
         let why = match error.classify() {

@@ -13,6 +13,7 @@ pub mod retention;
 pub mod schedule;
 pub mod service;
 pub mod slot;
+pub mod survey;
 
 use tokio_postgres::types::Type;
 
@@ -38,6 +39,7 @@ pub static ALL: &[&[&Statement]] = &[
     schedule::ALL,
     service::ALL,
     slot::ALL,
+    survey::ALL,
     fan_in::ALL,
     doctor::ALL,
 ];

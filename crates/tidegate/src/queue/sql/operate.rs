@@ -22,14 +22,16 @@ pub static REPLAY: Statement = Statement {
         Type::BOOL,
         Type::BOOL,
         Type::FLOAT8,
+        Type::TEXT,
+        Type::TEXT,
     ],
-    text:
-        "\
+    text: "\
 SELECT tidegate.replay(ids => $1, kind => $2, status => $3,
                        since => coalesce($4, clock_timestamp() - make_interval(secs => $5)),
                        until => coalesce($6, clock_timestamp() - make_interval(secs => $7)),
                        reason => $8, actor => $9, \"limit\" => $10, dry_run => $11, again => $12,
-                       failed_handlers_only => $13, expires_in => make_interval(secs => $14))::text",
+                       failed_handlers_only => $13, expires_in => make_interval(secs => $14),
+                       code => $15, digest => $16)::text",
 };
 
 /// Ends leases, so that their events run again at the next drain.

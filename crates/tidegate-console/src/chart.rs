@@ -1,0 +1,323 @@
+//! Draws charts as SVG. Each has a title, a description and a table of its numbers. Colour is never the only difference: failed events
+//! are hatched and on top.
+
+use std::time::{Duration, SystemTime};
+
+use maud::{Markup, html};
+use tidegate::survey::{KindFigures, Span, Step};
+
+use crate::html::{millis, number, share};
+
+/// The height of a chart in its own units; its width is a hundred for each step.
+const HEIGHT: u64 = 1000;
+
+/// Returns all steps of the span up to now, including those without figures.
+pub(crate) fn complete(span: Span, steps: &[Step], now: SystemTime) -> Vec<Step> {
+    let now = now
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
+    let (length, step) = (span.length().as_secs(), span.step().as_secs());
+    let last = now / step * step;
+    let first = last.saturating_sub(length) + step;
+    let of = |at: u64| {
+        let mut there = steps.iter().filter(|known| known.at == at).copied();
+        let mut empty = Step::default();
+        empty.at = at;
+        there.next().unwrap_or(empty)
+    };
+    (0..length / step)
+        .map(|place| of(first + place * step))
+        .collect()
+}
+
+/// The name of a span.
+pub(crate) fn name(span: Span) -> &'static str {
+    match span {
+        Span::Hour => "the last hour",
+        Span::Day => "the last day",
+        Span::Month => "the last 30 days",
+    }
+}
+
+/// The start of a step, as a time or a date.
+fn label(span: Span, at: u64) -> String {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(at);
+    let told = humantime::format_rfc3339_seconds(at).to_string();
+    let part = match span {
+        Span::Hour | Span::Day => told.get(11..16),
+        Span::Month => told.get(5..10),
+    };
+    part.unwrap_or_default().to_owned()
+}
+
+/// Draws the finished events as stacked bars, one bar per step.
+pub(crate) fn ended(span: Span, steps: &[Step]) -> Markup {
+    let most = steps
+        .iter()
+        .map(Step::ended)
+        .max()
+        .unwrap_or_default()
+        .max(1);
+    let total: u64 = steps.iter().map(Step::ended).sum();
+    let failed: u64 = steps.iter().map(|step| step.failed).sum();
+    let rejected: u64 = steps.iter().map(|step| step.rejected).sum();
+    let desc = format!(
+        "{} events finished in {}: {} rejected, {} failed. The highest bar is {}.",
+        number(total),
+        name(span),
+        number(rejected),
+        number(failed),
+        number(most)
+    );
+    let bars = html! {
+        defs {
+            pattern #hatch width="24" height="24" patternUnits="userSpaceOnUse" patternTransform="rotate(45)" {
+                rect.bad width="24" height="24" {} rect.gap width="8" height="24" {}
+            }
+        }
+        @for (place, step) in steps.iter().enumerate() { (bar(place, step, most)) }
+    };
+    let rows = html! {
+        @for step in steps.iter().rev().filter(|step| step.ended() > 0) {
+            tr { th scope="row" { (label(span, step.at)) }
+                td.n { (number(step.completed)) } td.n { (number(step.rejected)) } td.n { (number(step.failed)) }
+                td.n { (millis(step.latency_ms / step.ended().max(1))) } }
+        }
+    };
+    let head = html! { th { "From (UTC)" } th.n { "Completed" } th.n { "Rejected" } th.n { "Failed" } th.n { "Mean latency" } };
+    let legend = html! {
+        ul.legend {
+            li { span.key.good {} "completed" } li { span.key.warn {} "rejected" } li { span.key.bad {} "failed" }
+        }
+    };
+    figure(
+        "ended",
+        span,
+        "Finished events",
+        &desc,
+        &number(most),
+        steps,
+        &bars,
+        &legend,
+        &Numbers { head, rows },
+    )
+}
+
+fn bar(place: usize, step: &Step, most: u64) -> Markup {
+    let height = |events: u64| match events {
+        0 => 0,
+        // Even a single event is visible.
+        events => (events.saturating_mul(HEIGHT) / most).max(8),
+    };
+    let (good, warn, bad) = (
+        height(step.completed),
+        height(step.rejected),
+        height(step.failed),
+    );
+    let x = place * 100 + 12;
+    let top = HEIGHT.saturating_sub(good);
+    let middle = top.saturating_sub(warn);
+    html! {
+        @if good > 0 { rect.good x=(x) y=(top) width="76" height=(good) {} }
+        @if warn > 0 { rect.warn x=(x) y=(middle) width="76" height=(warn) {} }
+        @if bad > 0 { rect.failed x=(x) y=(middle.saturating_sub(bad)) width="76" height=(bad) fill="url(#hatch)" {} }
+    }
+}
+
+/// Draws the share of events that were not completed, as a line.
+pub(crate) fn failures(span: Span, steps: &[Step]) -> Markup {
+    #[expect(clippy::cast_precision_loss, reason = "a share")]
+    let of = |step: &Step| {
+        (step.ended() > 0).then(|| (step.rejected + step.failed) as f64 / step.ended() as f64)
+    };
+    let most = steps.iter().filter_map(of).fold(0.0, f64::max);
+    let scale = if most > 0.25 {
+        1.0
+    } else if most > 0.05 {
+        0.25
+    } else {
+        0.05
+    };
+    let bad: u64 = steps.iter().map(|step| step.rejected + step.failed).sum();
+    let all: u64 = steps.iter().map(Step::ended).sum();
+    let desc = format!(
+        "{} of the events of {} were not completed; at most {:.1} % in one step.",
+        share(bad, all),
+        name(span),
+        most * 100.0
+    );
+    let points: Vec<(usize, f64)> = steps
+        .iter()
+        .enumerate()
+        .filter_map(|(place, step)| Some((place, of(step)?)))
+        .collect();
+    let at = |(place, part): &(usize, f64)| {
+        format!(
+            "{},{:.0}",
+            place * 100 + 50,
+            1000.0 - part / scale * 980.0 - 10.0
+        )
+    };
+    let line: Vec<String> = points.iter().map(at).collect();
+    let drawn = html! {
+        polyline.line points=(line.join(" ")) {}
+        @for point in &line { @if let Some((x, y)) = point.split_once(',') { rect.dot x=(x.parse().unwrap_or(0_i64) - 12) y=(y.parse().unwrap_or(12_i64) - 12) width="24" height="24" {} } }
+    };
+    let rows = html! {
+        @for (place, part) in points.iter().rev() {
+            tr { th scope="row" { (label(span, steps[*place].at)) } td.n { (format!("{:.1} %", part * 100.0)) } }
+        }
+    };
+    let head = html! { th { "From (UTC)" } th.n { "Not completed" } };
+    let top = format!("{:.0} %", scale * 100.0);
+    figure(
+        "failures",
+        span,
+        "Share not completed",
+        &desc,
+        &top,
+        steps,
+        &drawn,
+        &html! {},
+        &Numbers { head, rows },
+    )
+}
+
+/// The table below a chart.
+struct Numbers {
+    head: Markup,
+    rows: Markup,
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the parts of a picture, each of another kind"
+)]
+fn figure(
+    id: &str,
+    span: Span,
+    title: &str,
+    desc: &str,
+    top: &str,
+    steps: &[Step],
+    drawn: &Markup,
+    legend: &Markup,
+    numbers: &Numbers,
+) -> Markup {
+    let labels = |place: usize| {
+        steps
+            .get(place)
+            .map(|step| label(span, step.at))
+            .unwrap_or_default()
+    };
+    let (title_id, desc_id) = (format!("{id}-title"), format!("{id}-desc"));
+    html! {
+        figure.chart {
+            figcaption { h2 { (title) } (legend) }
+            div.plot {
+                span.top aria-hidden="true" { (top) }
+                svg role="img" aria-labelledby=(format!("{title_id} {desc_id}")) viewBox=(format!("0 0 {} {HEIGHT}", steps.len() * 100))
+                    preserveAspectRatio="none" {
+                    title id=(title_id) { (title) } desc id=(desc_id) { (desc) }
+                    (drawn)
+                }
+                div.axis aria-hidden="true" { span { (labels(0)) } span { (labels(steps.len() / 2)) } span { (labels(steps.len().saturating_sub(1))) } }
+            }
+            details id=(format!("{id}-numbers")) {
+                summary { "Numbers" }
+                p { (desc) }
+                div.scroll role="region" aria-label=(format!("Numbers: {title}")) tabindex="0" {
+                    table { thead { tr { (numbers.head) } } tbody { (numbers.rows) } }
+                }
+            }
+        }
+    }
+}
+
+/// Draws the latency distribution of a kind as a small histogram.
+pub(crate) fn spread(figures: &KindFigures) -> Markup {
+    let total = figures
+        .within
+        .iter()
+        .map(|(_, events)| events)
+        .sum::<u64>()
+        .max(1);
+    let most = figures
+        .within
+        .iter()
+        .map(|(_, events)| *events)
+        .max()
+        .unwrap_or_default()
+        .max(1);
+    let told: Vec<String> = figures
+        .within
+        .iter()
+        .map(|(bound, events)| {
+            let bound = bound.map_or_else(
+                || "longer".to_owned(),
+                |bound| format!("within {}", millis(bound)),
+            );
+            format!("{bound}: {}", share(*events, total))
+        })
+        .collect();
+    let told = told.join(", ");
+    let bounds = [
+        Some(50),
+        Some(250),
+        Some(1000),
+        Some(5000),
+        Some(30_000),
+        Some(120_000),
+        Some(600_000),
+        Some(3_600_000),
+        None,
+    ];
+    let events = |bound: &Option<u64>| {
+        figures
+            .within
+            .iter()
+            .find(|(known, _)| known == bound)
+            .map_or(0, |(_, events)| *events)
+    };
+    html! {
+        svg.spread role="img" aria-label=(told) viewBox="0 0 90 24" width="90" height="24" {
+            title { (told) }
+            @for (place, bound) in bounds.iter().enumerate() {
+                @let height = if events(bound) == 0 { 1 } else { (events(bound) * 23 / most).max(2) };
+                rect class=(if events(bound) == 0 { "none" } else { "good" }) x=(place * 10) y=(24 - height) width="8" height=(height) {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_has_a_step_for_each_minute_hour_or_day_and_the_last_is_now() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(86_400 * 40 + 130);
+        for (span, count) in [(Span::Hour, 60), (Span::Day, 24), (Span::Month, 30)] {
+            let steps = complete(span, &[], now);
+            assert_eq!(steps.len(), count);
+            let last = steps.last().unwrap().at;
+            assert!(last <= 86_400 * 40 + 130 && last + span.step().as_secs() > 86_400 * 40 + 130);
+        }
+    }
+
+    #[test]
+    fn a_chart_tells_its_numbers_in_words() {
+        let mut step = Step::default();
+        (step.at, step.completed, step.failed) = (86_400, 8, 2);
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(86_430);
+        let told = ended(Span::Hour, &complete(Span::Hour, &[step], now)).into_string();
+        assert!(
+            told.contains("10 events finished in the last hour: 0 rejected, 2 failed"),
+            "{told}"
+        );
+        assert!(told.contains("url(#hatch)") && !told.contains("style="));
+        let told = failures(Span::Hour, &complete(Span::Hour, &[step], now)).into_string();
+        assert!(told.contains("20.0 % of the events"), "{told}");
+    }
+}

@@ -1,0 +1,79 @@
+//! The context of a request: the person, their rights and the page.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, OriginalUri};
+use axum::http::request::Parts;
+use tidegate::program::Service;
+use tidegate::survey::Rights;
+
+use crate::flash;
+use crate::link::Base;
+use crate::problem::Problem;
+use crate::shared::Shared;
+use crate::who::Identity;
+
+/// The context of a request.
+pub(crate) struct Desk {
+    pub shared: Arc<Shared>,
+    pub who: Identity,
+    pub rights: Rights,
+    /// The path and query of the request, as the browser sees them.
+    pub address: String,
+    /// Whether only the part of the page that changes is requested.
+    pub is_part: bool,
+    /// The message of the action before.
+    pub done: Option<String>,
+}
+
+impl Desk {
+    pub(crate) fn base(&self) -> &Base {
+        &self.shared.settings.base
+    }
+
+    pub(crate) fn service(&self) -> &Service {
+        &self.shared.service
+    }
+
+    /// Whether the console and the database allow this person to act.
+    pub(crate) fn may_act(&self) -> bool {
+        self.shared.settings.acting.allows(&self.who) && self.rights.act
+    }
+
+    /// Whether payloads are shown.
+    pub(crate) fn shows_content(&self) -> bool {
+        self.shared.settings.shows_content && self.rights.content
+    }
+
+    /// The person's name for the audit.
+    pub(crate) fn actor(&self) -> String {
+        self.who.name.clone()
+    }
+}
+
+impl FromRequestParts<Arc<Shared>> for Desk {
+    type Rejection = Problem;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        shared: &Arc<Shared>,
+    ) -> Result<Self, Self::Rejection> {
+        let who = parts.extensions.get::<Identity>().cloned();
+        let who = who.ok_or_else(|| Problem::forbidden("The request names no user."))?;
+        let uri = parts
+            .extensions
+            .get::<OriginalUri>()
+            .map_or(&parts.uri, |original| &original.0);
+        let address = uri.path_and_query().map_or("/", |address| address.as_str());
+        let address = address.to_owned();
+        let is_part = parts.headers.contains_key("hx-request");
+        Ok(Self {
+            rights: shared.rights().await?,
+            shared: shared.clone(),
+            who,
+            address,
+            is_part,
+            done: flash::brought(&parts.headers).filter(|_| !is_part),
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! The console as a Lambda function, behind a function URL, an HTTP API or a load balancer. The same router; no logic of its own.
+//!
+//! It reads the verb's options from the environment, `TIDEGATE_CONSOLE_AUTH` and so on. Use a separate function with a separate
+//! login, never those of the drain.
+
+use axum::Router;
+use lambda_http::Request;
+use lambda_http::request::RequestContext;
+use tidegate::config::environment;
+use tidegate::program::{Service, log_panics};
+use tidegate::{Lookup, Program};
+use tower::{ServiceExt, service_fn};
+
+pub use lambda_http::Error;
+
+use crate::options::Options;
+use crate::router;
+use crate::who::Given;
+
+/// Serves requests until the function ends. If the settings are invalid, the function still starts. It answers every request with
+/// 503, and the log has the reason.
+///
+/// # Errors
+/// When Lambda's runtime interface cannot be used.
+pub fn run(program: Program) -> Result<(), Error> {
+    log_panics();
+    let started = start(program, &environment);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let routes = started.unwrap_or_else(|error| {
+            tracing::error!(%error, "settings do not hold; every request will fail");
+            eprintln!("tidegate: {error}");
+            Router::new().fallback(|| async { axum::http::StatusCode::SERVICE_UNAVAILABLE })
+        });
+        lambda_http::run(service_fn(move |request: Request| {
+            told(routes.clone(), request)
+        }))
+        .await
+    })
+}
+
+fn start(program: Program, lookup: Lookup<'_>) -> Result<Router, tidegate::Error> {
+    let service: Service = program.start(lookup)?;
+    let settings = options(lookup).settings()?;
+    let base = settings.base.path().to_owned();
+    let routes = router(service, settings);
+    Ok(if base.is_empty() {
+        routes
+    } else {
+        Router::new().nest(&base, routes)
+    })
+}
+
+fn options(lookup: Lookup<'_>) -> Options {
+    let said =
+        |name: &str| lookup(&format!("TIDEGATE_CONSOLE_{name}")).filter(|value| !value.is_empty());
+    let list = |name: &str| {
+        let said = said(name).unwrap_or_default();
+        said.split(',')
+            .map(str::trim)
+            .filter(|one| !one.is_empty())
+            .map(str::to_owned)
+            .collect()
+    };
+    let is_set = |name: &str| said(name).is_some_and(|value| value == "true" || value == "1");
+    Options {
+        listen: None,
+        auth: said("AUTH").or_else(|| Some("iam".to_owned())),
+        users_file: said("USERS_FILE"),
+        proxy_header: said("PROXY_HEADER"),
+        proxy_secret_file: said("PROXY_SECRET_FILE"),
+        allow: said("ALLOW"),
+        actors: list("ACTORS"),
+        hosts: list("HOSTS"),
+        base_path: said("BASE_PATH"),
+        instance: said("INSTANCE"),
+        colour: said("COLOUR"),
+        behind_tls: is_set("BEHIND_TLS"),
+        without_content: is_set("WITHOUT_PAYLOADS"),
+        operator: None,
+    }
+}
+
+/// Answers a request, with the caller that AWS has verified.
+async fn told(
+    routes: Router,
+    mut request: Request,
+) -> Result<axum::response::Response, std::convert::Infallible> {
+    if let Some(caller) = request
+        .extensions()
+        .get::<RequestContext>()
+        .and_then(caller)
+    {
+        request.extensions_mut().insert(Given::Iam(caller));
+    }
+    routes.oneshot(request).await
+}
+
+/// The ARN that AWS IAM has verified.
+fn caller(context: &RequestContext) -> Option<String> {
+    match context {
+        RequestContext::ApiGatewayV2(context) => {
+            context.authorizer.as_ref()?.iam.as_ref()?.user_arn.clone()
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::to_bytes;
+    use axum::http::StatusCode;
+    use axum::routing::get;
+
+    use super::*;
+
+    /// A request as a function URL with `AWS_IAM` sends it; `iam` is what AWS has verified.
+    fn request(iam: &str) -> Request {
+        let event = format!(
+            r#"{{"version": "2.0", "routeKey": "$default", "rawPath": "/", "rawQueryString": "", "headers": {{"host": "x"}},
+                "isBase64Encoded": false, "requestContext": {{"accountId": "1", "apiId": "a", "domainName": "x", "domainPrefix": "x",
+                "authorizer": {{{iam}}}, "http": {{"method": "GET", "path": "/", "protocol": "HTTP/1.1", "sourceIp": "1.2.3.4",
+                "userAgent": "u"}}, "requestId": "r", "routeKey": "$default", "stage": "$default", "time": "t", "timeEpoch": 1}}}}"#
+        );
+        lambda_http::request::from_str(&event).unwrap()
+    }
+
+    async fn name(request: Request) -> String {
+        let told = |request: axum::extract::Request| async move {
+            match request.extensions().get::<Given>() {
+                Some(Given::Iam(name)) => name.clone(),
+                _ => "nobody".to_owned(),
+            }
+        };
+        let answer = super::told(Router::new().route("/", get(told)), request).await;
+        let answer = answer.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        let body = to_bytes(answer.into_body(), 1000).await.unwrap();
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_caller_is_the_one_that_aws_has_verified() {
+        let arn = "arn:aws:sts::1:assumed-role/ops/grace";
+        let iam = format!(
+            r#""iam": {{"accessKey": "k", "accountId": "1", "callerId": "c", "userArn": "{arn}", "userId": "u"}}"#
+        );
+        assert_eq!(name(request(&iam)).await, arn);
+        assert_eq!(name(request("")).await, "nobody");
+    }
+
+    #[test]
+    fn settings_come_from_the_environment_and_nobody_is_let_in_by_a_link() {
+        let options = |pairs: &[(&str, &str)]| {
+            let lookup = |name: &str| {
+                let found = pairs
+                    .iter()
+                    .find(|(known, _)| format!("TIDEGATE_CONSOLE_{known}") == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            options(&lookup)
+        };
+        let told = options(&[
+            ("ALLOW", "act"),
+            ("ACTORS", "ada, grace"),
+            ("HOSTS", "x"),
+            ("BEHIND_TLS", "true"),
+        ]);
+        assert_eq!(told.actors, ["ada", "grace"]);
+        assert!(told.behind_tls && told.settings().is_ok());
+        assert!(options(&[("AUTH", "token")]).settings().is_err());
+        assert!(options(&[("AUTH", "basic")]).settings().is_err());
+    }
+}

@@ -1,0 +1,303 @@
+//! Checks every request: the host name, the person, the rate, and that a change comes from a page of the console.
+//!
+//! Forged requests are detected without state, as in Go's `http.CrossOriginProtection`. Browsers send the origin of a request in
+//! `Sec-Fetch-Site`, older ones at least in `Origin`. A request with neither is refused.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_LENGTH, HOST, ORIGIN};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::page;
+use crate::problem::Problem;
+use crate::settings::Settings;
+use crate::shared::Shared;
+use crate::who::{Given, Identity, Peer, Refusal};
+
+/// The rate limit of one person: requests per second, and the size of a burst.
+const PER_SECOND: f64 = 20.0;
+const AT_ONCE: f64 = 120.0;
+
+/// The most people whose rate is tracked.
+const MOST_CALLERS: usize = 10_000;
+
+/// Limits the rate of each person.
+#[derive(Default)]
+pub(crate) struct Pace(Mutex<BTreeMap<String, (Instant, f64)>>);
+
+impl Pace {
+    /// Takes one request out of the person's allowance, if any is left.
+    fn allows(&self, caller: &str) -> bool {
+        let mut callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        if callers.len() >= MOST_CALLERS && !callers.contains_key(caller) {
+            callers.clear();
+        }
+        let (at, left) = callers.entry(caller.to_owned()).or_insert((now, AT_ONCE));
+        *left = (*left + at.elapsed().as_secs_f64() * PER_SECOND).min(AT_ONCE);
+        *at = now;
+        let allows = *left >= 1.0;
+        if allows {
+            *left -= 1.0;
+        }
+        allows
+    }
+}
+
+/// The state of the checks.
+#[derive(Clone)]
+pub(crate) struct Guard {
+    pub shared: Arc<Shared>,
+    pub pace: Arc<Pace>,
+}
+
+/// Passes on the requests of known people, with the person's identity.
+pub(crate) async fn admit(
+    State(guard): State<Guard>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let asked = Asked {
+        method: request.method().clone(),
+        headers: request.headers().clone(),
+        peer: request
+            .extensions()
+            .get::<Peer>()
+            .copied()
+            .unwrap_or_default(),
+        given: given(&request),
+    };
+    match admitted(&guard, &asked).await {
+        Ok(identity) => {
+            request.extensions_mut().insert(identity);
+            next.run(request).await
+        }
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// The parts of a request that are checked.
+struct Asked {
+    method: Method,
+    headers: HeaderMap,
+    peer: Peer,
+    given: Option<Given>,
+}
+
+fn given(request: &Request) -> Option<Given> {
+    let given = request.extensions().get::<Given>().cloned();
+    let layer = || {
+        request
+            .extensions()
+            .get::<Identity>()
+            .cloned()
+            .map(Given::Layer)
+    };
+    given.or_else(layer)
+}
+
+async fn admitted(guard: &Guard, asked: &Asked) -> Result<Identity, Problem> {
+    let settings = &guard.shared.settings;
+    let by_password = settings.auth.has_passwords();
+    if settings.behind_tls && !came_through_tls(&asked.headers) {
+        return Err(Problem::refused(&Refusal::NotPrivate, by_password));
+    }
+    let identified = settings
+        .auth
+        .identify(&asked.headers, asked.peer, asked.given.as_ref())
+        .await;
+    let identity = identified.map_err(|refusal| Problem::refused(&refusal, by_password))?;
+    if !guard.pace.allows(&identity.name) {
+        return Err(Problem::too_often(1));
+    }
+    if !is_safe(&asked.method) {
+        if !is_our_own(&asked.headers) {
+            return Err(Problem::forbidden(
+                "The request did not come from a page of this console.",
+            ));
+        }
+        if !settings.acting.allows(&identity) {
+            return Err(Problem::forbidden("You have read-only access."));
+        }
+    }
+    Ok(identity)
+}
+
+fn is_safe(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+fn came_through_tls(headers: &HeaderMap) -> bool {
+    headers
+        .get("x-forwarded-proto")
+        .is_some_and(|scheme| scheme == "https")
+}
+
+/// Whether the request comes from a page of the console, or from a person who typed the address.
+fn is_our_own(headers: &HeaderMap) -> bool {
+    if let Some(site) = headers.get("sec-fetch-site") {
+        return site == "same-origin" || site == "none";
+    }
+    let text = |name| {
+        headers
+            .get(name)
+            .map(|value: &axum::http::HeaderValue| value.to_str())
+    };
+    match (text(ORIGIN), text(HOST)) {
+        (Some(Ok(origin)), Some(Ok(host))) => origin
+            .split_once("://")
+            .is_some_and(|(_, origin)| origin.eq_ignore_ascii_case(host)),
+        _ => false,
+    }
+}
+
+/// Answers 421 to requests for unknown host names. This protects against DNS rebinding.
+pub(crate) async fn by_name(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let host = host(request.headers(), request.uri());
+    if host.is_some_and(|host| answers_to(&shared.settings, &host)) {
+        return next.run(request).await;
+    }
+    let text = "This console does not answer to this host name. Allow it with --host.";
+    Problem::new(StatusCode::MISDIRECTED_REQUEST, "Wrong host name", text).into_response()
+}
+
+fn host(headers: &HeaderMap, uri: &Uri) -> Option<String> {
+    let mut named = headers.get_all(HOST).iter();
+    match (named.next(), named.next()) {
+        (Some(host), None) => host.to_str().ok().map(str::to_ascii_lowercase),
+        (None, _) => uri
+            .authority()
+            .map(|authority| authority.as_str().to_ascii_lowercase()),
+        _ => None,
+    }
+}
+
+fn answers_to(settings: &Settings, host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    ["localhost", "127.0.0.1", "[::1]"].contains(&name)
+        || settings
+            .hosts
+            .iter()
+            .any(|known| known == host || known == name)
+}
+
+/// Renders the page of a problem.
+pub(crate) async fn explain(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let mut response = next.run(request).await;
+    let known = response.extensions_mut().remove::<Problem>();
+    let problem = match (known, response.status()) {
+        (Some(problem), _) => problem,
+        (None, StatusCode::NOT_FOUND) => Problem::not_found(),
+        (None, status) if status.is_client_error() || status.is_server_error() => Problem::new(
+            status,
+            "This request cannot be answered",
+            status.to_string(),
+        ),
+        _ => return response,
+    };
+    let (mut parts, _) = response.into_parts();
+    let (page, body) = page::of_problem(&shared.settings, &problem)
+        .into_response()
+        .into_parts();
+    parts.headers.extend(page.headers);
+    parts.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(parts, body)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+
+    use super::*;
+    use crate::who::Auth;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &'static str)| {
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn only_our_own_pages_may_act() {
+        let host = ("host", "ops.example:8081");
+        for (given, ours) in [
+            (&[("sec-fetch-site", "same-origin")][..], true),
+            (&[("sec-fetch-site", "none")], true),
+            (&[("sec-fetch-site", "same-site")], false),
+            (
+                &[
+                    ("sec-fetch-site", "cross-site"),
+                    host,
+                    ("origin", "https://ops.example:8081"),
+                ],
+                false,
+            ),
+            (&[host, ("origin", "https://ops.example:8081")], true),
+            (&[host, ("origin", "https://evil.example")], false),
+            (&[host, ("origin", "null")], false),
+            (&[host], false),
+            (&[], false),
+        ] {
+            assert_eq!(is_our_own(&headers(given)), ours, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn a_console_answers_to_its_names_alone() {
+        let settings = Settings::new(Auth::given())
+            .host("Ops.example")
+            .host("other.example:9000");
+        for known in [
+            "localhost:1",
+            "127.0.0.1",
+            "[::1]:8081",
+            "ops.example",
+            "ops.example:8443",
+            "other.example:9000",
+        ] {
+            assert!(answers_to(&settings, known), "{known}");
+        }
+        for unknown in [
+            "evil.example",
+            "other.example",
+            "localhost.evil.example",
+            "ops.example.evil:80",
+            "",
+        ] {
+            assert!(!answers_to(&settings, unknown), "{unknown}");
+        }
+        let two = headers(&[("host", "localhost")]);
+        assert_eq!(
+            host(&two, &Uri::from_static("/")).as_deref(),
+            Some("localhost")
+        );
+    }
+
+    #[test]
+    fn who_asks_too_often_waits() {
+        let pace = Pace::default();
+        let answered = (0..1000).filter(|_| pace.allows("ada")).count();
+        assert!((120..1000).contains(&answered), "{answered}");
+        assert!(pace.allows("bob"));
+    }
+}

@@ -1,0 +1,97 @@
+//! A web console for a [`tidegate`] program. It shows how the queue is doing, what needs attention, and every event with its errors.
+//! It has the actions of the command line, and the audit names the person.
+//!
+//! As a verb of a program's command line, `tidegate console`:
+//!
+//! ```no_run
+//! # use tidegate::{Context, Dispatch, Done, Handlers, Program};
+//! # tidegate::events! { pub enum Shop { Opened(()) = "opened" } }
+//! # struct Handling;
+//! # impl Dispatch for Handling {
+//! #     type Event = Shop;
+//! #     fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
+//! #         match event {
+//! #             Shop::Opened(()) => Handlers::one("greet", async { Ok(Done::ok()) }),
+//! #         }
+//! #     }
+//! # }
+//! # #[cfg(feature = "cli")]
+//! fn main() -> std::process::ExitCode {
+//!     tidegate_cli::CommandLine::new(Program::new(|_settings| Ok(Handling)))
+//!         .verb(tidegate_console::console)
+//!         .run()
+//! }
+//! # #[cfg(not(feature = "cli"))]
+//! # fn main() {}
+//! ```
+//!
+//! In a web application of your own, use the axum router [`router`]. With the feature `lambda`, `function` runs it as a Lambda function.
+//!
+//! # Layout
+//!
+//! - `guard`, `who`, `surround`: the checks and limits of every request, authentication, headers.
+//! - `screens`: the pages, one file each. `acts`: the actions.
+//! - `page`, `offer`, `html`, `chart`, `json`: the parts of pages.
+//! - `desk`, `form`: the context and the fields of a request.
+//! - `link`, `asset`, `flash`, `problem`, `settings`, `shared`: links, files, messages after actions, errors, settings, state.
+//! - `serve`: the router on a socket. `verb`, `function`: the command line and Lambda.
+//!
+//! Every page and every action works without JavaScript. htmx only renews the part of a page that changes. Rights are checked by each
+//! action again, whatever the page offered.
+
+mod acts;
+mod asset;
+mod chart;
+mod desk;
+mod flash;
+mod form;
+#[cfg(feature = "lambda")]
+pub mod function;
+mod guard;
+mod html;
+mod json;
+mod link;
+mod login;
+mod metrics;
+mod offer;
+mod options;
+mod page;
+mod problem;
+mod screens;
+mod serve;
+mod settings;
+mod shared;
+mod surround;
+#[cfg(feature = "cli")]
+mod verb;
+mod who;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::get;
+use tidegate::program::Service;
+
+pub use serve::serve;
+pub use settings::Settings;
+#[cfg(feature = "cli")]
+pub use verb::{Console, console};
+pub use who::{Acting, Auth, Identity, hash_password};
+
+use problem::Problem;
+use shared::Shared;
+
+/// Returns the console of this program. Links begin with the base path of the settings, but the routes do not: nest the router there.
+pub fn router(service: Service, settings: Settings) -> Router {
+    let shared = Arc::new(Shared::new(service, settings));
+    let pages = screens::routes().merge(acts::routes());
+    let pages = pages.route("/metrics", get(metrics::metrics));
+    let pages = pages.fallback(|| async { Problem::not_found() });
+    let pages = surround::guarded(pages.with_state(shared.clone()), &shared);
+    let open = Router::new()
+        .route("/assets/{name}", get(asset::serve))
+        .route("/login", get(login::login))
+        .with_state(shared.clone());
+    let alive = Router::new().route("/healthz", get(|| async { "ok\n" }));
+    surround::around(pages.merge(open), &shared).merge(alive)
+}

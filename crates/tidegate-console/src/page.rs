@@ -1,0 +1,231 @@
+//! Renders the frame of every page: head, banner, menu, footer, and the part that renews itself.
+
+use axum::http::header::SET_COOKIE;
+use axum::response::{IntoResponse, Response};
+use maud::{DOCTYPE, Markup, html};
+
+use crate::asset::{CODE, HTMX, ICON, STYLE};
+use crate::desk::Desk;
+use crate::flash;
+use crate::problem::Problem;
+use crate::settings::Settings;
+
+/// A place in the menu.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Overview,
+    Events,
+    Dead,
+    Groups,
+    Kinds,
+    Services,
+    Schedules,
+    Leases,
+    Drains,
+    Retention,
+    Doctor,
+    Audit,
+}
+
+/// The menu: places, their paths, their names.
+const MENU: [(Place, &str, &str); 12] = [
+    (Place::Overview, "/", "Overview"),
+    (Place::Events, "/events", "Events"),
+    (Place::Dead, "/dead", "Dead letters"),
+    (Place::Groups, "/groups", "Groups"),
+    (Place::Kinds, "/kinds", "Kinds"),
+    (Place::Services, "/services", "Services"),
+    (Place::Schedules, "/schedules", "Schedules"),
+    (Place::Leases, "/leases", "Leases"),
+    (Place::Drains, "/drains", "Drains"),
+    (Place::Retention, "/retention", "Retention"),
+    (Place::Doctor, "/doctor", "Doctor"),
+    (Place::Audit, "/audit", "Audit"),
+];
+
+/// Settings of htmx: no eval, no requests to other servers, no cache of pages.
+const HTMX_CONFIG: &str = r#"{"allowEval":false,"allowScriptTags":false,"includeIndicatorStyles":false,"selfRequestsOnly":true,"historyEnabled":false,"historyCacheSize":0,"refreshOnHistoryMiss":true,"timeout":10000}"#;
+
+/// A page that a handler returns.
+pub(crate) struct Page {
+    pub place: Place,
+    pub title: String,
+    /// The command that prints the same.
+    pub command: String,
+    /// The part that is not renewed, such as filters.
+    pub fixed: Markup,
+    /// The part that is renewed, if `renews` is set.
+    pub body: Markup,
+    pub renews: bool,
+    /// The text for screen readers, announced when it changes.
+    pub said: String,
+}
+
+impl Page {
+    pub(crate) fn new(
+        place: Place,
+        title: impl Into<String>,
+        command: impl Into<String>,
+        body: Markup,
+    ) -> Self {
+        Self {
+            place,
+            title: title.into(),
+            command: command.into(),
+            fixed: html! {},
+            body,
+            renews: false,
+            said: String::new(),
+        }
+    }
+
+    pub(crate) fn fixed(mut self, fixed: Markup) -> Self {
+        self.fixed = fixed;
+        self
+    }
+
+    /// Makes the page renew itself. Screen readers announce `said` when it changes.
+    pub(crate) fn renewing(mut self, said: impl Into<String>) -> Self {
+        self.renews = true;
+        self.said = said.into();
+        self
+    }
+
+    /// The answer to a request.
+    pub(crate) fn answer(self, desk: &Desk) -> Response {
+        if desk.is_part && self.renews {
+            let said = html! { p #said hx-swap-oob="true" { (self.said) } };
+            return html! { (self.part(desk)) (said) }.into_response();
+        }
+        let settings = &desk.shared.settings;
+        let mut response = self.whole(desk).into_response();
+        if desk.done.is_some()
+            && let Some(cookie) = flash::forgotten(&settings.base, settings.behind_tls)
+        {
+            response.headers_mut().append(SET_COOKIE, cookie);
+        }
+        response
+    }
+
+    /// The part that is renewed.
+    fn part(&self, desk: &Desk) -> Markup {
+        html! {
+            div #live hx-get=[self.renews.then_some(&desk.address)] hx-trigger=[self.renews.then_some("tick from:body")]
+                hx-swap=[self.renews.then_some("outerHTML")] { (self.body) }
+        }
+    }
+
+    fn whole(&self, desk: &Desk) -> Markup {
+        let settings = &desk.shared.settings;
+        let inside = html! {
+            div.title {
+                h1 { (self.title) }
+                @if self.renews {
+                    button #pulse.quiet type="button" hidden aria-pressed="true" { "Live" }
+                }
+            }
+            @if let Some(done) = &desk.done {
+                p.done role="status" { span.sign aria-hidden="true" { "✓" } " " (done) }
+            }
+            (self.fixed)
+            (self.part(desk))
+            (command(&self.command))
+        };
+        let person = html! {
+            span { "Signed in as " strong { bdi { (desk.who.name) } } }
+            span { @if desk.may_act() { "may act" } @else { "read only" } }
+            span { "database " bdi { (desk.rights.database) } " as " bdi { (desk.rights.user) } }
+        };
+        frame(settings, &self.title, Some(self.place), &inside, &person)
+    }
+}
+
+/// The page of a problem.
+pub(crate) fn of_problem(settings: &Settings, problem: &Problem) -> Markup {
+    let inside = html! {
+        h1 { (problem.title) }
+        p.problem role="alert" { bdi { (problem.text) } }
+        p { a href=(settings.base.to("/")) { "To the overview" } }
+    };
+    frame(settings, problem.title, None, &inside, &html! {})
+}
+
+/// Shows the command that prints the same.
+fn command(command: &str) -> Markup {
+    html! {
+        @if !command.is_empty() {
+            p.command {
+                span.label { "On the command line" }
+                code #command { (command) }
+                button.quiet.copy type="button" hidden data-copy="command" { "Copy" }
+            }
+        }
+    }
+}
+
+fn frame(
+    settings: &Settings,
+    title: &str,
+    place: Option<Place>,
+    inside: &Markup,
+    person: &Markup,
+) -> Markup {
+    let base = &settings.base;
+    let name = settings
+        .instance
+        .as_ref()
+        .map(|instance| instance.name.as_str());
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="htmx-config" content=(HTMX_CONFIG);
+                title { (title) " · " @if let Some(name) = name { (name) " · " } "Tidegate" }
+                link rel="icon" type="image/svg+xml" href=(base.to(&ICON.path));
+                link rel="stylesheet" href=(base.to(&STYLE.path));
+                script defer src=(base.to(&HTMX.path)) {}
+                script defer src=(base.to(&CODE.path)) {}
+            }
+            body {
+                a.skip href="#main" { "Skip to the content" }
+                @if let Some(instance) = &settings.instance {
+                    p class={ "banner " (instance.colour) } { (instance.name) }
+                }
+                div.frame {
+                    header {
+                        a.brand href=(base.to("/")) { img src=(base.to(&ICON.path)) alt="" width="28" height="28"; "Tidegate" }
+                        nav aria-label="Main" {
+                            ul {
+                                @for (to, path, name) in MENU {
+                                    li { a href=(base.to(path)) aria-current=[(place == Some(to)).then_some("page")] { (name) } }
+                                }
+                            }
+                        }
+                    }
+                    main #main tabindex="-1" { (inside) }
+                }
+                footer { div.person { (person) } p.hint hidden { "Press " kbd { "?" } " for keys" } }
+                p #said.unseen role="status" {}
+                (keys())
+            }
+        }
+    }
+}
+
+fn keys() -> Markup {
+    html! {
+        dialog #keys aria-labelledby="keys-title" {
+            h2 #keys-title { "Keys" }
+            dl {
+                dt { kbd { "/" } } dd { "to the filter" }
+                dt { kbd { "j" } " " kbd { "k" } } dd { "next and previous row" }
+                dt { kbd { "o" } } dd { "open the row" }
+                dt { kbd { "?" } } dd { "this help" }
+            }
+            form method="dialog" { button { "Close" } }
+        }
+    }
+}

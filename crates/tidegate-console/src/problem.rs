@@ -1,0 +1,118 @@
+//! Errors: a status, a title and a text. The page around it is rendered outside of the handlers.
+
+use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use tidegate::Error;
+use tidegate::tokio_postgres::error::SqlState;
+
+use crate::who::Refusal;
+
+/// An error instead of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub status: StatusCode,
+    pub title: &'static str,
+    pub text: String,
+    asks_password: bool,
+    retry_after: Option<u64>,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, title: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            status,
+            title,
+            text: text.into(),
+            asks_password: false,
+            retry_after: None,
+        }
+    }
+
+    pub(crate) fn not_found() -> Self {
+        let text = "This page does not exist.";
+        Self::new(StatusCode::NOT_FOUND, "Not found", text)
+    }
+
+    pub(crate) fn forbidden(text: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "Not allowed", text)
+    }
+
+    pub(crate) fn invalid(text: impl Into<String>) -> Self {
+        let title = "The request is not valid";
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, title, text)
+    }
+
+    pub(crate) fn conflict(text: impl Into<String>) -> Self {
+        let title = "Nothing was done";
+        Self::new(StatusCode::CONFLICT, title, text)
+    }
+
+    pub(crate) fn too_often(seconds: u64) -> Self {
+        let text = format!("Try again in {seconds} s.");
+        Self {
+            retry_after: Some(seconds),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "Too many requests", text)
+        }
+    }
+
+    /// The error for a person who is not signed in. With `by_password` the browser asks for a password.
+    pub(crate) fn refused(refusal: &Refusal, by_password: bool) -> Self {
+        let unauthorized = |text: &str| Self {
+            asks_password: by_password,
+            ..Self::new(StatusCode::UNAUTHORIZED, "Sign in", capital(text))
+        };
+        match refusal {
+            Refusal::Unknown(text) | Refusal::Wrong(text) => unauthorized(text),
+            Refusal::TooOften(seconds) => Self::too_often(*seconds),
+            Refusal::NotPrivate => Self::forbidden("This console accepts only requests over TLS."),
+        }
+    }
+}
+
+/// Turns a text into a sentence.
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string());
+    format!("{}{}.", first.unwrap_or_default(), letters.as_str())
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let text = error.to_string();
+        match (&error, error.sqlstate()) {
+            (Error::UnknownEvent(_), _) => {
+                Self::new(StatusCode::NOT_FOUND, "No such event", capital(&text))
+            }
+            (Error::Invalid(_), _) => Self::invalid(text),
+            (_, Some(&SqlState::INSUFFICIENT_PRIVILEGE)) => Self::forbidden(format!(
+                "The console's database login does not have the right to do this. {text}"
+            )),
+            (_, Some(&SqlState::QUERY_CANCELED)) | (Error::TimedOut { .. }, _) => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The database took too long",
+                "Narrow the request: a shorter time range, a kind or a status.",
+            ),
+            _ => {
+                tracing::error!(%error, "the console could not answer");
+                Self::new(StatusCode::BAD_GATEWAY, "The database did not answer", text)
+            }
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = self.status.into_response();
+        let headers = response.headers_mut();
+        if self.asks_password {
+            let realm = HeaderValue::from_static("Basic realm=\"tidegate\", charset=\"UTF-8\"");
+            headers.insert(WWW_AUTHENTICATE, realm);
+        }
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, seconds.into());
+        }
+        response.extensions_mut().insert(self);
+        response
+    }
+}

@@ -1,0 +1,271 @@
+//! One event: state, errors, results, payload and lineage.
+
+use axum::extract::Path;
+use axum::response::Response;
+use maud::{Markup, html};
+use serde_json::Value;
+use tidegate::look::Dossier;
+use tidegate::queue::{Lineage, RelatedEvent, Relation, Wait};
+use tidegate::survey::Content;
+
+use crate::desk::Desk;
+use crate::form::{Asked, Fields};
+use crate::html::{
+    bytes, chip, empty, event, field, named, nothing, number, short, status, table, text, time,
+    time_of,
+};
+use crate::json::{SHOWN, pretty};
+use crate::link::Base;
+use crate::offer::{Offer, input, tick};
+use crate::page::{Page, Place};
+use crate::problem::Problem;
+
+pub(super) async fn show(
+    desk: Desk,
+    Path(id): Path<String>,
+    Asked(asked): Asked,
+) -> Result<Response, Problem> {
+    let id: i64 = id.parse().map_err(|_| Problem::not_found())?;
+    let dossier = desk.service().dossier(id, desk.shows_content()).await?;
+    let one = &dossier.event;
+    let base = desk.base();
+    let state = one["status"].as_str().unwrap_or_default();
+    let body = html! {
+        div.lead { (status(state)) span.of { (named(&one["kind"], |kind| base.of("/kinds", kind))) } (actions(&desk, one)) }
+        (work(&dossier))
+        (facts(base, &dossier))
+        @match &dossier.content {
+            Some(content) => { (errors(content)) (documents(base, id, content, &asked)) }
+            None => { (last_error(one)) (hidden(&desk)) }
+        }
+        @if let Some(lineage) = &dossier.lineage { (family(base, lineage, id)) }
+    };
+    let title = format!("Event {id}");
+    let page = Page::new(Place::Events, title, format!("tidegate show {id}"), body);
+    let is_live = one["in"] == "event_queue";
+    let page = if is_live {
+        page.renewing(format!("Event {id} is {}.", state.to_lowercase()))
+    } else {
+        page
+    };
+    Ok(page.answer(&desk))
+}
+
+fn actions(desk: &Desk, one: &Value) -> Markup {
+    let id = one["id"].to_string();
+    let of: &[(&str, &str)] = &[("id", &id)];
+    let offer = |verb, label, explains, is_grave| Offer {
+        verb,
+        label,
+        explains,
+        of,
+        is_grave,
+    };
+    if one["in"] == "event_queue" {
+        return html! {
+            div.actions {
+                (offer("requeue", "Run again now", "Takes the event back from its worker and runs it at the next drain, even if all attempts are used.", false).plain(desk))
+                (offer("reschedule", "Reschedule", "Changes the start time or the deadline.", false).with(desk, &html! {
+                    (tick("at the next drain", "now", false))
+                    (input("or in", "delay", "", "30s, 2h"))
+                    (input("or at", "available_at", "", "2026-01-31T12:00:00Z"))
+                    (input("Deadline in", "expires_in", "", "1h"))
+                    (tick("without a deadline", "no_deadline", false))
+                }))
+                (offer("cancel", "Cancel", "Ends the event as FAILED (cancelled). What a handler has already done is not undone.", true).plain(desk))
+            }
+        };
+    }
+    let replay = offer(
+        "replay",
+        "Replay",
+        "Publishes the event again as a new one, behind the live events of its group.",
+        false,
+    );
+    html! {
+        div.actions {
+            (replay.with(desk, &html! {
+                (tick("only handlers that failed or never finished", "failed_handlers_only", false))
+                (input("New deadline in (if the old one has passed)", "expires_in", "", "1h"))
+            }))
+        }
+    }
+}
+
+fn work(dossier: &Dossier) -> Markup {
+    let Some(work) = &dossier.work else {
+        return html! {};
+    };
+    let part = work["part"].as_f64().unwrap_or_default().clamp(0.0, 1.0);
+    html! {
+        p.work {
+            "The handler " strong { (field(&work["handler"])) } " reports progress: "
+            progress max="100" value=(format!("{:.0}", part * 100.0)) aria-label="progress" {} " " (format!("{:.0} %", part * 100.0))
+            @if let Some(note) = work["note"].as_str() { ": " (text(note)) } " (" (time(&work["reported_at"])) ")"
+        }
+    }
+}
+
+fn facts(base: &Base, dossier: &Dossier) -> Markup {
+    let one = &dossier.event;
+    let trace = dossier.content.as_ref().and_then(Content::trace_id);
+    let fact = |name: &str, value: Markup| html! { div { dt { (name) } dd { (value) } } };
+    let when =
+        |name: &str, key: &str| html! { @if !one[key].is_null() { (fact(name, time(&one[key]))) } };
+    html! {
+        dl.facts {
+            (fact("Attempts", html! { (field(&one["attempts"])) " of " (field(&one["max_attempts"])) }))
+            (fact("Group", named(&one["group_key"], |key| base.of("/groups", key))))
+            (fact("Correlation id", named(&one["correlation_id"], |id| base.to("/events").with("correlation", id))))
+            (fact("Deduplication key", field(&one["dedup_key"])))
+            (fact("Published", time(&one["created_at"])))
+            (when("Starts at", "available_at"))
+            (when("Deadline", "deadline"))
+            (when("Leased", "processing_started_at"))
+            (when("Lease expires", "lease_expires_at"))
+            (when("Ended", "finished_at"))
+            (when("Kept until", "kept_until"))
+            @if !one["parent_id"].is_null() { (fact("Parent", event(base, &one["parent_id"]))) }
+            @if !one["replay_of"].is_null() { (fact("Replay of", event(base, &one["replay_of"]))) }
+            @if let Some(wait) = &dossier.wait { (fact("Waits", waits(base, wait))) }
+            @if let Some(trace) = trace { (fact("Trace id", html! { code { (trace) } })) }
+        }
+    }
+}
+
+fn waits(base: &Base, wait: &Wait) -> Markup {
+    html! {
+        "for " (wait.members) " events; at least " (wait.ended_at_least) " have ended"
+        @if let Some(id) = wait.waits_for { "; now for " (event(base, &id.into())) }
+        @if let Some(at) = &wait.released_at { "; the wait ended " (time_of(Some(at))) }
+    }
+}
+
+fn last_error(one: &Value) -> Markup {
+    html! { @if let Some(error) = one["last_error"].as_str() { section { h2 { "Last error" } p.problem { (text(error)) } } } }
+}
+
+fn hidden(desk: &Desk) -> Markup {
+    let why = if desk.shared.settings.shows_content {
+        "The console's database login may not read payloads, results and error details."
+    } else {
+        "This console does not show payloads, results and error details."
+    };
+    html! { section { h2 { "Payload" } p.empty { (chip("idle", "▪", "hidden")) " " (why) } } }
+}
+
+/// All errors, latest first.
+fn errors(content: &Content) -> Markup {
+    let faults: Vec<Value> = content
+        .errors
+        .as_deref()
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    if faults.is_empty() {
+        return html! {};
+    }
+    let head = html! { th.n { "Attempt" } th { "Handler" } th { "Code" } th { "Message" } th { "When" } th { "Details" } };
+    let rows = html! {
+        @for fault in faults.iter().rev() {
+            tr {
+                td.n { (field(&fault["attempt"])) }
+                td { (field(&fault["handler"])) }
+                th scope="row" { code { (field(&fault["code"])) } }
+                td.error { @match fault["message"].as_str() { Some(told) => (text(told)), None => (nothing()) } }
+                td { (time(&fault["at"])) }
+                td { @if !fault["details"].is_null() { pre { code { bdi { (pretty(&fault["details"].to_string()).chars().take(SHOWN).collect::<String>()) } } } } }
+            }
+        }
+    };
+    html! { section { h2 { "Failed attempts" } (table("Errors", &head, &rows)) } }
+}
+
+fn documents(base: &Base, id: i64, content: &Content, asked: &Fields) -> Markup {
+    let shown = [
+        ("payload", "Payload", &content.payload),
+        ("result", "Results", &content.result),
+        ("progress", "Progress", &content.progress),
+    ];
+    html! {
+        @for (name, title, document) in shown {
+            @if let Some(document) = document {
+                section {
+                    h2 { (title) }
+                    @if name == "payload" && content.is_sealed() { p { (chip("idle", "▪", "sealed")) " Only programs that have the key can read it." } }
+                    (laid_out(base, id, name, title, document, asked.text("whole") == Some(name)))
+                }
+            } @else if name == "payload" { section { h2 { (title) } (empty("None.")) } }
+        }
+    }
+}
+
+fn laid_out(
+    base: &Base,
+    id: i64,
+    name: &str,
+    title: &str,
+    document: &str,
+    is_whole: bool,
+) -> Markup {
+    let laid_out = pretty(document);
+    let end = laid_out
+        .char_indices()
+        .nth(SHOWN)
+        .map(|(end, _)| end)
+        .filter(|_| !is_whole);
+    html! {
+        pre.document tabindex="0" role="region" aria-label=(title) { code { bdi { (&laid_out[..end.unwrap_or(laid_out.len())]) } } }
+        @if end.is_some() {
+            p.note { "The first " (number(SHOWN as u64)) " characters of " (bytes(document.len() as u64)) ". "
+                a href=(base.to(&format!("/events/{id}")).with("whole", name)) { "Show all of it" } }
+        }
+    }
+}
+
+/// The lineage as a tree.
+fn family(base: &Base, lineage: &Lineage, id: i64) -> Markup {
+    if lineage.events.len() < 2 {
+        return html! {};
+    }
+    html! {
+        section {
+            h2 { "Lineage" }
+            @if lineage.truncated { p.note { "The nearest " (lineage.events.len()) " events." } }
+            div.scroll role="region" aria-label="Lineage" tabindex="0" { ul.tree { (branches(base, &lineage.events, id)) } }
+        }
+    }
+}
+
+/// Renders the events of one depth with their descendants. `events` is in preorder.
+fn branches(base: &Base, events: &[RelatedEvent], id: i64) -> Markup {
+    let Some(depth) = events.first().map(|first| first.depth) else {
+        return html! {};
+    };
+    let starts: Vec<usize> = (0..events.len())
+        .filter(|place| events[*place].depth == depth)
+        .collect();
+    html! {
+        @for (number, start) in starts.iter().enumerate() {
+            @let end = starts.get(number + 1).copied().unwrap_or(events.len());
+            li {
+                (branch(base, &events[*start], id))
+                // Long chains are flat below this depth.
+                @if end > start + 1 { @if depth < 30 { ul { (branches(base, &events[start + 1..end], id)) } } @else { ul { @for one in &events[start + 1..end] { li { (branch(base, one, id)) } } } } }
+            }
+        }
+    }
+}
+
+fn branch(base: &Base, one: &RelatedEvent, id: i64) -> Markup {
+    let how = match one.relation {
+        Relation::Root => "",
+        Relation::FollowUp => "follow-up: ",
+        Relation::Replay => "replay: ",
+    };
+    html! {
+        span.node aria-current=[(one.id == id).then_some("true")] {
+            span.how { (how) } (event(base, &one.id.into())) " " (short(&one.kind)) " " (status(&one.status)) " "
+            @if one.id == id { strong { "this event" } } @else { (time_of(Some(&one.created_at))) }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The list of events, newest first. Filters and pages are part of the address, and selected events can be acted on.
+
+use axum::response::Response;
+use maud::{Markup, html};
+use serde_json::Value;
+use tidegate::look::ListRequest;
+
+use super::options;
+use crate::desk::Desk;
+use crate::form::{Asked, Fields};
+use crate::html::{empty, event, field, named, number, status, table, time};
+use crate::link::{Base, Link};
+use crate::offer::{input, reason, select};
+use crate::page::{Page, Place};
+use crate::problem::Problem;
+
+/// The names of the filters in the address.
+const FILTERS: [&str; 6] = ["kind", "status", "group", "correlation", "since", "until"];
+
+/// The default number of events on a page.
+const LISTED: u32 = 50;
+
+/// The most events on a page.
+const MOST_LISTED: u32 = 500;
+
+pub(super) const STATUSES: [(&str, &str); 6] = [
+    ("", "any"),
+    ("PENDING", "pending"),
+    ("PROCESSING", "processing"),
+    ("COMPLETED", "completed"),
+    ("COMPLETED_WITH_ERRORS", "rejected"),
+    ("FAILED", "failed"),
+];
+
+pub(super) async fn show(desk: Desk, Asked(asked): Asked) -> Result<Response, Problem> {
+    let limit = asked
+        .number("limit")?
+        .unwrap_or(LISTED)
+        .clamp(1, MOST_LISTED);
+    let report = desk
+        .service()
+        .list(&ListRequest {
+            status: asked.owned("status"),
+            kind: asked.owned("kind"),
+            group: asked.owned("group"),
+            correlation: asked.owned("correlation"),
+            since: asked.moment("since")?,
+            until: asked.moment("until")?,
+            before: asked.number("before")?,
+            limit: Some(limit),
+        })
+        .await?;
+    let body = html! {
+        @if report.events.is_empty() { (empty("No event matches these filters.")) }
+        @else { (picks(&desk, &list(desk.base(), &report.events, desk.may_act()))) }
+        (pages(desk.base(), &asked, report.next))
+    };
+    let command = format!(
+        "tidegate list{}",
+        options(
+            &asked,
+            &[
+                "kind",
+                "status",
+                "group",
+                "correlation",
+                "since",
+                "until",
+                "before",
+                "limit"
+            ]
+        )
+    );
+    let said = format!("{} events are listed.", number(report.events.len() as u64));
+    let page = Page::new(Place::Events, "Events", command, body).fixed(filters(&desk, &asked));
+    // Later pages are for reading and do not renew themselves.
+    let page = if asked.is_set("before") {
+        page
+    } else {
+        page.renewing(said)
+    };
+    Ok(page.answer(&desk))
+}
+
+fn filters(desk: &Desk, asked: &Fields) -> Markup {
+    let base = desk.base();
+    let given = |name| asked.text(name).unwrap_or_default();
+    html! {
+        search {
+            form.filters method="get" action=(base.to("/events")) {
+                label { span { "Kind" } input #filter name="kind" value=(given("kind")) autocomplete="off"; }
+                (select("Status", "status", given("status"), &STATUSES))
+                (input("Group", "group", given("group"), ""))
+                (input("Correlation id", "correlation", given("correlation"), ""))
+                (input("Published since", "since", given("since"), "2h or 2026-01-31T12:00:00Z"))
+                (input("and before", "until", given("until"), ""))
+                button.primary { "Filter" }
+            }
+        }
+        @if FILTERS.iter().any(|name| asked.is_set(name)) {
+            ul.chips aria-label="Filters" {
+                @for name in FILTERS {
+                    @if let Some(value) = asked.text(name) {
+                        li { span { (name) " " bdi { (value) } } a href=(filtered(base, asked, name)) { span aria-hidden="true" { "✕" } span.unseen { "without " (name) } } }
+                    }
+                }
+                li.all { a href=(base.to("/events")) { "without filters" } }
+            }
+        }
+    }
+}
+
+/// A link to the list without one of the filters.
+fn filtered(base: &Base, asked: &Fields, without: &str) -> Link {
+    let kept = FILTERS.iter().filter(|name| **name != without);
+    kept.fold(base.to("/events"), |link, name| {
+        link.with(name, asked.text(name).unwrap_or_default())
+    })
+}
+
+fn pages(base: &Base, asked: &Fields, next: Option<i64>) -> Markup {
+    let first = filtered(base, asked, "");
+    html! {
+        nav.pages aria-label="Pages" {
+            @if asked.is_set("before") { a href=(first) { "← Newest" } }
+            @if let Some(next) = next {
+                a href=(first.clone().with("limit", asked.text("limit").unwrap_or_default()).with("before", &next.to_string())) rel="next" { "Older →" }
+            }
+        }
+    }
+}
+
+/// The list with a form for the selected events.
+pub(super) fn picks(desk: &Desk, list: &Markup) -> Markup {
+    if !desk.may_act() {
+        return list.clone();
+    }
+    let act = |verb: &str| desk.base().of("/act", verb);
+    html! {
+        form.picks method="post" action=(act("requeue")) {
+            input type="hidden" name="back" value=(desk.address);
+            (list)
+            details.act {
+                summary { "Act on the selected events …" }
+                div.row {
+                    (reason())
+                    button formaction=(act("requeue")) { "Run again now" }
+                    button formaction=(act("reschedule")) name="now" value="on" { "Start at the next drain" }
+                    button formaction=(act("replay")) { "Replay" }
+                    button.grave formaction=(act("cancel")) { "Cancel" }
+                }
+                p.note { "Run again, start and cancel work on live events; replay works on finished ones. Other events are skipped." }
+            }
+        }
+    }
+}
+
+/// A table of events.
+pub(super) fn list(base: &Base, events: &[Value], has_picks: bool) -> Markup {
+    let head = html! {
+        @if has_picks { th { span.unseen { "Select" } } }
+        th { "Id" } th { "Kind" } th { "Status" } th.n { "Attempts" } th { "Group" } th { "Correlation" } th { "Published" } th { "Ended" } th { "Last error" }
+    };
+    let rows = html! { @for one in events { (row(base, one, has_picks)) } };
+    table("Events", &head, &rows)
+}
+
+fn row(base: &Base, one: &Value, has_picks: bool) -> Markup {
+    let id = one["id"].as_i64().unwrap_or_default();
+    html! {
+        tr.go {
+            @if has_picks { td { input.pick type="checkbox" name="id" value=(id) aria-label=(format!("Select event {id}")); } }
+            th scope="row" { (event(base, &one["id"])) }
+            td { (named(&one["kind"], |kind| base.of("/kinds", kind))) }
+            td { (status(one["status"].as_str().unwrap_or_default())) }
+            td.n { (field(&one["attempts"])) }
+            td { (named(&one["group_key"], |group| base.of("/groups", group))) }
+            td { (named(&one["correlation_id"], |id| base.to("/events").with("correlation", id))) }
+            td { (time(&one["created_at"])) }
+            td { (time(&one["finished_at"])) }
+            td.error { (field(&one["last_error"])) }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Leases: which workers hold which events.
+
+use axum::response::Response;
+use maud::{Markup, html};
+use serde_json::Value;
+use tidegate::look::FirstRequest;
+
+use crate::desk::Desk;
+use crate::html::{chip, empty, event, field, short, table, time};
+use crate::page::{Page, Place};
+use crate::problem::Problem;
+
+pub(super) async fn show(desk: Desk) -> Result<Response, Problem> {
+    let report = desk
+        .service()
+        .leases(FirstRequest { limit: Some(200) })
+        .await?;
+    let expired = report
+        .leases
+        .iter()
+        .filter(|lease| lease["expired"] == true)
+        .count();
+    let body = html! {
+        @if report.leases.is_empty() { (empty("No events are leased.")) } @else { (list(&desk, &report.leases)) }
+        @if expired > 0 { p.note { "The next drain takes back the events of the " (expired) " workers that have stopped responding." } }
+    };
+    let said = format!("{expired} workers have stopped responding.");
+    Ok(Page::new(Place::Leases, "Leases", "tidegate leases", body)
+        .renewing(said)
+        .answer(&desk))
+}
+
+fn list(desk: &Desk, leases: &[Value]) -> Markup {
+    let base = desk.base();
+    let head = html! { th { "Worker" } th { "State" } th.n { "Events" } th.n { "Started" } th { "First" } th { "Last" } th { "Taken" } th { "Renewed" } th { "Expires" } };
+    let rows = html! {
+        @for lease in leases {
+            tr {
+                th scope="row" { code { (short(lease["worker"].as_str().unwrap_or_default().get(..8).unwrap_or_default())) } }
+                td { @if lease["expired"] == true { (chip("bad", "!", "not responding")) } @else { (chip("busy", "▸", "working")) } }
+                td.n { (field(&lease["events"])) } td.n { (field(&lease["started"])) }
+                td { (event(base, &lease["first_id"])) } td { (event(base, &lease["last_id"])) }
+                td { (time(&lease["taken_at"])) } td { (time(&lease["renewed_at"])) } td { (time(&lease["expires_at"])) }
+            }
+        }
+    };
+    table("Leases", &head, &rows)
+}

@@ -1,0 +1,83 @@
+//! The pages, one file each. They show data and offer actions; `acts` runs the actions.
+
+mod audit;
+mod dead;
+mod doctor;
+mod drains;
+mod event;
+mod events;
+mod groups;
+mod kinds;
+mod leases;
+mod overview;
+pub(crate) mod replay;
+mod retention;
+mod schedules;
+mod services;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::get;
+use tidegate::survey::Span;
+
+use crate::form::Fields;
+use crate::shared::Shared;
+
+/// All pages.
+pub(crate) fn routes() -> Router<Arc<Shared>> {
+    Router::new()
+        .route("/", get(overview::show))
+        .route("/events", get(events::show))
+        .route("/events/{id}", get(event::show))
+        .route("/groups", get(groups::show))
+        .route("/groups/{key}", get(groups::one))
+        .route("/kinds", get(kinds::show))
+        .route("/kinds/{kind}", get(kinds::one))
+        .route("/dead", get(dead::show))
+        .route("/replay", get(replay::show).post(replay::confirm))
+        .route("/services", get(services::show))
+        .route("/schedules", get(schedules::show))
+        .route("/leases", get(leases::show))
+        .route("/drains", get(drains::show))
+        .route("/retention", get(retention::show))
+        .route("/doctor", get(doctor::show))
+        .route("/audit", get(audit::show))
+}
+
+/// Reads a span from the address.
+fn span(fields: &Fields) -> Span {
+    match fields.text("span") {
+        Some("day") => Span::Day,
+        Some("month") => Span::Month,
+        _ => Span::Hour,
+    }
+}
+
+/// The name of a span in the address.
+fn span_name(span: Span) -> &'static str {
+    match span {
+        Span::Hour => "hour",
+        Span::Day => "day",
+        Span::Month => "month",
+    }
+}
+
+/// Quotes a word for a shell.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=:.,/+@".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// Returns the options of a command from fields of the same names. Empty fields are left out.
+fn options(fields: &Fields, names: &[&str]) -> String {
+    let told = names.iter().filter_map(|name| {
+        let value = fields.text(name)?;
+        Some(format!(" --{} {}", name.replace('_', "-"), quoted(value)))
+    });
+    told.collect()
+}

@@ -1,0 +1,178 @@
+//! Views of a queue of any size. Each uses one connection and one transaction with a statement timeout.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio_postgres::Client;
+
+use super::Service;
+use crate::error::Error;
+use crate::look::{self, Dossier};
+use crate::operate::{ServiceState, ServiceStatus};
+use crate::queue;
+use crate::survey::{
+    AuditRequest, COUNTED, DeadLetters, Depth, DrainRun, Kind, KindFigures, Overview, Rights, Span,
+    Step,
+};
+
+/// The most blocked groups in an overview.
+const BLOCKED: u32 = 100;
+
+/// The most drains in an overview.
+const DRAINS: u32 = 8;
+
+impl Service {
+    /// Opens a connection for one view. If `looks_within` is set, it is in a read-only transaction with that statement timeout.
+    pub(super) async fn looking(&self) -> Result<Client, Error> {
+        let client = self.database.connect().await?;
+        if let Some(limit) = self.looks_within {
+            let millis = limit.as_millis().clamp(1, 600_000);
+            let begin = format!("BEGIN READ ONLY; SET LOCAL statement_timeout = {millis}");
+            let answer = client.batch_execute(&begin).await;
+            answer.map_err(|source| Error::Database {
+                stage: "begin",
+                source,
+            })?;
+        }
+        Ok(client)
+    }
+
+    /// Returns the rights of the database login.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn rights(&self) -> Result<Rights, Error> {
+        queue::rights(&self.looking().await?).await
+    }
+
+    /// Returns how full the queue is and what needs attention. Counts at most [`COUNTED`] events; [`Service::stats`] counts all.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn overview(&self) -> Result<Overview, Error> {
+        let client = self.looking().await?;
+        let backlog = queue::backlog(&client).await?;
+        let depths = queue::depths(&client).await?;
+        let mut services = queue::service_states(&client).await?;
+        for service in &mut services {
+            count_waiting(service, &depths);
+        }
+        Ok(Overview {
+            events: backlog.events,
+            is_estimate: backlog.events >= u64::from(COUNTED),
+            oldest_age_ms: backlog.oldest_age_ms,
+            depths,
+            blocked: queue::blocked(&client, BLOCKED).await?,
+            services,
+            drains: queue::drains(&client, DRAINS).await?,
+        })
+    }
+
+    /// Returns the finished events of a period step by step, for one kind or all. Steps without events are left out.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn course(&self, span: Span, kind: Option<&str>) -> Result<Vec<Step>, Error> {
+        queue::course(&self.looking().await?, span, kind).await
+    }
+
+    /// Returns the finished events of a period by kind.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn ended(&self, span: Span) -> Result<Vec<KindFigures>, Error> {
+        queue::ended(&self.looking().await?, span).await
+    }
+
+    /// Returns the latest finished drains.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the limit is out of range; when the database fails.
+    pub async fn drains(&self, limit: u32) -> Result<Vec<DrainRun>, Error> {
+        let limit = look::limit(Some(limit))?;
+        queue::drains(&self.looking().await?, limit).await
+    }
+
+    /// Returns the registered kinds with policy and retention.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn kinds(&self) -> Result<Vec<Kind>, Error> {
+        queue::kinds(&self.looking().await?).await
+    }
+
+    /// Returns the dead letters of the last `since`, by kind, status and error code, the most frequent first.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn dead_letters(
+        &self,
+        since: Duration,
+        kind: Option<&str>,
+    ) -> Result<Vec<DeadLetters>, Error> {
+        queue::dead(&self.looking().await?, since, kind).await
+    }
+
+    /// Returns one event, with its content if that is requested.
+    ///
+    /// # Errors
+    /// [`Error::UnknownEvent`]; if the database fails, for example because the login may not read the content.
+    pub async fn dossier(&self, id: i64, with_content: bool) -> Result<Dossier, Error> {
+        let client = self.looking().await?;
+        let event = queue::event(&client, id).await?;
+        let event = event.ok_or(Error::UnknownEvent(id))?;
+        let content = if with_content {
+            queue::content(&client, id).await?
+        } else {
+            None
+        };
+        Ok(Dossier {
+            event,
+            content,
+            lineage: queue::lineage(&client, id).await?,
+            wait: queue::wait_of(&client, id).await?,
+            work: queue::work(&client, id).await?,
+        })
+    }
+
+    /// Returns the live events of a group in order.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the limit is out of range; when the database fails.
+    pub async fn group(&self, key: &str, limit: u32) -> Result<Vec<Value>, Error> {
+        let limit = look::limit(Some(limit))?;
+        queue::group(&self.looking().await?, key, limit).await
+    }
+
+    /// Returns audit entries, latest first.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the limit is out of range; when the database fails.
+    pub async fn audit(&self, asked: &AuditRequest) -> Result<Vec<Value>, Error> {
+        look::limit(Some(asked.limit))?;
+        queue::audit(&self.looking().await?, asked).await
+    }
+
+    /// Returns the partitions of the log with the planner's estimates.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn log_partitions(&self) -> Result<Vec<Value>, Error> {
+        queue::log_partitions(&self.looking().await?).await
+    }
+}
+
+/// Counts the events that wait for an unavailable service, among those that were counted.
+fn count_waiting(service: &mut ServiceStatus, depths: &[Depth]) {
+    if service.state == ServiceState::Closed {
+        return;
+    }
+    let waits = depths
+        .iter()
+        .filter(|depth| service.kinds.contains(&depth.kind));
+    for depth in waits {
+        service.waiting += depth.events;
+        let oldest = service.oldest.take().into_iter();
+        service.oldest = oldest.chain(depth.oldest.clone()).min();
+    }
+}

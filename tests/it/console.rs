@@ -1,0 +1,1178 @@
+//! The web console: the real router on a real Postgres, over a real socket.
+
+use std::collections::BTreeSet;
+
+use reqwest::header::{CONTENT_TYPE, COOKIE, HOST, LOCATION, SET_COOKIE};
+use reqwest::{Method, Response, StatusCode, redirect};
+use tidegate::migrate::Migrate;
+use tidegate::{Context, Dispatch, Done, Event, Handlers, Program};
+use tidegate_console::{Acting, Auth, Settings, hash_password, router, serve};
+use tidegate_job::app;
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+use tokio_postgres::Client;
+
+use crate::roles::as_user;
+use crate::support::{self, TestDb};
+
+tidegate::events! {
+    pub enum Shop {
+        /// One of the kinds that the seed has.
+        OrderPlaced(serde_json::Value) = "order_placed",
+    }
+}
+
+struct Shopkeeper;
+
+impl Dispatch for Shopkeeper {
+    type Event = Shop;
+
+    fn handlers<'a>(&'a self, event: &'a Shop, _: &'a Context) -> Handlers<'a> {
+        match event {
+            Shop::OrderPlaced(_) => Handlers::one("book", async { Ok(Done::ok()) }),
+        }
+    }
+}
+
+/// A queue on a bad afternoon; the browser's tests have the same.
+const SEED: &str = include_str!("../console/seed.sql");
+
+/// What a hostile publisher would run.
+const HOSTILE: &str = "<script>window.hacked";
+
+/// The console, served, and who looks at it.
+struct Site {
+    url: String,
+    http: reqwest::Client,
+    cookie: Option<String>,
+    client: Client,
+    server: AbortHandle,
+    _db: TestDb,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Site {
+    /// Opened by its link, by somebody who may act.
+    async fn acting() -> Self {
+        let settings = Settings::new(Auth::token("ada")).acting(Acting::Everybody);
+        Self::of(settings, "", None).await
+    }
+
+    /// Of these settings, mounted at `base`, with a database login that has this role, or with the owner's.
+    async fn of(settings: Settings, base: &str, role: Option<&str>) -> Self {
+        let db = support::database_for::<Shop>().await;
+        let client = db.client().await;
+        client.batch_execute(SEED).await.unwrap();
+        let mut url = db.url.clone();
+        if let Some(role) = role {
+            let owner = db.database();
+            let migrate = Migrate::new(&owner, app::Event::KINDS).tables(&[app::TABLES]);
+            migrate.with_roles().run().await.unwrap();
+            let login = format!("console_of_{}", db.name());
+            let sql =
+                format!("DROP ROLE IF EXISTS {login}; CREATE ROLE {login} LOGIN IN ROLE {role}");
+            client.batch_execute(&sql).await.unwrap();
+            url = as_user(&db.url, &login);
+        }
+        let lookup = |name: &str| (name == "DATABASE_URL").then(|| url.clone());
+        let service = Program::new(|_| Ok(Shopkeeper)).start(&lookup).unwrap();
+        let link = settings.link();
+        let routes = router(service, settings);
+        let routes = match base {
+            "" => routes,
+            base => axum::Router::new().nest(base, routes),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}{base}", listener.local_addr().unwrap());
+        let server = tokio::spawn(serve(listener, routes, std::future::pending())).abort_handle();
+        let http = reqwest::Client::builder()
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .build()
+            .unwrap();
+        let mut site = Self {
+            url,
+            http,
+            cookie: None,
+            client,
+            server,
+            _db: db,
+        };
+        if let Some(link) = link {
+            site.cookie = Some(site.opened(&link).await);
+        }
+        site
+    }
+
+    /// The cookie that a link becomes.
+    async fn opened(&self, link: &str) -> String {
+        let answer = self
+            .http
+            .get(format!("{}{link}", self.url))
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), StatusCode::SEE_OTHER);
+        let cookie = answer.headers()[SET_COOKIE].to_str().unwrap();
+        assert!(
+            cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"),
+            "{cookie}"
+        );
+        cookie.split(';').next().unwrap().to_owned()
+    }
+
+    fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.url));
+        match &self.cookie {
+            Some(cookie) => request.header(COOKIE, cookie),
+            None => request,
+        }
+    }
+
+    async fn get(&self, path: &str) -> (StatusCode, String) {
+        let answer = self.request(Method::GET, path).send().await.unwrap();
+        (answer.status(), answer.text().await.unwrap())
+    }
+
+    async fn page(&self, path: &str) -> String {
+        let (status, text) = self.get(path).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {text}");
+        text
+    }
+
+    /// A form that a page of the console has sent.
+    async fn post(&self, path: &str, fields: &[(&str, &str)]) -> Response {
+        let request = self
+            .request(Method::POST, path)
+            .header("sec-fetch-site", "same-origin");
+        filled(request, fields).send().await.unwrap()
+    }
+
+    /// The same, which must lead on.
+    async fn done(&self, path: &str, fields: &[(&str, &str)]) -> String {
+        let answer = self.post(path, fields).await;
+        let (status, to) = (answer.status(), answer.headers().get(LOCATION).cloned());
+        let text = answer.text().await.unwrap();
+        assert_eq!(status, StatusCode::SEE_OTHER, "{path} {fields:?}: {text}");
+        to.unwrap().to_str().unwrap().to_owned()
+    }
+
+    async fn number(&self, sql: &str) -> i64 {
+        self.client.query_one(sql, &[]).await.unwrap().get(0)
+    }
+
+    async fn truth(&self, sql: &str) -> bool {
+        self.client.query_one(sql, &[]).await.unwrap().get(0)
+    }
+
+    /// Who did what last, and why.
+    async fn audited(&self) -> (Option<String>, String, Option<String>, i64) {
+        let last =
+            "SELECT actor, action, reason, count FROM tidegate.audit ORDER BY id DESC LIMIT 1";
+        let row = self.client.query_one(last, &[]).await.unwrap();
+        (row.get(0), row.get(1), row.get(2), row.get(3))
+    }
+}
+
+const PAGES: [&str; 20] = [
+    "/",
+    "/?span=day",
+    "/?span=month",
+    "/events",
+    "/events?status=FAILED&kind=invoice_sent&since=2h",
+    "/events?before=1010",
+    "/events/502",
+    "/groups",
+    "/groups/customer-901",
+    "/kinds",
+    "/kinds/invoice_sent?span=day",
+    "/dead",
+    "/dead?span=week&kind=invoice_sent",
+    "/services",
+    "/schedules",
+    "/leases",
+    "/drains",
+    "/retention",
+    "/doctor",
+    "/audit?actor=ada",
+];
+
+#[tokio::test]
+async fn every_page_is_there_and_lets_nothing_in_from_elsewhere() {
+    let site = Site::acting().await;
+    for path in PAGES {
+        let answer = site.request(Method::GET, path).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK, "{path}");
+        let header = |name: &str| answer.headers()[name].to_str().unwrap().to_owned();
+        assert!(
+            header("content-security-policy")
+                .starts_with("default-src 'none'; script-src 'self'; style-src 'self'")
+        );
+        assert!(header("content-security-policy").contains("frame-ancestors 'none'"));
+        assert_eq!(header("cache-control"), "no-store");
+        assert_eq!(header("x-content-type-options"), "nosniff");
+        assert_eq!(header("referrer-policy"), "no-referrer");
+        let text = answer.text().await.unwrap();
+        for odd in [
+            " style=",
+            " onclick",
+            "href=\"javascript:",
+            "<script>",
+            "http://",
+            "https://",
+        ] {
+            let text = text
+                .replace("http://www.w3.org", "")
+                .replace("https://www.w3.org", "");
+            assert!(!text.contains(odd), "{path}: {odd}");
+        }
+        assert!(text.contains("On the command line"), "{path}");
+    }
+    assert_eq!(site.get("/nowhere").await.0, StatusCode::NOT_FOUND);
+    assert_eq!(site.get("/events/999999").await.0, StatusCode::NOT_FOUND);
+    assert_eq!(site.get("/events/abc").await.0, StatusCode::NOT_FOUND);
+    let (status, text) = site.get("/events?since=soon").await;
+    assert!(
+        status == StatusCode::UNPROCESSABLE_ENTITY && text.contains("since: must be"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn metrics_are_for_those_who_may_see_the_pages() {
+    let mut site = Site::acting().await;
+    let metrics = site.page("/metrics").await;
+    assert!(metrics.contains("tidegate_up 1"), "{metrics}");
+    site.cookie = None;
+    assert_eq!(site.get("/metrics").await.0, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn files_are_kept_for_ever_and_a_part_is_less_than_a_page() {
+    let site = Site::acting().await;
+    let page = site.page("/").await;
+    let start = page.find("/assets/console-").unwrap();
+    let path = page[start..].split('"').next().unwrap();
+    let answer = site
+        .http
+        .get(format!("{}{path}", site.url))
+        .send()
+        .await
+        .unwrap();
+    assert!(
+        answer.headers()["cache-control"]
+            .to_str()
+            .unwrap()
+            .contains("immutable")
+    );
+    let part = site
+        .request(Method::GET, "/")
+        .header("hx-request", "true")
+        .send()
+        .await
+        .unwrap();
+    let part = part.text().await.unwrap();
+    assert!(
+        part.starts_with("<div id=\"live\"")
+            && part.contains("In the queue")
+            && !part.contains("<nav"),
+        "{part}"
+    );
+    assert_eq!(
+        site.page("/events?limit=3")
+            .await
+            .matches("<tr class=\"go\"")
+            .count(),
+        3
+    );
+}
+
+#[tokio::test]
+async fn what_the_figures_and_lists_hold_is_on_the_pages() {
+    let site = Site::acting().await;
+    let page = site.page("/").await;
+    for told in [
+        "bank",
+        "has not been called for",
+        "groups",
+        "wait for their first event",
+        "stopped responding",
+        "Last drains",
+    ] {
+        assert!(page.contains(told), "{told}");
+    }
+    let event = site.page("/events/502").await;
+    for told in [
+        "the printer is out of paper",
+        "replay: ",
+        "/events/504",
+        "/events/501",
+        "tidegate show 502",
+    ] {
+        assert!(event.contains(told), "{told}");
+    }
+    let exact = site.page("/events/601?whole=payload").await;
+    assert!(exact.contains("123456789012345678901234567890.10"));
+    assert!(site.page("/events/602").await.contains("sealed"));
+    let list = site.page("/events?correlation=order-4017").await;
+    assert!(
+        list.contains("/events/17\"") && !list.contains("/events/18\""),
+        "{list}"
+    );
+}
+
+/// An action: where its form goes, what it holds, what is true afterwards, how the audit names it.
+type Action = (
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    &'static str,
+    &'static str,
+);
+
+const ACTIONS: [Action; 17] = [
+    (
+        "requeue",
+        &[("id", "1062")],
+        "SELECT available_at <= now() FROM tidegate.event_queue WHERE id = 1062",
+        "requeue",
+    ),
+    (
+        "cancel",
+        &[("id", "1010"), ("id", "1011")],
+        "SELECT count(*) = 2 FROM tidegate.event_log WHERE id IN (1010, 1011) AND status = 'FAILED'",
+        "cancel",
+    ),
+    (
+        "reschedule",
+        &[("id", "1020"), ("delay", "1h")],
+        "SELECT delayed FROM tidegate.event_queue WHERE id = 1020",
+        "reschedule",
+    ),
+    (
+        "reschedule",
+        &[("id", "1020"), ("now", "on")],
+        "SELECT NOT delayed FROM tidegate.event_queue WHERE id = 1020",
+        "reschedule",
+    ),
+    (
+        "replay",
+        &[("id", "17"), ("failed_handlers_only", "on")],
+        "SELECT EXISTS (SELECT FROM tidegate.event_queue WHERE replay_of = 17)",
+        "replay",
+    ),
+    (
+        "unblock",
+        &[("group", "customer-901"), ("how", "retry")],
+        "SELECT NOT delayed FROM tidegate.event_queue WHERE group_key = 'customer-901' ORDER BY id LIMIT 1",
+        "unblock",
+    ),
+    (
+        "unblock",
+        &[("group", "customer-902"), ("how", "skip")],
+        "SELECT EXISTS (SELECT FROM tidegate.event_queue WHERE group_key = 'customer-902' AND replay_of IS NOT NULL)",
+        "unblock",
+    ),
+    (
+        "unblock",
+        &[("group", "customer-903"), ("how", "cancel")],
+        "SELECT count(*) = 3 FROM tidegate.event_queue WHERE group_key = 'customer-903'",
+        "unblock",
+    ),
+    (
+        "pause",
+        &[("kind", "stock_counted")],
+        "SELECT paused FROM tidegate.event_kind WHERE kind = 'stock_counted'",
+        "pause",
+    ),
+    (
+        "resume",
+        &[("kind", "newsletter")],
+        "SELECT NOT paused FROM tidegate.event_kind WHERE kind = 'newsletter'",
+        "resume",
+    ),
+    (
+        "retire",
+        &[("kind", "not_handled")],
+        "SELECT NOT EXISTS (SELECT FROM tidegate.event_kind WHERE kind = 'not_handled')",
+        "retire",
+    ),
+    (
+        "policy",
+        &[
+            ("kind", "invoice_sent"),
+            ("attempts", "9"),
+            ("reset", "backoff"),
+        ],
+        "SELECT overridden = '{\"max_attempts\": 9, \"concurrency\": 4}' FROM tidegate.event_kind WHERE kind = 'invoice_sent'",
+        "policy",
+    ),
+    (
+        "retention",
+        &[("kind", "invoice_sent"), ("completed", "3d")],
+        "SELECT retention_completed = '3 days' FROM tidegate.event_kind WHERE kind = 'invoice_sent'",
+        "retention",
+    ),
+    (
+        "service",
+        &[("name", "printer"), ("do", "pause")],
+        "SELECT state = 'paused' FROM tidegate.service WHERE service = 'printer'",
+        "pause_service",
+    ),
+    (
+        "service",
+        &[("name", "bank"), ("do", "resume")],
+        "SELECT state = 'closed' FROM tidegate.service WHERE service = 'bank'",
+        "resume_service",
+    ),
+    (
+        "service",
+        &[("name", "printer"), ("limit", "3"), ("per_second", "1.5")],
+        "SELECT max_running = 3 AND per_second = 1.5 FROM tidegate.service WHERE service = 'printer'",
+        "limit_service",
+    ),
+    (
+        "schedule",
+        &[("name", "nightly-stock"), ("do", "run")],
+        "SELECT EXISTS (SELECT FROM tidegate.event_queue WHERE kind = 'stock_counted' AND payload->>'scope' = 'all')",
+        "run_schedule",
+    ),
+];
+
+#[tokio::test]
+async fn every_action_does_what_the_command_line_does_and_the_audit_names_who_did_it() {
+    let site = Site::acting().await;
+    for (verb, fields, holds, action) in ACTIONS {
+        assert!(
+            !site.truth(holds).await || verb == "reschedule",
+            "{verb} {fields:?} beforehand"
+        );
+        let reason = format!("because of {verb} '\"<b>");
+        let fields: Vec<(&str, &str)> = fields
+            .iter()
+            .copied()
+            .chain([("reason", reason.as_str()), ("back", "/kinds?span=day")])
+            .collect();
+        assert_eq!(
+            site.done(&format!("/act/{verb}"), &fields).await,
+            "/kinds?span=day"
+        );
+        assert!(site.truth(holds).await, "{verb} {fields:?}");
+        let (actor, told, why, _) = site.audited().await;
+        assert_eq!(
+            (actor.as_deref(), why.as_deref()),
+            (Some("ada"), Some(reason.as_str())),
+            "{verb}"
+        );
+        assert!(
+            told.contains(action) || action.contains(&told),
+            "{verb}: {told}"
+        );
+    }
+    let audit = site.page("/audit").await;
+    assert!(
+        audit.contains("because of schedule &#39;&quot;&lt;b&gt;")
+            || audit.contains("because of schedule '&quot;&lt;b&gt;"),
+        "{audit}"
+    );
+}
+
+#[tokio::test]
+async fn schedules_are_made_paused_resumed_and_removed() {
+    let site = Site::acting().await;
+    let made = [
+        ("name", "hourly"),
+        ("do", "set"),
+        ("kind", "order_placed"),
+        ("every", "1h"),
+        ("payload", "{\"a\": 1}"),
+        ("reason", "r"),
+    ];
+    site.done("/act/schedule", &made).await;
+    for (what, holds) in [
+        (
+            "pause",
+            "SELECT paused FROM tidegate.schedule WHERE name = 'hourly'",
+        ),
+        (
+            "resume",
+            "SELECT NOT paused FROM tidegate.schedule WHERE name = 'hourly'",
+        ),
+        (
+            "remove",
+            "SELECT NOT EXISTS (SELECT FROM tidegate.schedule WHERE name = 'hourly')",
+        ),
+    ] {
+        site.done(
+            "/act/schedule",
+            &[("name", "hourly"), ("do", what), ("reason", "r")],
+        )
+        .await;
+        assert!(site.truth(holds).await, "{what}");
+    }
+    let odd = [
+        ("name", "hourly"),
+        ("do", "set"),
+        ("kind", "order_placed"),
+        ("every", "1h"),
+        ("payload", "{"),
+        ("reason", "r"),
+    ];
+    assert_eq!(
+        site.post("/act/schedule", &odd).await.status(),
+        StatusCode::UNPROCESSABLE_ENTITY
+    );
+}
+
+/// A request that is refused: where it goes, what it holds, how it is answered, what the answer says.
+type Refusal = (
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    u16,
+    &'static str,
+);
+
+const REFUSED: &[Refusal] = &[
+    (
+        "requeue",
+        &[("id", "502"), ("reason", "r")],
+        409,
+        "use replay",
+    ),
+    (
+        "cancel",
+        &[("id", "502"), ("reason", "r")],
+        409,
+        "ended as FAILED",
+    ),
+    (
+        "replay",
+        &[("id", "1001"), ("reason", "r")],
+        409,
+        "use requeue",
+    ),
+    (
+        "unblock",
+        &[("group", "no-such"), ("how", "retry"), ("reason", "r")],
+        409,
+        "no live events",
+    ),
+    (
+        "unblock",
+        &[("group", "customer-901"), ("how", "push"), ("reason", "r")],
+        422,
+        "how: must be",
+    ),
+    (
+        "requeue",
+        &[("id", "x"), ("reason", "r")],
+        422,
+        "id: must be a number",
+    ),
+    ("requeue", &[("reason", "r")], 422, "id: must name"),
+    ("requeue", &[("id", "1001")], 422, "reason: must be given"),
+    (
+        "requeue",
+        &[("id", "1001"), ("reason", "  ")],
+        422,
+        "reason",
+    ),
+    (
+        "retire",
+        &[("kind", "order_placed"), ("reason", "r")],
+        422,
+        "kind: must be one that this program does not handle",
+    ),
+    (
+        "policy",
+        &[("kind", "invoice_sent"), ("attempts", "0"), ("reason", "r")],
+        422,
+        "max_attempts",
+    ),
+    (
+        "reschedule",
+        &[("id", "1020"), ("reason", "r")],
+        422,
+        "now: must be",
+    ),
+    (
+        "service",
+        &[("name", "bank"), ("reason", "r")],
+        422,
+        "limit: must be given",
+    ),
+    ("explode", &[("reason", "r")], 404, "does not exist"),
+];
+
+#[tokio::test]
+async fn what_cannot_be_done_is_told_and_nothing_is_done() {
+    let site = Site::acting().await;
+    for (verb, fields, status, told) in REFUSED {
+        let answer = site.post(&format!("/act/{verb}"), fields).await;
+        let (got, text) = (answer.status(), answer.text().await.unwrap());
+        assert!(
+            got == *status && text.contains(told),
+            "{verb} {fields:?}: {got} {text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn who_may_only_look_is_offered_nothing_and_can_do_nothing() {
+    let site = Site::of(Settings::new(Auth::token("bob")), "", None).await;
+    for path in PAGES {
+        let page = site.page(path).await;
+        assert!(
+            !page.contains("method=\"post\"") && !page.contains("type=\"checkbox\""),
+            "{path}"
+        );
+    }
+    let before = site.number("SELECT count(*) FROM tidegate.audit").await;
+    for (verb, fields, ..) in ACTIONS {
+        let fields: Vec<(&str, &str)> = fields.iter().copied().chain([("reason", "r")]).collect();
+        assert_eq!(
+            site.post(&format!("/act/{verb}"), &fields).await.status(),
+            StatusCode::FORBIDDEN,
+            "{verb}"
+        );
+    }
+    let replay = [("since", "1d"), ("digest", "x"), ("reason", "r")];
+    assert_eq!(
+        site.post("/replay", &replay).await.status(),
+        StatusCode::FORBIDDEN
+    );
+    assert_eq!(site.get("/replay?since=1d").await.0, StatusCode::FORBIDDEN);
+    assert_eq!(
+        site.number("SELECT count(*) FROM tidegate.audit").await,
+        before
+    );
+}
+
+#[tokio::test]
+async fn those_who_may_act_may_be_listed() {
+    let these = Acting::These(BTreeSet::from(["grace".to_owned()]));
+    let site = Site::of(Settings::new(Auth::token("ada")).acting(these), "", None).await;
+    let pause = [("kind", "order_placed"), ("reason", "r")];
+    assert_eq!(
+        site.post("/act/pause", &pause).await.status(),
+        StatusCode::FORBIDDEN
+    );
+}
+
+#[tokio::test]
+async fn a_forged_request_does_nothing() {
+    let site = Site::acting().await;
+    let before = site.number("SELECT count(*) FROM tidegate.audit").await;
+    let fields = [("kind", "order_placed"), ("reason", "r")];
+    let host = site.url.trim_start_matches("http://").to_owned();
+    for headers in [
+        &[("sec-fetch-site", "cross-site")][..],
+        &[("sec-fetch-site", "same-site")],
+        &[],
+        &[("origin", "https://evil.example")],
+        &[("origin", "null")],
+        &[
+            ("sec-fetch-site", "cross-site"),
+            ("origin", &format!("http://{host}")),
+        ],
+    ] {
+        let mut request = site.request(Method::POST, "/act/pause");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = filled(request, &fields).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::FORBIDDEN, "{headers:?}");
+    }
+    assert_eq!(
+        site.number("SELECT count(*) FROM tidegate.audit").await,
+        before
+    );
+    // An older browser says at least from where.
+    let request = site
+        .request(Method::POST, "/act/pause")
+        .header("origin", format!("http://{host}"));
+    assert_eq!(
+        filled(request, &fields).send().await.unwrap().status(),
+        StatusCode::SEE_OTHER
+    );
+    // No address acts.
+    assert_eq!(
+        site.get("/act/pause?kind=order_placed&reason=r").await.0,
+        StatusCode::METHOD_NOT_ALLOWED
+    );
+}
+
+#[tokio::test]
+async fn another_name_is_another_server() {
+    let site = Site::of(
+        Settings::new(Auth::token("ada")).host("ops.example"),
+        "",
+        None,
+    )
+    .await;
+    for (host, status) in [
+        ("evil.example", 421),
+        ("localhost.evil.example:80", 421),
+        ("localhost:9", 200),
+        ("OPS.example", 200),
+    ] {
+        let answer = site
+            .request(Method::GET, "/kinds")
+            .header(HOST, host)
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), status, "{host}");
+    }
+}
+
+#[tokio::test]
+async fn without_the_right_to_read_payloads_none_is_in_the_pages_source() {
+    let settings = Settings::new(Auth::token("ada")).acting(Acting::Everybody);
+    let site = Site::of(settings, "", Some("tidegate_read")).await;
+    for path in PAGES.iter().chain(&[
+        "/events/601",
+        "/events/601?whole=payload",
+        "/events/17",
+        "/events/1062",
+    ]) {
+        let page = site.page(path).await;
+        for secret in [
+            "order_id",
+            "gnp.exe",
+            "&quot;EUR&quot;",
+            "&lt;b onmouseover",
+            "0af7651916cd43dd8448eb211c80319c",
+        ] {
+            assert!(!page.contains(secret), "{path}: {secret}");
+        }
+        assert!(
+            !page.contains("method=\"post\""),
+            "{path}: actions are offered that the database refuses"
+        );
+    }
+    assert!(site.page("/events/17").await.contains("login may not read"));
+    // Whoever asks all the same is told by the database.
+    let pause = [("kind", "order_placed"), ("reason", "r")];
+    assert_eq!(
+        site.post("/act/pause", &pause).await.status(),
+        StatusCode::FORBIDDEN
+    );
+}
+
+#[tokio::test]
+async fn a_console_may_be_told_to_show_no_payloads() {
+    let site = Site::of(
+        Settings::new(Auth::token("ada")).without_content(),
+        "",
+        None,
+    )
+    .await;
+    let page = site.page("/events/17").await;
+    assert!(
+        !page.contains("order_id") && page.contains("does not show payloads"),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn an_operators_login_is_enough_to_see_and_to_act() {
+    let settings = Settings::new(Auth::token("ada")).acting(Acting::Everybody);
+    let site = Site::of(settings, "", Some("tidegate_operate")).await;
+    for path in PAGES {
+        site.page(path).await;
+    }
+    assert!(site.page("/events/17").await.contains("order_id"));
+    site.done("/act/pause", &[("kind", "order_placed"), ("reason", "r")])
+        .await;
+    assert_eq!(site.audited().await.0.as_deref(), Some("ada"));
+}
+
+#[tokio::test]
+async fn what_a_hostile_publisher_wrote_is_text_wherever_it_is_shown() {
+    let site = Site::acting().await;
+    let hostile = percent(&format!("hostile {HOSTILE}=1</script>"));
+    let group = percent("\"><svg onload=window.hacked=1> / .. ?a=b&c#d");
+    let pages = [
+        "/events/601".to_owned(),
+        "/events/601?whole=payload".to_owned(),
+        "/events?since=1h".to_owned(),
+        format!("/events?kind={hostile}"),
+        format!("/events?group={group}"),
+        "/dead".to_owned(),
+        "/kinds".to_owned(),
+        format!("/kinds/{hostile}"),
+        format!("/groups/{group}"),
+        "/audit".to_owned(),
+        "/".to_owned(),
+        "/retention".to_owned(),
+        format!("/replay?since=1h&kind={hostile}"),
+    ];
+    for path in &pages {
+        let page = site.page(path).await;
+        for live in [
+            HOSTILE,
+            "<svg onload",
+            "<img src=x",
+            "<b onmouseover",
+            "href=\"javascript:",
+        ] {
+            assert!(!page.contains(live), "{path}: {live}");
+        }
+    }
+    let shown = site.page("/events/601").await;
+    assert!(
+        shown.contains("&lt;script&gt;window.hacked=1&lt;/script&gt;"),
+        "what it is about is shown as text"
+    );
+    assert!(shown.len() < 300_000, "a megabyte is shown only on demand");
+    assert!(site.page("/events/601?whole=payload").await.len() > 1_000_000);
+    // What one types comes back as text as well.
+    let reason = "</p><script>window.hacked=1</script>\u{202e}";
+    let cancelled = site
+        .post("/act/cancel", &[("id", "502"), ("reason", reason)])
+        .await
+        .text()
+        .await
+        .unwrap();
+    assert!(!cancelled.contains(HOSTILE));
+    let (_, invalid) = site
+        .get(&format!(
+            "/events?since={}",
+            percent("<script>window.hacked=1</script>")
+        ))
+        .await;
+    assert!(
+        !invalid.contains(HOSTILE) && invalid.contains("since: must be"),
+        "{invalid}"
+    );
+}
+
+/// A form as browsers send it.
+fn filled(request: reqwest::RequestBuilder, fields: &[(&str, &str)]) -> reqwest::RequestBuilder {
+    let pairs = fields
+        .iter()
+        .map(|(name, value)| format!("{name}={}", percent(value)));
+    request
+        .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+        .body(pairs.collect::<Vec<_>>().join("&"))
+}
+
+fn percent(text: &str) -> String {
+    let digit = |part: u8| char::from(b"0123456789ABCDEF"[usize::from(part)]);
+    let encoded = |byte: u8| ['%', digit(byte >> 4), digit(byte & 15)];
+    text.bytes().flat_map(encoded).collect()
+}
+
+/// The value of a field of the page's confirmation.
+fn field(page: &str, name: &str) -> String {
+    let start = page
+        .split(&format!("name=\"{name}\" value=\""))
+        .last()
+        .unwrap();
+    start.split('"').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_replay_of_many_does_what_its_dry_run_has_shown_or_nothing() {
+    let site = Site::acting().await;
+    let address = "/replay?kind=invoice_sent&status=FAILED&code=timeout&since=1d";
+    let dry = site.page(address).await;
+    assert!(
+        dry.contains("Would be replayed") && dry.contains("Risks to the order"),
+        "{dry}"
+    );
+    let confirm = |page: &str| {
+        let mut fields = vec![
+            ("kind", "invoice_sent".to_owned()),
+            ("status", "FAILED".to_owned()),
+            ("code", "timeout".to_owned()),
+        ];
+        fields.extend([
+            ("since", field(page, "since")),
+            ("digest", field(page, "digest")),
+            ("reason", "the printer has paper".to_owned()),
+        ]);
+        fields
+    };
+    let sent = async |fields: Vec<(&'static str, String)>| {
+        let fields: Vec<(&str, &str)> = fields
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect();
+        site.post("/replay", &fields).await
+    };
+    let another = "INSERT INTO tidegate.event_log (id, kind, status, attempts, max_attempts, errors, created_at, finished_at, expires_at)
+        VALUES (700, 'invoice_sent', 'FAILED', 5, 5, '[{\"code\": \"timeout\"}]', now(), now(), now() + interval '9 days')";
+    site.client.batch_execute(another).await.unwrap();
+    let stale = sent(confirm(&dry)).await;
+    let (status, text) = (stale.status(), stale.text().await.unwrap());
+    assert!(
+        status == StatusCode::CONFLICT && text.contains("digest"),
+        "{status} {text}"
+    );
+    assert_eq!(
+        site.number("SELECT count(*) FROM tidegate.event_queue WHERE replay_of IS NOT NULL")
+            .await,
+        0
+    );
+    let dry = site.page(address).await;
+    let asked = confirm(&dry);
+    assert_eq!(sent(asked.clone()).await.status(), StatusCode::SEE_OTHER);
+    let replayed = site
+        .number("SELECT count(*) FROM tidegate.event_queue WHERE replay_of IS NOT NULL")
+        .await;
+    assert_eq!(
+        site.audited().await,
+        (
+            Some("ada".to_owned()),
+            "replay".to_owned(),
+            Some("the printer has paper".to_owned()),
+            replayed
+        )
+    );
+    let others = "SELECT count(*) FROM tidegate.event_queue AS q JOIN tidegate.event_log AS l ON l.id = q.replay_of
+        WHERE l.kind <> 'invoice_sent' OR l.errors->-1->>'code' <> 'timeout'";
+    assert!(replayed > 1 && site.number(others).await == 0);
+    // Sent twice, it is done once.
+    assert_eq!(sent(asked).await.status(), StatusCode::CONFLICT);
+}
+
+#[tokio::test]
+async fn below_a_base_path_every_link_leads_below_it() {
+    let settings = Settings::new(Auth::token("ada"))
+        .acting(Acting::Everybody)
+        .base_path("/ops/queue")
+        .unwrap();
+    let site = Site::of(settings, "/ops/queue", None).await;
+    for path in [
+        "",
+        "/events",
+        "/events/502",
+        "/dead",
+        "/groups",
+        "/kinds/invoice_sent",
+    ] {
+        let page = site.page(path).await;
+        for mark in ["href=\"/", "action=\"/", "src=\"/", "hx-get=\"/"] {
+            for link in page.split(mark).skip(1) {
+                assert!(
+                    link.starts_with("ops/queue"),
+                    "{path}: {mark}{}",
+                    &link[..link.len().min(40)]
+                );
+            }
+        }
+    }
+    let fields = [
+        ("kind", "order_placed"),
+        ("reason", "r"),
+        ("back", "/ops/queue/kinds"),
+    ];
+    assert_eq!(site.done("/act/pause", &fields).await, "/ops/queue/kinds");
+    let elsewhere = [
+        ("kind", "order_placed"),
+        ("reason", "r"),
+        ("back", "//evil.example/"),
+    ];
+    assert_eq!(site.done("/act/resume", &elsewhere).await, "/ops/queue");
+}
+
+#[tokio::test]
+async fn a_link_lets_one_browser_in_and_nobody_else() {
+    let auth = Auth::token("ada");
+    let link = auth.link().unwrap();
+    let mut site = Site::of(Settings::new(auth), "", None).await;
+    let cookie = site.opened(&link).await;
+    let again = site
+        .http
+        .get(format!("{}{link}", site.url))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(again.status(), StatusCode::UNAUTHORIZED);
+    site.cookie = None;
+    for path in PAGES {
+        let (status, text) = site.get(path).await;
+        assert!(
+            status == StatusCode::UNAUTHORIZED && !text.contains("invoice_sent"),
+            "{path}"
+        );
+    }
+    site.cookie = Some(format!("{cookie}x"));
+    assert_eq!(site.get("/").await.0, StatusCode::UNAUTHORIZED);
+    site.cookie = Some(cookie);
+    site.page("/").await;
+    assert_eq!(
+        site.http
+            .get(format!("{}/healthz", site.url))
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        StatusCode::OK
+    );
+}
+
+#[tokio::test]
+async fn passwords_let_in_who_has_one_and_say_who_may_act() {
+    let hash = hash_password("correct horse battery").unwrap();
+    let auth = Auth::basic(&format!("grace act {hash}\nbob read {hash}\n")).unwrap();
+    let site = Site::of(Settings::new(auth).acting(Acting::Everybody), "", None).await;
+    let (status, _) = site.get("/").await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    let asked = site.request(Method::GET, "/").send().await.unwrap();
+    assert!(
+        asked.headers()["www-authenticate"]
+            .to_str()
+            .unwrap()
+            .starts_with("Basic")
+    );
+    let as_user = |user: &'static str, method, path: &str| {
+        let request = site
+            .request(method, path)
+            .basic_auth(user, Some("correct horse battery"));
+        let request = request.header("sec-fetch-site", "same-origin");
+        filled(request, &[("kind", "order_placed"), ("reason", "r")])
+    };
+    let acted = as_user("grace", Method::POST, "/act/pause")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(acted.status(), StatusCode::SEE_OTHER);
+    assert_eq!(site.audited().await.0.as_deref(), Some("grace"));
+    assert_eq!(
+        as_user("bob", Method::POST, "/act/resume")
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        StatusCode::FORBIDDEN
+    );
+    assert_eq!(
+        as_user("bob", Method::GET, "/kinds")
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        StatusCode::OK
+    );
+    assert_eq!(
+        as_user("eve", Method::GET, "/kinds")
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        StatusCode::UNAUTHORIZED
+    );
+}
+
+#[tokio::test]
+async fn a_proxy_names_the_person_and_proves_that_it_is_the_proxy() {
+    let secret = "0123456789abcdef0123456789abcdef";
+    let auth = Auth::proxy_header("X-Forwarded-User", secret).unwrap();
+    let settings = Settings::new(auth).acting(Acting::Everybody).behind_tls();
+    let site = Site::of(settings, "", None).await;
+    let asked = async |secret: &str, proto: &str| {
+        let request = site
+            .request(Method::POST, "/act/pause")
+            .header("x-forwarded-user", "grace@example.com");
+        let request = request
+            .header("x-tidegate-proxy-secret", secret)
+            .header("x-forwarded-proto", proto);
+        let request = request.header("sec-fetch-site", "same-origin");
+        let request = filled(request, &[("kind", "order_placed"), ("reason", "r")]);
+        request.send().await.unwrap().status()
+    };
+    assert_eq!(asked("wrong", "https").await, StatusCode::UNAUTHORIZED);
+    assert_eq!(asked(secret, "http").await, StatusCode::FORBIDDEN);
+    assert_eq!(asked(secret, "https").await, StatusCode::SEE_OTHER);
+    assert_eq!(site.audited().await.0.as_deref(), Some("grace@example.com"));
+}
+
+#[tokio::test]
+async fn what_an_action_has_done_is_said_once_on_the_page_that_follows() {
+    let site = Site::acting().await;
+    let answer = site
+        .post(
+            "/act/requeue",
+            &[("id", "1001"), ("reason", "r"), ("back", "/events")],
+        )
+        .await;
+    let flash = answer.headers()[SET_COOKIE]
+        .to_str()
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned();
+    let cookies = format!("{}; {flash}", site.cookie.as_deref().unwrap());
+    let next = site
+        .http
+        .get(format!("{}/events", site.url))
+        .header(COOKIE, cookies)
+        .send()
+        .await
+        .unwrap();
+    assert!(
+        next.headers()[SET_COOKIE]
+            .to_str()
+            .unwrap()
+            .contains("Max-Age=0")
+    );
+    assert!(
+        next.text()
+            .await
+            .unwrap()
+            .contains("1 event put back for the next drain.")
+    );
+}
+
+#[tokio::test]
+async fn a_queue_of_more_than_can_be_counted_is_estimated_and_says_so() {
+    let site = Site::acting().await;
+    let many = "INSERT INTO tidegate.event_queue (kind) SELECT 'order_placed' FROM generate_series(1, 130000); ANALYZE tidegate.event_queue";
+    site.client.batch_execute(many).await.unwrap();
+    let page = site.page("/").await;
+    assert!(
+        page.contains("an estimate") && page.contains("of the first 100,000"),
+        "{page}"
+    );
+    assert!(
+        site.page("/kinds")
+            .await
+            .contains("counted among the first 100,000")
+    );
+}
+
+#[tokio::test]
+async fn figures_of_the_console_are_those_of_the_tables() {
+    let site = Site::acting().await;
+    let sum = "SELECT sum(events)::bigint FROM tidegate.minute_stats WHERE minute > now() - interval '1 hour'";
+    let (before, page, after) = (
+        site.number(sum).await,
+        site.page("/").await,
+        site.number(sum).await,
+    );
+    // A minute may pass in between.
+    let told = |number: i64| {
+        let digits: Vec<String> = number
+            .to_string()
+            .as_bytes()
+            .rchunks(3)
+            .rev()
+            .map(|part| String::from_utf8_lossy(part).into_owned())
+            .collect();
+        digits.join(",")
+    };
+    assert!(
+        page.contains(&told(before)) || page.contains(&told(after)),
+        "{} {}",
+        told(before),
+        told(after)
+    );
+}
