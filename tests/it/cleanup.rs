@@ -408,7 +408,8 @@ async fn b15_expired_and_dead_events_end_in_the_log_with_the_drains_codes() {
     let events = "INSERT INTO tidegate.event_queue (kind, payload, group_key, correlation_id, attempts, max_attempts, available_at, expires_at)
         VALUES ('act', '{\"name\": \"n\"}', 'g', 'c', 1, 5, clock_timestamp() + interval '1 hour', clock_timestamp() - interval '1 second'),
                ('pair', NULL, NULL, NULL, 5, 5, clock_timestamp(), NULL),
-               ('unheard_of', NULL, NULL, NULL, 5, 5, clock_timestamp(), clock_timestamp() - interval '1 second');
+               ('note', NULL, NULL, NULL, 5, 5, clock_timestamp(), clock_timestamp() - interval '1 second');
+        UPDATE tidegate.event_queue SET kind = 'unheard_of' WHERE kind = 'note';
         UPDATE tidegate.event_kind SET paused = true, retention_failed = '12 days' WHERE kind = 'act'";
     execute(&client, events).await;
     // A page at a time.
