@@ -37,6 +37,7 @@ def main():
     parser.add_argument("--program", type=Path, help="by default the packaged one, which is built if it is not there")
     parser.add_argument("--runs", type=int, default=21)
     parser.add_argument("--share", type=float, default=0.15, help="of one core, for the runs under a quota; 0: none")
+    parser.add_argument("--traces", action="store_true", help="also with traces and metrics sent to a collector over TLS")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     arguments = parser.parse_args()
     program = arguments.program or _packaged()
@@ -46,9 +47,13 @@ def main():
         stage = Stage(started, program)
         results = {"whole machine": stage.measure(arguments.runs, {})}
         results["whole machine, the system's certificates"] = stage.measure(arguments.runs, stage.separate_bundles)
+        if arguments.traces:
+            results["whole machine, traces and metrics sent"] = stage.measure(arguments.runs, stage.telemetry)
         quota = started.enter_context(Quota(arguments.share)) if arguments.share else None
         if quota and quota.works:
             results[f"{arguments.share} of a core"] = stage.measure(arguments.runs, {}, quota)
+            if arguments.traces:
+                results[f"{arguments.share} of a core, the same sent"] = stage.measure(arguments.runs, stage.telemetry, quota)
         elif quota:
             print("no cgroup can be written to here: nothing is measured under a CPU quota", file=sys.stderr)
     if arguments.json:
@@ -97,6 +102,9 @@ class Stage:
         }
         # One connector for both services, from a small bundle; or two connectors, each after reading the system's bundle.
         self.one_bundle = {"SSL_CERT_FILE": str(authority)}
+        collector = _serve(started, Collector, (certificate, key))
+        self.telemetry = {**self.one_bundle, "OTEL_EXPORTER_OTLP_ENDPOINT": f"https://localhost:{collector}",
+                          "TIDEGATE_TRACE_RATIO": "1"}
         self.separate_bundles = {"AWS_CA_BUNDLE": str(authority), "DATABASE_CA_FILE": str(authority)}
 
     def measure(self, runs, bundles, quota=None):
@@ -172,6 +180,14 @@ class Quiet(BaseHTTPRequestHandler):
             super().handle()
         except OSError:
             pass  # the function was killed
+
+
+class Collector(Quiet):
+    """Takes what it is sent."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.answer(b"", {"content-type": "application/x-protobuf"})
 
 
 def _runtime_api(run):

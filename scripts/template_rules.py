@@ -59,7 +59,8 @@ NOT_DEPLOYED = {
     "DATABASE_URL": "DATABASE_SECRET_ID takes its place, for it may hold a password", "DATABASE_AUTH": "it goes with DATABASE_URL",
     "DATABASE_CA_PEM": "DATABASE_CA_FILE takes its place",
     "DATABASE_SECRET_IDS": "the template deploys for one database", "TIDEGATE_DATABASE": "it goes with DATABASE_SECRET_IDS",
-    "TIDEGATE_PAYLOAD_KEYS_FILE": "TIDEGATE_PAYLOAD_KEYS_SECRET_ID takes its place", "TIDEGATE_ACTOR": "who operates the command line"}
+    "TIDEGATE_PAYLOAD_KEYS_FILE": "TIDEGATE_PAYLOAD_KEYS_SECRET_ID takes its place", "TIDEGATE_ACTOR": "who operates the command line",
+    "TIDEGATE_TRACE_CORRELATION": "a correlation id may name a person"}
 INTAKE_ALARMS = {
     "IntakeErrorsAlarm": (["AWS/Lambda/Errors"], "notBreaching"),
     "DeadMessagesAlarm": (["AWS/SQS/ApproximateNumberOfMessagesVisible"], "notBreaching"),
@@ -293,8 +294,11 @@ def tracing(stack):
     found = [f"{name}: its tracing must be {asked}, is {function.get('TracingConfig')}" for name, function in made.items()
              if name != "MigrationRunner" and function.get("TracingConfig") != {"Mode": asked}]
     wanted = "on" if _is_traced(stack) else "off"
-    is_set = made["DrainFunction"]["Environment"]["Variables"].get("TIDEGATE_XRAY")
-    return found if is_set == wanted else [*found, f"DrainFunction: TIDEGATE_XRAY must be {wanted}, got {is_set}"]
+    for name in sorted({"DrainFunction", "JobsHttpFunction"} & made.keys()):
+        is_set = made[name]["Environment"]["Variables"].get("TIDEGATE_XRAY")
+        if is_set != wanted:
+            found.append(f"{name}: TIDEGATE_XRAY must be {wanted}, got {is_set}")
+    return found
 
 
 def _is_traced(stack):

@@ -7,11 +7,11 @@
 
 use tidegate::config::environment;
 use tidegate::program::log_panics;
-use tidegate::{Database, Error, wake};
+use tidegate::{Database, Error, Telemetry, wake};
 
 #[cfg(doc)]
 use super::REQUEST_TIMEOUT;
-use super::{Access, Wakes, router, unconfigured, waking};
+use super::{Access, Wakes, recording, router, unconfigured, waking};
 
 /// A function handles one request at a time.
 const CONNECTIONS: usize = 1;
@@ -35,6 +35,7 @@ struct Settings {
     access: Access,
     /// The drain function, if requests may start it.
     wakes: Option<String>,
+    telemetry: Option<Telemetry>,
 }
 
 async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Error> {
@@ -51,9 +52,10 @@ async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Err
              database,
              access,
              wakes,
+             telemetry,
          }| {
             let wakes = Wakes::function(&database, wakes, true);
-            waking(router(database, access), wakes)
+            recording(waking(router(database, access), wakes), telemetry)
         },
     );
     lambda_http::run(router).await
@@ -73,5 +75,6 @@ fn settings() -> Result<Settings, Error> {
         database: Database::from_settings(&environment, CONNECTIONS)?,
         access,
         wakes: wake::from_settings(&environment)?,
+        telemetry: Telemetry::from_settings(&environment)?,
     })
 }

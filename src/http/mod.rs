@@ -51,7 +51,7 @@ use utoipa_axum::routes;
 
 use tidegate::connect::Pooled;
 use tidegate::wake::Waker;
-use tidegate::{Database, Error};
+use tidegate::{Database, Error, Telemetry};
 
 pub use callers::Access;
 pub use callers::verb::{api_key, link_key};
@@ -135,6 +135,18 @@ pub fn measured(database: Database, access: Access, scrapes: Scrapes) -> Router 
         document: Arc::new(Described { document, text }),
     };
     limits::around(routes.with_state(shared))
+}
+
+/// Returns the router with recording: what requests publish is recorded for traces, if traces are sent anywhere. The spans are sent
+/// before the answer, because the process may be frozen after it.
+pub fn recording(router: Router, telemetry: Option<Telemetry>) -> Router {
+    let Some(telemetry) = telemetry else {
+        return router;
+    };
+    let recorded = |State(telemetry): State<Telemetry>, request: Request, next: Next| async move {
+        telemetry.recorded(next.run(request)).await
+    };
+    router.layer(from_fn_with_state(telemetry, recorded))
 }
 
 /// How a request that published an event starts a drain.

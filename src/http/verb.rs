@@ -15,7 +15,7 @@ use tidegate_cli::clap::Parser;
 use tidegate_cli::{Answer, Ask};
 use tokio::net::TcpListener;
 
-use super::{Access, Scrapes, Wakes, measured, serve, waking};
+use super::{Access, Scrapes, Wakes, measured, recording, serve, waking};
 
 /// Serve the HTTP interface of the jobs and forms until SIGTERM or Ctrl-C.
 ///
@@ -62,6 +62,7 @@ pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
     let database = &ask.service.database;
     let wakes = Wakes::function(database, ask.service.wakes.clone(), false);
     let router = waking(measured(database.clone(), access, scrapes), wakes);
+    let router = recording(router, ask.service.options.telemetry.clone());
     let served = serve(listener, router, stop_signal()).await;
     served.map_err(failed)?;
     Ok(Answer::new(

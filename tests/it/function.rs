@@ -30,7 +30,7 @@ pub struct Function {
 }
 
 impl Function {
-    async fn on(db: &TestDb, further: &[(&str, &str)]) -> Self {
+    pub async fn on(db: &TestDb, further: &[(&str, &str)]) -> Self {
         let settings = [&[("DATABASE_URL", db.url.as_str())], further].concat();
         Self::start(&settings).await
     }
@@ -70,7 +70,7 @@ impl Function {
     }
 
     /// What it wrote to stdout, which is the function's log.
-    fn log(&self) -> Vec<Value> {
+    pub fn log(&self) -> Vec<Value> {
         self.output()
             .lines()
             .map(|line| {
@@ -88,7 +88,7 @@ impl Function {
         std::fs::read_to_string(self.errors.path()).unwrap()
     }
 
-    async fn end(&mut self) -> ExitStatus {
+    pub async fn end(&mut self) -> ExitStatus {
         let ended = support::ended("the function", self.process.wait());
         ended.await.unwrap()
     }

@@ -214,7 +214,7 @@ fn sqs(messages: &[(&str, Option<&str>, &str)]) -> Value {
     json!({"Records": messages.iter().map(record).collect::<Vec<_>>()})
 }
 
-fn fixture(name: &str) -> Value {
+pub fn fixture(name: &str) -> Value {
     let text = std::fs::read(support::project_file("events").join(name)).unwrap();
     serde_json::from_slice(&text).unwrap()
 }

@@ -91,7 +91,7 @@ impl Waking {
     }
 
     /// One of the publishers that ask is told to wake a drain.
-    fn ask(&self, state: &mut State) {
+    fn ask(state: &mut State) {
         if !state.drains.iter().any(|drain| drain.is_awake()) && !state.sent {
             state.sent = true;
             state.drains.push(Drain::Invoked);
@@ -101,12 +101,16 @@ impl Waking {
     fn step(&self, state: &mut State, index: usize) {
         let next = match state.drains[index] {
             Drain::Invoked => self.take_slot(state),
-            Drain::Open if state.live > 0 => {
+            // After a last look, it announces that it continues.
+            Drain::Open | Drain::Closing if state.live > 0 => {
                 state.live = 0;
                 Some(Drain::Open)
             }
-            Drain::Open if self.has(Flaw::LeavesUnannounced) => Some(Drain::Leaving),
-            Drain::Open => Some(Drain::FoundNothing),
+            Drain::Open => Some(if self.has(Flaw::LeavesUnannounced) {
+                Drain::Leaving
+            } else {
+                Drain::FoundNothing
+            }),
             Drain::FoundNothing => {
                 state.sent &= self.has(Flaw::SentStays);
                 Some(if self.has(Flaw::NoLastLook) {
@@ -114,11 +118,6 @@ impl Waking {
                 } else {
                     Drain::Closing
                 })
-            }
-            // It has found an event after all, and announces that it continues.
-            Drain::Closing if state.live > 0 => {
-                state.live = 0;
-                Some(Drain::Open)
             }
             Drain::Closing => Some(Drain::Leaving),
             Drain::Leaving => {
@@ -184,7 +183,7 @@ impl Model for Waking {
                 };
             }
             Action::Ask(index) => {
-                self.ask(&mut next);
+                Self::ask(&mut next);
                 next.publishers[index] = match next.publishers[index] {
                     Publisher::Before => Publisher::Asked,
                     _ => Publisher::Done,

@@ -41,7 +41,7 @@ pub enum Verb {
     /// Bring the schema up to date and register this program's kinds of events.
     #[command(after_help = "Example:\n  tidegate migrate --roles")]
     Migrate {
-        /// Also create the roles tidegate_publish, _drain, _operate and _read, and grant them what is theirs.
+        /// Also create the roles tidegate_publish, _drain, _operate, _read and _jobs, and grant their rights.
         #[arg(long)]
         roles: bool,
         /// Also where only other programs' kinds are registered: both use the queue from then on.

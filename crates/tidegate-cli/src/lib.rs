@@ -42,7 +42,7 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tidegate::config::environment;
-use tidegate::logs::{details_of_ours_alone, log_filter};
+use tidegate::logs::{details_of_ours_alone, log_filter, own_spans};
 use tidegate::program::log_panics;
 use tidegate::{DrainReport, Error, Program};
 use tracing_subscriber::filter::LevelFilter;
@@ -82,6 +82,7 @@ fn block_on(
         .finish()
         .with(log_filter(&environment, LevelFilter::WARN)?)
         .with(details_of_ours_alone(origin))
+        .with(own_spans(origin))
         .init();
     log_panics();
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -22,7 +22,9 @@ use serde_json::Value;
 use tidegate::chain::StartDrain;
 use tidegate::config::environment;
 use tidegate::connect::{Invoked, SelfInvoke};
-use tidegate::logs::{details_of_ours_alone, log_filter};
+#[cfg(feature = "otel")]
+use tidegate::invocation::is_scheduled_event;
+use tidegate::logs::{details_of_ours_alone, log_filter, own_spans};
 use tidegate::program::{Deployment, Failure, log_panics};
 use tidegate::{Hooks, Program};
 use tokio::runtime::Handle;
@@ -113,6 +115,7 @@ pub fn start_logs(origin: &'static str) -> Result<(), tidegate::Error> {
             Clone::clone,
         ))
         .with(details_of_ours_alone(origin))
+        .with(own_spans(origin))
         .init();
     filter.map(drop)
 }
@@ -132,6 +135,8 @@ async fn serve(
     let spoiled = Arc::new(AtomicBool::new(false));
     let noted = spoiled.clone();
     let invoker = Arc::<SelfInvoke>::default();
+    #[cfg(feature = "otel")]
+    let is_warm = AtomicBool::new(false);
     let handler = service_fn(move |event: LambdaEvent<Value>| {
         let (ready, noted) = (ready.clone(), noted.clone());
         let starts = ready
@@ -140,12 +145,20 @@ async fn serve(
             .all(|service| service.starts_drains);
         let starts = starts.then(|| (invoker.clone(), event.context.clone()));
         let (stopped, handlers) = (stopped.clone(), handlers.clone());
+        #[cfg(feature = "otel")]
+        let invocation = tidegate::Invocation {
+            id: event.context.request_id.clone(),
+            is_cold: !is_warm.swap(true, Ordering::Relaxed),
+            is_timed: is_scheduled_event(&event.payload),
+        };
         let hooks = move |database: Option<&str>| Hooks {
             stop: Some(stopped.clone()),
             handlers: Some(handlers.clone()),
             starter: starts
                 .as_ref()
                 .map(|(invoker, context)| starter(invoker, context, database)),
+            #[cfg(feature = "otel")]
+            invocation: Some(invocation.clone()),
             ..Hooks::default()
         };
         async move { logged(event, ready.as_ref().as_ref(), hooks, &noted).await }
@@ -238,7 +251,8 @@ async fn answer(
     let time = time_left(event.context.deadline);
     let answered = if let Some(bearer) = Bearer::of(&event.payload).map_err(refused)? {
         let service = deployment.only().map_err(refused)?;
-        intake::take_in(service, bearer, event.payload, time).await
+        let taking_in = intake::take_in(service, bearer, event.payload, time);
+        service.recorded(Box::pin(taking_in)).await
     } else {
         deployment.answer(event.payload, time, hooks).await
     };

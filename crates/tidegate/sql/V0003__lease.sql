@@ -336,7 +336,7 @@ END $$;
 CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint)
     RETURNS TABLE (id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer,
                    max_attempts integer, created_at timestamptz, expires_at timestamptz, progress jsonb, traceparent text,
-                   started boolean)
+                   started boolean, replayed boolean)
     LANGUAGE plpgsql STABLE
     SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
     AS $$
@@ -345,7 +345,7 @@ BEGIN
     RETURN QUERY
     SELECT q.id, CASE WHEN q.expires_at <= l.taken_at THEN 1 WHEN q.attempts >= q.max_attempts THEN 2 ELSE 0 END,
            q.kind, q.payload, q.group_key, q.correlation_id, q.attempts + 1, q.max_attempts, q.created_at, q.expires_at,
-           q.progress, q.traceparent, q.id <= l.started_to
+           q.progress, q.traceparent, q.id <= l.started_to, q.replay_of IS NOT NULL
       FROM tidegate.lease AS l
      CROSS JOIN LATERAL unnest(l.ids * int8multirange(int8range(after, NULL, '()'))) AS r
       JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)

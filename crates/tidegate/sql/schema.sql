@@ -1394,13 +1394,14 @@ BEGIN
     drawn := ARRAY(SELECT nextval('tidegate.event_queue_id_seq') FROM generate_series(1, cardinality(originals)) AS n ORDER BY n);
     WITH inserted AS (
     INSERT INTO tidegate.event_queue AS q
-           (id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of, kind_known)
+           (id, kind, payload, group_key, dedup_key, correlation_id, max_attempts, expires_at, progress, replay_of, kind_known,
+            traceparent)
     OVERRIDING SYSTEM VALUE
     SELECT pair.new_id, l.kind, l.payload, l.group_key, l.dedup_key, l.correlation_id, l.max_attempts,
            CASE WHEN l.deadline <= clock_timestamp() AND expires_in IS NOT NULL
                 THEN clock_timestamp() + expires_in ELSE l.deadline END,
            CASE WHEN failed_handlers_only THEN tidegate.done_so_far(l.progress, l.status, l.errors) END,
-           l.id, true
+           l.id, true, l.traceparent
       FROM unnest(drawn, originals) AS pair(new_id, id)
       JOIN tidegate.event_log AS l ON l.id = pair.id
      ORDER BY l.id
@@ -3038,7 +3039,7 @@ CREATE FUNCTION tidegate.ranges(ids bigint[]) RETURNS int8multirange
 
 COMMENT ON FUNCTION tidegate.ranges(ids bigint[]) IS 'Ids as a set of ranges.';
 
-CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) RETURNS TABLE(id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text, started boolean)
+CREATE FUNCTION tidegate.read_leased(token uuid, after bigint, most bigint) RETURNS TABLE(id bigint, fate integer, kind text, payload json, group_key text, correlation_id text, attempt integer, max_attempts integer, created_at timestamp with time zone, expires_at timestamp with time zone, progress jsonb, traceparent text, started boolean, replayed boolean)
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     SET plan_cache_mode TO 'force_generic_plan'
@@ -3050,7 +3051,7 @@ BEGIN
     RETURN QUERY
     SELECT q.id, CASE WHEN q.expires_at <= l.taken_at THEN 1 WHEN q.attempts >= q.max_attempts THEN 2 ELSE 0 END,
            q.kind, q.payload, q.group_key, q.correlation_id, q.attempts + 1, q.max_attempts, q.created_at, q.expires_at,
-           q.progress, q.traceparent, q.id <= l.started_to
+           q.progress, q.traceparent, q.id <= l.started_to, q.replay_of IS NOT NULL
       FROM tidegate.lease AS l
      CROSS JOIN LATERAL unnest(l.ids * int8multirange(int8range(after, NULL, '()'))) AS r
       JOIN tidegate.event_queue AS q ON q.id >= lower(r) AND q.id < upper(r)

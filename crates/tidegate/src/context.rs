@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::event::{Event, NewEvent};
 use crate::handler::{Committed, Done, Fault, HandlerError, HandlerResult, Verdicts, kept};
 use crate::lease::LeasedEvent;
+use crate::otel;
 use crate::outcome::{HandlerEnd, HandlerRecord, Member, Progress, Status};
 use crate::policy::Sharing;
 use crate::queue::{self, Follow, ending};
@@ -48,6 +49,9 @@ pub struct Context {
     /// Whether another process now owns the event, so this attempt's results no longer count.
     taken_away: AtomicBool,
     told: Notify,
+    /// When its handlers began, if somebody wants to know.
+    #[cfg(feature = "otel")]
+    began: OnceLock<SystemTime>,
 }
 
 /// What changes while the handlers run.
@@ -131,7 +135,27 @@ impl Context {
             state: Mutex::new(state),
             taken_away: AtomicBool::new(false),
             told: Notify::new(),
+            #[cfg(feature = "otel")]
+            began: OnceLock::new(),
         }
+    }
+
+    /// Puts the attempt at this position of a trace instead of below the publish of its event.
+    #[cfg(feature = "otel")]
+    pub(crate) fn placed(mut self, position: Option<TraceContext>) -> Self {
+        self.trace = position;
+        self
+    }
+
+    /// Notes that its handlers begin now.
+    #[cfg(feature = "otel")]
+    pub(crate) fn note_beginning(&self) {
+        let _ = self.began.set(SystemTime::now());
+    }
+
+    #[cfg(feature = "otel")]
+    pub(crate) fn began(&self) -> Option<SystemTime> {
+        self.began.get().copied()
     }
 
     /// Lets the event share calls with others of this run.
@@ -274,7 +298,7 @@ impl Context {
     /// A rejection, code `emit`, when a field exceeds its limit. The message names the field.
     pub fn emit_new(&self, mut event: NewEvent) -> Result<(), HandlerError> {
         if event.traceparent.is_none() {
-            event.traceparent = self.trace.as_ref().map(ToString::to_string);
+            event.traceparent = self.trace.as_ref().map(otel::follow_up);
         }
         event.check().reject("emit")?;
         if event.replaces {

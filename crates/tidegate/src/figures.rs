@@ -27,6 +27,7 @@ pub struct KindFigures {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Figures {
     kinds: BTreeMap<String, KindFigures>,
+    dropped_spans: u64,
 }
 
 impl Figures {
@@ -52,6 +53,17 @@ impl Figures {
             None => &mut figures.retried,
         } += 1;
         figures.took.add(took);
+    }
+
+    /// Notes spans that could not be sent.
+    pub(crate) fn note_dropped_spans(&mut self, count: u64) {
+        self.dropped_spans = count;
+    }
+
+    /// Spans that could not be sent.
+    #[must_use]
+    pub fn dropped_spans(&self) -> u64 {
+        self.dropped_spans
     }
 
     /// Each kind that a handler saw, in alphabetical order.
@@ -82,6 +94,7 @@ const LINEAR_BITS: u32 = LINEAR.trailing_zeros();
 pub struct Histogram {
     counts: Vec<u64>,
     total: u64,
+    sum: Duration,
 }
 
 impl Histogram {
@@ -92,6 +105,7 @@ impl Histogram {
         }
         self.counts[bucket] += 1;
         self.total += 1;
+        self.sum = self.sum.saturating_add(duration);
     }
 
     fn merge(&mut self, other: &Self) {
@@ -101,6 +115,21 @@ impl Histogram {
             *count += further;
         }
         self.total += other.total;
+        self.sum = self.sum.saturating_add(other.sum);
+    }
+
+    /// All durations together.
+    #[cfg(feature = "otel")]
+    pub(crate) fn sum(&self) -> Duration {
+        self.sum
+    }
+
+    /// What stands for each bucket that is not empty, with how many durations it holds.
+    #[cfg(feature = "otel")]
+    pub(crate) fn counted(&self) -> impl Iterator<Item = (Duration, u64)> {
+        let counts = self.counts.iter().enumerate();
+        let counts = counts.filter(|(_, count)| **count > 0);
+        counts.map(|(bucket, count)| (Duration::from_micros(middle(bucket)), *count))
     }
 
     /// How many durations it holds.

@@ -475,8 +475,10 @@ impl DrainRequest {
     }
 }
 
-/// <https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-rule-schedule.html>
-fn is_scheduled_event(payload: &Value) -> bool {
+/// Whether this is what a schedule of `EventBridge` sends:
+/// <https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-create-rule-schedule.html>.
+#[must_use]
+pub fn is_scheduled_event(payload: &Value) -> bool {
     payload["detail-type"] == "Scheduled Event"
         && matches!(
             payload["source"].as_str(),

@@ -55,6 +55,8 @@ pub struct LeasedEvent {
     pub progress: Option<Progress>,
     /// The W3C trace context under which it was published.
     pub traceparent: Option<String>,
+    /// It is a replay of an event that has ended.
+    pub is_replay: bool,
 }
 
 #[cfg(test)]
@@ -77,6 +79,7 @@ impl LeasedEvent {
             expires_at: None,
             progress: None,
             traceparent: None,
+            is_replay: false,
         }
     }
 }

@@ -57,6 +57,7 @@
 //! - `aws`: logs in to the database with a secret of AWS Secrets Manager or with an IAM token.
 //! - `logging`: sets up the log of a program.
 //! - `operate`: the operators' requests and their reports, and the `Service` that both shells are built on.
+//! - `otel`: sends traces and metrics over OTLP to a collector or to AWS X-Ray.
 //! - `schema`: JSON Schemas of the reports.
 //! - `schedules`: periodic events (cron expressions, time zones, intervals). A program without this feature leaves the
 //!   schedules of a queue to programs that have it.
@@ -92,7 +93,7 @@
 //! - Storing: `retention` (how finished events leave the log), `forget` (removes the data of a person), `seal`
 //!   (encrypts payloads), `rewrap` (seals stored payloads again with the current key).
 //! - Observing: `logs`, `figures` and `metrics` (numbers for CloudWatch), `prometheus` (numbers for Prometheus), `trace` (carries a trace through the queue),
-//!   `xray` (sends traces to AWS X-Ray).
+//!   `otel` (sends traces and metrics over OTLP).
 //! - `error` is the error type of all of them; `testing` is the test kit.
 //!
 //! Ids in the comments, such as B13 and I9, name requirements and invariants. The repository's `docs/requirements.md`
@@ -121,6 +122,11 @@ mod handler;
 #[cfg(feature = "logging")]
 pub mod logs;
 pub mod migrate;
+#[cfg(feature = "otel")]
+mod otel;
+#[cfg(not(feature = "otel"))]
+#[path = "otel_without.rs"]
+mod otel;
 mod policy;
 pub mod retention;
 #[cfg(feature = "seal")]
@@ -158,7 +164,6 @@ pub mod trace;
 mod wake;
 #[cfg(feature = "operate")]
 pub mod wake;
-mod xray;
 
 #[cfg(not(feature = "operate"))]
 mod doctor;
@@ -214,6 +219,8 @@ pub use config::Lookup;
 pub use connect::Database;
 pub use context::{Context, Transaction};
 pub use dispatch::{Dispatch, Handlers};
+#[cfg(feature = "otel")]
+pub use drain::Invocation;
 pub use drain::{DrainError, DrainOptions, DrainReport, Hooks, StopReason, drain, drain_with};
 pub use error::Error;
 pub use event::{DecodeError, Event, NewEvent, PAYLOAD_LIMIT, dedup_key};
@@ -225,6 +232,8 @@ pub use policy::Policy;
 pub use program::Program;
 pub use queue::{Job, JobStatus, Published, job, publish, publish_batch};
 
+#[cfg(feature = "otel")]
+pub use otel::Telemetry;
 #[cfg(feature = "schedules")]
 pub use schedule::{CatchUp, Schedule};
 

@@ -1,7 +1,9 @@
 //! Owns what a shell logs: how much, and nothing that could be a secret. With the feature `logging`.
 
-use tracing::{Level, Metadata};
+use tracing::{Level, Metadata, Subscriber};
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterFn, LevelFilter, Targets, filter_fn};
+use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::Lookup;
 use crate::error::Error;
@@ -38,6 +40,24 @@ pub fn details_of_ours_alone(
     ours: &'static str,
 ) -> FilterFn<impl Fn(&Metadata<'_>) -> bool + Clone> {
     filter_fn(move |line| shows(ours, line.target(), *line.level()))
+}
+
+/// Records the spans that the program's own crate makes in handlers, for OpenTelemetry: their names and times, no fields.
+/// Without the feature `otel` it does nothing.
+#[must_use]
+pub fn own_spans<S>(ours: &'static str) -> impl Layer<S>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    #[cfg(feature = "otel")]
+    {
+        crate::otel::OwnSpans { ours }
+    }
+    #[cfg(not(feature = "otel"))]
+    {
+        let _ = ours;
+        tracing_subscriber::layer::Identity::new()
+    }
 }
 
 fn shows(ours: &str, target: &str, level: Level) -> bool {

@@ -18,7 +18,7 @@ use tokio_postgres::{Client, Transaction};
 #[cfg(feature = "operate")]
 pub use self::deployment::Deployment;
 pub use self::verbs::Retention;
-use crate::config::{Lookup, duration, number};
+use crate::config::{Lookup, duration, is_on, number};
 use crate::connect::Database;
 use crate::dispatch::Dispatch;
 use crate::drain::{DrainError, DrainOptions, DrainReport, Hooks, OVERRUN, drain_measured};
@@ -271,7 +271,7 @@ impl Program {
             takes_plaintext: takes_plaintext(lookup)?,
             actor: actor(lookup),
             looks_within: None,
-            starts_drains: starts_drains(lookup)?,
+            starts_drains: is_on(lookup, "TIDEGATE_START_DRAINS")?,
             wakes: wake::from_settings(lookup)?,
             metrics: Metrics::from_settings(lookup)?,
             metrics_to: |line| eprintln!("{line}"),
@@ -316,20 +316,6 @@ fn takes_plaintext(lookup: Lookup<'_>) -> Result<Option<bool>, Error> {
         Some("sealed") => Ok(Some(false)),
         Some(other) => Err(Error::Config(format!(
             "TIDEGATE_PAYLOADS: must be any or sealed, got {other:?}"
-        ))),
-    }
-}
-
-/// Reads from `TIDEGATE_START_DRAINS` whether drains may start further drains.
-///
-/// # Errors
-/// [`Error::Config`] when it is neither `on` nor `off`.
-fn starts_drains(lookup: Lookup<'_>) -> Result<bool, Error> {
-    match lookup("TIDEGATE_START_DRAINS").as_deref() {
-        None | Some("off") => Ok(false),
-        Some("on") => Ok(true),
-        Some(other) => Err(Error::Config(format!(
-            "TIDEGATE_START_DRAINS: must be on or off, got {other:?}"
         ))),
     }
 }
@@ -493,6 +479,15 @@ impl Service {
             (self.metrics_to)(&line);
         }
         drained
+    }
+
+    /// Runs work that publishes, then sends the spans that the work has recorded, if traces are sent anywhere.
+    pub async fn recorded<T>(&self, work: impl Future<Output = T>) -> T {
+        #[cfg(feature = "otel")]
+        if let Some(telemetry) = &self.options.telemetry {
+            return telemetry.recorded(work).await;
+        }
+        work.await
     }
 
     /// Removes finished events whose retention is over, and ends events that no program will handle.

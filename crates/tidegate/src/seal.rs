@@ -16,6 +16,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
+#[cfg(feature = "aws")]
 use tokio::sync::OnceCell;
 
 use crate::config::{Lookup, read_file};
@@ -333,6 +334,10 @@ fn of(setting: &str, text: &str) -> Result<PayloadKeys, Error> {
 ///
 /// # Errors
 /// When their secret cannot be read, or holds no keys.
+#[cfg_attr(
+    not(feature = "aws"),
+    expect(clippy::unused_async, reason = "only a secret has to be waited for")
+)]
 pub(crate) async fn keys() -> Result<Option<&'static PayloadKeys>, Error> {
     match SOURCE.get() {
         None => Ok(None),

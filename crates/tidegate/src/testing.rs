@@ -127,6 +127,7 @@ impl Attempt {
             expires_at: None,
             progress: None,
             traceparent: None,
+            is_replay: false,
         };
         let limit = DrainOptions::default().handler_timeout;
         Self {

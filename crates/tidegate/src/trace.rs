@@ -1,7 +1,7 @@
 //! Owns the W3C trace context that crosses the queue: an event keeps the one it was published under,
 //! its handlers continue that trace, and what they publish and call carries it on. It exports
 //! nothing: the ids stand in the log, on the span `event`, for whatever collects it, and
-//! `xray` sends what is sampled to who asks for it.
+//! `otel` sends what is sampled to a collector.
 //!
 //! The format: <https://www.w3.org/TR/trace-context/#traceparent-header>.
 
@@ -50,6 +50,23 @@ impl TraceContext {
         })
     }
 
+    /// The beginning of a new trace.
+    #[must_use]
+    pub fn root(is_sampled: bool) -> Self {
+        Self::at(fastrand::u128(1..), fastrand::u64(1..), is_sampled)
+    }
+
+    /// The beginning of a trace with these ids.
+    pub(crate) fn at(trace_id: u128, span_id: u64, is_sampled: bool) -> Self {
+        Self {
+            // An id of zeros is none.
+            trace_id: format!("{:032x}", trace_id.max(1)),
+            parent_span_id: None,
+            span_id: format!("{:016x}", span_id.max(1)),
+            flags: format!("{:02x}", u8::from(is_sampled)),
+        }
+    }
+
     /// A new position below this one in the same trace.
     #[must_use]
     pub fn child(&self) -> Self {
@@ -58,6 +75,15 @@ impl TraceContext {
             parent_span_id: Some(self.span_id.clone()),
             span_id: format!("{:016x}", fastrand::u64(1..)),
             flags: self.flags.clone(),
+        }
+    }
+
+    /// This position, seen as one right below another.
+    #[cfg(feature = "otel")]
+    pub(crate) fn below(self, above: &Self) -> Self {
+        Self {
+            parent_span_id: Some(above.span_id.clone()),
+            ..self
         }
     }
 

@@ -3,6 +3,7 @@
 //! No test passes by not running: without Python or Postgres each of them fails and names the remedy.
 
 mod cluster;
+mod collector;
 mod database;
 mod events;
 mod finalize;
@@ -15,6 +16,7 @@ mod served;
 mod tls;
 
 pub use cluster::Cluster;
+pub use collector::{AMPLE_TIMEOUT, Collector, Manner, Received, attributes, hex, telemetry};
 pub use database::{TestDb, connect, database, database_for, empty_database};
 pub use events::{lease_away, publish_letters, publish_views};
 pub use finalize::{Finalized, finalize, finalize_one};

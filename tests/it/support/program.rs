@@ -20,7 +20,7 @@ pub fn command(name: &str) -> Command {
 }
 
 fn is_setting(variable: &str) -> bool {
-    ["TIDEGATE_", "DATABASE_", "AWS_", "PG"]
+    ["TIDEGATE_", "DATABASE_", "AWS_", "OTEL_", "PG"]
         .iter()
         .any(|prefix| variable.starts_with(prefix))
         || SERVICES.iter().any(|(_, name)| *name == variable)

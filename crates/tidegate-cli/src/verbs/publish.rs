@@ -41,7 +41,8 @@ pub async fn publish(service: &Service, args: PublishArgs) -> Result<Answer, Fai
     }
     event.check()?;
     let client = service.database.connect().await?;
-    let published = queue::publish(&client, &event).await?;
+    let publishing = queue::publish(&client, &event);
+    let published = service.recorded(publishing).await?;
     if args.delay.is_none() {
         service.wake().await;
     }

@@ -34,6 +34,8 @@ use deadpool::managed::{
 };
 use tokio_postgres::Client;
 
+#[cfg(all(feature = "aws", feature = "otel"))]
+pub(crate) use self::aws::Signer;
 #[cfg(feature = "aws")]
 pub use self::aws::{Invoked, SecretText, SelfInvoke};
 use self::login::Login;

@@ -10,10 +10,12 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use super::lanes::Run;
+use super::recording;
 use super::services::Services;
 use crate::context::Context;
 use crate::dispatch::{Dispatch, Handler};
 use crate::handler::{HandlerError, HandlerResult};
+use crate::otel::Spool;
 use crate::trace;
 
 /// The time that handlers have.
@@ -33,6 +35,8 @@ pub(super) struct EventRun<D: Dispatch> {
     pub limits: Limits,
     pub services: Arc<Services>,
     pub span: Span,
+    /// Where spans for OpenTelemetry are kept.
+    pub spool: Option<Spool>,
 }
 
 impl<D: Dispatch> Run for EventRun<D> {
@@ -47,7 +51,7 @@ impl<D: Dispatch> Run for EventRun<D> {
                 self.limits,
                 &self.services,
             );
-            trace::within(position, work).await
+            recording::ran(self.spool, &self.ctx, trace::within(position, work)).await
         }
         .instrument(span)
     }
@@ -83,7 +87,9 @@ pub(crate) async fn execute<D: Dispatch>(
             ctx.end_handler(Err(refused));
             continue;
         }
-        let result = run(handler, limit, limit < limits.handler).await;
+        let named = (handler.name, service);
+        let work = run(handler, limit, limit < limits.handler);
+        let result = recording::handled(ctx, named, work).await;
         ctx.end_handler(match service {
             Some(service) => services.judge(service, ctx.event(), result),
             None => result,

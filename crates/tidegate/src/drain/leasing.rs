@@ -204,6 +204,9 @@ impl<D: Dispatch> Drain<D> {
         }
         self.report.batches += 1;
         let run = batch.events.iter().filter(|event| event.fate == Fate::Run);
+        if let Some(recording) = &self.watchers.recording {
+            recording.leased(order.sent.steady, batch.events.len());
+        }
         self.report.leased += (run.count() + batch.unreadable.len()) as u64;
         let window = Window {
             started_to: batch.started_to,

@@ -23,6 +23,11 @@ mod limiting;
 mod limits;
 mod options;
 mod outbox;
+#[cfg(feature = "otel")]
+mod recording;
+#[cfg(not(feature = "otel"))]
+#[path = "recording_without.rs"]
+mod recording;
 mod report;
 mod running;
 mod scheduling;
@@ -56,6 +61,9 @@ use self::leasing::Empty;
 use self::limits::ServiceLimits;
 pub use self::options::DrainOptions;
 use self::outbox::Outbox;
+#[cfg(feature = "otel")]
+pub use self::recording::Invocation;
+use self::recording::Recording;
 pub use self::report::{Cost, DrainReport, StopReason};
 use self::scheduling::Scheduling;
 use self::services::Services;
@@ -77,7 +85,6 @@ use crate::lease::Lease;
 use crate::policy::Policies;
 use crate::queue;
 use crate::seal;
-use crate::xray::Exporter;
 
 /// A drain that the infrastructure ended, with what it had done by then.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +111,9 @@ pub struct Hooks {
     /// Starts further drains: beside this one while there is more to do than it can in time, and behind it when its budget
     /// is spent and something is left. `None` leaves that to the schedule.
     pub starter: Option<Arc<dyn StartDrain>>,
+    /// The function's invocation that it runs in, for its trace. With the feature `otel`.
+    #[cfg(feature = "otel")]
+    pub invocation: Option<Invocation>,
 }
 
 /// Drains the queue with `app`'s handlers.
@@ -255,9 +265,10 @@ impl<D: Dispatch> Drain<D> {
         database: Database,
         app: Arc<D>,
         options: DrainOptions,
-        (hooks, figures): (Hooks, Option<oneshot::Sender<Figures>>),
+        (mut hooks, figures): (Hooks, Option<oneshot::Sender<Figures>>),
         lanes: Lanes<EventRun<D>>,
     ) -> Self {
+        let recording = Recording::begin(&options, &mut hooks);
         Self {
             app,
             budget: Budget::new(options.budget),
@@ -266,11 +277,7 @@ impl<D: Dispatch> Drain<D> {
                 ..DrainReport::default()
             },
             stop: hooks.stop,
-            watchers: Watchers::new(
-                hooks.progress,
-                figures,
-                options.xray.and_then(Exporter::open),
-            ),
+            watchers: Watchers::new(hooks.progress, figures, recording),
             worker: Uuid::new_v4(),
             slots: Slots::new(hooks.chain, hooks.starter, lanes.runtime()),
             walk: Cursor::new(options.concurrency, options.batch),
@@ -311,8 +318,10 @@ impl<D: Dispatch> Drain<D> {
         let ended_events = self.report.ended();
         let memory = self.options.memory_mb;
         self.report.cost.charged(elapsed, memory, ended_events);
+        let left = self.limit().saturating_sub(self.budget.elapsed()) + self.watchers.reserve();
+        let failed = ended.as_ref().err();
+        self.watchers.ended(&self.report, failed, left).await;
         self.note_run().await;
-        self.watchers.ended();
         match ended {
             Ok(()) => Ok(self.report),
             Err(source) => Err(DrainError {
@@ -325,7 +334,7 @@ impl<D: Dispatch> Drain<D> {
     /// The database has had its time when the limit is over: the caller's own deadline comes first. Nothing
     /// that the run waits for is outside of this.
     async fn run_in_time(&mut self) -> Result<(), Error> {
-        let limit = self.budget.total() + OVERRUN;
+        let limit = self.limit();
         let left = limit.saturating_sub(self.budget.elapsed());
         let ended = tokio::time::timeout(left, self.run()).await;
         ended.unwrap_or_else(|_| {
@@ -334,6 +343,11 @@ impl<D: Dispatch> Drain<D> {
                 limit,
             })
         })
+    }
+
+    /// How long the run may take, but for what is told at its end.
+    fn limit(&self) -> Duration {
+        (self.budget.total() + OVERRUN).saturating_sub(self.watchers.reserve())
     }
 
     /// No handler goes on when the run is over, but those that keep their threads. They are told: what they do from now on,
@@ -501,6 +515,19 @@ impl<D: Dispatch> Drain<D> {
         }
         self.report.backlog = backlog.events;
         self.report.oldest_age_ms = backlog.oldest_age_ms;
+        if let Some(recording) = &mut self.watchers.recording
+            && recording.takes_metrics()
+        {
+            let mut left: BTreeMap<String, u64> = BTreeMap::new();
+            if backlog.events > 0 {
+                left = queue::others(client, &[]).await?;
+            }
+            // A gauge that is not told any more keeps its last value.
+            for kind in D::Event::KINDS {
+                left.entry((*kind).to_owned()).or_default();
+            }
+            recording.left = Some(left);
+        }
         if backlog.events > 0 {
             let kinds = queue::expiring(client).await?;
             self.report.expiring = kinds.iter().map(|kind| kind.events).sum();

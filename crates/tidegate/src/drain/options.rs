@@ -1,13 +1,13 @@
 //! Owns the options of a drain, their defaults and their ranges.
 
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::config::{Lookup, duration, in_range, number};
 use crate::error::Error;
+#[cfg(feature = "otel")]
+use crate::otel::Telemetry;
 use crate::outcome::RetryPolicy;
-use crate::xray;
 
 /// How to drain. Every duration is measured by this machine's clock, except the lease's, which the database measures.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,9 +39,9 @@ pub struct DrainOptions {
     pub empty_within: Duration,
     /// The backoff between attempts.
     pub retry: RetryPolicy,
-    /// The address of the X-Ray daemon, which receives the traces of events under a sampled trace. With `None`, no
-    /// traces are sent.
-    pub xray: Option<SocketAddr>,
+    /// Where to send traces and metrics. With `None`, none are sent. Needs the feature `otel`.
+    #[cfg(feature = "otel")]
+    pub telemetry: Option<Telemetry>,
 }
 
 impl Default for DrainOptions {
@@ -58,7 +58,8 @@ impl Default for DrainOptions {
             memory_mb: None,
             empty_within: Duration::from_secs(30),
             retry: RetryPolicy::default(),
-            xray: None,
+            #[cfg(feature = "otel")]
+            telemetry: None,
         }
     }
 }
@@ -73,12 +74,14 @@ impl DrainOptions {
 
     /// Reads the drain's options: `TIDEGATE_BUDGET`, `_BATCH`, `_CONCURRENCY`, `_LEASE_TIMEOUT`,
     /// `_HANDLER_TIMEOUT`, `_BACKOFF_BASE`, `_BACKOFF_MAX`, `_LINGER`, `_MAX_DRAINS`,
-    /// `_EMPTY_WITHIN`, `_XRAY`.
+    /// `_EMPTY_WITHIN`; and with the feature `otel` what `Telemetry` reads.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub fn from_settings(lookup: Lookup<'_>) -> Result<Self, Error> {
         let default = Self::default();
+        #[cfg(not(feature = "otel"))]
+        crate::otel::from_settings(lookup)?;
         Ok(Self {
             budget: duration(lookup, "TIDEGATE_BUDGET", default.budget)?,
             batch: number(lookup, "TIDEGATE_BATCH", default.batch, &Self::BATCH)?,
@@ -104,7 +107,8 @@ impl DrainOptions {
                 base: duration(lookup, "TIDEGATE_BACKOFF_BASE", default.retry.base)?,
                 max: duration(lookup, "TIDEGATE_BACKOFF_MAX", default.retry.max)?,
             },
-            xray: xray::daemon(lookup)?,
+            #[cfg(feature = "otel")]
+            telemetry: Telemetry::from_settings(lookup)?,
         })
     }
 

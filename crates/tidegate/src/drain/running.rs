@@ -12,6 +12,7 @@ use super::clocks::Reading;
 use super::execute::{EventRun, Limits};
 use super::hand::Pick;
 use super::lanes::{Came, Ended, PLACE, Work};
+use super::recording::Recording;
 use super::settle::{Settled, count, log_end, settle};
 use super::writer::{Back, Class, End};
 use crate::context::{Context, Flushed};
@@ -168,6 +169,9 @@ impl<D: Dispatch> Drain<D> {
         self.services.note_left(event.lease);
         let settled = Settled::Finish(ending::given_up(event, fault));
         log_end(event, &settled, Duration::ZERO);
+        if let Some(recording) = &self.watchers.recording {
+            recording.given_up(event, &fault.code);
+        }
         if let Settled::Finish(end) = settled {
             self.finish(event, end, class, Vec::new());
         }
@@ -257,7 +261,12 @@ impl<D: Dispatch> Drain<D> {
         let most = self.options.lease_timeout.mul_f64(0.9);
         let limit = self.policies.handler_timeout(&leased.kind, usual, most);
         let sharing = self.sharing(&leased);
-        let ctx = Context::new(leased, Some(self.database.clone()), flushed, limit);
+        let mut ctx = Context::new(leased, Some(self.database.clone()), flushed, limit);
+        let recording = self.watchers.recording.as_ref();
+        if let Some(recording) = recording {
+            ctx = recording.placed(ctx);
+        }
+        let spool = recording.and_then(Recording::spool);
         let ctx = Arc::new(ctx.sharing_calls(sharing, self.worker));
         let limits = Limits {
             handler: limit,
@@ -279,6 +288,7 @@ impl<D: Dispatch> Drain<D> {
             limits,
             services: self.services.clone(),
             span,
+            spool,
         };
         self.running.insert(lease, ctx);
         Work {
@@ -338,7 +348,7 @@ impl<D: Dispatch> Drain<D> {
         let retry = self.policies.retry(&event.kind, self.options.retry);
         let settled = settle(event, &ends, &retry, fastrand::f64());
         log_end(event, &settled, took);
-        self.watchers.attempted(ctx, &settled, took);
+        self.watchers.attempted(ctx, &settled, &ends, took);
         match settled {
             Settled::AlreadyFinished(status) => {
                 self.report.published += published;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
-use super::{Drain, OVERRUN, StopReason};
+use super::{Drain, StopReason};
 use crate::chain::{Chain, Fleet, Seen, StartDrain, wanted};
 use crate::dispatch::Dispatch;
 use crate::error::Error;
@@ -407,8 +407,7 @@ impl<D: Dispatch> Drain<D> {
                 self.slots.start(self.slots.chain.behind());
             }
         }
-        let limit = self.budget.total() + OVERRUN;
-        let left = limit.saturating_sub(self.budget.elapsed());
+        let left = self.limit().saturating_sub(self.budget.elapsed());
         let started = tokio::time::timeout(left, self.slots.started()).await;
         self.report.started_drains = started.unwrap_or_default();
     }
@@ -419,8 +418,7 @@ impl<D: Dispatch> Drain<D> {
         if self.report.slot == 0 {
             return;
         }
-        let limit = self.budget.total() + OVERRUN;
-        let left = limit.saturating_sub(self.budget.elapsed());
+        let left = self.limit().saturating_sub(self.budget.elapsed());
         let noted = tokio::time::timeout(left, self.note()).await;
         let noted = noted.unwrap_or(Err(Error::TimedOut {
             stage: "report",

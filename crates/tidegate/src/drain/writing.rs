@@ -189,6 +189,9 @@ impl<D: Dispatch> Drain<D> {
         } = round;
         self.writing = Slot::Idle(Box::new(session));
         self.database_time += self.write_sent.elapsed();
+        if let Some(recording) = &self.watchers.recording {
+            recording.written(self.write_sent, batch.outcomes());
+        }
         self.between.writes_back = false;
         let whole = failed.is_none();
         match failed {

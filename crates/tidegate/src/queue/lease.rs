@@ -264,6 +264,7 @@ fn leased_event(row: &Row, token: Uuid) -> Result<LeasedEvent, Error> {
             .get::<_, Option<JsonText>>(col::PROGRESS)
             .and_then(|text| progress(&text.0)),
         traceparent: row.get(col::TRACEPARENT),
+        is_replay: row.get(col::REPLAYED),
     })
 }
 

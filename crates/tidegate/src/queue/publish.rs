@@ -7,6 +7,7 @@ use super::finalize::EventColumns;
 use super::{query, sql};
 use crate::error::Error;
 use crate::event::NewEvent;
+use crate::otel::Publishing;
 use crate::seal;
 use crate::trace;
 
@@ -67,7 +68,9 @@ pub async fn publish(
     let event = seal::sealed(event)?;
     let delay = event.delay.map(|delay| delay.as_secs_f64());
     let expires_in = event.expires_in.map(|time| time.as_secs_f64());
-    let here = position();
+    let recorded = Publishing::begin(event.traceparent.as_deref());
+    let here = recorded.as_ref().map(Publishing::header);
+    let here = here.or_else(|| event.traceparent.clone()).or_else(position);
     let rows = query(
         client,
         &sql::live::PUBLISH_ONE,
@@ -81,7 +84,7 @@ pub async fn publish(
             &event.expires_at,
             &event.max_attempts.map(i32::from),
             &expires_in,
-            &event.traceparent.as_ref().or(here.as_ref()),
+            &here,
             &(if event.replaces { "replace" } else { "keep" }),
             &event.after,
         ],
@@ -89,7 +92,12 @@ pub async fn publish(
     .await
     .map_err(refused)?;
     let row = rows.first();
-    Published::of(row.ok_or_else(|| Error::Unreadable("publish: no row".to_owned()))?)
+    let row = row.ok_or_else(|| Error::Unreadable("publish: no row".to_owned()))?;
+    let published = Published::of(row)?;
+    if let Some(recorded) = recorded {
+        recorded.done(&event.kind, 1, Some(published.id));
+    }
+    Ok(published)
 }
 
 /// The error for an event that is to replace another one and is not published alone.
@@ -117,7 +125,9 @@ pub async fn publish_batch(
     if events.iter().any(|event| !event.after.is_empty()) {
         return Err(Error::Invalid(AFTER.to_owned()));
     }
-    let here = position();
+    let recorded = Publishing::begin(None);
+    let here = recorded.as_ref().map(Publishing::header);
+    let here = here.or_else(position);
     seal::keys().await?;
     let events: Vec<_> = events.iter().map(seal::sealed).collect::<Result<_, _>>()?;
     let mut columns = EventColumns::of(&events.iter().map(AsRef::as_ref));
@@ -145,6 +155,12 @@ pub async fn publish_batch(
     )
     .await
     .map_err(refused)?;
+    if let Some(recorded) = recorded {
+        let first = events.first().map_or("", |event| event.kind.as_str());
+        let alike = events.iter().all(|event| event.kind == first);
+        let kind = if alike { first } else { "tidegate" };
+        recorded.done(kind, events.len(), None);
+    }
     rows.iter().map(Published::of).collect()
 }
 

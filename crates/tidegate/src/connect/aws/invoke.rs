@@ -2,18 +2,15 @@
 //! credentials, over the HTTP client that also reads secrets. The SDK's own crate for Lambda would be larger than all
 //! the rest of the SDK. <https://docs.aws.amazon.com/lambda/latest/api/API_Invoke.html>
 
-use std::time::SystemTime;
-
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::ProvideCredentials;
-use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
-use aws_sigv4::sign::v4;
 use futures_util::future::{BoxFuture, FutureExt};
 use serde_json::json;
 use tokio::sync::OnceCell;
 
 use super::encoded;
 use super::sdk::{Aws, http_client};
+use super::sign::{For, signature};
 use crate::chain::{Chain, StartDrain};
 use crate::config::environment;
 use crate::error::Error;
@@ -126,33 +123,22 @@ fn signed(
     body: &str,
     trace: Option<&str>,
 ) -> Result<http::Request<()>, Box<dyn std::error::Error + Send + Sync>> {
-    let identity = credentials.into();
-    let params = v4::SigningParams::builder()
-        .identity(&identity)
-        .region(region)
-        .name("lambda")
-        .time(SystemTime::now())
-        .settings(SigningSettings::default())
-        .build()?
-        .into();
     let mut headers = vec![
         ("content-type", "application/json"),
         ("x-amz-invocation-type", "Event"),
     ];
     headers.extend(trace.map(|trace| ("x-amzn-trace-id", trace)));
-    let signable = SignableRequest::new(
-        "POST",
-        url,
-        headers.iter().copied(),
-        SignableBody::Bytes(body.as_bytes()),
-    )?;
-    let (instructions, _) = sign(signable, &params)?.into_parts();
+    let to = For {
+        service: "lambda",
+        region,
+    };
+    let signature = signature(&to, url, &headers, body.as_bytes(), credentials)?;
     let mut request = http::Request::post(url);
     for (name, value) in headers {
         request = request.header(name, value);
     }
     let mut request = request.body(())?;
-    instructions.apply_to_request_http1x(&mut request);
+    request.headers_mut().extend(signature);
     Ok(request)
 }
 

@@ -5,6 +5,7 @@ mod iam;
 mod invoke;
 mod sdk;
 mod secret;
+mod sign;
 
 use std::fmt::Write;
 
@@ -12,6 +13,8 @@ pub(super) use self::iam::Iam;
 pub use self::invoke::{Invoked, SelfInvoke};
 pub(super) use self::secret::Secret;
 pub use self::secret::SecretText;
+#[cfg(feature = "otel")]
+pub(crate) use self::sign::Signer;
 
 /// Percent-encodes everything but the unreserved characters of RFC 3986, as the signature requires.
 fn encoded(text: &str) -> String {

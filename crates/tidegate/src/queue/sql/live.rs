@@ -53,7 +53,7 @@ pub static READ_LEASED: Statement = Statement {
     params: &[Type::UUID, Type::INT8, Type::INT8],
     text: "\
 SELECT id, fate, kind, payload, group_key, correlation_id, attempt, max_attempts, created_at, expires_at, progress, traceparent,
-       started
+       started, replayed
   FROM tidegate.read_leased($1, $2, $3)",
 };
 
@@ -72,6 +72,7 @@ pub(crate) mod leased {
     pub(crate) const PROGRESS: usize = 10;
     pub(crate) const TRACEPARENT: usize = 11;
     pub(crate) const STARTED: usize = 12;
+    pub(crate) const REPLAYED: usize = 13;
 }
 
 /// What is in hand under these tokens, all of one moment.

@@ -1,0 +1,889 @@
+//! What an OpenTelemetry collector is told: a receiver of the test decodes it by the published messages.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit, Mac};
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
+use opentelemetry_proto::tonic::metrics::v1::{AggregationTemporality, Metric};
+use opentelemetry_proto::tonic::trace::v1::Span;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tidegate::chain::Chain;
+use tidegate::operate::ReplayRequest;
+use tidegate::trace::{TraceContext, current, within};
+use tidegate::{
+    Done, DrainOptions, DrainReport, HandlerError, Hooks, Invocation, Telemetry, drain_with, queue,
+};
+use tidegate_job::http::{self, Access};
+use tokio::net::TcpListener;
+
+use crate::function::{AMPLE, Function};
+use crate::http::use_job;
+use crate::intake::fixture;
+use crate::probe::{ProbeApp, act, drain, live, options, pair, probe_database, publish_acts};
+use crate::services::Services;
+use crate::support::{
+    self, AMPLE_TIMEOUT, Collector, Manner, Received, TestDb, attributes, aws_variables, hex,
+    publish_views, telemetry, terminate, wait_until,
+};
+
+const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+const TRACE_ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT_ID: &str = "00f067aa0ba902b7";
+
+fn telling(telemetry: Telemetry) -> DrainOptions {
+    DrainOptions {
+        telemetry: Some(telemetry),
+        concurrency: 1,
+        ..options()
+    }
+}
+
+/// An application whose handlers do as the event's name says.
+fn obedient() -> std::sync::Arc<ProbeApp> {
+    ProbeApp::new(|call, ctx| {
+        Box::pin(async move {
+            match (call.name.as_str(), call.attempt) {
+                ("first", _) => ctx.emit_new(act("second"))?,
+                ("again", 1) => return Err(HandlerError::retry("busy", "canary")),
+                ("reject", _) => return Err(HandlerError::reject("409", "canary")),
+                _ => {}
+            }
+            Ok(Done::ok())
+        })
+    })
+}
+
+fn ids(span: &Span) -> (String, String) {
+    (hex(&span.trace_id), hex(&span.span_id))
+}
+
+fn links(span: &Span) -> Vec<(String, String)> {
+    let links = span.links.iter();
+    links
+        .map(|link| (hex(&link.trace_id), hex(&link.span_id)))
+        .collect()
+}
+
+fn kind(span: &Span) -> SpanKind {
+    SpanKind::try_from(span.kind).unwrap()
+}
+
+fn said(span: &Span) -> BTreeMap<String, String> {
+    attributes(&span.attributes)
+}
+
+fn has_failed(span: &Span) -> bool {
+    let status = span.status.as_ref();
+    status.is_some_and(|status| status.code() == StatusCode::Error)
+}
+
+#[tokio::test]
+async fn a_recorded_event_is_publish_process_and_handlers_below_each_other() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let collector = Collector::start(Manner::Takes).await;
+    let telemetry = collector.telemetry("0");
+    let event = pair("first").traceparent(SAMPLED);
+    let published = telemetry.recorded(queue::publish(&client, &event)).await;
+    let id = published.unwrap().id;
+    let publish = collector.one("publish pair");
+    assert_eq!(hex(&publish.trace_id), TRACE_ID);
+    assert_eq!(hex(&publish.parent_span_id), PARENT_ID);
+    assert_eq!(kind(&publish), SpanKind::Producer);
+    assert_eq!(said(&publish)["messaging.operation.type"], "send");
+    assert_eq!(said(&publish)["messaging.message.id"], id.to_string());
+
+    drain(&db, &obedient(), &telling(telemetry)).await;
+    let process = collector.one("process pair");
+    assert_eq!(process.trace_id, publish.trace_id);
+    assert_eq!(process.parent_span_id, publish.span_id);
+    assert_eq!(kind(&process), SpanKind::Consumer);
+    let whole = collector.one("drain");
+    assert_eq!(links(&process), [ids(&whole)]);
+    let found = said(&process);
+    for (key, value) in [
+        ("messaging.system", "tidegate"),
+        ("messaging.operation.type", "process"),
+        ("messaging.operation.name", "process"),
+        ("messaging.destination.name", "pair"),
+        ("messaging.message.id", &id.to_string()),
+        ("tidegate.attempt", "1"),
+        ("tidegate.outcome", "completed"),
+    ] {
+        assert_eq!(found[key], value, "{key}");
+    }
+    assert!(found.contains_key("tidegate.waited_ms"));
+    assert!(!has_failed(&process));
+    for name in ["first", "second"] {
+        let handler = collector.one(name);
+        assert_eq!(handler.parent_span_id, process.span_id);
+        assert_eq!(kind(&handler), SpanKind::Internal);
+        assert_eq!(said(&handler)["tidegate.handler"], name);
+        assert!(process.start_time_unix_nano <= handler.start_time_unix_nano);
+        assert!(handler.start_time_unix_nano <= handler.end_time_unix_nano);
+    }
+}
+
+#[tokio::test]
+async fn what_a_handler_emits_and_publishes_itself_stands_below_it() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    queue::publish(&client, &act("first").traceparent(SAMPLED))
+        .await
+        .unwrap();
+    let collector = Collector::start(Manner::Takes).await;
+    let database = db.database();
+    let app = ProbeApp::new(move |call, ctx| {
+        let database = database.clone();
+        Box::pin(async move {
+            if call.name == "first" {
+                assert_ne!(
+                    current().as_ref(),
+                    ctx.trace(),
+                    "a handler has its own place"
+                );
+                ctx.emit_new(act("second"))?;
+                let client = database.connect().await.unwrap();
+                queue::publish(&client, &pair("third")).await.unwrap();
+            }
+            Ok(Done::ok())
+        })
+    });
+    drain(&db, &app, &telling(collector.telemetry("0"))).await;
+    let processes = collector.named("process act");
+    let (first, second) = (&processes[0], &processes[1]);
+    let emitted = collector.one("publish act");
+    assert_eq!(emitted.parent_span_id, first.span_id);
+    assert_eq!(second.parent_span_id, emitted.span_id);
+    let published = collector.one("publish pair");
+    let acts = collector.named("act");
+    let handler = acts
+        .iter()
+        .find(|span| span.parent_span_id == first.span_id);
+    assert_eq!(published.parent_span_id, handler.unwrap().span_id);
+    assert_eq!(
+        collector.one("process pair").parent_span_id,
+        published.span_id
+    );
+    for span in collector.spans().iter().filter(|span| span.name != "drain") {
+        assert_eq!(hex(&span.trace_id), TRACE_ID, "{span:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_later_attempt_and_a_replay_begin_traces_that_link_to_the_publish() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let event = act("again").traceparent(SAMPLED);
+    let id = queue::publish(&client, &event).await.unwrap().id;
+    let collector = Collector::start(Manner::Takes).await;
+    let lingering = DrainOptions {
+        linger: Duration::from_millis(500),
+        ..telling(collector.telemetry("0"))
+    };
+    drain(&db, &obedient(), &lingering).await;
+    let request = ReplayRequest {
+        ids: Some(vec![id]),
+        reason: "once more".to_owned(),
+        actor: Some("ada".to_owned()),
+        ..ReplayRequest::default()
+    };
+    let replayed = queue::replay(&client, &request).await.unwrap();
+    assert_eq!(replayed.replayed, 1, "{replayed:?}");
+    drain(&db, &obedient(), &lingering).await;
+    let found = collector.named("process act");
+    let outcomes: Vec<_> = found
+        .iter()
+        .map(|span| said(span)["tidegate.outcome"].clone())
+        .collect();
+    assert_eq!(outcomes, ["retried", "completed", "retried", "completed"]);
+    let publish = (TRACE_ID.to_owned(), PARENT_ID.to_owned());
+    assert_eq!(hex(&found[0].parent_span_id), PARENT_ID);
+    assert!(!links(&found[0]).contains(&publish));
+    assert_eq!(said(&found[0])["error.type"], "busy");
+    assert!(has_failed(&found[0]));
+    for span in &found[1..] {
+        assert!(span.parent_span_id.is_empty(), "{span:?}");
+        assert_ne!(hex(&span.trace_id), TRACE_ID);
+        assert!(links(span).contains(&publish), "{span:?}");
+    }
+    assert_ne!(said(&found[2])["messaging.message.id"], id.to_string());
+}
+
+#[tokio::test]
+async fn a_share_of_drains_records_what_nobody_decides_on() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    for (ratio, expected) in [("0", 0), ("1", 3)] {
+        publish_acts(&client, 3).await;
+        let collector = Collector::start(Manner::Takes).await;
+        let report = drain(&db, &obedient(), &telling(collector.telemetry(ratio))).await;
+        assert_eq!(report.completed, 3);
+        let found = collector.named("process act");
+        assert_eq!(found.len(), expected, "{ratio}");
+        if ratio == "0" {
+            assert!(collector.exports().is_empty());
+            continue;
+        }
+        let whole = collector.one("drain");
+        assert_eq!(kind(&whole), SpanKind::Internal);
+        assert!(whole.parent_span_id.is_empty());
+        assert_eq!(said(&whole)["tidegate.completed"], "3");
+        assert_eq!(said(&whole)["tidegate.stop_reason"], "queue_empty");
+        for span in &found {
+            assert_eq!(
+                (&span.trace_id, &span.parent_span_id),
+                (&whole.trace_id, &whole.span_id)
+            );
+        }
+        for (name, operation) in [
+            ("receive tidegate", "receive"),
+            ("settle tidegate", "settle"),
+        ] {
+            let spans = collector.named(name);
+            let counts = spans
+                .iter()
+                .map(|span| said(span)["messaging.batch.message_count"].clone());
+            let count: u64 = counts.map(|count| count.parse::<u64>().unwrap()).sum();
+            assert_eq!(count, 3, "{name}");
+            for span in &spans {
+                assert_eq!(kind(span), SpanKind::Client);
+                assert_eq!(span.parent_span_id, whole.span_id);
+                assert_eq!(said(span)["messaging.operation.type"], operation);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn outside_of_the_sample_what_goes_wrong_is_one_span_and_the_rest_none() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    for name in ["fine", "first", "reject"] {
+        let event = act(name).traceparent(UNSAMPLED);
+        queue::publish(&client, &event).await.unwrap();
+    }
+    queue::publish(&client, &act("reject")).await.unwrap();
+    let collector = Collector::start(Manner::Takes).await;
+    let report = drain(&db, &obedient(), &telling(collector.telemetry("0"))).await;
+    assert_eq!((report.completed, report.completed_with_errors), (3, 2));
+    let mut names: Vec<_> = collector
+        .spans()
+        .into_iter()
+        .map(|span| span.name)
+        .collect();
+    names.sort();
+    assert_eq!(names, ["drain", "process act", "process act"]);
+    let found = collector.named("process act");
+    assert_eq!(hex(&found[0].trace_id), TRACE_ID);
+    assert_eq!(hex(&found[0].parent_span_id), PARENT_ID);
+    assert!(found[1].parent_span_id.is_empty());
+    for span in found {
+        assert!(has_failed(&span));
+        assert_eq!(said(&span)["error.type"], "409");
+        assert_eq!(said(&span)["tidegate.outcome"], "completed_with_errors");
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_no_handler_sees_is_told() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let late = act("late")
+        .start_within(Duration::from_millis(1))
+        .traceparent(SAMPLED);
+    queue::publish(&client, &late).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let collector = Collector::start(Manner::Takes).await;
+    let report = drain(&db, &obedient(), &telling(collector.telemetry("0"))).await;
+    assert_eq!(report.expired, 1);
+    let span = collector.one("process act");
+    assert_eq!(hex(&span.parent_span_id), PARENT_ID);
+    assert_eq!(said(&span)["error.type"], "expired");
+    assert!(has_failed(&span));
+}
+
+#[tokio::test]
+async fn work_under_no_trace_begins_one_as_often_as_the_ratio_says() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let collector = Collector::start(Manner::Takes).await;
+    for (ratio, expected) in [("0", 0), ("1", 1)] {
+        let event = act("one");
+        let publishing = queue::publish(&client, &event);
+        collector
+            .telemetry(ratio)
+            .recorded(publishing)
+            .await
+            .unwrap();
+        assert_eq!(collector.spans().len(), expected);
+    }
+    let publish = collector.one("publish act");
+    assert!(publish.parent_span_id.is_empty());
+    // An unsampled trace stays one.
+    let telemetry = collector.telemetry("1");
+    within(TraceContext::parse(UNSAMPLED), async {
+        let batch = [act("two"), pair("three")];
+        telemetry
+            .recorded(queue::publish_batch(&client, &batch))
+            .await
+            .unwrap();
+    })
+    .await;
+    assert_eq!(collector.spans().len(), 1);
+    let batch = [act("two"), pair("three")];
+    telemetry
+        .recorded(queue::publish_batch(&client, &batch))
+        .await
+        .unwrap();
+    let span = collector.one("publish tidegate");
+    assert_eq!(said(&span)["messaging.batch.message_count"], "2");
+}
+
+#[tokio::test]
+async fn a_drain_that_another_has_started_links_to_it_and_names_its_invocation() {
+    let db = probe_database().await;
+    let collector = Collector::start(Manner::Takes).await;
+    let options = telling(collector.telemetry("1"));
+    let first = Chain::begin();
+    for hop in [0, 1] {
+        let hooks = Hooks {
+            chain: Some(Chain { hop, ..first }),
+            invocation: Some(Invocation {
+                id: format!("request-{hop}"),
+                is_cold: hop == 0,
+                is_timed: hop == 0,
+            }),
+            ..Hooks::default()
+        };
+        drain_with(&db.database(), obedient(), &options, hooks)
+            .await
+            .unwrap();
+    }
+    let found = collector.named("drain");
+    assert_eq!(links(&found[0]), []);
+    assert_eq!(links(&found[1]), [ids(&found[0])]);
+    assert_ne!(found[0].trace_id, found[1].trace_id);
+    for (span, trigger, cold) in [(&found[0], "timer", "true"), (&found[1], "other", "false")] {
+        assert_eq!(said(span)["faas.trigger"], trigger);
+        assert_eq!(said(span)["faas.coldstart"], cold);
+    }
+    assert_eq!(said(&found[1])["faas.invocation_id"], "request-1");
+}
+
+#[tokio::test]
+async fn i9_no_payload_group_or_word_of_a_handler_leaves() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let event = act("canary")
+        .group("canary")
+        .correlation("canary")
+        .dedup("canary");
+    queue::publish(&client, &event.traceparent(SAMPLED).max_attempts(2))
+        .await
+        .unwrap();
+    let app = ProbeApp::new(|call, _| {
+        Box::pin(async move {
+            assert_eq!(call.attempt, 1, "canary");
+            Err(HandlerError::retry("down", "canary"))
+        })
+    });
+    let collector = Collector::start(Manner::Takes).await;
+    let lingering = DrainOptions {
+        linger: Duration::from_millis(500),
+        ..telling(collector.telemetry("1"))
+    };
+    let report = drain(&db, &app, &lingering).await;
+    assert_eq!((report.retried, report.failed), (1, 1), "{report:?}");
+    assert_eq!(collector.named("process act").len(), 2);
+    for Received { path, body, .. } in collector.received() {
+        let found = body.windows(6).any(|bytes| bytes == b"canary");
+        assert!(!found, "{path}: {}", String::from_utf8_lossy(&body));
+    }
+}
+
+#[tokio::test]
+async fn correlation_ids_are_shown_when_they_are_asked_for() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let event = act("one").correlation("order-7").traceparent(SAMPLED);
+    queue::publish(&client, &event).await.unwrap();
+    let collector = Collector::start(Manner::Takes).await;
+    let telemetry = collector.telemetry_with(&[("TIDEGATE_TRACE_CORRELATION", "on")]);
+    drain(&db, &obedient(), &telling(telemetry)).await;
+    let span = collector.one("process act");
+    assert_eq!(said(&span)["messaging.message.conversation_id"], "order-7");
+}
+
+/// The points of a metric: labels and value, or count for a histogram.
+fn points(metrics: &[Metric], name: &str) -> Vec<(BTreeMap<String, String>, i64)> {
+    use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value::AsInt;
+    let mut found = Vec::new();
+    for metric in metrics.iter().filter(|metric| metric.name == name) {
+        let numbers = match metric.data.as_ref().unwrap() {
+            Data::Sum(sum) => {
+                assert_eq!(sum.aggregation_temporality(), AggregationTemporality::Delta);
+                assert!(sum.is_monotonic);
+                &sum.data_points
+            }
+            Data::Gauge(gauge) => &gauge.data_points,
+            Data::Histogram(histogram) => {
+                assert_eq!(
+                    histogram.aggregation_temporality(),
+                    AggregationTemporality::Delta
+                );
+                for point in &histogram.data_points {
+                    assert_eq!(point.bucket_counts.len(), point.explicit_bounds.len() + 1);
+                    assert_eq!(point.bucket_counts.iter().sum::<u64>(), point.count);
+                    let count = i64::try_from(point.count).unwrap();
+                    found.push((attributes(&point.attributes), count));
+                }
+                continue;
+            }
+            other => panic!("{other:?}"),
+        };
+        for point in numbers {
+            assert!(point.start_time_unix_nano <= point.time_unix_nano);
+            let Some(AsInt(value)) = point.value else {
+                panic!("{point:?}");
+            };
+            found.push((attributes(&point.attributes), value));
+        }
+    }
+    found
+}
+
+fn labelled(key: &str, value: &str, count: i64) -> (BTreeMap<String, String>, i64) {
+    (BTreeMap::from([(key.to_owned(), value.to_owned())]), count)
+}
+
+#[tokio::test]
+async fn each_drain_tells_its_figures_once_as_deltas() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let collector = Collector::start(Manner::Takes).await;
+    let telling = telling(collector.telemetry("0"));
+    for round in 1..=2 {
+        publish_acts(&client, 4).await;
+        let later = act("later").delay(Duration::from_hours(1));
+        queue::publish(&client, &later).await.unwrap();
+        queue::publish(&client, &act("reject")).await.unwrap();
+        drain(&db, &obedient(), &telling).await;
+        let exports = collector.metrics();
+        assert_eq!(exports.len(), round);
+        let metrics = &exports[round - 1];
+        let outcomes = points(metrics, "tidegate.events");
+        assert_eq!(
+            outcomes,
+            [
+                labelled("tidegate.outcome", "completed", 4),
+                labelled("tidegate.outcome", "completed_with_errors", 1),
+            ]
+        );
+        let reason = labelled("tidegate.stop_reason", "queue_empty", 1);
+        assert_eq!(points(metrics, "tidegate.drains"), [reason]);
+        let took = points(metrics, "messaging.process.duration");
+        assert_eq!(took.len(), 1);
+        assert_eq!(
+            (took[0].0["messaging.destination.name"].as_str(), took[0].1),
+            ("act", 5)
+        );
+        let waiting = i64::try_from(round).unwrap();
+        let left = points(metrics, "tidegate.queue.events");
+        assert!(
+            left.contains(&labelled("messaging.destination.name", "act", waiting)),
+            "{left:?}"
+        );
+        assert!(
+            left.contains(&labelled("messaging.destination.name", "pair", 0)),
+            "{left:?}"
+        );
+        assert_eq!(points(metrics, "tidegate.queue.size")[0].1, waiting);
+        assert_eq!(points(metrics, "tidegate.drain.duration")[0].1, 1);
+    }
+}
+
+#[tokio::test]
+async fn spans_are_of_who_is_named_in_the_standard_variables() {
+    let db = probe_database().await;
+    let collector = Collector::start(Manner::Takes).await;
+    let telemetry = collector.telemetry_with(&[
+        ("OTEL_TRACES_SAMPLER", "always_on"),
+        ("OTEL_SERVICE_NAME", "grants"),
+        (
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "deployment.environment.name=test",
+        ),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Basic%20canary"),
+    ]);
+    drain(&db, &obedient(), &telling(telemetry)).await;
+    let export = &collector.exports()[0].resource_spans[0];
+    let named = attributes(&export.resource.as_ref().unwrap().attributes);
+    assert_eq!(named["service.name"], "grants");
+    assert_eq!(named["deployment.environment.name"], "test");
+    assert_eq!(
+        export.scope_spans[0].scope.as_ref().unwrap().name,
+        "tidegate"
+    );
+    assert!(export.schema_url.ends_with("/1.44.0"));
+    for request in collector.received() {
+        assert_eq!(request.headers["authorization"], "Basic canary");
+    }
+}
+
+#[tokio::test]
+async fn a_collector_that_is_dead_slow_or_broken_costs_no_event() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    let slow = Collector::start(Manner::Hangs).await;
+    let broken = Collector::start(Manner::Fails).await;
+    let gone = Collector::start(Manner::Takes).await.url();
+    for url in [
+        slow.url(),
+        broken.url(),
+        gone,
+        "http://192.0.2.1:4318".to_owned(),
+    ] {
+        publish_acts(&client, 20).await;
+        let telemetry = telemetry(&url, &[("TIDEGATE_TRACE_RATIO", "1")]);
+        let report = drain(&db, &obedient(), &telling(telemetry)).await;
+        assert_eq!((report.leased, report.completed), (20, 20), "{url}");
+        assert_eq!(live(&client).await, 0);
+    }
+    assert!(!slow.received().is_empty() && !broken.received().is_empty());
+}
+
+fn variables<'a>(url: &'a str, further: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    let own = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", url),
+        ("TIDEGATE_TRACE_RATIO", "1"),
+        ("TIDEGATE_METRICS", "emf"),
+    ];
+    [&own, further].concat()
+}
+
+/// The same for a test that waits for what arrives.
+fn patiently<'a>(url: &'a str, further: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    variables(url, &[further, &[AMPLE_TIMEOUT]].concat())
+}
+
+/// The drain's line of metrics for CloudWatch, the last one.
+fn emf(function: &Function) -> Value {
+    let log = function.log();
+    let mut lines = log.iter().rev();
+    let line = lines.find(|line| !line["_aws"].is_null());
+    line.unwrap().clone()
+}
+
+#[tokio::test]
+async fn everything_has_arrived_when_the_function_answers() {
+    let db = support::database().await;
+    publish_views(&db.client().await, 3).await;
+    let collector = Collector::start(Manner::Takes).await;
+    let function = Function::on(&db, &patiently(&collector.url(), &[])).await;
+    for round in 1..=2 {
+        function.drain(AMPLE).await;
+        let drains = collector.named("drain");
+        assert_eq!(drains.len(), round);
+        assert_eq!(collector.metrics().len(), round);
+        let said = said(&drains[round - 1]);
+        assert_eq!(said["faas.coldstart"], (round == 1).to_string());
+        assert_eq!(said["faas.trigger"], "other");
+        assert!(!said["faas.invocation_id"].is_empty());
+    }
+    assert_eq!(collector.named("process grant_letter_viewed").len(), 3);
+    let export = &collector.exports()[0].resource_spans[0];
+    let named = attributes(&export.resource.as_ref().unwrap().attributes);
+    assert_eq!(named["service.name"], "tidegate-function");
+    assert_eq!(named["cloud.provider"], "aws");
+    assert!(emf(&function).get("SpansDropped").is_none());
+    // What a schedule sends.
+    let tick = json!({"source": "aws.scheduler", "detail-type": "Scheduled Event"});
+    assert!(!function.invoke(&tick).await.is_error);
+    assert_eq!(said(&collector.named("drain")[2])["faas.trigger"], "timer");
+}
+
+#[tokio::test]
+async fn what_is_lost_is_counted_in_the_log_and_for_cloudwatch() {
+    let db = support::database().await;
+    let client = db.client().await;
+    let gone = Collector::start(Manner::Takes).await.url();
+    let slow = Collector::start(Manner::Hangs).await;
+    let refusing = Collector::start(Manner::Rejects(2)).await;
+    for (url, all) in [(gone, true), (slow.url(), true), (refusing.url(), false)] {
+        publish_views(&client, 3).await;
+        let settings = if all { variables } else { patiently };
+        let function = Function::on(&db, &settings(&url, &[])).await;
+        let report = function.drain(AMPLE).await;
+        assert!(report.completed >= 3, "{report:?}");
+        let dropped = emf(&function)["SpansDropped"].as_u64();
+        assert!(
+            if all {
+                dropped > Some(3)
+            } else {
+                dropped == Some(2)
+            },
+            "{url}: {dropped:?}"
+        );
+        let log = function.log();
+        let line = log
+            .iter()
+            .find(|line| line["message"] == "telemetry dropped");
+        let line = line.unwrap_or_else(|| panic!("{log:?}"));
+        assert_eq!(line["spans_dropped"].as_u64(), dropped);
+        assert!(!line.to_string().contains("canary"), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn many_events_are_no_more_spans_than_may_be_kept() {
+    let db = probe_database().await;
+    let client = db.client().await;
+    publish_acts(&client, 2500).await;
+    queue::publish(&client, &act("reject")).await.unwrap();
+    let collector = Collector::start(Manner::Takes).await;
+    let report = drain(&db, &obedient(), &telling(collector.telemetry("1"))).await;
+    assert_eq!((report.completed, report.completed_with_errors), (2500, 1));
+    assert!(collector.spans().len() <= 2048);
+    assert_eq!(collector.exports().len(), 1, "one request");
+    collector.one("drain");
+    let failed = collector
+        .named("process act")
+        .into_iter()
+        .filter(has_failed);
+    assert_eq!(failed.count(), 1, "what went wrong is not crowded out");
+}
+
+#[tokio::test]
+async fn a_function_without_settings_sends_nothing() {
+    let db = support::database().await;
+    publish_views(&db.client().await, 1).await;
+    let collector = Collector::start(Manner::Takes).await;
+    let url = collector.url();
+    let off = variables(&url, &[("OTEL_SDK_DISABLED", "true")]);
+    let function = Function::on(&db, &off).await;
+    function.drain(AMPLE).await;
+    assert!(collector.received().is_empty());
+}
+
+#[tokio::test]
+async fn a_drain_that_is_told_to_stop_sends_what_it_has() {
+    let db = support::database().await;
+    let client = db.client().await;
+    publish_views(&client, 3).await;
+    let collector = Collector::start(Manner::Takes).await;
+    let mut process = support::command("tidegate")
+        .args(["drain", "--json", "--linger", "10m", "--budget", "10m"])
+        .env("DATABASE_URL", &db.url)
+        .envs(patiently(&collector.url(), &[]))
+        .spawn()
+        .unwrap();
+    wait_until("the queue is empty", async || live(&client).await == 0).await;
+    terminate(&process);
+    let ended = support::ended("the drain", process.wait()).await.unwrap();
+    assert!(ended.success());
+    let whole = collector.one("drain");
+    assert_eq!(said(&whole)["tidegate.stop_reason"], "budget_spent");
+    assert_eq!(collector.named("process grant_letter_viewed").len(), 3);
+}
+
+#[tokio::test]
+async fn a_drain_that_fails_is_told_as_failed() {
+    let db = support::database().await;
+    publish_views(&db.client().await, 1).await;
+    db.client()
+        .await
+        .batch_execute("DROP FUNCTION tidegate.lease")
+        .await
+        .unwrap();
+    let collector = Collector::start(Manner::Takes).await;
+    let function = Function::on(&db, &patiently(&collector.url(), &[])).await;
+    let answer = function.invoke(&json!({"action": "drain"})).await;
+    assert!(answer.is_error, "{answer:?}");
+    assert!(has_failed(&collector.one("drain")));
+    let metrics = collector.metrics().remove(0);
+    let reason = labelled("tidegate.stop_reason", "error", 1);
+    assert_eq!(points(&metrics, "tidegate.drains"), [reason]);
+    assert!(
+        points(&metrics, "tidegate.queue.size").is_empty(),
+        "it is not known"
+    );
+}
+
+/// Whether a request is signed with the key that [`aws_variables`] gives.
+/// <https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html>
+fn verify(request: &Received, service: &str) {
+    let header = |name: &str| request.headers[name].to_str().unwrap().to_owned();
+    let authorization = header("authorization");
+    let fields = authorization.strip_prefix("AWS4-HMAC-SHA256 ").unwrap();
+    let fields: BTreeMap<&str, &str> = fields
+        .split(", ")
+        .map(|field| field.split_once('=').unwrap())
+        .collect();
+    let date = header("x-amz-date");
+    let scope = format!("{}/eu-central-1/{service}/aws4_request", &date[..8]);
+    assert_eq!(fields["Credential"], format!("AKIDEXAMPLE/{scope}"));
+    let signed = fields["SignedHeaders"];
+    assert!(signed.split(';').any(|name| name == "host"), "{signed}");
+    let headers: Vec<_> = signed
+        .split(';')
+        .map(|name| format!("{name}:{}\n", header(name).trim()))
+        .collect();
+    let canonical = format!(
+        "POST\n{}\n\n{}\n{signed}\n{}",
+        request.path,
+        headers.concat(),
+        hex(&Sha256::digest(&request.body))
+    );
+    let text = format!(
+        "AWS4-HMAC-SHA256\n{date}\n{scope}\n{}",
+        hex(&Sha256::digest(canonical.as_bytes()))
+    );
+    let mac = |key: &[u8], text: &str| {
+        let mut mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
+        mac.update(text.as_bytes());
+        mac.finalize().into_bytes().to_vec()
+    };
+    let key = mac(b"AWS4canary-of-aws", &date[..8]);
+    let key = mac(&mac(&mac(&key, "eu-central-1"), service), "aws4_request");
+    assert_eq!(fields["Signature"], hex(&mac(&key, &text)));
+}
+
+#[tokio::test]
+async fn x_ray_takes_signed_requests_and_the_secret_stays_here() {
+    let db = support::database().await;
+    publish_views(&db.client().await, 1).await;
+    let collector = Collector::start(Manner::Takes).await;
+    let mut command = support::command("tidegate");
+    let run = command
+        .args(["drain", "--json"])
+        .env("DATABASE_URL", &db.url)
+        .envs(aws_variables())
+        .env("TIDEGATE_XRAY", "on")
+        .env("TIDEGATE_TRACE_RATIO", "1")
+        .env(AMPLE_TIMEOUT.0, AMPLE_TIMEOUT.1)
+        .env("AWS_ENDPOINT_URL_XRAY", collector.url());
+    let report = drained(&run.output().await.unwrap());
+    assert!(report.completed >= 1, "{report:?}");
+    let received = collector.received();
+    assert_eq!(received.len(), 1, "traces, and no metrics");
+    verify(&received[0], "xray");
+    assert!(!format!("{:?}", received[0].headers).contains("canary"));
+    collector.one("process grant_letter_viewed");
+}
+
+#[tokio::test]
+async fn every_host_of_aws_takes_signed_requests() {
+    let db = support::database().await;
+    let collector = Collector::start(Manner::Takes).await;
+    let mut command = support::command("tidegate");
+    // Such a host is reached through a proxy here, which sees the whole request.
+    let run = command
+        .args(["drain", "--json"])
+        .env("DATABASE_URL", &db.url)
+        .envs(aws_variables())
+        .env("HTTP_PROXY", collector.url())
+        .env("TIDEGATE_TRACE_RATIO", "1")
+        .env(AMPLE_TIMEOUT.0, AMPLE_TIMEOUT.1)
+        .env(
+            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+            "http://monitoring.eu-central-1.amazonaws.com/v1/metrics",
+        );
+    drained(&run.output().await.unwrap());
+    let received = collector.received();
+    assert_eq!(received.len(), 1);
+    assert_eq!(
+        received[0].headers["host"],
+        "monitoring.eu-central-1.amazonaws.com"
+    );
+    verify(&received[0], "monitoring");
+}
+
+fn drained(ran: &std::process::Output) -> DrainReport {
+    assert!(ran.status.success(), "{ran:?}");
+    serde_json::from_slice(&ran.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn the_command_line_records_its_publish_under_the_trace_of_its_environment() {
+    let db = support::database().await;
+    let collector = Collector::start(Manner::Takes).await;
+    let published = support::command("tidegate")
+        .args([
+            "publish",
+            "grant_letter_viewed",
+            "--payload",
+            r#"{"grant_number": "G-1"}"#,
+        ])
+        .env("DATABASE_URL", &db.url)
+        .env("TRACEPARENT", SAMPLED)
+        .envs(patiently(&collector.url(), &[]))
+        .output()
+        .await
+        .unwrap();
+    assert!(published.status.success(), "{published:?}");
+    let publish = collector.one("publish grant_letter_viewed");
+    assert_eq!(hex(&publish.parent_span_id), PARENT_ID);
+    let services = Services::start().await;
+    let ran = support::command("tidegate")
+        .args(["drain", "--json"])
+        .env("DATABASE_URL", &db.url)
+        .envs(services.variables())
+        .envs(patiently(&collector.url(), &[]))
+        .output()
+        .await
+        .unwrap();
+    drained(&ran);
+    let process = collector.one("process grant_letter_viewed");
+    assert_eq!(process.parent_span_id, publish.span_id);
+}
+
+#[tokio::test]
+async fn what_a_bearer_brings_is_recorded_before_it_is_answered() {
+    let db = support::database().await;
+    let collector = Collector::start(Manner::Takes).await;
+    let receiving = [("TIDEGATE_ACTIONS", "receive")];
+    let function = Function::on(&db, &patiently(&collector.url(), &receiving)).await;
+    let answer = function.invoke(&fixture("eventbridge.json")).await;
+    assert_eq!(answer.body["received"], 1, "{answer:?}");
+    let publish = collector.one("publish grant_letter_viewed");
+    let stored = stored(&db).await;
+    assert_eq!(stored.trace_id(), hex(&publish.trace_id));
+    assert_eq!(stored.span_id(), hex(&publish.span_id));
+}
+
+#[tokio::test]
+async fn a_request_over_http_is_recorded_under_the_trace_of_its_header() {
+    let db = support::database().await;
+    let collector = Collector::start(Manner::Takes).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let router = http::router(db.database(), Access::open());
+    let router = http::recording(router, Some(collector.telemetry("0")));
+    let serving = http::serve(listener, router, std::future::pending());
+    let server = tokio::spawn(serving);
+    let request = reqwest::Client::new()
+        .post(format!("{url}/jobs/service_request_use_job"))
+        .header("content-type", "application/json")
+        .header("traceparent", SAMPLED)
+        .body(use_job().to_string());
+    let answer = request.send().await.unwrap();
+    assert_eq!(answer.status(), 202);
+    server.abort();
+    let publish = collector.one("publish service_request_use_job");
+    assert_eq!(hex(&publish.trace_id), TRACE_ID);
+    assert_eq!(hex(&publish.parent_span_id), PARENT_ID);
+    assert_eq!(stored(&db).await.span_id(), hex(&publish.span_id));
+}
+
+/// The trace context of the only live event.
+async fn stored(db: &TestDb) -> TraceContext {
+    let sql = "SELECT traceparent FROM tidegate.event_queue";
+    let row = db.client().await.query_one(sql, &[]).await.unwrap();
+    TraceContext::parse(row.get(0)).unwrap()
+}
