@@ -8,7 +8,7 @@ use tidegate_cli::{Answer, Ask, json_argument};
 
 use super::submission::{Subject, SubmitReport};
 
-/// Submit a form, a grant letter or a notice about one: it is stored and its event is published in one transaction.
+/// Submit a form, a grant letter or a notice, and publish its event in the same transaction.
 #[derive(Parser)]
 #[command(
     name = "submit",

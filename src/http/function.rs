@@ -67,7 +67,7 @@ fn settings() -> Result<Settings, Error> {
     let access = Access::from_settings(&environment)?;
     if access.is_undecided() {
         return Err(Error::Config(
-            "TIDEGATE_HTTP_AUTH: must be keys, jwt or keys,jwt, or none where something in front knows the callers; it is not set".to_owned(),
+            "TIDEGATE_HTTP_AUTH: must be keys, jwt or keys,jwt, or none if something in front authenticates the callers; it is not set".to_owned(),
         ));
     }
     tidegate::seal::from_settings(&environment)?;
