@@ -45,7 +45,7 @@ async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Err
     }
     let router = settings.map_or_else(
         |error| {
-            tracing::error!(error = %error, "settings do not hold; every request will fail");
+            tracing::error!(error = %error, "the settings are not valid; every request will fail");
             unconfigured()
         },
         |Settings {

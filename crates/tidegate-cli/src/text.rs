@@ -130,7 +130,7 @@ pub fn drained(report: &DrainReport) -> String {
         StopReason::BudgetSpent => "the budget is spent",
         StopReason::LimitReached => "the maximum number of events is reached",
         StopReason::NoSlot => "the maximum number of drains is already running",
-        _ => "it was stopped",
+        _ => "it ended early",
     };
     let mut table = counts(report);
     table.add_row(vec![

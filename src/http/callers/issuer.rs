@@ -163,7 +163,7 @@ impl Issuer {
                     .map_or(Found::Unknown, Found::Key)
             }
             Err(error) => {
-                tracing::warn!(error, "the keys of the tokens' issuer cannot be read");
+                tracing::warn!(error, "the keys of the token issuer cannot be read");
                 good.map_or(Found::Away, Found::Key)
             }
         }
