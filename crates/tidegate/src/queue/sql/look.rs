@@ -86,9 +86,9 @@ SELECT (SELECT greatest(0, extract(epoch FROM clock_timestamp() - created_at) * 
 /// - Its deadline is within the window.
 /// - It is delayed until after its deadline.
 /// - Its turn comes after its deadline: more events of its kind have earlier deadlines than can finish by then at the
-/// rate of the last window. This test applies only to an event that has been ready for a whole window. During that time
-/// there was always more to do than was done, so the rate is the capacity. The rate of a queue that was empty at times
-/// shows how much was published, not how much it can do.
+///   rate of the last window. This test applies only to an event that has been ready for a whole window. During that time
+///   there was always more to do than was done, so the rate is the capacity. The rate of a queue that was empty at times
+///   shows how much was published, not how much it can do.
 ///
 /// Events that have started do not count, and neither do events past their deadline, which are already lost. The
 /// statement walks the index up to `$2` rows, with a million rows as with a thousand. It reads the log only if it needs
