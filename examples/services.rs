@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 #[path = "../tests/support/services.rs"]
 mod services;
 
-/// A stand-in for every service that the shipped systems talk to.
+/// Run a stand-in for every service that the shipped systems call.
 #[derive(Parser)]
 struct Arguments {
-    /// Port of the loopback interface; 0 is any free one.
+    /// Port on the loopback interface, 0 to 65535; 0 takes any free port.
     #[arg(long, default_value_t = 0)]
     port: u16,
 }

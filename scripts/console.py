@@ -65,10 +65,10 @@ def browser():
     root = debian.unpacked_with_needs("chromium", "fonts-dejavu-core")
     libraries = sorted({str(library.parent) for library in root.rglob("*.so*")})
     fonts = root / "fonts.conf"
-    alias = "<alias><family>{}</family><prefer><family>{}</family></prefer></alias>"
-    usual = [("sans-serif", "DejaVu Sans"), ("system-ui", "DejaVu Sans"), ("monospace", "DejaVu Sans Mono")]
+    # Without the system's own rules the first font would be taken, which has serifs.
+    rejected = "".join(f"<rejectfont><glob>*{name}*</glob></rejectfont>" for name in ("Serif", "TeXGyre"))
     fonts.write_text(f"<fontconfig><dir>{root}/usr/share/fonts</dir><dir>/usr/share/fonts</dir><cachedir>{root}/cache</cachedir>"
-                     + "".join(alias.format(*pair) for pair in usual) + "</fontconfig>")
+                     f"<selectfont>{rejected}</selectfont></fontconfig>")
     return str(root / "usr/lib/chromium/chromium"), {"LD_LIBRARY_PATH": ":".join(libraries), "FONTCONFIG_FILE": str(fonts)}
 
 

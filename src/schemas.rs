@@ -35,7 +35,7 @@ fn id_or_null(description: &str) -> Value {
 
 fn receive_issuing() -> Value {
     let fields = json!({
-        "relevant": {"type": "boolean", "description": "Whether the message asks for a check. If not, nothing was stored."},
+        "relevant": {"type": "boolean", "description": "Whether the message requests a check. If not, nothing was stored."},
         "id": id_or_null("The event that makes the check."),
         "created": {"type": "boolean", "description": "Whether that event is new."},
     });
@@ -44,23 +44,22 @@ fn receive_issuing() -> Value {
 
 fn submit() -> Value {
     let fields = json!({
-        "id": id_or_null("The event that acts on it; null when there is nothing to do."),
-        "form_id": {"type": ["string", "null"], "description": "The form that it is about, if that is one of ours."},
-        "repeated": {"type": "boolean", "description": "Whether it was handed in before; then nothing was stored."},
+        "id": id_or_null("The event that processes the submission; null if there is nothing to do."),
+        "form_id": {"type": ["string", "null"], "description": "The form that the submission is about, if it is one of ours."},
+        "repeated": {"type": "boolean", "description": "Whether it was submitted before; if so, nothing was stored."},
     });
     document("Submit", "submit", fields)
 }
 
 fn serve() -> Value {
-    let fields =
-        json!({"url": {"type": "string", "format": "uri", "description": "Where it was served."}});
+    let fields = json!({"url": {"type": "string", "format": "uri", "description": "The URL of the HTTP interface."}});
     document("Serve", "serve", fields)
 }
 
 fn link_key() -> Value {
     let fields = json!({
-        "id": {"type": "integer", "format": "int64", "description": "The new key."},
-        "forgotten": {"type": "integer", "minimum": 0, "description": "How many earlier keys were forgotten."},
+        "id": {"type": "integer", "format": "int64", "description": "The id of the new key."},
+        "forgotten": {"type": "integer", "minimum": 0, "description": "The number of earlier keys that were forgotten."},
     });
     document("RotateLinkKey", "rotate_link_key", fields)
 }
@@ -70,7 +69,7 @@ fn api_key() -> Value {
     let time_or_null = json!({"type": ["string", "null"], "format": "date-time"});
     let made = json!({
         "id": {"type": "integer", "format": "int64"},
-        "key": {"type": "string", "description": "The key itself. It is shown this once."},
+        "key": {"type": "string", "description": "The key itself. It is not shown again."},
         "label": {"type": "string"},
         "client_id": {"type": "string", "format": "uuid"},
         "user_id": {"type": ["string", "null"], "format": "uuid"},
@@ -83,14 +82,14 @@ fn api_key() -> Value {
         fields.remove("key");
     }
     kept["revoked_at"] = time_or_null;
-    kept["valid"] = json!({"type": "boolean", "description": "Neither revoked nor expired."});
+    kept["valid"] = json!({"type": "boolean", "description": "Whether the key is neither revoked nor expired."});
     let names = kept.as_object().into_iter().flatten();
     let required: Vec<Value> = names.map(|(name, _)| json!(name)).collect();
     let key = json!({"type": "object", "properties": kept, "required": required});
     let list = json!({"keys": {"type": "array", "items": key}});
     let revoked = json!({
         "id": {"type": "integer", "format": "int64"},
-        "changed": {"type": "boolean", "description": "False when it was revoked before."},
+        "changed": {"type": "boolean", "description": "False if the key was already revoked."},
     });
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -30,21 +30,21 @@ use serde_json::{Map, Value, json};
 use self::measure::{Findings, Outcome};
 use self::setup::{Bench, project_file};
 
-/// Measures the queue against its baselines.
+/// Measure the queue against its baselines.
 #[derive(Parser)]
 struct Arguments {
-    /// Which workloads, by name; all when none is named.
+    /// Names of the workloads to run; without any, all workloads run.
     workloads: Vec<String>,
-    /// A tenth of the events, fewer rounds.
+    /// Use a tenth of the events and fewer rounds.
     #[arg(long)]
     quick: bool,
-    /// List the workloads and end.
+    /// List the workloads and exit.
     #[arg(long)]
     list: bool,
-    /// Measure on this server instead of a new one; it gets databases of its own.
+    /// Connection string of a server to measure, instead of a new one; the bench creates its own databases there.
     #[arg(long)]
     server: Option<String>,
-    /// What cargo tells every bench.
+    /// Ignored: cargo passes it to every bench.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -102,7 +102,7 @@ async fn run(arguments: Arguments) -> Outcome<()> {
         }
     }
     let elapsed = began.elapsed().as_secs();
-    println!("{elapsed} s in all; a target that is MISSED is no failure of this program");
+    println!("{elapsed} s in all; a target that is MISSED does not fail the bench");
     println!("written: bench-results/bench.json, bench-results/bench.svg");
     Ok(())
 }

@@ -105,8 +105,8 @@ impl HttpService {
                 return Ok(url);
             }
             Err(format!(
-                "must be an https:// URL, for the host is not this machine; {OVER_HTTP}={name} allows http://, \
-                 which whoever is on the way can read"
+                "must be an https:// URL, because the host is not this machine; {OVER_HTTP}={name} allows http://, \
+                 which anyone on the network path can read"
             ))
         });
         let base = base.map(|url| url.map_err(refused));

@@ -188,7 +188,7 @@ fn token(
     let keeper = match (read(SECRET_ID), read(FILE)) {
         (Some(_), Some(_)) => {
             return Err(Error::Config(format!(
-                "{prefix}{SECRET_ID} and {prefix}{FILE} are both set; only one of them can be"
+                "{prefix}{SECRET_ID} and {prefix}{FILE} are both set; set only one of them"
             )));
         }
         (Some((_, id)), None) => Some(Keeper::Secret(Box::new(SecretText::new(id)))),
@@ -199,7 +199,7 @@ fn token(
     let Some(keeper) = keeper else {
         return match named {
             Some((variable, _)) => Err(Error::Config(format!(
-                "{variable}: must be set with {prefix}{SECRET_ID} or {prefix}{FILE}, got it alone"
+                "{variable}: must be set with {prefix}{SECRET_ID} or {prefix}{FILE}, got neither"
             ))),
             None => Ok(None),
         };
@@ -232,7 +232,7 @@ fn identity(variable: &str, path: &str) -> Result<Identity, Error> {
     key.and_then(|key| Identity::from_pkcs8_pem(pem.as_bytes(), key.as_bytes()).ok())
         .ok_or_else(|| {
             Error::Config(format!(
-                "{variable}: must be a file with certificates and their private key in PEM ({KEY}); {path} is none"
+                "{variable}: must be a file with certificates and their private key in PEM ({KEY}); {path} is not one"
             ))
         })
 }

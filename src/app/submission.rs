@@ -72,7 +72,7 @@ pub struct Viewed {
 /// The result of a submission.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct SubmitReport {
-    /// The event that processes it. `None` if there is nothing to do.
+    /// The event that processes it. Null if there is nothing to do.
     pub id: Option<i64>,
     /// The form that it is about, if it is one of ours.
     pub form_id: Option<String>,
@@ -162,7 +162,7 @@ pub async fn receive(
         return Ok(());
     };
     let Some(subject) = name.as_str().and_then(Subject::of) else {
-        let wanted = "must be form, letter, cancellation or viewed, or not be there";
+        let wanted = "must be form, letter, cancellation or viewed, or be left out";
         return Err(Error::Invalid(format!("type: {wanted}")));
     };
     subject.take_in(tx, &message.body).await?;
@@ -174,7 +174,7 @@ pub(crate) fn read<T: DeserializeOwned>(what: &str, json: &[u8]) -> Result<T, Er
     serde_json::from_slice(json).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let field = named(&error.to_string());
-        let wanted = "must be JSON with all of its fields, each of its type";
+        let wanted = "must be JSON with all required fields, each of the right type";
         let place = format!("got something else at line {line}, column {column}{field}");
         Error::Invalid(format!("{what}: {wanted}, {place}"))
     })
@@ -184,7 +184,9 @@ pub(crate) fn read<T: DeserializeOwned>(what: &str, json: &[u8]) -> Result<T, Er
 fn named(decoder: &str) -> String {
     let field = decoder.strip_prefix("missing field `");
     let field = field.and_then(|rest| rest.split('`').next());
-    field.map_or_else(String::new, |field| format!(" (there is no {field:?})"))
+    field.map_or_else(String::new, |field| {
+        format!(" (the field {field:?} is missing)")
+    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use tidegate_cli::{Answer, Ask, json_argument};
 
 use super::submission::{Subject, SubmitReport};
 
-/// Hand in a form, or word from outside about one: it is stored and its event published, both or neither.
+/// Submit a form, a grant letter or a notice, and publish its event in the same transaction.
 #[derive(Parser)]
 #[command(
     name = "submit",
@@ -16,9 +16,9 @@ use super::submission::{Subject, SubmitReport};
         tidegate submit cancellation '{\"source\": \"cases\", \"external_id\": \"7\", \"measure\": {\"case_number\": \"2027/1\", \"measure_id\": \"1\"}}'"
 )]
 pub struct Submit {
-    /// What it is.
+    /// Type of the document.
     what: What,
-    /// JSON, or @FILE, or - for stdin.
+    /// The document: JSON text, @FILE to read a file, or - to read stdin.
     #[arg(value_name = "JSON")]
     document: String,
 }
@@ -27,11 +27,11 @@ pub struct Submit {
 enum What {
     /// A form
     Form,
-    /// A grant letter, of a case of ours or another one
+    /// A grant letter, for one of our cases or another one
     Letter,
-    /// Word that a measure was cancelled
+    /// A notice that a measure was cancelled
     Cancellation,
-    /// Word that somebody looked at a grant letter
+    /// A notice that a grant letter was viewed
     Viewed,
 }
 
@@ -70,7 +70,7 @@ pub async fn submit(ask: Ask, asked: Submit) -> Result<Answer, Error> {
 fn told(report: &SubmitReport) -> String {
     match report.id {
         Some(id) => format!("published event {id}"),
-        None if report.repeated => "it was handed in before; nothing was stored".to_owned(),
-        None => "it is about a case of somebody else's: stored, and nothing to do".to_owned(),
+        None if report.repeated => "it was submitted before; nothing was stored".to_owned(),
+        None => "stored; it is not about one of our cases, so there is nothing to do".to_owned(),
     }
 }

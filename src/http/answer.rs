@@ -108,18 +108,18 @@ pub(super) struct Failed {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(super) enum Expected {
-    /// With the codes 409 and 422.
+    /// Returned with the codes 409 and 422.
     Typed {
         /// `request_conflict` (409) or `validation_failed` (422).
         #[serde(rename = "type")]
         kind: &'static str,
-        /// For people.
+        /// Text for people.
         message: String,
         /// The faults of the request, with `validation_failed`.
         #[serde(skip_serializing_if = "Option::is_none")]
         invalid: Option<Vec<FieldError>>,
     },
-    /// With every other code.
+    /// Returned with every other code.
     Text(String),
 }
 
@@ -141,7 +141,7 @@ pub(super) struct Internal {
     /// Always `internal_error`.
     #[serde(rename = "type")]
     kind: &'static str,
-    /// For people.
+    /// Text for people.
     message: &'static str,
 }
 
@@ -163,7 +163,7 @@ pub(super) fn read(job: Job, id: &str) -> Response {
             eta,
             error: Internal {
                 kind: "internal_error",
-                message: "the job could not be processed; ask for it again or tell the operator its id",
+                message: "the job could not be processed; repeat the request, or give the operator the id of the job",
             },
         }),
     };

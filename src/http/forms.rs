@@ -39,9 +39,9 @@ pub(super) fn letters() -> OpenApiRouter<Shared> {
 #[utoipa::path(
     post, path = "/forms", tag = "forms", request_body = Form,
     responses(
-        (status = 202, description = "Stored, and its event published", body = Data<SubmitReport>),
-        (status = 409, description = "A form of this id was handed in before", body = Refusal),
-        (status = 422, description = "The body is JSON, but no good form; the message names the first bad field", body = Refusal),
+        (status = 202, description = "The submission is stored and its event is published", body = Data<SubmitReport>),
+        (status = 409, description = "A form with this id was submitted before", body = Refusal),
+        (status = 422, description = "The body is JSON, but not a valid form; the message names the first invalid field", body = Refusal),
         Unread,
         Gated,
         Common
@@ -55,8 +55,8 @@ async fn form(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answer
 #[utoipa::path(
     post, path = "/letters", tag = "forms", request_body = Letter,
     responses(
-        (status = 202, description = "Stored, and its event published; or stored before", body = Data<SubmitReport>),
-        (status = 422, description = "The body is JSON, but no good letter; the message names the first bad field", body = Refusal),
+        (status = 202, description = "The letter is stored and its event is published, or it was stored before", body = Data<SubmitReport>),
+        (status = 422, description = "The body is JSON, but not a valid letter; the message names the first invalid field", body = Refusal),
         Unread,
         Gated,
         Common
@@ -70,8 +70,8 @@ async fn letter(state: State<Database>, headers: HeaderMap, body: Bytes) -> Answ
 #[utoipa::path(
     post, path = "/cancellations", tag = "forms", request_body = Cancellation,
     responses(
-        (status = 202, description = "Stored, and its event published if the case is one of ours; or stored before", body = Data<SubmitReport>),
-        (status = 422, description = "The body is JSON, but no good cancellation; the message names the first bad field", body = Refusal),
+        (status = 202, description = "The cancellation is stored, or was stored before. Its event is published if the case is one of ours", body = Data<SubmitReport>),
+        (status = 422, description = "The body is JSON, but not a valid cancellation; the message names the first invalid field", body = Refusal),
         Unread,
         Gated,
         Common
@@ -87,8 +87,8 @@ async fn cancellation(state: State<Database>, headers: HeaderMap, body: Bytes) -
     params(("id" = String, Path, description = "The form's id")),
     responses(
         (status = 202, description = "The event is published", body = Data<SubmitReport>),
-        (status = 404, description = "This form was given no such grant", body = Refusal),
-        (status = 422, description = "The body is JSON, but no word of a view", body = Refusal),
+        (status = 404, description = "This form has no grant with this number", body = Refusal),
+        (status = 422, description = "The body is JSON, but not a valid notice of a view", body = Refusal),
         Unread,
         Gated,
         Common

@@ -45,7 +45,7 @@ async fn serve(settings: Result<Settings, Error>) -> Result<(), lambda_http::Err
     }
     let router = settings.map_or_else(
         |error| {
-            tracing::error!(error = %error, "settings do not hold; every request will fail");
+            tracing::error!(error = %error, "the settings are not valid; every request will fail");
             unconfigured()
         },
         |Settings {
@@ -67,7 +67,7 @@ fn settings() -> Result<Settings, Error> {
     let access = Access::from_settings(&environment)?;
     if access.is_undecided() {
         return Err(Error::Config(
-            "TIDEGATE_HTTP_AUTH: must be keys, jwt or keys,jwt, or none where something in front knows the callers; it is not set".to_owned(),
+            "TIDEGATE_HTTP_AUTH: must be keys, jwt or keys,jwt, or none if something in front authenticates the callers; it is not set".to_owned(),
         ));
     }
     tidegate::seal::from_settings(&environment)?;

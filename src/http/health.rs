@@ -23,7 +23,7 @@ const OK: Json<Health> = Json(Health { status: "ok" });
 /// Reports whether the process answers. It checks nothing else.
 #[utoipa::path(
     get, path = "/healthz", tag = "operation",
-    responses((status = 200, description = "It does", body = Health), Common)
+    responses((status = 200, description = "The process answers", body = Health), Common)
 )]
 pub(super) async fn healthz() -> Json<Health> {
     OK
@@ -32,7 +32,7 @@ pub(super) async fn healthz() -> Json<Health> {
 /// Reports whether the database can be reached and has exactly the schema that this program needs.
 #[utoipa::path(
     get, path = "/readyz", tag = "operation",
-    responses((status = 200, description = "It can, and it has", body = Health), Common)
+    responses((status = 200, description = "The database can be reached and has the required schema", body = Health), Common)
 )]
 pub(super) async fn readyz(State(database): State<Database>) -> Result<Json<Health>, Problem> {
     match check(&database).await {
@@ -42,7 +42,7 @@ pub(super) async fn readyz(State(database): State<Database>) -> Result<Json<Heal
             Err(Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "schema_mismatch",
-                "the database does not have the schema that this program knows",
+                "the database does not have the schema that this program needs",
             ))
         }
         Err(error) => Err(error.into()),

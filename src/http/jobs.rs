@@ -98,8 +98,8 @@ fn description(schema: &RefOr<Schema>) -> Option<String> {
 #[utoipa::path(
     post, path = "/jobs/{kind}", tag = "jobs",
     responses(
-        (status = 202, description = "Accepted, or pending already", body = Data<AcceptedJob>),
-        (status = 422, description = "The body is JSON, but no request of this kind; `invalid` says all that is wrong", body = Refusal),
+        (status = 202, description = "The job is accepted, or an equal job is already pending", body = Data<AcceptedJob>),
+        (status = 422, description = "The body is JSON, but not a valid request of this kind; `invalid` lists all faults", body = Refusal),
         Unread,
         Gated,
         Common
@@ -156,11 +156,11 @@ async fn accept(
 /// Returns the state of a job.
 #[utoipa::path(
     get, path = "/jobs/{id}", tag = "jobs",
-    params(("id" = String, Path, example = "1-AAAAAAAAAAAAAAAAAAAAAA", description = "The job's id with its signature, from the link in the answer to its request")),
+    params(("id" = String, Path, example = "1-AAAAAAAAAAAAAAAAAAAAAA", description = "The job's id with its signature, as in the link that the request for the job returned")),
     responses(
-        (status = 200, description = "Pending, or ended with something to tell", body = Data<JobAnswer>),
-        (status = 303, description = "Processed; the links lead to what it made or changed", body = Data<LinkedJob>),
-        (status = 404, description = "There is no such job of this caller's, or no longer", body = Refusal),
+        (status = 200, description = "The job is pending, or it ended with a result or an error", body = Data<JobAnswer>),
+        (status = 303, description = "The job is processed; the links lead to the entities that it created or changed", body = Data<LinkedJob>),
+        (status = 404, description = "The caller has no such job, or it is no longer stored", body = Refusal),
         Gated,
         Common
     )
@@ -206,12 +206,12 @@ async fn is_about(tx: &Transaction<'_>, id: i64, patient: Uuid) -> Result<bool, 
 /// Refuses an unknown kind. Each known kind has a path of its own.
 #[utoipa::path(
     post, path = "/jobs/{id}", tag = "jobs",
-    params(("id" = String, Path, description = "Anything but a kind")),
+    params(("id" = String, Path, description = "Any text that is not the name of a kind")),
     responses((status = 404, description = "There is no such kind of job", body = Refusal), Gated, Common)
 )]
 async fn unknown_kind() -> Problem {
     let known = medical::KINDS.join(", ");
-    let message = format!("there is no such kind of job; there are: {known}");
+    let message = format!("there is no such kind of job; the kinds are: {known}");
     Problem::new(StatusCode::NOT_FOUND, "unknown_kind", message)
 }
 
@@ -232,7 +232,7 @@ pub(super) fn json(headers: &HeaderMap, body: &[u8]) -> Result<Value, Problem> {
     serde_json::from_slice(body).map_err(|error| {
         // The parser's own text may quote the body. The position does not.
         let (line, column) = (error.line(), error.column());
-        let message = format!("the body is no JSON: line {line}, column {column}");
+        let message = format!("the body is not JSON: line {line}, column {column}");
         Problem::new(StatusCode::BAD_REQUEST, "malformed_json", message)
     })
 }
@@ -247,7 +247,7 @@ pub(super) fn refused(error: Error) -> Problem {
         ),
         Some("kind") => {
             tracing::error!(error = %error, "not ready");
-            Problem::unavailable("this kind of job is not taken yet; try again")
+            Problem::unavailable("this kind of job is not accepted yet; try again")
         }
         _ => error.into(),
     }

@@ -43,7 +43,7 @@ impl LinkKeys {
     pub(super) fn sign(&self, id: i64, client: Option<Uuid>) -> Result<String, Error> {
         let newest = self.0.first().and_then(|key| signature(key, id, client));
         let newest = newest.ok_or_else(|| {
-            let remedy = "must have a row: `tidegate link-key rotate` makes one";
+            let remedy = "must have a row; `tidegate link-key rotate` creates one";
             Error::Config(format!("callers.link_key: {remedy}"))
         })?;
         let tag = newest.finalize().into_bytes();

@@ -78,19 +78,19 @@ const STATEMENT_TIMEOUT_MS: u32 = 5000;
 #[openapi(
     info(
         title = "Tidegate jobs and forms",
-        description = "Takes in applications for grants and word about them. \
-            Accepts jobs that change patients' medical records and tells what became of them. \
-            A job is answered with 202 at once and processed later; jobs of one patient are processed in \
-            the order they were accepted. Repeating a request while its job is pending returns that job. \
-            No text may hold the character NUL.",
+        description = "Accepts applications for grants, and notices about them. \
+            Accepts jobs that change patients' medical records, and returns the state and result of each job. \
+            A request for a job is answered with 202 at once, and the job is processed later. Jobs of one patient \
+            are processed in the order in which they were accepted. Repeating a request while its job is pending \
+            returns that job. No text may contain the character NUL.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     servers((url = "/")),
     tags(
         (name = "jobs", description = "Accepting and reading jobs"),
-        (name = "patients", description = "What the jobs made, and approvals confirmed"),
-        (name = "forms", description = "Handing in forms, and word about them"),
-        (name = "operation", description = "For those who run the service")
+        (name = "patients", description = "Reading entities that jobs created, and confirming approvals"),
+        (name = "forms", description = "Submitting forms, and notices about them"),
+        (name = "operation", description = "For operators of the service")
     )
 )]
 struct Document;
@@ -181,7 +181,7 @@ async fn wake_behind(State(wakes): State<Wakes>, request: Request, next: Next) -
         if !wakes.waits {
             wakes.waker.published();
         } else if let Err(error) = wakes.waker.wake().await {
-            tracing::warn!(%error, "no drain could be woken; the next tick finds what was published");
+            tracing::warn!(%error, "no drain could be started; the next scheduled drain handles the published events");
         }
     }
     answer
@@ -190,7 +190,7 @@ async fn wake_behind(State(wakes): State<Wakes>, request: Request, next: Next) -
 /// Builds the router of a function with invalid settings. It reports them to every caller and keeps running.
 pub fn unconfigured() -> Router {
     limits::around(Router::new().fallback(|| async {
-        Problem::unavailable("this service is not configured; its log says why")
+        Problem::unavailable("the settings of this service are not valid; its log says why")
     }))
 }
 

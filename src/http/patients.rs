@@ -32,13 +32,13 @@ type Place<T> = Result<Path<T>, PathRejection>;
 #[utoipa::path(
     get, path = "/patients/{patient_id}/{entities}/{id}", tag = "patients",
     params(
-        ("patient_id" = Uuid, Path, description = "Whose it is"),
-        ("entities" = String, Path, example = "episodes", description = "What it is, in the plural, such as `episodes` or `service_requests`"),
-        ("id" = Uuid, Path, description = "Its id")
+        ("patient_id" = Uuid, Path, description = "The id of the patient"),
+        ("entities" = String, Path, example = "episodes", description = "The kind of entity in the plural, such as `episodes` or `service_requests`"),
+        ("id" = Uuid, Path, description = "The id of the entity")
     ),
     responses(
-        (status = 200, description = "It is there", body = Data<Record>),
-        (status = 404, description = "The patient has nothing of this kind and id", body = Refusal),
+        (status = 200, description = "The entity", body = Data<Record>),
+        (status = 404, description = "The patient has no entity of this kind with this id", body = Refusal),
         Gated,
         Common
     )
@@ -67,14 +67,14 @@ async fn entity(
 #[utoipa::path(
     post, path = "/patients/{patient_id}/approvals/{id}/confirmation", tag = "patients", request_body = Confirmation,
     params(
-        ("patient_id" = Uuid, Path, description = "Who has agreed"),
-        ("id" = Uuid, Path, description = "The approval's id")
+        ("patient_id" = Uuid, Path, description = "The id of the patient who agreed"),
+        ("id" = Uuid, Path, description = "The id of the approval")
     ),
     responses(
-        (status = 200, description = "The approval is in force", body = Data<Record>),
+        (status = 200, description = "The approval is active", body = Data<Record>),
         (status = 404, description = "The patient has no such approval", body = Refusal),
-        (status = 409, description = "It was taken back", body = Refusal),
-        (status = 422, description = "The body is JSON, but no confirmation; `invalid` says all that is wrong", body = Refusal),
+        (status = 409, description = "The approval is no longer valid", body = Refusal),
+        (status = 422, description = "The body is JSON, but not a valid confirmation; `invalid` lists all faults", body = Refusal),
         Unread,
         Gated,
         Common
@@ -138,6 +138,6 @@ fn uuid(text: &str) -> Option<Uuid> {
 }
 
 fn nothing() -> Problem {
-    let message = "the patient has nothing of this kind and id";
+    let message = "the patient has no entity of this kind with this id";
     Problem::new(StatusCode::NOT_FOUND, "not_found", message)
 }

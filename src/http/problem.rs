@@ -70,7 +70,8 @@ impl Problem {
 
     /// Refuses a caller that exceeds its rate limit, and tells it how long to wait.
     pub(super) fn too_many(wait: Duration) -> Self {
-        let message = "more requests than a caller may make; `retry-after` says when to come again";
+        let message =
+            "too many requests from this caller; try again after the time in `retry-after`";
         let mut problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message);
         // Round up to whole seconds, at least one: a client that waits a little longer is in time.
         let seconds = wait.as_secs() + 1;
@@ -101,9 +102,10 @@ impl Problem {
     fn of(status: StatusCode) -> Self {
         let (kind, message) = match status {
             StatusCode::NOT_FOUND => ("not_found", "there is nothing here"),
-            StatusCode::METHOD_NOT_ALLOWED => {
-                ("method_not_allowed", "the header `allow` lists what is")
-            }
+            StatusCode::METHOD_NOT_ALLOWED => (
+                "method_not_allowed",
+                "this method is not allowed; the header `allow` lists the allowed methods",
+            ),
             StatusCode::PAYLOAD_TOO_LARGE => ("payload_too_large", "the body is too large"),
             StatusCode::SERVICE_UNAVAILABLE => ("unavailable", "no answer in time; try again"),
             status if status.is_client_error() => ("bad_request", "the request is malformed"),
@@ -215,13 +217,13 @@ pub(super) enum Unread {
 #[expect(dead_code, reason = "only documents; made by the gate")]
 pub(super) enum Gated {
     /// The credential is missing or invalid
-    #[response(status = 401, headers(("www-authenticate" = String, description = "What is needed, by RFC 6750")))]
+    #[response(status = 401, headers(("www-authenticate" = String, description = "The required credential, as in RFC 6750")))]
     Unknown(Refusal),
     /// The credential does not permit this request, or the request contradicts it
     #[response(status = 403)]
     Forbidden(Refusal),
     /// The caller exceeds its rate limit: try again after `retry-after` seconds
-    #[response(status = 429, headers(("retry-after" = u32, description = "Seconds")))]
+    #[response(status = 429, headers(("retry-after" = u32, description = "Seconds to wait")))]
     TooMany(Refusal),
 }
 
@@ -237,6 +239,6 @@ pub(super) enum Common {
     Internal(Refusal),
     /// The server is busy or timed out, or the database cannot be reached: try again after
     /// `retry-after` seconds
-    #[response(status = 503, headers(("retry-after" = u32, description = "Seconds")))]
+    #[response(status = 503, headers(("retry-after" = u32, description = "Seconds to wait")))]
     Unavailable(Refusal),
 }

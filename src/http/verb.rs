@@ -19,18 +19,20 @@ use super::{Access, Scrapes, Wakes, measured, recording, serve, waking};
 
 /// Serve the HTTP interface of the jobs and forms until SIGTERM or Ctrl-C.
 ///
-/// The variable TIDEGATE_HTTP_AUTH says how callers are known: keys, by API keys; jwt, by an issuer's tokens; none, where something in front knows them. Unless it
-/// does, nobody is asked, and only this machine is served.
+/// TIDEGATE_HTTP_AUTH sets how callers authenticate: keys, with API keys; jwt, with tokens of an OIDC issuer; none, not at
+/// all, because something in front authenticates them. If it is not set, callers do not authenticate, and --listen must be
+/// a loopback address.
 #[derive(Parser)]
 #[command(
     name = "serve",
     after_help = "Example:\n  tidegate serve --listen 127.0.0.1:8080"
 )]
 pub struct Serve {
-    /// Where to listen; port 0 is any free one.
+    /// Address to listen on, IP:PORT; port 0 takes any free port.
     #[arg(long, default_value = "127.0.0.1:8080", value_parser = listen_address)]
     listen: SocketAddr,
-    /// Serve metrics for Prometheus at /metrics [env: TIDEGATE_HTTP_METRICS=on]. Beyond this machine, a caller needs the scope metrics.
+    /// Serve metrics for Prometheus at /metrics; unless --listen is a loopback address, callers need the scope metrics
+    /// [env: TIDEGATE_HTTP_METRICS=on].
     #[arg(long)]
     metrics: bool,
 }
@@ -50,8 +52,8 @@ pub async fn run(ask: Ask, asked: Serve) -> Result<Answer, Error> {
     let access = Access::from_settings(&environment)?;
     if access.is_undecided() && !listen.ip().is_loopback() {
         return Err(Error::Config(format!(
-            "--listen {listen}: must be a loopback address while TIDEGATE_HTTP_AUTH is not set, for nobody would be asked \
-             who they are; set it to keys or jwt, or to none where something in front knows the callers"
+            "--listen {listen}: must be a loopback address while TIDEGATE_HTTP_AUTH is not set, because callers would not \
+             be authenticated; set it to keys or jwt, or to none if something in front authenticates the callers"
         )));
     }
     let scrapes = Scrapes::from_settings(&environment, asked.metrics, listen.ip().is_loopback())?;

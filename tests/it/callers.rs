@@ -676,14 +676,14 @@ async fn a_token_that_is_not_for_us_or_not_in_its_time_is_401() {
     let (past, future) = (now() - 3600, now() + 3600);
     for (own, says) in [
         (json!({"exp": past}), "has expired"),
-        (json!({"nbf": future}), "not come yet"),
+        (json!({"nbf": future}), "not valid yet"),
         (json!({"aud": "other"}), "another service"),
         (
             json!({"iss": "https://issuer.example.org"}),
             "another service",
         ),
-        (json!({"patient_id": "canary"}), "for whom"),
-        (json!({"client_id": null}), "for whom"),
+        (json!({"patient_id": "canary"}), "claims"),
+        (json!({"client_id": null}), "claims"),
     ] {
         let token = ours.token(&issuer.claims(&own));
         is_refused(&api, &token, says).await;
@@ -731,7 +731,7 @@ async fn a_token_that_its_issuer_has_not_signed_is_401() {
         message.to_owned(),
         "canary.canary.canary".to_owned(),
     ] {
-        is_refused(&api, &token, "no token").await;
+        is_refused(&api, &token, "not a token").await;
     }
     assert_eq!(post(&api, KIND, &good, &job_of_nobody()).await.0, 202);
 }

@@ -442,7 +442,9 @@ async fn a_drain_goes_on_until_the_queue_is_empty_if_it_is_to() {
     publish_letters(&db.client().await, 60).await;
     let mut cli = Cli::on(&db)
         .with("TIDEGATE_CONCURRENCY", "1")
-        .with("TIDEGATE_BUDGET", "2s");
+        .with("TIDEGATE_BUDGET", "2s")
+        // On a busy machine the end of a budget may cut a handler, whose event is then retried.
+        .with("TIDEGATE_BACKOFF_BASE", "1ms");
     for (name, url) in services.variables() {
         cli = cli.with(name, &url);
     }
@@ -452,7 +454,9 @@ async fn a_drain_goes_on_until_the_queue_is_empty_if_it_is_to() {
     assert!(all.is_balanced(), "{all:?}");
     assert_eq!((all.ready_left, all.backlog), (0, 0), "{all:?}");
     assert!(all.budget_ms >= 4000, "{all:?}");
-    assert_eq!(services.calls("archive").len(), 60);
+    let calls = services.calls("archive");
+    let letters: BTreeSet<&str> = calls.iter().map(|call| &*call.key).collect();
+    assert_eq!(letters.len(), 60);
 }
 
 #[tokio::test]

@@ -1232,7 +1232,7 @@ async fn what_is_wrong_with_a_form_is_named_and_not_quoted_and_nothing_is_stored
             "form.employee.national_id: must be",
         ),
         ("/forms", no_company.to_string(), 422, "company"),
-        ("/forms", "canary".to_owned(), 400, "no JSON"),
+        ("/forms", "canary".to_owned(), 400, "not JSON"),
         ("/forms", " ".repeat(http::BODY_LIMIT + 1), 413, "too large"),
         ("/letters", backwards.to_string(), 422, "grant.valid_to"),
         ("/letters", "{}".to_owned(), 422, "source"),

@@ -97,7 +97,7 @@ async fn without_the_key_an_event_waits_at_no_cost_and_its_neighbours_go_on() {
         assert_eq!(number(&client, completed).await, 2000);
         // The second time it is put off for the same reason, which is listed once.
         let waits = "SELECT count(*) FROM tidegate.event_queue WHERE attempts = 0 AND jsonb_array_length(errors) = 1
-                        AND last_error LIKE '%\"2031\", which this program has not%' AND available_at > clock_timestamp()";
+                        AND last_error LIKE '%\"2031\", which this program does not have%' AND available_at > clock_timestamp()";
         assert_eq!(number(&client, waits).await, 500);
         let due = "UPDATE tidegate.event_queue SET available_at = clock_timestamp()";
         client.batch_execute(due).await.unwrap();

@@ -82,7 +82,7 @@ async fn another_programs_command_line_says_whose_queue_it_is_and_changes_nothin
     let examined = cli.run(&["--json", "doctor"]).await;
     let told = examined.document().to_string();
     assert!(
-        told.contains("another program's") && !told.contains("\"tidegate migrate\""),
+        told.contains("belongs to another program") && !told.contains("\"tidegate migrate\""),
         "{told}"
     );
     let drained = cli.run(&["drain"]).await;

@@ -21,7 +21,8 @@ use tidegate::{DrainOptions, NewEvent};
 
 /// A durable, at-least-once event queue in Postgres.
 ///
-/// The database is found by DATABASE_URL or DATABASE_SECRET_ID. Every setting has a variable TIDEGATE_…; flags win.
+/// Set DATABASE_URL or DATABASE_SECRET_ID to choose the database. Other settings are variables named TIDEGATE_…; a flag
+/// overrides its variable.
 #[derive(Parser)]
 #[command(
     name = "tidegate",
@@ -31,7 +32,7 @@ use tidegate::{DrainOptions, NewEvent};
 pub struct Cli {
     #[command(subcommand)]
     pub verb: Verb,
-    /// Print one JSON document on stdout; text for people goes to stderr.
+    /// Print one JSON document on stdout, and text for people on stderr.
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -41,10 +42,11 @@ pub enum Verb {
     /// Bring the schema up to date and register this program's kinds of events.
     #[command(after_help = "Example:\n  tidegate migrate --roles")]
     Migrate {
-        /// Also create the roles tidegate_publish, _drain, _operate, _read and _jobs, and grant their rights.
+        /// Also create the roles tidegate_publish, tidegate_drain, tidegate_operate, tidegate_read and tidegate_jobs, and grant
+        /// their privileges.
         #[arg(long)]
         roles: bool,
-        /// Also where only other programs' kinds are registered: both use the queue from then on.
+        /// Migrate even if only other programs have registered kinds in this queue; the programs then share it.
         #[arg(long)]
         share: bool,
     },
@@ -59,179 +61,180 @@ pub enum Verb {
     /// Remove finished events whose retention has ended, and end live ones that nobody will handle.
     #[command(after_help = "Example:\n  tidegate cleanup --dry-run")]
     Cleanup(CleanupArgs),
-    /// Show how long finished events are kept, by kind, or set it for one.
+    /// Show how long finished events of each kind are kept, or change it for one kind.
     #[command(
         after_help = "Example:\n  tidegate retention order_placed --completed 7d --failed 30d --apply --reason 'the disk is full'"
     )]
     Retention(RetentionArgs),
-    /// Show what is in the queue and how it is doing, by kind.
+    /// Show the size, age, throughput and failures of the queue, by kind.
     #[command(
         after_help = "Example:\n  tidegate status --watch --interval 2s\n  tidegate status --format prometheus --output /var/lib/prometheus/node-exporter/tidegate.prom"
     )]
     Status(StatusArgs),
-    /// Show everything stored about one event, live or finished, where it comes from and what came of it.
+    /// Show everything stored about one event, live or finished, with the events it came from and led to.
     #[command(after_help = "Example:\n  tidegate show 42")]
     Show {
-        /// The event's id.
+        /// Id of the event.
         #[arg(value_parser = event_id)]
         id: i64,
     },
     /// List events, newest first, live and finished.
     #[command(after_help = "Example:\n  tidegate list --status FAILED --since 2h --limit 20")]
     List(ListArgs),
-    /// List the groups that wait for their first event to be tried again.
+    /// List the groups whose first event waits for another attempt.
     #[command(after_help = "Example:\n  tidegate blocked-groups --limit 20")]
     BlockedGroups {
-        /// At most this many, the oldest first.
+        /// Maximum number of groups to list, 1 to 10000, oldest first.
         #[arg(long, default_value_t = LISTED, value_parser = clap::value_parser!(u32).range(bounds(&LIMIT)))]
         limit: u32,
     },
-    /// List the leases: which worker holds how many events since when.
+    /// List the leases: which worker holds how many events, and since when.
     #[command(after_help = "Example:\n  tidegate leases --limit 20")]
     Leases {
-        /// At most this many, the oldest first.
+        /// Maximum number of leases to list, 1 to 10000, oldest first.
         #[arg(long, default_value_t = LISTED, value_parser = clap::value_parser!(u32).range(bounds(&LIMIT)))]
         limit: u32,
     },
-    /// Examine database, schema and queue, and say how to mend what is wrong.
+    /// Check the database, the schema and the queue, and say how to fix each problem.
     ///
-    /// Exit code 0 when all is well, 3 when a check has a warning or a problem or could not be made.
+    /// The exit code is 0 if all checks pass, and 3 if a check gives a warning, finds a problem or cannot be made.
     #[command(after_help = "Example:\n  tidegate doctor --json")]
     Doctor,
-    /// Put finished events back as new ones, by id or by when they ended.
+    /// Publish finished events again as new events, selected by id or by filter.
     #[command(
         after_help = "Example:\n  tidegate replay --kind order_placed --status FAILED --since 2h --reason 'the carrier was down' --dry-run"
     )]
     Replay(ReplayArgs),
-    /// End the leases of live events, so that they run again at the next drain.
+    /// Take live events from their workers, and run them again at the next drain.
     #[command(after_help = "Example:\n  tidegate requeue --id 42 --reason 'its worker hangs'")]
     Requeue(RequeueArgs),
-    /// End live events, also those in a worker's hands, whose handlers are told; many of them a thousand at a time.
+    /// End live events, including those that a worker holds.
     ///
-    /// They end FAILED with code cancelled. Their follow-ups are not published, and their groups go on.
+    /// The events end FAILED with code cancelled. Their follow-ups are not published, and their groups go on. A handler that
+    /// is running is notified when its drain next renews its leases. Events are cancelled in steps of a thousand.
     #[command(
         after_help = "Example:\n  tidegate cancel --kind order_placed --until 2h --reason 'sent twice' --dry-run\n  tidegate cancel --id 42 --reason 'the order was withdrawn'"
     )]
     Cancel(Box<CancelArgs>),
-    /// Have waiting events start at another time, or at once, or before another deadline.
+    /// Change when waiting events start, or their deadline.
     ///
-    /// Events in a worker's hands are left alone, and told.
+    /// Events that a worker holds are not changed; the report counts them.
     #[command(
         after_help = "Example:\n  tidegate reschedule --kind order_placed --now --reason 'the carrier is back'\n  tidegate reschedule --id 42 --delay 2h --no-deadline --reason 'after the move'"
     )]
     Reschedule(Box<RescheduleArgs>),
-    /// Keep a kind of events from being taken; those being handled end as ever.
+    /// Stop drains from taking events of a kind; events that are being handled end normally.
     #[command(
         after_help = "Example:\n  tidegate pause order_placed --reason 'the carrier is down'"
     )]
     Pause(PauseArgs),
-    /// Let a paused kind of events be taken again.
+    /// Let drains take events of a paused kind again.
     #[command(after_help = "Example:\n  tidegate resume order_placed")]
     Resume(PauseArgs),
-    /// List the outside services that have failed, and what waits for those that are not called.
+    /// List the outside services that failed, are paused or are limited, and how many events wait for them.
     #[command(after_help = "Example:\n  tidegate services --json")]
     Services,
-    /// Keep an outside service from being called, let it be called again, or limit how often it is.
+    /// Pause or resume all calls of an outside service, or limit them.
     #[command(
-        after_help = "Example:\n  tidegate service carrier --pause --reason 'it moves house until six'\n  tidegate service carrier --limit 4 --per-second 20 --reason 'what our contract allows'"
+        after_help = "Example:\n  tidegate service carrier --pause --reason 'maintenance until six'\n  tidegate service carrier --limit 4 --per-second 20 --reason 'our contract allows no more'"
     )]
     Service(ServiceArgs),
-    /// Take a kind that no program handles any more off the list of those that can be published.
+    /// Remove a kind that no program handles any more, so that it can no longer be published.
     #[command(
         after_help = "Example:\n  tidegate retire order_placed --reason 'orders have a service of their own'"
     )]
     Retire(RetireArgs),
-    /// Say how events of a kind are handled, or tell it: attempts, time limit, backoff, how many at once.
+    /// Show or change how events of a kind are handled: attempts, time limit, backoff, concurrency and batches.
     #[command(
         after_help = "Example:\n  tidegate policy order_placed\n  tidegate policy order_placed --handler-timeout 5s --attempts 3 --reason 'the carrier is slow'\n  tidegate policy order_placed --reset attempts --reason 'it is quick again'"
     )]
     Policy(PolicyArgs),
-    /// Act on the first event of a group, which holds back the others.
+    /// Retry, skip or cancel the first event of a group, which holds back the others.
     #[command(
-        after_help = "Example:\n  tidegate unblock customer-3 --skip --reason 'waits for a paper'"
+        after_help = "Example:\n  tidegate unblock customer-3 --skip --reason 'a document is missing'"
     )]
     Unblock(UnblockArgs),
-    /// Take away what the queue, its log and the program's own tables hold of a person; what happened stays.
+    /// Remove the data about a person from the queue, its log and the program's own tables.
     ///
-    /// Live events are cancelled. Payloads, results, progress, the words of errors, groups and keys are gone afterwards;
-    /// kinds, times, states and codes stay.
+    /// Live events are cancelled. Payloads, results, progress, error texts, groups and keys are removed. Kinds, times, states
+    /// and codes stay.
     #[command(
         after_help = "Example:\n  tidegate forget --group customer-3 --reason 'request 2031-17' --dry-run\n  tidegate forget --subject customer=3 --reason 'request 2031-17'"
     )]
     Forget(ForgetArgs),
-    /// Seal all payloads of queue and log with the current key: those with another one, and those without any.
+    /// Seal all payloads of the queue and the log with the current key, whether they have another key or none.
     #[command(
-        after_help = "Example:\n  tidegate rewrap --reason 'the key of 2030 retires' --dry-run"
+        after_help = "Example:\n  tidegate rewrap --reason 'the key of 2030 is no longer used' --dry-run"
     )]
     Rewrap(RewrapArgs),
-    /// List the periodic events: when each was published last, and when it is next.
+    /// List the periodic events, with the last and the next slot of each.
     #[command(after_help = "Example:\n  tidegate schedules --limit 20")]
     Schedules {
-        /// At most this many; those that stand still first, then by their next slot.
+        /// Maximum number of schedules to list, 1 to 10000: stopped ones first, then by next slot.
         #[arg(long, default_value_t = LISTED, value_parser = clap::value_parser!(u32).range(bounds(&LIMIT)))]
         limit: u32,
     },
-    /// Make, change, pause, resume or remove a periodic event, or publish it now.
+    /// Create, change, pause, resume or remove a periodic event, or publish it now.
     #[command(
         after_help = "Example:\n  tidegate schedule nightly-report --kind night_fell --cron '30 2 * * *' --time-zone Europe/Kyiv --reason 'the office asks for it'\n  tidegate schedule nightly-report --pause --reason 'the office is closed'"
     )]
     Schedule(Box<ScheduleArgs>),
-    /// Print the script by which a shell completes verbs and flags.
+    /// Print the script that lets a shell complete verbs and flags.
     #[command(
         after_help = "Example:\n  tidegate completions bash > ~/.local/share/bash-completion/completions/tidegate"
     )]
     Completions {
-        /// The shell.
+        /// The shell to print the script for.
         shell: Shell,
     },
     /// Print the manual page, or write the pages of all verbs into a folder.
     #[command(after_help = "Example:\n  tidegate man --dir ~/.local/share/man/man1")]
     Man {
-        /// Write one page for each verb into this folder, which is created if it is missing.
+        /// Write one page for each verb into this folder; it is created if it does not exist.
         #[arg(long)]
         dir: Option<PathBuf>,
     },
     /// Print the JSON Schema of what a verb prints with --json, or the schemas of all verbs.
     #[command(after_help = "Example:\n  tidegate schema list")]
     Schema {
-        /// The verb, or `error` for what is printed when a verb fails.
+        /// The verb, or error for the document that a failed verb prints; without it, all schemas are printed.
         verb: Option<String>,
     },
 }
 
-/// Write a project of your own to begin with: two kinds of events, their handlers, tests and deployment.
+/// Create a new project with two kinds of events, their handlers, tests and deployment.
 ///
-/// It needs no database. Its README.md says how to go on.
+/// This needs no database. The README.md of the new project describes the next steps.
 #[derive(Parser)]
 #[command(name = "new", after_help = "Example:\n  tidegate new shop-queue")]
 pub struct New {
-    /// The folder to make; its last part is the new crate's name, such as shop-queue or ../shop-queue.
+    /// The folder to create, such as shop-queue or ../shop-queue; its last part is the name of the new crate.
     pub name: PathBuf,
-    /// A checkout of Tidegate, whose crates it depends on instead of this version's released ones.
+    /// A checkout of Tidegate; the new project depends on its crates instead of the released ones.
     #[arg(long, value_name = "CHECKOUT")]
     pub tidegate: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub struct PublishArgs {
-    /// The event's kind; it must be registered.
+    /// Kind of the event; it must be registered.
     pub kind: String,
-    /// JSON, or @FILE, or - for stdin.
+    /// Payload: JSON text, @FILE to read a file, or - to read stdin.
     #[arg(long)]
     pub payload: Option<String>,
-    /// Events of one group are handled one at a time, in order.
+    /// Group of the event; events of one group are handled one at a time, in order.
     #[arg(long)]
     pub group: Option<String>,
-    /// While a live event has this key, no second one is made.
+    /// Deduplication key: nothing is published while a live event of this kind has the same key.
     #[arg(long)]
     pub dedup_key: Option<String>,
-    /// Take the place of that event while it waits for its first attempt.
+    /// Replace the live event with the same key if it still waits for its first attempt.
     #[arg(long, requires = "dedup_key")]
     pub replace: bool,
-    /// The business object it belongs to.
+    /// Correlation id: the business object that the event belongs to.
     #[arg(long)]
     pub correlation_id: Option<String>,
-    /// Begins when these events have ended: their ids, such as 7,8,9.
+    /// Start the event after these events have ended; comma-separated ids, such as 7,8,9.
     #[arg(
         long,
         value_name = "IDS",
@@ -239,102 +242,104 @@ pub struct PublishArgs {
         conflicts_with = "replace"
     )]
     pub after: Vec<i64>,
-    /// Not handled before this time has passed, such as 30s.
+    /// Do not start the event before this time has passed, such as 30s.
     #[arg(long, value_parser = parse_duration)]
     pub delay: Option<Duration>,
-    /// Started within this time or never, such as 1h.
+    /// Start the event within this time or never, such as 1h.
     #[arg(long, value_parser = parse_duration)]
     pub expires_in: Option<Duration>,
-    /// The W3C trace context to publish it under; its handlers continue that trace.
+    /// W3C trace context to publish the event under; its handlers continue that trace.
     #[arg(long, env = "TRACEPARENT")]
     pub traceparent: Option<String>,
-    /// Attempts before it is given up [env: TIDEGATE_MAX_ATTEMPTS].
+    /// Maximum number of attempts, 1 to 1000 [env: TIDEGATE_MAX_ATTEMPTS].
     #[arg(long, value_parser = clap::value_parser!(u16).range(bounds(&NewEvent::MAX_ATTEMPTS)))]
     pub max_attempts: Option<u16>,
 }
 
 #[derive(Args)]
 pub struct DrainArgs {
-    /// The whole run's time [env: TIDEGATE_BUDGET] [default: 50s].
+    /// Time limit of the whole run, such as 30s [env: TIDEGATE_BUDGET] [default: 50s].
     #[arg(long, value_parser = parse_duration)]
     pub budget: Option<Duration>,
-    /// Most events leased at once [env: TIDEGATE_BATCH] [default: 1000].
+    /// Maximum number of events in one lease, 1 to 10000 [env: TIDEGATE_BATCH] [default: 1000].
     #[arg(long, value_parser = clap::value_parser!(u32).range(bounds(&DrainOptions::BATCH)))]
     pub batch: Option<u32>,
-    /// Handlers at once; 1 is strictly first in, first out [env: TIDEGATE_CONCURRENCY] [default: 8].
+    /// Maximum number of handlers that run at once, 1 to 1000; with 1 the queue is strictly first in, first out
+    /// [env: TIDEGATE_CONCURRENCY] [default: 8].
     #[arg(long, value_parser = clap::value_parser!(u16).range(bounds(&DrainOptions::CONCURRENCY)))]
     pub concurrency: Option<u16>,
-    /// Keep polling an empty queue for this long [env: TIDEGATE_LINGER] [default: 0s].
+    /// Keep polling an empty queue for this long, such as 10s [env: TIDEGATE_LINGER] [default: 0s].
     #[arg(long, value_parser = parse_duration)]
     pub linger: Option<Duration>,
-    /// Lease at most this many.
+    /// Maximum number of events to lease in the whole run, at least 1 [default: no limit].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub max_events: Option<u64>,
-    /// Go on when the budget is spent, while something is left that can be done now and is getting done.
+    /// Continue after the budget is spent, as long as events are ready and the drain makes progress.
     #[arg(long, conflicts_with = "max_events")]
     pub until_empty: bool,
 }
 
 #[derive(Args)]
 pub struct CleanupArgs {
-    /// Change nothing, and tell what would be done.
+    /// Change nothing; only report what would be done.
     #[arg(long)]
     pub dry_run: bool,
-    /// The whole run's time [env: TIDEGATE_BUDGET] [default: 50s].
+    /// Time limit of the whole run, such as 30s [env: TIDEGATE_BUDGET] [default: 50s].
     #[arg(long, value_parser = parse_duration)]
     pub budget: Option<Duration>,
-    /// End live events only if they were published at least this long ago [default: 0s].
+    /// End live events only if they were published at least this long ago, such as 1h [default: 0s].
     #[arg(long, value_parser = parse_duration)]
     pub older_than: Option<Duration>,
-    /// Rows looked at or deleted in one step [default: 10000].
+    /// Number of rows to examine or delete in one step, 1 to 100000 [default: 10000].
     #[arg(long, value_parser = clap::value_parser!(u32).range(bounds(&CleanupOptions::BATCH)))]
     pub batch: Option<u32>,
-    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    /// Your name for the audit [env: TIDEGATE_ACTOR] [default: $USER].
     #[arg(long)]
     pub actor: Option<String>,
 }
 
 #[derive(Args)]
 pub struct RetentionArgs {
-    /// The kind; without it, all are shown.
+    /// The kind; without it, all kinds are shown.
     pub kind: Option<String>,
-    /// Keep COMPLETED events of this kind for so long, such as 7d.
+    /// Keep COMPLETED events of this kind for this time, 0s to 3660d, such as 7d.
     #[arg(long, value_parser = parse_duration, requires_all = ["kind", "reason"])]
     pub completed: Option<Duration>,
-    /// Keep FAILED and COMPLETED_WITH_ERRORS events of this kind for so long.
+    /// Keep FAILED and COMPLETED_WITH_ERRORS events of this kind for this time, 0s to 3660d, such as 30d.
     #[arg(long, value_parser = parse_duration, requires_all = ["kind", "reason"])]
     pub failed: Option<Duration>,
-    /// Also for events of this kind that have finished already.
+    /// Apply the new times also to events of this kind that have already finished.
     #[arg(long, requires_all = ["kind", "reason"])]
     pub apply: bool,
-    /// How long applying may take [env: TIDEGATE_BUDGET] [default: 50s].
+    /// Time limit for --apply, such as 30s [env: TIDEGATE_BUDGET] [default: 50s].
     #[arg(long, requires = "apply", value_parser = parse_duration)]
     pub budget: Option<Duration>,
-    /// Why, for the audit.
+    /// Reason for the change, recorded in the audit.
     #[arg(long, requires = "kind")]
     pub reason: Option<String>,
-    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    /// Your name for the audit [env: TIDEGATE_ACTOR] [default: $USER].
     #[arg(long, requires = "kind")]
     pub actor: Option<String>,
 }
 
 #[derive(Args)]
 pub struct StatusArgs {
-    /// Follow it live on the terminal, open kinds and events, and act on them; ? lists the keys, q and Ctrl-C end it.
+    /// Show the queue live on the terminal, where you can open kinds and events and act on them; ? lists the keys, q and
+    /// Ctrl-C quit.
     #[arg(long)]
     pub watch: bool,
-    /// How often to look, 100ms to 1h.
+    /// Time between two refreshes, 100ms to 1h.
     #[arg(long, requires = "watch", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
-    /// As text for people, or as metrics for Prometheus.
+    /// Output format: text for people, or metrics for Prometheus.
     #[arg(long, value_enum, default_value = "text", conflicts_with = "watch")]
     pub format: StatusFormat,
-    /// Write the metrics to this file, which must end in .prom, for node_exporter's textfile collector.
+    /// Write metrics to this file for node_exporter's textfile collector; its name must end in .prom.
     #[arg(long, value_name = "FILE", conflicts_with = "watch")]
     pub output: Option<PathBuf>,
 }
 
-/// How the status is told.
+/// The output format of the status.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum StatusFormat {
     Text,
@@ -343,28 +348,28 @@ pub enum StatusFormat {
 
 #[derive(Args)]
 pub struct ListArgs {
-    /// PENDING, PROCESSING, COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
+    /// Only events in this state: PENDING, PROCESSING, COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
     #[arg(long, value_parser = ["PENDING", "PROCESSING", "COMPLETED", "COMPLETED_WITH_ERRORS", "FAILED"], ignore_case = true)]
     pub status: Option<String>,
-    /// Only this kind.
+    /// Only events of this kind.
     #[arg(long)]
     pub kind: Option<String>,
-    /// Only this group.
+    /// Only events of this group.
     #[arg(long)]
     pub group: Option<String>,
-    /// Only what belongs to this business object.
+    /// Only events with this correlation id.
     #[arg(long)]
     pub correlation: Option<String>,
-    /// Created at this time or later: 2027-01-31T12:00:00Z, or 2h for two hours ago.
+    /// Only events created at this time or later: an RFC 3339 time, or a duration such as 2h for two hours ago.
     #[arg(long, value_parser = parse_moment)]
     pub since: Option<Moment>,
-    /// Created before this time, written like --since.
+    /// Only events created before this time, written like --since.
     #[arg(long, value_parser = parse_moment)]
     pub until: Option<Moment>,
-    /// Only lower ids: the next page of a list that ended there.
+    /// Only events with an id lower than this: the next page of a list that ended with this id.
     #[arg(long, value_name = "ID", value_parser = event_id)]
     pub before: Option<i64>,
-    /// At most this many.
+    /// Maximum number of events to list, 1 to 10000.
     #[arg(long, default_value_t = LISTED, value_parser = clap::value_parser!(u32).range(bounds(&LIMIT)))]
     pub limit: u32,
 }
@@ -377,7 +382,7 @@ fn bounds<T: Copy + TryInto<i64>>(range: &RangeInclusive<T>) -> RangeInclusive<i
 
 fn event_id(text: &str) -> Result<i64, String> {
     text.parse()
-        .map_err(|_| "must be an event's id, a whole number".to_owned())
+        .map_err(|_| "must be the id of an event, a whole number".to_owned())
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -391,40 +396,40 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 #[derive(Args)]
 pub struct ReplayArgs {
-    /// These events; at most 10,000.
+    /// Ids of events, up to 10000.
     #[arg(long = "id", value_name = "ID", num_args = 1..)]
     pub ids: Vec<i64>,
-    /// Only this kind.
+    /// Only events of this kind.
     #[arg(long)]
     pub kind: Option<String>,
-    /// Only events that ended COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
+    /// Only events that ended in this state: COMPLETED, COMPLETED_WITH_ERRORS or FAILED.
     #[arg(long)]
     pub status: Option<String>,
     /// Only events whose last error has this code.
     #[arg(long)]
     pub code: Option<String>,
-    /// Only events that ended then or later: an RFC 3339 time, or a duration such as 2h for that long ago.
+    /// Only events that ended at this time or later: an RFC 3339 time, or a duration such as 2h for two hours ago.
     #[arg(long, value_parser = parse_moment)]
     pub since: Option<Moment>,
-    /// Only events that ended before.
+    /// Only events that ended before this time, written like --since.
     #[arg(long, value_parser = parse_moment)]
     pub until: Option<Moment>,
-    /// At most this many, lowest ids first [default: 10000].
+    /// Maximum number of events to replay, 1 to 100000, lowest ids first [default: 10000].
     #[arg(long)]
     pub limit: Option<i64>,
-    /// Tell what would be done, and change nothing.
+    /// Change nothing; only report what would be done.
     #[arg(long)]
     pub dry_run: bool,
-    /// With a filter: also events that were replayed before, are replays themselves, or were cancelled.
+    /// With a filter: include events that were replayed before, are replays themselves, or were cancelled.
     #[arg(long)]
     pub again: bool,
-    /// Run only handlers that failed or never finished; the others' results are kept.
+    /// Run only handlers that failed or did not finish, and keep the results of the others.
     #[arg(long)]
     pub failed_handlers_only: bool,
-    /// New deadline of events whose old one has passed, such as 1h.
+    /// New deadline, counted from now, for events whose old one has passed, such as 1h.
     #[arg(long, value_parser = parse_duration)]
     pub expires_in: Option<Duration>,
-    /// Replay nothing unless exactly the events of the dry run that told this digest would be replayed.
+    /// Digest from a dry run with --json: replay only if exactly the events of that dry run would be replayed.
     #[arg(long)]
     pub digest: Option<String>,
     #[command(flatten)]
@@ -432,7 +437,7 @@ pub struct ReplayArgs {
 }
 
 impl ReplayArgs {
-    /// One event, whatever came of it before.
+    /// Arguments that replay one event, even if it was replayed or cancelled before.
     pub fn of_one(id: i64, audit: AuditArgs) -> Self {
         Self {
             ids: vec![id],
@@ -454,7 +459,7 @@ impl ReplayArgs {
 
 #[derive(Args)]
 pub struct RequeueArgs {
-    /// These events; at most 10,000.
+    /// Ids of events, up to 10000.
     #[arg(long = "id", value_name = "ID", num_args = 1.., required = true)]
     pub ids: Vec<i64>,
     #[command(flatten)]
@@ -479,80 +484,80 @@ pub struct RescheduleArgs {
     pub audit: AuditArgs,
 }
 
-/// When events are to start.
+/// When events start, and their deadline.
 #[derive(Args)]
 #[group(required = true, multiple = true)]
 pub struct StartArgs {
-    /// At the next drain.
+    /// Start the events at the next drain.
     #[arg(long, conflicts_with_all = ["delay", "at"])]
     pub now: bool,
-    /// So long from now, such as 30s or 2h.
+    /// Start the events this long from now, such as 30s or 2h.
     #[arg(long, value_parser = parse_duration, conflicts_with = "at")]
     pub delay: Option<Duration>,
-    /// Then: an RFC 3339 time.
+    /// Start the events at this time, such as 2027-01-31T12:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub at: Option<SystemTime>,
-    /// Within so long from now, or never.
+    /// Set the deadline this long from now, such as 1h; events that have not started by then never start.
     #[arg(long, value_parser = parse_duration, conflicts_with_all = ["expires_at", "no_deadline"])]
     pub expires_in: Option<Duration>,
-    /// Before that, or never: an RFC 3339 time.
+    /// Set the deadline to this time, such as 2027-01-31T12:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "no_deadline")]
     pub expires_at: Option<SystemTime>,
-    /// Whenever it is: they have no deadline any more.
+    /// Remove the deadline.
     #[arg(long)]
     pub no_deadline: bool,
 }
 
-/// Which live events are meant: ids, or at least one of kind, correlation id and group.
+/// Selects live events: by id, or by at least one of kind, correlation id and group.
 #[derive(Args)]
 pub struct SelectArgs {
-    /// These events; at most 10,000.
+    /// Ids of events, up to 10000.
     #[arg(long = "id", value_name = "ID", num_args = 1..)]
     pub ids: Vec<i64>,
-    /// Only this kind.
+    /// Only events of this kind.
     #[arg(long)]
     pub kind: Option<String>,
-    /// Only the one with this deduplication key, of the kind.
+    /// Only the event with this deduplication key; needs --kind.
     #[arg(long)]
     pub dedup_key: Option<String>,
     /// Only events with this correlation id.
     #[arg(long)]
     pub correlation_id: Option<String>,
-    /// Only this group.
+    /// Only events of this group.
     #[arg(long)]
     pub group: Option<String>,
-    /// Only PENDING, or only PROCESSING.
+    /// Only events in this state: PENDING or PROCESSING.
     #[arg(long)]
     pub status: Option<String>,
-    /// Only events published then or later: an RFC 3339 time, or a duration such as 2h for that long ago.
+    /// Only events published at this time or later: an RFC 3339 time, or a duration such as 2h for two hours ago.
     #[arg(long, value_parser = parse_moment)]
     pub since: Option<Moment>,
-    /// Only events published before.
+    /// Only events published before this time, written like --since.
     #[arg(long, value_parser = parse_moment)]
     pub until: Option<Moment>,
-    /// At most this many, lowest ids first [default: 10000].
+    /// Maximum number of events to change, 1 to 10000, lowest ids first [default: 10000].
     #[arg(long)]
     pub limit: Option<u32>,
-    /// Tell what would be done, and change nothing.
+    /// Change nothing; only report what would be done.
     #[arg(long)]
     pub dry_run: bool,
 }
 
 #[derive(Args)]
 pub struct PauseArgs {
-    /// The kind; it must be registered.
+    /// The kind of events; it must be registered.
     pub kind: String,
-    /// Why, for the audit.
+    /// Reason for the change, recorded in the audit.
     #[arg(long)]
     pub reason: Option<String>,
-    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    /// Your name for the audit [env: TIDEGATE_ACTOR] [default: $USER].
     #[arg(long)]
     pub actor: Option<String>,
 }
 
 #[derive(Args)]
 pub struct ServiceArgs {
-    /// Its name, as handlers give it.
+    /// Name of the service, exactly as the handlers use it.
     pub service: String,
     #[command(flatten)]
     pub change: ServiceChangeArgs,
@@ -563,60 +568,61 @@ pub struct ServiceArgs {
 #[derive(Args)]
 #[group(required = true, multiple = true)]
 pub struct ServiceChangeArgs {
-    /// No handler calls it, and events that need it wait.
+    /// Stop all calls of the service; events that need it wait.
     #[arg(long, conflicts_with_all = ["resume", "limit", "per_second"])]
     pub pause: bool,
-    /// It is called again, also when it has not answered.
+    /// Allow calls of the service again, even if it did not answer before.
     #[arg(long, conflicts_with_all = ["limit", "per_second"])]
     pub resume: bool,
-    /// So many events that call it run at once, over all drains; 0 for any number.
+    /// Maximum number of events that call the service at once, over all drains, 1 to 10000; 0 removes the limit.
     #[arg(long, value_name = "EVENTS", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub limit: Option<u32>,
-    /// So many of them start in a second, over all drains; 0 for any number.
+    /// Maximum number of events that start per second and call the service, over all drains, 0.0001 to 10000; 0 removes the
+    /// limit.
     #[arg(long, value_name = "EVENTS", allow_negative_numbers = true)]
     pub per_second: Option<f64>,
 }
 
 #[derive(Args)]
 pub struct PolicyArgs {
-    /// The kind.
+    /// The kind of events.
     pub kind: String,
-    /// Attempts before an event is given up, of those published from now on, 1 to 1,000.
+    /// Maximum number of attempts of events published from now on, 1 to 1000.
     #[arg(long, allow_negative_numbers = true)]
     pub attempts: Option<u16>,
-    /// How long a handler may take, such as 5s; 15m at most, and nine tenths of a lease.
+    /// Time limit of a handler, such as 5s; at most 15m, and at most nine tenths of a lease.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub handler_timeout: Option<Duration>,
-    /// The delay after the first attempt, which doubles with each; 24h at most.
+    /// Delay after the first attempt, such as 10s, at most 24h; it doubles with each further attempt.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub backoff: Option<Duration>,
-    /// The longest delay; 24h at most.
+    /// Maximum delay between two attempts, such as 10m; at most 24h.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub backoff_max: Option<Duration>,
-    /// So many events run at once, over all drains, 1 to 10,000.
+    /// Maximum number of events of this kind that run at once, over all drains, 1 to 10000.
     #[arg(long, value_name = "EVENTS", allow_negative_numbers = true)]
     pub concurrency: Option<u32>,
-    /// So many events share one call of a batch, 1 to 1,000.
+    /// Maximum number of events in one batch, 1 to 1000; only for kinds whose handler takes batches.
     #[arg(long, value_name = "EVENTS", allow_negative_numbers = true)]
     pub batch: Option<u16>,
-    /// The first of them waits for the others no longer than this, such as 200ms; 1m at most.
+    /// Maximum time that the first event of a batch waits for more events, such as 200ms; at most 1m.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub batch_within: Option<Duration>,
-    /// This is again as the program declares it: attempts, handler-timeout, backoff, backoff-max, concurrency, batch or
-    /// batch-within. May be given several times.
+    /// Return this field to the program's own value: attempts, handler-timeout, backoff, backoff-max, concurrency, batch or
+    /// batch-within; may be given several times.
     #[arg(long, value_name = "FIELD")]
     pub reset: Vec<String>,
-    /// Why, for the audit; must be given when anything is to change.
+    /// Reason for the change, recorded in the audit; required if anything changes.
     #[arg(long)]
     pub reason: Option<String>,
-    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    /// Your name for the audit [env: TIDEGATE_ACTOR] [default: $USER].
     #[arg(long)]
     pub actor: Option<String>,
 }
 
 #[derive(Args)]
 pub struct RetireArgs {
-    /// The kind; it must have no live events, and this program must not handle it.
+    /// The kind of events; it must have no live events, and this program must not handle it.
     pub kind: String,
     #[command(flatten)]
     pub audit: AuditArgs,
@@ -624,7 +630,7 @@ pub struct RetireArgs {
 
 #[derive(Args)]
 pub struct UnblockArgs {
-    /// The group.
+    /// The group whose first event to act on.
     pub group: String,
     #[command(flatten)]
     pub how: UnblockActionArgs,
@@ -635,20 +641,20 @@ pub struct UnblockArgs {
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub struct UnblockActionArgs {
-    /// Run it at the next drain.
+    /// Run the event at the next drain.
     #[arg(long)]
     pub retry: bool,
-    /// End it, and put what is left to do of it behind the group's other events.
+    /// End the event with code skipped, and publish its unfinished handlers again at the end of the group.
     #[arg(long)]
     pub skip: bool,
-    /// End it.
+    /// End the event FAILED with code cancelled.
     #[arg(long)]
     pub cancel: bool,
 }
 
 #[derive(Args)]
 pub struct RewrapArgs {
-    /// Change nothing, and tell what would be done.
+    /// Change nothing; only report what would be done.
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -659,7 +665,7 @@ pub struct RewrapArgs {
 pub struct ForgetArgs {
     #[command(flatten)]
     pub whom: ForgetWhomArgs,
-    /// Change nothing, and tell what would be done.
+    /// Change nothing; only report what would be done.
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -669,45 +675,46 @@ pub struct ForgetArgs {
 #[derive(Args)]
 #[group(required = true, multiple = true)]
 pub struct ForgetWhomArgs {
-    /// All events of this group.
+    /// Forget all events of this group.
     #[arg(long)]
     pub group: Option<String>,
-    /// All events with this correlation id.
+    /// Forget all events with this correlation id.
     #[arg(long)]
     pub correlation_id: Option<String>,
-    /// These events; at most 10,000.
+    /// Ids of events, up to 10000.
     #[arg(long = "id", value_name = "ID", num_args = 1..)]
     pub ids: Vec<i64>,
-    /// Somebody whom the program's own tables are about, with all events: NAME=ID.
+    /// Forget this person in the program's own tables, with all their events: NAME=ID, such as customer=3.
     #[arg(long, value_parser = parse_subject)]
     pub subject: Option<Subject>,
 }
 
 #[derive(Args)]
 pub struct ScheduleArgs {
-    /// 1 to 100 letters, digits, '.', '_' and '-'.
+    /// Name of the schedule: 1 to 100 letters, digits, '.', '_' and '-'.
     pub name: String,
     #[command(flatten)]
     pub change: ScheduleChangeArgs,
-    /// JSON, or @FILE, or - for stdin; at most 64 KiB.
+    /// Payload of its events: JSON text, @FILE to read a file, or - to read stdin; at most 64 KiB.
     #[arg(long, requires = "kind")]
     pub payload: Option<String>,
-    /// Minute, hour, day of the month, month, day of the week, such as '30 2 * * MON-FRI'; or @daily.
+    /// Publish at these times: minute, hour, day of the month, month and day of the week, such as '30 2 * * MON-FRI', or a
+    /// name such as @daily.
     #[arg(long, requires = "kind", conflicts_with = "every")]
     pub cron: Option<String>,
-    /// Due at every multiple of this time since 1970, in UTC, such as 15m.
+    /// Publish at every multiple of this time since 1970, in UTC, such as 15m; whole seconds, 1s to 366d.
     #[arg(long, requires = "kind", value_parser = parse_duration)]
     pub every: Option<Duration>,
-    /// By which zone's clock the expression is read, such as Europe/Kyiv [default: UTC].
+    /// Time zone of --cron, such as Europe/Kyiv [default: UTC].
     #[arg(long, requires = "cron")]
     pub time_zone: Option<String>,
-    /// The group of its events.
+    /// Group of its events.
     #[arg(long, requires = "kind")]
     pub group: Option<String>,
-    /// Started so long after its slot or never, such as 1h.
+    /// Start each event within this time after its slot or never, 1s to 366d, such as 1h.
     #[arg(long, requires = "kind", value_parser = parse_duration)]
     pub start_within: Option<Duration>,
-    /// What becomes of slots that no drain was there for: none, last or all [default: last].
+    /// Which missed slots a drain publishes later: none, last or all [default: last].
     #[arg(long, requires = "kind", value_parser = parse_catch_up)]
     pub catch_up: Option<CatchUp>,
     #[command(flatten)]
@@ -718,30 +725,30 @@ pub struct ScheduleArgs {
 #[group(required = true, multiple = false)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub struct ScheduleChangeArgs {
-    /// Make it, or change all of it: the kind of its events, which must be registered.
+    /// Create or replace the schedule, with events of this kind; the kind must be registered.
     #[arg(long)]
     pub kind: Option<String>,
-    /// It publishes nothing; slots that pass meanwhile are passed over.
+    /// Stop publishing; slots that pass meanwhile are skipped.
     #[arg(long)]
     pub pause: bool,
-    /// It publishes again, from its next slot on.
+    /// Publish again, from the next slot on.
     #[arg(long)]
     pub resume: bool,
-    /// Remove it; what a program declares is that program's.
+    /// Remove the schedule; one that a program declares cannot be removed.
     #[arg(long)]
     pub remove: bool,
-    /// Publish its event now, beside its slots.
+    /// Publish its event now, in addition to its slots.
     #[arg(long)]
     pub run: bool,
 }
 
-/// What every action is recorded with.
+/// Reason and actor that the audit records with every action.
 #[derive(Args)]
 pub struct AuditArgs {
-    /// Why, for the audit.
+    /// Reason for the change, recorded in the audit.
     #[arg(long)]
     pub reason: String,
-    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    /// Your name for the audit [env: TIDEGATE_ACTOR] [default: $USER].
     #[arg(long)]
     pub actor: Option<String>,
 }

@@ -55,7 +55,9 @@ pub fn status(stats: &StatsReport) -> String {
     let whole = overall(stats);
     let expiring = expiring(&stats.expiring);
     let down = down(&stats.services_down);
-    format!("{depth}\n{whole}{expiring}{down}\nby kind, finished ones of the last hour:\n{table}")
+    format!(
+        "{depth}\n{whole}{expiring}{down}\nby kind (finished events are those of the last hour):\n{table}"
+    )
 }
 
 /// Adds a line for each kind with events that will miss their deadline.
@@ -122,13 +124,13 @@ pub fn paused(kind: &Value) -> String {
 pub fn drained(report: &DrainReport) -> String {
     let reason = match report.stop_reason {
         StopReason::QueueEmpty if !report.unhandled.is_empty() => {
-            "nothing that this program handles is ready"
+            "no event that this program handles is ready"
         }
         StopReason::QueueEmpty => "the queue is empty",
         StopReason::BudgetSpent => "the budget is spent",
-        StopReason::LimitReached => "the limit of events is reached",
-        StopReason::NoSlot => "as many drains as may be are at work",
-        _ => "it stopped",
+        StopReason::LimitReached => "the maximum number of events is reached",
+        StopReason::NoSlot => "the maximum number of drains is already running",
+        _ => "it ended early",
     };
     let mut table = counts(report);
     table.add_row(vec![
@@ -175,7 +177,7 @@ fn counts(report: &DrainReport) -> Table {
         ("to be retried", report.retried),
         ("waiting for a service", report.deferred),
         ("snoozed", report.snoozed),
-        ("given back unstarted", report.released),
+        ("released before they started", report.released),
         ("lease lost", report.lease_lost),
         ("expired", report.expired),
         ("abandoned", report.abandoned),
@@ -189,7 +191,7 @@ fn counts(report: &DrainReport) -> Table {
     }
     if report.still_running > 0 {
         let told = report.still_running.to_string();
-        table.add_row(vec!["given up on, and still running".to_owned(), told]);
+        table.add_row(vec!["given up, but still running".to_owned(), told]);
     }
     table
 }
@@ -214,7 +216,7 @@ pub fn event(event: &Value) -> String {
 pub fn wait(wait: &Wait) -> String {
     let told = match (wait.waits_for, &wait.released_at) {
         (Some(id), _) => format!(
-            "for {} events, of which at least {} have ended; now for event {id}",
+            "for {} events; at least {} of them have ended; next is event {id}",
             wait.members, wait.ended_at_least
         ),
         (None, Some(at)) => format!("for {} events, until {at}", wait.members),
@@ -353,14 +355,14 @@ pub fn blocked_groups(groups: &[Value]) -> String {
     }
     format!(
         "{table}\nlook at the first event: tidegate show ID\n\
-         let the others pass: tidegate unblock GROUP --retry|--skip|--cancel"
+         release the group: tidegate unblock GROUP --retry|--skip|--cancel"
     )
 }
 
 /// Lists outside services; those that are not called come first.
 pub fn services(services: &[ServiceStatus]) -> String {
     if services.is_empty() {
-        return "every service that was called has answered".to_owned();
+        return "no service has failed, is paused or is limited".to_owned();
     }
     let mut table = plain_table(&[
         "service",
@@ -385,7 +387,7 @@ pub fn services(services: &[ServiceStatus]) -> String {
             limits(service),
         ]);
     }
-    format!("{table}\ncall one at once: tidegate service NAME --resume --reason TEXT")
+    format!("{table}\nresume calls of a service: tidegate service NAME --resume --reason TEXT")
 }
 
 /// Lists periodic events: those that stand still come first, then by their next slot.
@@ -449,7 +451,7 @@ pub fn state(state: ServiceState) -> &'static str {
     match state {
         ServiceState::Closed => "called",
         ServiceState::Open => "down",
-        ServiceState::Probing => "being tried",
+        ServiceState::Probing => "being probed",
         ServiceState::Paused => "paused",
     }
 }

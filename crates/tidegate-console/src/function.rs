@@ -30,7 +30,7 @@ pub fn run(program: Program) -> Result<(), Error> {
         .build()?;
     runtime.block_on(async {
         let routes = started.unwrap_or_else(|error| {
-            tracing::error!(%error, "settings do not hold; every request will fail");
+            tracing::error!(%error, "the settings are not valid; every request will fail");
             eprintln!("tidegate: {error}");
             Router::new().fallback(|| async { axum::http::StatusCode::SERVICE_UNAVAILABLE })
         });

@@ -97,7 +97,7 @@ async fn one(
         if is_refusal(error) {
             tracing::error!(message.id = item, error = %error, "message refused");
         } else {
-            tracing::warn!(message.id = item, error = %error, "message not taken in for now");
+            tracing::warn!(message.id = item, error = %error, "the message could not be received; it will be delivered again");
         }
     }
     receipt
@@ -115,7 +115,7 @@ impl Tally {
             refusal,
             failure,
         } = self;
-        tracing::info!(received, repeated, again = again.len(), "messages taken in");
+        tracing::info!(received, repeated, again = again.len(), "messages received");
         if bearer.takes_failures() && (received + repeated > 0 || failure.is_none()) {
             let named = |item: &String| json!({"itemIdentifier": item});
             let failures: Vec<Value> = again.iter().map(named).collect();

@@ -84,7 +84,7 @@ pub fn run(program: Program) -> Result<(), Error> {
         service.metrics_to = |line| println!("{line}");
     }
     if let Err(error) = &ready {
-        tracing::error!(error = %error, "settings do not hold; every invocation will fail");
+        tracing::error!(error = %error, "the settings are not valid; every invocation will fail");
     }
     // Handlers have their own runtime. If they block all its threads, the function can still answer in time.
     let handlers = tokio::runtime::Builder::new_multi_thread()
@@ -274,7 +274,7 @@ fn leaves_handlers(answered: &Result<Value, Failure>) -> bool {
 /// invocation that was just answered as failed. Therefore it executes its own program again. To Lambda, this looks like the
 /// runtime asking for its next invocation. No thread survives.
 fn begin_anew() -> ! {
-    tracing::warn!("handlers go on behind the answer; the process begins anew");
+    tracing::warn!("handlers continue after the answer; the process restarts");
     let mut arguments = std::env::args_os();
     let name = arguments.next();
     let error = match std::env::current_exe() {
@@ -288,7 +288,7 @@ fn begin_anew() -> ! {
         }
         Err(error) => error,
     };
-    tracing::error!(error = %error, "the process cannot begin anew, and ends");
+    tracing::error!(error = %error, "the process cannot restart, and ends");
     std::process::exit(1);
 }
 

@@ -171,11 +171,16 @@ impl<T: Send + 'static, R: Send + 'static> Batch<T, R> {
             biased;
             _ = begins => {}
             () = ctx.cancelled() => {
-                return Err(HandlerError::retry("cancelled", "taken away before its call"));
+                return Err(HandlerError::retry("cancelled", "the event was taken away before the call of its batch"));
             }
         }
-        let gone =
-            || HandlerError::retry("batch", "the call that it shared was given up").blameless();
+        let gone = || {
+            HandlerError::retry(
+                "batch",
+                "the call that the event shared with others was given up",
+            )
+            .blameless()
+        };
         answers.await.unwrap_or_else(|_| Err(gone()))
     }
 }

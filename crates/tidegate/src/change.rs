@@ -121,7 +121,7 @@ async fn change(database: &Database, change: Change<'_>) -> Result<Changed, Erro
         all.take(done);
     }
     let missed = std::mem::take(&mut all.page.missed);
-    all.skip(&missed, "somebody else has locked it; ask again");
+    all.skip(&missed, "another session has locked it; try again");
     Ok(all)
 }
 

@@ -410,7 +410,7 @@ impl Context {
                 Err(lost).retryable()
             }
             Err(error) => {
-                tracing::warn!(event.id = self.event.lease.id, %error, "progress is not noted");
+                tracing::warn!(event.id = self.event.lease.id, %error, "progress could not be stored");
                 Ok(())
             }
             Ok(()) => Ok(()),

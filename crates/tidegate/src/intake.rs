@@ -152,7 +152,8 @@ async fn take_in(
     }
     // A panic over one message must not affect the others. The transaction rolls back.
     let taken = AssertUnwindSafe(async { intake(&transaction, message).await }).catch_unwind();
-    let panicked = |_| Error::Invalid("message: must not make its intake panic".to_owned());
+    let panicked =
+        |_| Error::Invalid("message: the intake panicked while it read the message".to_owned());
     taken.await.map_err(panicked)??;
     // An intake may overlook that one of its own statements failed. Then the commit would roll back without an error.
     let alive = transaction.batch_execute("SELECT 1").await;

@@ -198,8 +198,10 @@ impl Actions {
         };
         self.check(action)?;
         if action == RECEIVE {
-            let wanted = "must be one that can be asked for, got receive";
-            let text = format!("action: {wanted}: messages come as AWS's services send them");
+            let wanted = "must not be receive";
+            let text = format!(
+                "action: {wanted}, because messages arrive in the format of the AWS service that sends them"
+            );
             return Err(Error::Invalid(text));
         }
         if is_tick && !fields.contains_key("action") {

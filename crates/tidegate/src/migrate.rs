@@ -444,7 +444,7 @@ pub(crate) async fn refuse_foreign(database: &Database, kinds: &[&str]) -> Resul
     match foreign(&queue::registered(&client).await?, kinds) {
         None => Ok(()),
         Some(theirs) => Err(Error::Migrate(format!(
-            "this queue is another program's, with the kinds {theirs}; `migrate --share`, or \"share\": true in an invocation, lets both use it"
+            "this queue belongs to another program, with the kinds {theirs}; `migrate --share`, or \"share\": true in an invocation, lets both use it"
         ))),
     }
 }

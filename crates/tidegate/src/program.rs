@@ -513,7 +513,7 @@ impl Service {
         match &self.program.intake {
             Some(intake) => Ok(Receiver::new(&self.database, intake.as_ref())),
             None => Err(Error::Invalid(
-                "action: must be one of this program's, which has no receive".to_owned(),
+                "action: must not be receive, because this program has no intake".to_owned(),
             )),
         }
     }

@@ -196,7 +196,7 @@ pub(crate) fn check(asked: &Periodic) -> Result<String, Error> {
 /// Whether this build fires schedules.
 pub(crate) const BUILT_IN: bool = true;
 
-const NEVER: &str = "cron: must be due at some time, got one that never is";
+const NEVER: &str = "cron: must be due at some time, got an expression that is never due";
 
 /// When a schedule is due, parsed.
 enum Calendar {

@@ -93,9 +93,11 @@ impl fmt::Display for Unopened {
         match self {
             Self::NoKey(name) => write!(
                 f,
-                "the payload is sealed with the key {name:?}, which this program has not"
+                "the payload is sealed with the key {name:?}, which this program does not have"
             ),
-            Self::Broken => f.write_str("the seal of the payload does not hold"),
+            Self::Broken => f.write_str(
+                "the sealed payload cannot be opened: it was changed, or its key differs",
+            ),
         }
     }
 }

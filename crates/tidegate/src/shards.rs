@@ -145,12 +145,14 @@ impl Shards {
     /// [`Error::Config`] when there is no database of this name, or no other one that takes groups.
     pub fn leaving(mut self, name: &str) -> Result<Self, Error> {
         let Some(shard) = self.shards.iter_mut().find(|shard| shard.name == name) else {
-            let why = format!("shards: must be one of those that there are, got {name:?}");
+            let why = format!("shards: must be the name of a shard, got {name:?}");
             return Err(Error::Config(why));
         };
         shard.leaving = true;
         if self.shards.iter().all(|shard| shard.leaving) {
-            let why = format!("shards: one must take groups, and {name:?} was the last that did");
+            let why = format!(
+                "shards: at least one must take groups, and {name:?} is the last that does"
+            );
             return Err(Error::Config(why));
         }
         Ok(self)

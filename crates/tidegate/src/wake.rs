@@ -132,7 +132,7 @@ impl Asks {
         loop {
             self.published.notified().await;
             if let Err(error) = self.ask().await {
-                tracing::warn!(%error, "no drain could be woken; the next tick will find what was published");
+                tracing::warn!(%error, "no drain could be started; the next scheduled drain handles the published events");
             }
             tokio::time::sleep(BETWEEN).await;
         }

@@ -8,14 +8,14 @@ use tidegate_cli::{Answer, Ask, json_argument};
 
 use super::ReceiveIssuingReport;
 
-/// Receive a message of the bus: store its AI check if it asks for one, else nothing.
+/// Receive a message from the bus, and publish an event if the message requests an AI check.
 #[derive(Parser)]
 #[command(
     name = "receive-issuing",
     after_help = "Example:\n  tidegate receive-issuing --message '{\"kind\": \"issuing\", \"stage\": \"ai-check\", \"triggerId\": \"T1\", \"applicationId\": \"A1\"}'"
 )]
 pub struct ReceiveIssuing {
-    /// JSON, or @FILE, or - for stdin.
+    /// The message: JSON text, @FILE to read a file, or - to read stdin.
     #[arg(long)]
     message: String,
 }
@@ -33,9 +33,9 @@ pub async fn receive_issuing(ask: Ask, asked: ReceiveIssuing) -> Result<Answer, 
     let report: ReceiveIssuingReport =
         serde_json::from_value(answer.clone()).map_err(unreadable)?;
     let text = match report.id {
-        None => "the message asks for no check; nothing was stored".to_owned(),
+        None => "the message requests no check; nothing was stored".to_owned(),
         Some(id) if report.created => format!("published event {id}"),
-        Some(id) => format!("event {id} is to make this check already; nothing was stored"),
+        Some(id) => format!("event {id} already makes this check; nothing was stored"),
     };
     Ok(Answer::new(answer, text))
 }

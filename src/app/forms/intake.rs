@@ -38,10 +38,10 @@ pub enum Received {
 }
 
 /// The error for a form whose id is already used.
-pub const HANDED_IN_BEFORE: &str = "form.id: must be one that was not handed in before";
+pub const HANDED_IN_BEFORE: &str = "form.id: must be an id that was not submitted before";
 
 /// The error for a view of a letter that belongs to another form.
-pub const NO_GRANT_OF_FORM: &str = "grant_number: must be of a grant that this form was given";
+pub const NO_GRANT_OF_FORM: &str = "grant_number: must be the number of a grant of this form";
 
 /// Returns the group of a form's events.
 pub(in crate::app) fn group_of(form_id: &str) -> String {

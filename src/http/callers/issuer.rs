@@ -110,7 +110,7 @@ impl Issuer {
     /// # Errors
     /// [`Error::Config`] names the variable and what is allowed.
     pub(super) fn from_settings(lookup: Lookup<'_>) -> Result<Self, Error> {
-        let must = "must be an https:// URL, or an http:// one of this machine";
+        let must = "must be an https:// URL, or an http:// URL of this machine";
         let name = lookup(ISSUER).unwrap_or_default();
         if safe(&name).is_none() {
             return Err(Error::Config(format!("{ISSUER}: {must}, got {name:?}")));
@@ -163,7 +163,7 @@ impl Issuer {
                     .map_or(Found::Unknown, Found::Key)
             }
             Err(error) => {
-                tracing::warn!(error, "the keys of the tokens' issuer cannot be read");
+                tracing::warn!(error, "the keys of the token issuer cannot be read");
                 good.map_or(Found::Away, Found::Key)
             }
         }
@@ -191,7 +191,7 @@ impl Issuer {
         let answer = self.get(url).await?;
         let text = |name: &str| answer.get(name).and_then(Value::as_str);
         if text("issuer") != Some(&self.name) {
-            return Err("it calls itself otherwise than the setting".to_owned());
+            return Err("its `issuer` differs from the setting".to_owned());
         }
         let keys = text("jwks_uri").and_then(safe);
         keys.ok_or_else(|| "its `jwks_uri` is no https:// URL".to_owned())
@@ -214,7 +214,7 @@ impl Issuer {
             }
             body.extend_from_slice(&part);
         }
-        serde_json::from_slice(&body).map_err(|_| "its answer is no JSON".to_owned())
+        serde_json::from_slice(&body).map_err(|_| "its answer is not JSON".to_owned())
     }
 }
 
@@ -442,7 +442,7 @@ mod tests {
             ("{url}/long", "more than"),
             ("{url}/moved", "answered 307"),
             ("{url}/odd", "no list"),
-            ("{url}/text", "no JSON"),
+            ("{url}/text", "not JSON"),
             ("{url}/none", "answered 404"),
             ("http://issuer.example.org/good", "no https:// URL"),
             ("/good", "no https:// URL"),
@@ -464,6 +464,6 @@ mod tests {
         let mut double = issuer("{url}/good", routes()).await;
         double.name.push('/');
         let why = double.read().await.unwrap_err();
-        assert!(why.contains("calls itself otherwise"), "{why}");
+        assert!(why.contains("differs from the setting"), "{why}");
     }
 }

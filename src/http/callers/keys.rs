@@ -177,7 +177,7 @@ fn refused(error: Error) -> Error {
                 .constraint()
                 .unwrap_or("a constraint")
                 .replace('_', " ");
-            Error::Invalid(format!("api-key: it must hold that {must}"))
+            Error::Invalid(format!("api-key: must satisfy the rule: {must}"))
         }
         _ => error,
     }

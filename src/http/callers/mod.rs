@@ -102,7 +102,7 @@ impl Caller {
                     let said = said.as_str().and_then(|text| Uuid::try_parse(text).ok());
                     if said.is_some_and(|said| said != id) {
                         return Err(forbidden(format!(
-                            "{name}: must be the credential's, or be left out"
+                            "{name}: must equal the value in the credential, or be left out"
                         )));
                     }
                 }
@@ -231,7 +231,9 @@ impl Access {
         }
         match &self.0.tokens {
             Some(tokens) => tokens.find(token).await,
-            None => Err(not_valid("it is of no kind that is taken here")),
+            None => Err(not_valid(
+                "this service does not accept this kind of credential",
+            )),
         }
     }
 }
@@ -306,7 +308,7 @@ impl Gate {
             return Ok(caller);
         }
         let name = scope.name();
-        let problem = forbidden(format!("the credential is not good for {name}"));
+        let problem = forbidden(format!("the credential does not have the scope {name}"));
         Err(problem.challenge(&format!("error=\"insufficient_scope\", scope=\"{name}\"")))
     }
 }
@@ -329,13 +331,15 @@ async fn let_in(
 fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     let mut sent = headers.get_all(AUTHORIZATION).iter();
     let Some(first) = sent.next() else {
-        let message = "a credential is needed, as the header `authorization: Bearer …`";
+        let message = "a credential is required, as the header `authorization: Bearer …`";
         return Err(unknown(message).challenge(""));
     };
     let words = first.to_str().ok().and_then(|text| text.split_once(' '));
     match (words, sent.next()) {
         (Some((scheme, token)), None) if scheme.eq_ignore_ascii_case(BEARER) => Ok(token.trim()),
-        _ => Err(not_valid("it is not one header `authorization: Bearer …`")),
+        _ => Err(not_valid(
+            "it must be exactly one header `authorization: Bearer …`",
+        )),
     }
 }
 

@@ -62,7 +62,7 @@ impl Pace {
         let number = text.parse().ok().filter(|number| *number <= MOST);
         let number = number.ok_or_else(|| {
             Error::Config(format!(
-                "{PER_SECOND}: must be 0 to {MOST}, and 0 is no limit, got {text:?}"
+                "{PER_SECOND}: must be 0 to {MOST} requests a second, where 0 means no limit, got {text:?}"
             ))
         })?;
         Ok(Self::limited(number))

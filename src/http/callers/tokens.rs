@@ -85,12 +85,12 @@ impl Tokens {
         // If another call was first, it installed the same provider.
         let _ = PROVIDER.install_default();
         let audience = lookup(AUDIENCE).ok_or_else(|| {
-            let must = "must be what the issuer's tokens for this service have as `aud`";
+            let must = "must be the `aud` of the issuer's tokens for this service";
             Error::Config(format!("{AUDIENCE}: {must}; it is not set"))
         })?;
         let said = lookup(CLAIMS).unwrap_or_default();
         let names = Names::parse(&said).ok_or_else(|| {
-            let must = "must be such as client_id=org,user_id=sub, of client_id, user_id, patient_id and scope";
+            let must = "must be pairs NAME=CLAIM such as client_id=org,user_id=sub, with the names client_id, user_id, patient_id and scope";
             Error::Config(format!("{CLAIMS}: {must}, got {said:?}"))
         })?;
         Ok(Self {
@@ -115,14 +115,14 @@ impl Tokens {
             Found::Key(key) if key.algorithm == header.alg => key,
             Found::Key(_) | Found::Unknown => return Err(not_valid(NOT_SIGNED)),
             Found::Away => {
-                let message = "the keys of the tokens' issuer cannot be had; try again";
+                let message = "the keys of the token issuer are not available; try again";
                 return Err(Problem::unavailable(message));
             }
         };
         let claims = decode::<Map<String, Value>>(token, &key.public, &self.demands(key.algorithm));
         let claims = claims.map_err(|error| not_valid(reason(&error)))?.claims;
         self.says(&claims).ok_or_else(|| {
-            not_valid("it does not say for whom it is used, or not as this service needs it")
+            not_valid("its claims do not name the client, or an id in them is not a UUID")
         })
     }
 
@@ -162,14 +162,14 @@ impl Tokens {
     }
 }
 
-const NO_TOKEN: &str = "it is no token that is taken here";
+const NO_TOKEN: &str = "it is not a token that this service accepts";
 const NOT_SIGNED: &str = "it is not signed by a key of its issuer";
 
 /// All these checks come after the signature, so a reason is given only for tokens of the issuer.
 fn reason(error: &JwtError) -> &'static str {
     match error.kind() {
         ErrorKind::ExpiredSignature => "it has expired",
-        ErrorKind::ImmatureSignature => "its time has not come yet",
+        ErrorKind::ImmatureSignature => "it is not valid yet",
         ErrorKind::InvalidAudience | ErrorKind::InvalidIssuer => "it is for another service",
         ErrorKind::MissingRequiredClaim(_) => "it lacks `exp`, `iss` or `aud`",
         ErrorKind::InvalidSignature => NOT_SIGNED,

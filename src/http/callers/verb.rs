@@ -17,12 +17,12 @@ use uuid::Uuid;
 
 use super::keys::{self, By, NewKey};
 
-/// Make, list and revoke API keys, by which callers of the HTTP interface are known.
+/// Create, list and revoke API keys for callers of the HTTP interface.
 #[derive(Parser)]
 #[command(
     name = "api-key",
     after_help = "Example:\n  tidegate api-key create --label 'ward 3' --client 00000000-0000-4000-8000-0000000000c1 --scope jobs --reason 'contract 12'\n  \
-        tidegate api-key list\n  tidegate api-key revoke 7 --reason 'it was in a mail'"
+        tidegate api-key list\n  tidegate api-key revoke 7 --reason 'it was sent by e-mail'"
 )]
 pub struct ApiKey {
     #[command(subcommand)]
@@ -31,13 +31,13 @@ pub struct ApiKey {
 
 #[derive(Subcommand)]
 enum Asked {
-    /// Make a key and show it, this once.
+    /// Create a key and print it; it is not shown again.
     Create(Create),
-    /// List the keys, as far as they are kept.
+    /// List the keys that are still stored.
     List,
-    /// Take a key back, from now on.
+    /// Revoke a key, effective at once.
     Revoke {
-        /// The key's id, as `list` has it.
+        /// Id of the key, as api-key list shows it.
         id: i64,
         #[command(flatten)]
         why: Why,
@@ -46,19 +46,19 @@ enum Asked {
 
 #[derive(Args)]
 struct Create {
-    /// What people know it by, 1 to 100 characters.
+    /// Name of the key for people, 1 to 100 characters.
     #[arg(long)]
     label: String,
-    /// The legal entity on whose behalf its holder calls, a UUID.
+    /// Legal entity on whose behalf the holder of the key calls, a UUID.
     #[arg(long, value_parser = uuid)]
     client: Uuid,
-    /// Who calls, a UUID, where it is always the same one; else each request says so.
+    /// User who calls, a UUID; without it, each request names its user.
     #[arg(long, value_parser = uuid)]
     user: Option<Uuid>,
-    /// What it is good for; several are allowed.
+    /// What the key permits; may be given several times.
     #[arg(long = "scope", required = true, value_parser = ["jobs", "forms", "letters", "metrics"])]
     scopes: Vec<String>,
-    /// How long it is good.
+    /// How long the key is valid, such as 90d.
     #[arg(long, default_value = "365d", value_parser = parse_duration)]
     expires_in: Duration,
     #[command(flatten)]
@@ -67,10 +67,10 @@ struct Create {
 
 #[derive(Args)]
 struct Why {
-    /// Why, for the audit.
+    /// Reason for the change, recorded in the audit.
     #[arg(long)]
     reason: String,
-    /// Who you are, for the audit [env: TIDEGATE_ACTOR] [default: USER].
+    /// Your name for the audit [env: TIDEGATE_ACTOR] [default: $USER].
     #[arg(long)]
     actor: Option<String>,
 }
@@ -99,7 +99,7 @@ pub async fn api_key(ask: Ask, asked: ApiKey) -> Result<Answer, Error> {
             let by = create.why.by(actor.as_deref());
             let made = keys::create(&client, &new, &by).await?;
             let [id, key, until] = ["id", "key", "expires_at"].map(|name| shown(&made[name]));
-            let text = format!("{key}\nkey {id}, good until {until}; it is not shown again");
+            let text = format!("{key}\nkey {id}, valid until {until}; it is not shown again");
             Ok(Answer::new(made, text))
         }
         Asked::List => {
@@ -113,7 +113,7 @@ pub async fn api_key(ask: Ask, asked: ApiKey) -> Result<Answer, Error> {
             let revoked = keys::revoke(&client, id, &why.by(actor.as_deref())).await?;
             let text = match revoked["changed"].as_bool() {
                 Some(true) => format!("key {id} is revoked"),
-                _ => format!("key {id} was revoked before"),
+                _ => format!("key {id} was already revoked"),
             };
             Ok(Answer::new(revoked, text))
         }
@@ -131,7 +131,7 @@ fn table(keys: &[Value]) -> String {
         let scopes: Vec<String> = scopes.collect();
         let state = match (&key["revoked_at"], key["valid"].as_bool()) {
             (Value::String(at), _) => format!("revoked {at}"),
-            (_, Some(true)) => format!("good until {}", shown(&key["expires_at"])),
+            (_, Some(true)) => format!("valid until {}", shown(&key["expires_at"])),
             _ => format!("expired {}", shown(&key["expires_at"])),
         };
         let scopes = scopes.join(",");
@@ -150,11 +150,11 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Renew the key by which links to jobs are signed.
+/// Replace the key that signs links to jobs.
 #[derive(Parser)]
 #[command(
     name = "link-key",
-    after_help = "Example:\n  tidegate link-key rotate --reason 'once a year'\n  tidegate link-key rotate --forget --reason 'a copy of the database got away'"
+    after_help = "Example:\n  tidegate link-key rotate --reason 'once a year'\n  tidegate link-key rotate --forget --reason 'a copy of the database was lost'"
 )]
 pub struct LinkKey {
     #[command(subcommand)]
@@ -163,9 +163,9 @@ pub struct LinkKey {
 
 #[derive(Subcommand)]
 enum Rotate {
-    /// Sign with a new key from now on.
+    /// Sign links with a new key from now on.
     Rotate {
-        /// Forget the earlier keys: every link that was given out before leads nowhere then.
+        /// Forget the earlier keys; every link signed before stops working.
         #[arg(long)]
         forget: bool,
         #[command(flatten)]
@@ -183,9 +183,9 @@ pub async fn link_key(ask: Ask, asked: LinkKey) -> Result<Answer, Error> {
     let actor = why.actor();
     let rotated = keys::rotate(&client, forget, &why.by(actor.as_deref())).await?;
     let text = if forget {
-        "links are signed with a new key, and no earlier link is good any more"
+        "links are signed with a new key; earlier links no longer work"
     } else {
-        "links are signed with a new key; earlier ones stay good"
+        "links are signed with a new key; earlier links still work"
     };
     Ok(Answer::new(rotated, text))
 }

@@ -9,17 +9,14 @@ use super::operate::{SHOWN, events, ids, skipped};
 /// Describes what was cancelled.
 pub fn cancelled(report: &CancelReport) -> String {
     let mut lines = vec![if report.dry_run {
-        format!(
-            "nothing was changed; to be cancelled: {}",
-            events(report.cancelled)
-        )
+        format!("dry run: {} would be cancelled", events(report.cancelled))
     } else {
         format!("cancelled {}", events(report.cancelled))
     }];
     told(&mut lines, &report.kinds, &report.ids);
     if report.begun > 0 {
         lines.push(format!(
-            "  {} in a handler's hands, which is told at its drain's next renewal",
+            "  {} may have a running handler; it is notified when its drain next renews its leases",
             events(report.begun)
         ));
     }
@@ -36,7 +33,7 @@ pub fn cancelled(report: &CancelReport) -> String {
 pub fn rescheduled(report: &RescheduleReport) -> String {
     let mut lines = vec![if report.dry_run {
         format!(
-            "nothing was changed; to be rescheduled: {}",
+            "dry run: {} would be rescheduled",
             events(report.rescheduled)
         )
     } else {
@@ -45,20 +42,20 @@ pub fn rescheduled(report: &RescheduleReport) -> String {
     told(&mut lines, &report.kinds, &report.ids);
     if report.past_deadline > 0 {
         lines.push(format!(
-            "past their deadline before they start, so that they end as expired: {}: {}",
+            "{} would start after the deadline, and will end as expired: {}",
             events(report.past_deadline),
             ids(&report.past_deadline_ids)
         ));
     }
     if report.in_hand > 0 {
         lines.push(format!(
-            "{} in a worker's hands: requeue or cancel instead",
+            "{} held by a worker, and not changed: requeue or cancel them instead",
             events(report.in_hand)
         ));
     }
     if report.too_late > 0 {
         lines.push(format!(
-            "{} further ahead than an event of a group may be (TIDEGATE_MAX_GROUP_DELAY)",
+            "{} not changed: events of a group cannot start so late (TIDEGATE_MAX_GROUP_DELAY)",
             events(report.too_late)
         ));
     }
@@ -79,7 +76,7 @@ fn told(lines: &mut Vec<String>, kinds: &BTreeMap<String, u64>, first: &[i64]) {
     );
     if !first.is_empty() {
         lines.push(format!(
-            "  such as {}",
+            "  for example {}",
             ids(&first[..first.len().min(SHOWN)])
         ));
     }
@@ -91,6 +88,6 @@ fn rest(lines: &mut Vec<String>, left: &[Skipped], count: u64, limit_reached: bo
         skipped(lines, left, count);
     }
     if limit_reached {
-        lines.push("more are left: ask again for the rest".to_owned());
+        lines.push("more events are left: run the same command again".to_owned());
     }
 }

@@ -9,16 +9,16 @@ use super::{coarse, plain_table};
 pub fn cleaned(report: &CleanupReport) -> String {
     let mut table = plain_table(&["what", "count"]);
     for (what, count) in [
-        ("partitions made ahead", report.partitions_made),
-        ("rows moved into them", report.rows_moved),
-        ("days left to the default partition", report.left_to_default),
+        ("partitions created in advance", report.partitions_made),
+        ("rows moved into these partitions", report.rows_moved),
+        ("days left in the default partition", report.left_to_default),
         ("live events ended as expired", report.expired),
         ("live events ended as abandoned", report.abandoned),
         ("partitions counted", report.partitions_sealed),
         ("partitions dropped", report.partitions_dropped),
-        ("rows dropped with them", report.rows_dropped),
+        ("rows dropped with these partitions", report.rows_dropped),
         ("rows deleted in batches", report.rows_deleted),
-        ("old messages forgotten", report.messages_forgotten),
+        ("old message ids deleted", report.messages_forgotten),
         ("steps left to the next run", report.skipped),
     ] {
         table.add_row(vec![what.to_owned(), count.to_string()]);
@@ -33,7 +33,7 @@ pub fn cleaned(report: &CleanupReport) -> String {
         table.add_row(vec![format!("old rows of {name}"), rows.to_string()]);
     }
     let done = if report.dry_run {
-        "nothing was changed; a cleanup would do this"
+        "dry run: a cleanup would do this"
     } else {
         "cleaned up"
     };
@@ -58,17 +58,21 @@ pub fn kinds(kinds: &[KindRetention]) -> String {
 pub fn changed(report: &RetentionReport) -> String {
     let table = kinds(&report.kinds);
     let Some(redated) = &report.redated else {
-        return format!("for events that finish from now on:\n{table}");
+        return format!("retention of events that finish from now on:\n{table}");
     };
     let left = match (redated.stop_reason, redated.skipped) {
         (CleanupStop::Done, 0) => String::new(),
         (CleanupStop::Done, skipped) => {
-            format!("; {skipped} steps did not get their locks, apply it again")
+            format!("; {skipped} steps could not get their locks; run the same command again")
         }
-        (CleanupStop::BudgetSpent, _) => "; the budget is spent, apply it again".to_owned(),
+        (CleanupStop::BudgetSpent, _) => {
+            "; the budget is spent; run the same command again".to_owned()
+        }
     };
     let rows = redated.rows;
-    format!("for all events, {rows} finished ones among them were dated anew{left}:\n{table}")
+    format!(
+        "retention of all events; {rows} finished events have a new expiry date{left}:\n{table}"
+    )
 }
 
 fn reason(stop: CleanupStop) -> &'static str {

@@ -22,7 +22,7 @@ pub fn replayed(report: &ReplayReport) -> String {
         (false, None) => format!("replayed {} of {}", report.replayed, events(report.matched)),
     }];
     if let (true, Some(refused)) = (report.dry_run, &report.refused) {
-        lines.push(format!("but: {refused}"));
+        lines.push(format!("the replay would be refused: {refused}"));
     }
     lines.extend(
         report
@@ -31,10 +31,12 @@ pub fn replayed(report: &ReplayReport) -> String {
             .map(|(kind, count)| format!("  {kind}: {count}")),
     );
     let pairs = report.events.iter().take(SHOWN);
-    lines.extend(pairs.map(|event| format!("  event {} again as {}", event.replay_of, event.id)));
+    lines.extend(
+        pairs.map(|event| format!("  event {} replayed as event {}", event.replay_of, event.id)),
+    );
     more(&mut lines, report.replayed);
     if report.limit_reached {
-        lines.push("more are left: ask again for the rest".to_owned());
+        lines.push("more events are left: run the same command again".to_owned());
     }
     if let Some(risks) = &report.order_risks {
         order_risks(&mut lines, risks);
@@ -49,10 +51,10 @@ pub fn replayed(report: &ReplayReport) -> String {
 }
 
 fn order_risks(lines: &mut Vec<String>, risks: &OrderRisks) {
-    lines.push(format!("groups touched: {}", risks.groups));
+    lines.push(format!("groups with replayed events: {}", risks.groups));
     if risks.groups_with_live_events > 0 {
         lines.push(format!(
-            "groups with live events, which come first: {}",
+            "groups with live events, which run before the replayed events: {}",
             risks.groups_with_live_events
         ));
         let groups = risks.live_events.iter().take(SHOWN);
@@ -61,7 +63,7 @@ fn order_risks(lines: &mut Vec<String>, risks: &OrderRisks) {
     }
     if risks.groups_overtaken > 0 {
         lines.push(format!(
-            "groups whose later events have ended already: {}",
+            "groups in which later events have already ended: {}",
             risks.groups_overtaken
         ));
         let groups = risks.overtaken.iter().take(SHOWN);
@@ -87,7 +89,7 @@ pub fn requeued(report: &RequeueReport) -> String {
     }];
     if !report.past_deadline.is_empty() {
         lines.push(format!(
-            "past their deadline, so that they end as expired: {}",
+            "past their deadline, and will end as expired: {}",
             ids(&report.past_deadline)
         ));
     }
@@ -112,12 +114,12 @@ pub fn service(change: &ServiceChange) -> String {
     }
     match (change.state, change.changed) {
         (ServiceState::Paused, true) if !change.known => format!(
-            "{name} is paused; what needs it waits. Nothing was known of it before: it must be spelled as handlers spell it"
+            "{name} is paused; events that need it wait. Nothing was known of it before: it must be spelled as handlers spell it"
         ),
-        (ServiceState::Paused, true) => format!("{name} is paused; what needs it waits"),
+        (ServiceState::Paused, true) => format!("{name} is paused; events that need it wait"),
         (ServiceState::Paused, false) => format!("{name} was paused already"),
         (_, true) => format!("{name} is called again"),
-        (_, false) => format!("{name} was being called already"),
+        (_, false) => format!("{name} was neither paused nor down"),
     }
 }
 
@@ -136,7 +138,7 @@ pub fn limits(max_running: Option<u32>, per_second: Option<f64>) -> String {
 pub fn paused(report: &PauseReport) -> String {
     match (report.paused, report.changed) {
         (true, true) => format!(
-            "{} is paused; what is being handled ends as ever",
+            "{} is paused; events that are being handled end normally",
             report.kind
         ),
         (true, false) => format!("{} was paused already", report.kind),
@@ -157,7 +159,7 @@ pub fn unblocked(report: &UnblockReport) -> String {
         }
         (UnblockAction::Skip, Some(new_id)) => {
             format!(
-                "event {id} has ended as skipped; it is event {new_id} now, behind the others of {group}"
+                "event {id} has ended as skipped; its unfinished handlers are published as event {new_id}, at the end of {group}"
             )
         }
         (UnblockAction::Skip, None) | (UnblockAction::Cancel, _) => {
@@ -169,26 +171,26 @@ pub fn unblocked(report: &UnblockReport) -> String {
 /// Describes which data was removed.
 pub fn forgotten(report: &ForgetReport) -> String {
     let would = if report.dry_run {
-        "nothing was changed; to be forgotten: "
+        "dry run; to be forgotten: "
     } else {
         "forgotten: "
     };
     let mut lines = vec![format!(
-        "{would}{}, {} of them live and cancelled",
+        "{would}{}, {} of them live (live events are cancelled)",
         events(report.forgotten),
         report.cancelled
     )];
     if report.in_hand > 0 {
         lines.push(format!(
-            "  {} in a handler's hands: ask again when it must have ended",
+            "  {} may have a running handler: run the same command again after it has ended",
             events(report.in_hand)
         ));
     }
     if report.before > 0 {
-        lines.push(format!("  {} forgotten before", events(report.before)));
+        lines.push(format!("  {} already forgotten", events(report.before)));
     }
     if report.unknown > 0 {
-        lines.push(format!("  {} of no event", report.unknown));
+        lines.push(format!("  {} ids without an event", report.unknown));
     }
     if report.schedules > 0 {
         lines.push(format!("  {} schedules", report.schedules));
@@ -196,7 +198,7 @@ pub fn forgotten(report: &ForgetReport) -> String {
     let tables = report.tables.iter();
     lines.extend(tables.map(|(table, rows)| format!("  {rows} rows of {table}")));
     if report.incomplete {
-        lines.push("  more came meanwhile: ask again".to_owned());
+        lines.push("  more events were published meanwhile: run the same command again".to_owned());
     }
     lines.join("\n")
 }
@@ -204,21 +206,21 @@ pub fn forgotten(report: &ForgetReport) -> String {
 /// Describes which payloads now have the current key's seal.
 pub fn rewrapped(report: &RewrapReport) -> String {
     let would = if report.dry_run {
-        "nothing was changed; to be sealed"
+        "dry run; to be sealed"
     } else {
         "sealed"
     };
     let mut lines = vec![format!(
-        "{would} with the key {}: {} payloads of another key, {} that were not sealed",
+        "{would} with the key {}: {} payloads with another key, {} without a seal",
         report.key, report.rewrapped, report.sealed
     )];
     let missing = report.no_key.iter();
     lines.extend(missing.map(|(key, count)| {
-        format!("  {count} payloads have the key {key}, which this program has not")
+        format!("  {count} payloads have the key {key}, which this program does not have")
     }));
     if !report.broken.is_empty() {
         lines.push(format!(
-            "  the seal of events {} does not hold",
+            "  sealed payloads that cannot be opened: events {}",
             ids(&report.broken)
         ));
     }
@@ -234,7 +236,7 @@ pub fn schedule(change: &ScheduleChange) -> String {
             let paused = if change.paused { "; it is paused" } else { "" };
             format!("{name} is set; its next slot is {next}{paused}")
         }
-        ("paused", true) => format!("{name} is paused; slots that pass are passed over"),
+        ("paused", true) => format!("{name} is paused; slots that pass meanwhile are skipped"),
         ("paused", false) => format!("{name} was paused already"),
         ("resumed", true) => format!("{name} is resumed, from its next slot on"),
         ("resumed", false) => format!("{name} was not paused"),
@@ -242,7 +244,7 @@ pub fn schedule(change: &ScheduleChange) -> String {
             "{name} is published as event {}",
             change.event_id.unwrap_or_default()
         ),
-        _ => format!("{name} is removed; what it has published stays"),
+        _ => format!("{name} is removed; events that it has published stay"),
     }
 }
 
@@ -280,9 +282,9 @@ pub(super) fn events(count: u64) -> String {
 /// Describes how events of a kind are handled, and where each setting comes from.
 pub fn policy(report: &PolicyReport) -> String {
     if report.policy.is_empty() {
-        return format!("{} is handled as every kind is", report.kind);
+        return format!("{} is handled with the default policy", report.kind);
     }
-    let mut table = super::plain_table(&["what", "value", "said by"]);
+    let mut table = super::plain_table(&["what", "value", "set by"]);
     for (field, value) in &report.policy {
         let (field, value) = match (field.strip_suffix("_ms"), value.as_u64()) {
             (Some(field), Some(millis)) => {

@@ -65,7 +65,7 @@ pub async fn answer(service: &Service, verb: Verb, json: bool) -> Result<Answer,
         Verb::Schedule(args) => operate::schedule(service, *args).await,
         Verb::Completions { .. } | Verb::Man { .. } | Verb::Schema { .. } => {
             // Answered earlier, before a service exists.
-            Err(Error::Invalid("it needs no service".to_owned()).into())
+            Err(Error::Invalid("this verb does not use the program".to_owned()).into())
         }
     }
 }

@@ -11,7 +11,7 @@ pub fn new(asked: &New) -> Result<Answer, Error> {
     let files = starter::write(&asked.name, asked.tidegate.as_deref())?;
     let folder = asked.name.display().to_string();
     let text = format!(
-        "{}\n\nwritten to {folder}; README.md leads on from\n  cd {folder}\n  make test",
+        "{}\n\nwritten to {folder}; run the tests, then read README.md:\n  cd {folder}\n  make test",
         files.join("\n")
     );
     let report = Written {

@@ -50,7 +50,7 @@ pub(super) fn database_access(lookup: Lookup<'_>) -> Result<DatabaseAccess, Erro
     };
     match (lookup("DATABASE_URL"), lookup("DATABASE_SECRET_ID")) {
         (Some(_), Some(_)) => {
-            refused("DATABASE_URL and DATABASE_SECRET_ID are both set; only one of them can be")
+            refused("DATABASE_URL and DATABASE_SECRET_ID are both set; set only one of them")
         }
         (None, Some(_)) if iam => refused(
             "DATABASE_AUTH: iam must be used with DATABASE_URL, not with DATABASE_SECRET_ID",
@@ -85,7 +85,7 @@ pub(super) fn database_ca(lookup: Lookup<'_>) -> Result<Option<(&'static str, Ve
         (Some(path), None) => Ok(Some((file, read_file(file, &path)?))),
         (None, Some(pem)) => Ok(Some((text, pem.into_bytes()))),
         (Some(_), Some(_)) => Err(Error::Config(format!(
-            "{file} and {text} are both set; only one of them can be"
+            "{file} and {text} are both set; set only one of them"
         ))),
     }
 }

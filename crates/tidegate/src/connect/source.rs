@@ -115,7 +115,7 @@ impl Logins {
                 Ok(None) => continue,
                 Err(error) => return Err(failure.with(&format!("; then {error}"))),
             }
-            tracing::info!(version = ?version, "login refused, trying the secret as it is now");
+            tracing::info!(version = ?version, "login refused; trying again with the current secret");
             failure = match login.open().await {
                 Ok(client) => return Ok(client),
                 Err(failure) => failure,

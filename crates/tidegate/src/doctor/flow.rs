@@ -116,7 +116,7 @@ pub(super) async fn deadlines(probe: &Probe<'_>) -> Result<Finding, Error> {
     let kinds = queue::expiring(&probe.client).await?;
     let Some(first) = kinds.first() else {
         return Ok(Finding::ok(format!(
-            "nothing waits that will pass its deadline, within {} or before its turn",
+            "no waiting event will pass its deadline within {} or before its turn",
             rounded(EXPIRY_WINDOW)
         )));
     };
@@ -206,7 +206,7 @@ pub(super) async fn schedules(probe: &Probe<'_>) -> Result<Finding, Error> {
     let limit = SLOT_OVERDUE.as_secs_f64();
     let rows = query(&probe.client, &sql::schedule::TROUBLED_SCHEDULES, &[&limit]).await?;
     if rows.is_empty() {
-        return Ok(Finding::ok("none stands still or is late"));
+        return Ok(Finding::ok("none is stopped or late"));
     }
     let (mut texts, mut remedies) = (vec![], vec![]);
     for row in &rows {

@@ -80,9 +80,8 @@ fn judge_locks(of_a_query: i64, for_each: i64, sessions: i64) -> Finding {
     );
     // Twice what is needed now, because the log will have more days later.
     let wanted = of_a_query * READERS * 2 / sessions.max(1) + 1;
-    let remedy = format!(
-        "ALTER SYSTEM SET max_locks_per_transaction = {wanted}; -- and start the server anew"
-    );
+    let remedy =
+        format!("ALTER SYSTEM SET max_locks_per_transaction = {wanted}; -- and restart the server");
     Finding::warning(text, remedy)
 }
 

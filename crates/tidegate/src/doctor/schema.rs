@@ -30,7 +30,10 @@ pub(super) async fn version(probe: &Probe<'_>) -> Result<Finding, Error> {
     let text = other.to_string();
     let registered = queue::registered(&probe.client).await?;
     Ok(if foreign(&registered, probe.target.kinds).is_some() {
-        Finding::problem(text, "ask the doctor of the program whose queue it is")
+        Finding::problem(
+            text,
+            "run doctor with the program that the queue belongs to",
+        )
     } else if other.found < other.known {
         Finding::problem(text, "tidegate migrate")
     } else {
@@ -67,7 +70,7 @@ pub(super) async fn ids(probe: &Probe<'_>) -> Result<Finding, Error> {
     let (last, highest): (i64, i64) = (last, highest);
     if last < highest {
         let text = format!(
-            "new events get ids that older ones have: {last} was drawn last, and {highest} is stored"
+            "new events get ids that older events already have: {last} was drawn last, and {highest} is stored"
         );
         return Ok(Finding::problem(text, "tidegate migrate"));
     }
@@ -108,8 +111,8 @@ pub(super) async fn drift(probe: &Probe<'_>) -> Result<Finding, Error> {
 pub(super) async fn kinds(probe: &Probe<'_>) -> Result<Finding, Error> {
     let kinds = probe.target.kinds;
     if let Some(theirs) = foreign(&queue::registered(&probe.client).await?, kinds) {
-        let text = format!("this queue is another program's, with the kinds {theirs}");
-        let remedy = "ask the doctor of that program; `migrate --share` lets both use the queue";
+        let text = format!("this queue belongs to another program, with the kinds {theirs}");
+        let remedy = "run doctor with that program; `migrate --share` lets both use the queue";
         return Ok(Finding::problem(text, remedy));
     }
     let unregistered = queue::unregistered(&probe.client, kinds).await?;

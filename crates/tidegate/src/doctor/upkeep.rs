@@ -26,7 +26,7 @@ const SLOT_BEHIND: i64 = 1_000_000;
 pub(super) async fn bloat(probe: &Probe<'_>) -> Result<Finding, Error> {
     let rows = query(&probe.client, &sql::doctor::BLOAT, &[]).await?;
     Ok(rows.first().map_or_else(
-        || Finding::ok("the server keeps no figures"),
+        || Finding::ok("the server collects no statistics"),
         |row| {
             let last: Option<String> = row.get(3);
             let text = judge_bloat(row.get(0), row.get(1), row.get(2));
@@ -47,7 +47,7 @@ fn judge_bloat(live: i64, dead: i64, bytes: i64) -> Finding {
     }
     if bytes > SMALL_TABLE && bytes / live.max(1) > MOST_BYTES_A_ROW {
         let text = format!(
-            "event_queue has {mib} MiB for {live} live rows; mending it locks the queue for a moment"
+            "event_queue has {mib} MiB for {live} live rows; the repair locks the queue for a moment"
         );
         return Finding::warning(text, "VACUUM FULL tidegate.event_queue;");
     }

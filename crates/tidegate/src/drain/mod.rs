@@ -357,7 +357,7 @@ impl<D: Dispatch> Drain<D> {
         if still_running > 0 {
             tracing::warn!(
                 still_running,
-                "handlers that keep their threads go on after the run; their events have gone back"
+                "handlers that block their threads continue after the run; their events were released"
             );
         }
         self.report.still_running = u64::try_from(still_running).unwrap_or(u64::MAX);

@@ -136,7 +136,7 @@ impl Scheduling {
         let mut refused = fired.iter().filter_map(|one| one.refused.as_deref());
         if let Some(why) = refused.next() {
             let others = refused.count();
-            tracing::warn!(error = %why, others, "a schedule could not be fired");
+            tracing::warn!(error = %why, others, "the event of a schedule could not be published");
             self.look_at = Instant::now() + REFUSED;
             (self.after, self.unfinished) = (0, false);
         } else if published == 0 && self.after == 0 {
@@ -148,7 +148,7 @@ impl Scheduling {
     }
 
     fn failed(&mut self, error: &Error) {
-        tracing::warn!(error = %error, "schedules could not be looked at");
+        tracing::warn!(error = %error, "schedules could not be checked");
         self.stop();
     }
 }

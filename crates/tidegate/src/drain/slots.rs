@@ -188,7 +188,7 @@ impl Slots {
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("no answer within {START:?}"),
             };
-            tracing::warn!(error = failed, "a further drain could not be started");
+            tracing::warn!(error = failed, "another drain could not be started");
             false
         };
         self.starts.spawn_on(start, &self.runtime);
@@ -323,7 +323,7 @@ impl<D: Dispatch> Drain<D> {
     /// Takes in the answer to a renewal of the slot.
     fn slot_kept(&mut self, kept: Kept, sent: Instant) {
         if !kept.ours {
-            tracing::warn!("another drain has this one's slot, and this one ends");
+            tracing::warn!("another drain has taken this drain's slot; this drain ends");
             self.slots.held = None;
             self.slots.lost = true;
             self.budget.stop();
@@ -373,7 +373,7 @@ impl<D: Dispatch> Drain<D> {
         if let Some(held) = held
             && let Err(error) = queue::leave_slot(client, held.number, self.worker).await
         {
-            tracing::warn!(%error, "the drain's slot could not be given back");
+            tracing::warn!(%error, "the drain's slot could not be released");
         }
         // Behind an empty queue are all its finished rows, still dead in the index. Counting there took a twentieth of
         // a drain of 200,000 events.
@@ -425,7 +425,7 @@ impl<D: Dispatch> Drain<D> {
             limit: left,
         }));
         if let Err(error) = noted {
-            tracing::debug!(%error, "the drain's report could not be left in the database");
+            tracing::debug!(%error, "the drain's report could not be stored in the database");
         }
     }
 

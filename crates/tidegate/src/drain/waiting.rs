@@ -68,7 +68,7 @@ impl Waiting {
                 released.lowest
             }
             Err(error) => {
-                tracing::warn!(%error, "events that wait for others could not be looked at");
+                tracing::warn!(%error, "events that wait for other events could not be checked");
                 self.after = 0;
                 self.look_at = now + FAILED;
                 None

@@ -118,7 +118,7 @@ impl<D: Dispatch> Drain<D> {
         };
         let fault = Fault::new(
             "unwritable",
-            "the end was not written: what stands ahead of it in its group goes back",
+            "the result was not stored, because an earlier event of the group is released",
         );
         for ends in [&mut batch.ends, &mut self.outbox.busy] {
             let (stay, leave) = std::mem::take(ends).into_iter().partition(stays);
@@ -267,8 +267,10 @@ impl<D: Dispatch> Drain<D> {
                 self.hand.let_go(lease);
                 self.open_held(&end);
             } else if let Some(reason) = written.refused.get(&lease) {
-                let fault =
-                    Fault::new("unwritable", format!("the end cannot be written: {reason}"));
+                let fault = Fault::new(
+                    "unwritable",
+                    format!("the result cannot be stored: {reason}"),
+                );
                 self.take_back_end(end, &fault, written.blameless.contains(&lease));
             } else if written.busy.contains(&lease.id) {
                 let since = *end.busy_since.get_or_insert_with(Instant::now);
@@ -314,7 +316,7 @@ impl<D: Dispatch> Drain<D> {
         } else {
             self.options.retry.max
         };
-        tracing::warn!(event.id = end.finalization.lease.id, code = %fault.code, "end cannot be written; the event goes back");
+        tracing::warn!(event.id = end.finalization.lease.id, code = %fault.code, "the result cannot be stored; the event is released");
         if let Some(group) = &end.group {
             // Later events of the group that have not started need not be charged.
             self.take_back_waiting(|event| event.group_key.as_ref() == Some(group));
@@ -455,7 +457,7 @@ impl<D: Dispatch> Drain<D> {
     fn count_lost(&mut self, lease: Lease) {
         tracing::warn!(
             event.id = lease.id,
-            "lease lost; what became of the event here changes nothing"
+            "lease lost; the result of this attempt is discarded"
         );
         self.report.lease_lost += 1;
     }

@@ -83,13 +83,14 @@ impl PolicyRequest {
                 return Err(Error::Invalid(why));
             };
             if change.insert((*stored).to_owned(), Value::Null).is_some() {
-                let why = format!("reset: must not name {name}, which is given, or twice");
+                let why =
+                    format!("reset: must not name {name} twice, or together with a new value");
                 return Err(Error::Invalid(why));
             }
         }
         if !change.is_empty() && self.reason.is_none() {
             return Err(Error::Invalid(
-                "reason: must be given when something is to change".to_owned(),
+                "reason: must be given if anything changes".to_owned(),
             ));
         }
         Ok(Value::Object(change))

@@ -146,7 +146,7 @@ impl Deployment {
         match &self.services[..] {
             [(_, service)] => Ok(service),
             _ => Err(Error::Invalid(format!(
-                "database: messages are taken in by a function for one database, and {IDS} names several"
+                "database: a function that receives messages must serve one database, but {IDS} names several"
             ))),
         }
     }

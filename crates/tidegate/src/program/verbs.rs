@@ -70,7 +70,7 @@ impl Service {
         if let Some(waker) = self.waker()
             && let Err(error) = waker.wake().await
         {
-            tracing::warn!(%error, "no drain could be woken; the next tick finds what was published");
+            tracing::warn!(%error, "no drain could be started; the next scheduled drain handles the published events");
         }
     }
 
